@@ -1,0 +1,196 @@
+"""This module knows the native trace format: THE table of record types, versions and fields.
+
+The encoder, the decoder, the Spark column expressions, ``docs/wire-format.md`` and the property-based tests are all
+derived from it; a new RocketMQ release is a row here. A record is its type name and its fields joined by U+0001 and
+**terminated** by U+0002; there is no escaping, no length and no version on the wire
+(``TraceDataEncoder.java``, ``TraceConstants.java`` of apache/rocketmq). Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from otel_mqtrace.model import MessageType, TraceType
+
+__all__ = [
+    "DEFAULT_DIALECT",
+    "DIALECTS",
+    "FIELDS",
+    "FIELD_SEPARATOR",
+    "FORMS",
+    "KEY_SEPARATOR",
+    "MESSAGE_TYPE_MAPS",
+    "NULL_TEXT",
+    "RECORD_TERMINATOR",
+    "REPLACEMENT",
+    "CloudSubAfter",
+    "Dialect",
+    "FieldKind",
+    "Form",
+    "form_for",
+]
+
+FIELD_SEPARATOR: Final = "\x01"
+RECORD_TERMINATOR: Final = "\x02"
+KEY_SEPARATOR: Final = " "
+NULL_TEXT: Final = "null"
+"""What Java's ``StringBuilder`` makes of a null reference; indistinguishable from the word itself."""
+REPLACEMENT: Final = "_"
+"""What a separator inside a value is written as by our encoder (RocketMQ's writes the separator and breaks)."""
+
+
+class FieldKind(Enum):
+    """How the text of a field is read and written."""
+
+    TEXT = "text"
+    LONG = "long"
+    INT = "int"
+    BOOL = "bool"
+    MESSAGE_TYPE = "message type ordinal"
+    CONTEXT_CODE = "context code ordinal"
+    TRANSACTION_STATE = "transaction state name"
+
+
+FIELDS: Final[dict[str, FieldKind]] = {
+    "timestamp_ms": FieldKind.LONG,
+    "region_id": FieldKind.TEXT,
+    "group_name": FieldKind.TEXT,
+    "request_id": FieldKind.TEXT,
+    "topic": FieldKind.TEXT,
+    "msg_id": FieldKind.TEXT,
+    "tags": FieldKind.TEXT,
+    "keys": FieldKind.TEXT,
+    "store_host": FieldKind.TEXT,
+    "client_host": FieldKind.TEXT,
+    "body_length": FieldKind.INT,
+    "cost_ms": FieldKind.INT,
+    "retry_times": FieldKind.INT,
+    "msg_type": FieldKind.MESSAGE_TYPE,
+    "offset_msg_id": FieldKind.TEXT,
+    "success": FieldKind.BOOL,
+    "context_code": FieldKind.CONTEXT_CODE,
+    "exactly_once_status": FieldKind.INT,
+    "transaction_id": FieldKind.TEXT,
+    "transaction_state": FieldKind.TRANSACTION_STATE,
+    "from_transaction_check": FieldKind.BOOL,
+}
+"""Every field that ever was on the wire, under the name it has in our model and in the JSON of a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One arrangement of fields. ``count`` includes the type name at index 0, as the notes on the format count."""
+
+    fields: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of fields on the wire, the type name included."""
+        return len(self.fields) + 1
+
+
+_PUB = ("timestamp_ms", "region_id", "group_name", "topic", "msg_id", "tags", "keys", "store_host", "body_length")
+_PUB_12 = (*_PUB, "cost_ms", "msg_type")
+_PUB_14 = (*_PUB_12, "offset_msg_id", "success")
+_SUB_BEFORE = ("timestamp_ms", "region_id", "group_name", "request_id", "msg_id", "retry_times", "keys")
+_SUB_AFTER_6 = ("request_id", "msg_id", "cost_ms", "success", "keys")
+_SUB_AFTER_7 = (*_SUB_AFTER_6, "context_code")
+_END_TRANSACTION = (
+    *("timestamp_ms", "region_id", "group_name", "topic", "msg_id", "tags", "keys", "store_host", "msg_type"),
+    *("transaction_id", "transaction_state", "from_transaction_check"),
+)
+
+FORMS: Final[dict[TraceType, tuple[Form, ...]]] = {
+    TraceType.PUB: (
+        Form(_PUB_12),
+        Form((*_PUB_12, "success")),
+        Form(_PUB_14),  # every release but 4.8.0
+        Form((*_PUB_14, "client_host")),  # 4.8.0, Go, Rust
+    ),
+    TraceType.SUB_BEFORE: (
+        Form(_SUB_BEFORE),
+        Form((*_SUB_BEFORE, "client_host")),  # 4.8.0, Go
+    ),
+    TraceType.SUB_AFTER: (
+        Form(_SUB_AFTER_6),  # C++
+        Form(_SUB_AFTER_7),  # 4.4.0-4.7.1, 4.9.1, and every CLOUD since 4.9.5/5.1.4
+        Form((*_SUB_AFTER_7, "exactly_once_status")),  # the ONS ancestor
+        Form((*_SUB_AFTER_7, "timestamp_ms", "group_name")),
+    ),
+    TraceType.END_TRANSACTION: (Form(_END_TRANSACTION),),
+    TraceType.RECALL: (Form(("timestamp_ms", "region_id", "group_name", "topic", "msg_id", "success")),),
+}
+"""The forms of each type, shortest first: a reader takes the longest one that the record fills."""
+
+
+def form_for(trace_type: TraceType, count: int) -> Form | None:
+    """Return the longest form of ``trace_type`` with at most ``count`` fields (type name included), or ``None``."""
+    fitting = [form for form in FORMS[trace_type] if form.count <= count]
+    return fitting[-1] if fitting else None
+
+
+_MAP_A = (
+    *(MessageType.NORMAL, MessageType.TRANS_HALF, MessageType.TRANS_COMMIT, MessageType.DELAY),
+    MessageType.ORDER,
+)
+_MAP_B = (
+    *(MessageType.NORMAL, MessageType.ORDER, MessageType.TRANS_HALF, MessageType.TRANS_COMMIT),
+    MessageType.DELAY,
+)
+MESSAGE_TYPE_MAPS: Final[dict[str, tuple[MessageType, ...]]] = {"a": _MAP_A, "b": _MAP_B}
+"""Ordinal → type. Map B is 5.0.0 and 5.1.0 only (apache/rocketmq#6157); nothing on the wire tells them apart."""
+
+
+class CloudSubAfter(Enum):
+    """What the CLOUD access channel makes of a ``SubAfter``."""
+
+    SAME = "as LOCAL"
+    GLUED = "7 fields, a separator and no terminator: glued to whatever follows (apache/rocketmq#8429)"
+    TRAILING = "7 fields and an empty one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One generation of writers, named by the first release that wrote it; counts include the type name."""
+
+    name: str
+    releases: str
+    pub: int = 14
+    sub_before: int = 8
+    sub_after: int = 9
+    cloud_sub_after: CloudSubAfter = CloudSubAfter.SAME
+    end_transaction: int | None = 13
+    recall: int | None = None
+    message_type_map: str = "a"
+    splits_keys: bool = True
+
+    def count(self, trace_type: TraceType) -> int | None:
+        """Number of fields this dialect writes for a type over LOCAL, or ``None`` when it never writes the type."""
+        return {
+            TraceType.PUB: self.pub,
+            TraceType.SUB_BEFORE: self.sub_before,
+            TraceType.SUB_AFTER: self.sub_after,
+            TraceType.END_TRANSACTION: self.end_transaction,
+            TraceType.RECALL: self.recall,
+        }[trace_type]
+
+
+_ROWS = (
+    Dialect(name="4.4.0", releases="4.4.0-4.7.1", sub_after=7, end_transaction=None, splits_keys=False),
+    Dialect(name="4.8.0", releases="4.8.0", pub=15, sub_before=9, end_transaction=None, splits_keys=False),
+    Dialect(name="4.9.0", releases="4.9.0", splits_keys=False),
+    Dialect(name="4.9.1", releases="4.9.1", sub_after=7, splits_keys=False),
+    Dialect(name="4.9.2", releases="4.9.2", splits_keys=False),
+    Dialect(name="4.9.3", releases="4.9.3-4.9.4"),
+    Dialect(name="4.9.5", releases="4.9.5-4.9.8", cloud_sub_after=CloudSubAfter.GLUED),
+    Dialect(name="5.0.0", releases="5.0.0, 5.1.0", message_type_map="b"),
+    Dialect(name="5.1.1", releases="5.1.1-5.1.3"),
+    Dialect(name="5.1.4", releases="5.1.4-5.3.0", cloud_sub_after=CloudSubAfter.GLUED),
+    Dialect(name="5.3.1", releases="5.3.1", cloud_sub_after=CloudSubAfter.TRAILING),
+    Dialect(name="5.3.2", releases="5.3.2-5.4.0", cloud_sub_after=CloudSubAfter.TRAILING, recall=7),
+    Dialect(name="5.5.0", releases="5.5.0", cloud_sub_after=CloudSubAfter.TRAILING, recall=7),
+)
+DIALECTS: Final[dict[str, Dialect]] = {row.name: row for row in _ROWS}
+DEFAULT_DIALECT: Final = "5.5.0"

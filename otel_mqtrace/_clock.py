@@ -1,0 +1,35 @@
+"""This module knows the time, and nothing else does: wall-clock nanoseconds for stamps, monotonic ones for waiting."""
+
+from __future__ import annotations
+
+import time
+from typing import NewType, Protocol
+
+__all__ = ["Clock", "MonotonicNs", "SystemClock", "WallNs"]
+
+WallNs = NewType("WallNs", int)
+MonotonicNs = NewType("MonotonicNs", int)
+
+
+class Clock(Protocol):
+    """Two clocks that must never be mixed, hence two types."""
+
+    def wall_ns(self) -> WallNs:
+        """Nanoseconds since the Unix epoch: what a record or a span is stamped with."""
+        ...
+
+    def monotonic_ns(self) -> MonotonicNs:
+        """Nanoseconds that never step back: what a wait or a deadline is measured with."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def wall_ns(self) -> WallNs:
+        """Nanoseconds since the Unix epoch."""
+        return WallNs(time.time_ns())
+
+    def monotonic_ns(self) -> MonotonicNs:
+        """Nanoseconds since an unspecified start; only differences mean something."""
+        return MonotonicNs(time.monotonic_ns())

@@ -1,0 +1,43 @@
+"""This module knows the exceptions a user of the project may catch.
+
+::
+
+    MqTraceError
+    ├── UsageError            a wrong option, path or value; says what, where and how to mend it
+    ├── MissingExtraError     a feature whose ``otel-mqtrace[extra]`` is not installed
+    ├── EncodeError           a TraceContext that the chosen dialect cannot say
+    ├── PeerError             a broker, Collector or JVM that does not answer
+    └── UnreadableInputError  a source that exists but is not what it should be
+"""
+
+from __future__ import annotations
+
+__all__ = ["EncodeError", "MissingExtraError", "MqTraceError", "PeerError", "UnreadableInputError", "UsageError"]
+
+
+class MqTraceError(Exception):
+    """Root of every exception raised on purpose; its text is one line that names the mend."""
+
+
+class UsageError(MqTraceError):
+    """A wrong option, path or value given by the caller."""
+
+
+class MissingExtraError(MqTraceError, ImportError):
+    """A feature was asked for whose optional dependency is absent."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs the '{extra}' extra: pip install 'otel-mqtrace[{extra}]'")
+        self.extra = extra
+
+
+class EncodeError(MqTraceError, ValueError):
+    """A TraceContext that the chosen dialect of the native format cannot express."""
+
+
+class PeerError(MqTraceError):
+    """A broker, Collector or JVM that was needed and did not answer."""
+
+
+class UnreadableInputError(MqTraceError):
+    """A source that exists but cannot be read as what it was given for."""

@@ -1,0 +1,217 @@
+"""This module knows the result of a run as plain data: what ``result.json`` holds and every report is rendered from.
+
+Nothing here knows Spark. ``to_json`` writes the public contract (``schema_version`` 1): keys are only ever added.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = [
+    "Conservation",
+    "Field",
+    "Gate",
+    "Group",
+    "Inputs",
+    "Latency",
+    "Loss",
+    "MalformedSample",
+    "Result",
+    "Sample",
+    "SideInputs",
+    "SparkCost",
+    "Span",
+    "TimeBucket",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of time, epoch milliseconds, both ends included; ``None`` when there was nothing to see."""
+
+    begin_ms: int | None = None
+    end_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideInputs:
+    """The books of one side.
+
+    ``records_read + exploded = malformed + out_of_scope + half_merged + exact_duplicates + other_duplicates +
+    canonical_keys``: every record is accounted for or the run fails. ``exploded`` counts the extra rows made of batch
+    ids and links, ``half_merged`` the SubBefore/SubAfter halves folded into one consume.
+    """
+
+    sources: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
+    records_read: int = 0
+    exploded: int = 0
+    malformed: int = 0
+    out_of_scope: int = 0
+    half_merged: int = 0
+    exact_duplicates: int = 0
+    other_duplicates: int = 0
+    canonical_keys: int = 0
+    truncated_tails: int = 0
+    last_event_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Both sides' books."""
+
+    native: SideInputs = field(default_factory=SideInputs)
+    otlp: SideInputs = field(default_factory=SideInputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """One threshold: ``value op threshold`` must hold; ``outcome`` is pass, warn, fail or inconclusive."""
+
+    name: str
+    op: str
+    threshold: float
+    value: float | None
+    outcome: str
+    severity: str = "fail"
+    explanation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conservation:
+    """Whether the balance identity holds, and the sentence for each side that says with which numbers."""
+
+    holds: bool
+    native: str
+    otlp: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What one side lacks: counts of keys, and the 95 % upper bound of the unexplained rate in parts per million."""
+
+    unexplained: int = 0
+    attributed: int = 0
+    checked: int = 0
+    upper_bound_95_ppm: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Percentiles of one duration, milliseconds, over ``count`` events."""
+
+    count: int = 0
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One consumer group on one topic: who consumed what."""
+
+    topic: str
+    group: str
+    messages: int
+    deliveries: int
+    failures: int
+    redeliveries: int
+    unmatched: int
+    process: Latency
+    queue: Latency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One compared field: its verdicts, and the most frequent pairs of values that differ."""
+
+    name: str
+    verdicts: dict[str, int]
+    differing_pairs: tuple[tuple[str, str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBucket:
+    """Keys of each status that started in one bucket of ten minutes (or less for a short run)."""
+
+    start_ms: int
+    width_ms: int
+    status: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One key as evidence: the verdict row, ``native`` and ``otlp`` being each side's own fields or ``None``."""
+
+    stratum: str
+    verdict: dict[str, Any]
+    native: dict[str, Any] | None
+    otlp: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MalformedSample:
+    """One piece of input that could not be mapped, and where it stands."""
+
+    side: str
+    path: str
+    line: int | None
+    record_index: int | None
+    field: str | None
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkCost:
+    """What the run cost the cluster."""
+
+    jobs: int = 0
+    stages: int = 0
+    wall_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Everything a report may say. Counts are of canonical keys unless a name says records or spans."""
+
+    verdict: str
+    exit_code: int
+    window: Span
+    horizon_ms: int | None
+    grace_ms: int
+    profile: str
+    native_writer: str
+    inputs: Inputs
+    status: dict[str, int]
+    status_by_kind: dict[str, dict[str, int]]
+    reason: dict[str, int]
+    reason_detail: dict[str, int]
+    fields: tuple[Field, ...]
+    gates: tuple[Gate, ...]
+    conservation: Conservation
+    loss: dict[str, Loss]  # native, otlp
+    latency: dict[str, Latency]  # publish, queue, process, end_to_end
+    groups: tuple[Group, ...] = ()
+    timeline: tuple[TimeBucket, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    malformed: tuple[MalformedSample, ...] = ()
+    spark: SparkCost = field(default_factory=SparkCost)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``result.json`` as a dictionary; samples and the timeline stay in the report, gates and books do not."""
+        plain = asdict(self)
+        for evidence in ("samples", "timeline"):
+            plain.pop(evidence)
+        plain["horizon"] = plain.pop("horizon_ms")
+        plain["fields"] = {item.name: dict(item.verdicts) for item in self.fields}
+        plain["differing_pairs"] = {item.name: item.differing_pairs for item in self.fields if item.differing_pairs}
+        return {"schema_version": 1, **plain}
+
+    def dumps(self) -> str:
+        """Return ``result.json`` as text: indented, key order stable, non-ASCII kept."""
+        return json.dumps(self.to_json(), indent=2, ensure_ascii=False, default=str) + "\n"

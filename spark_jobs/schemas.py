@@ -1,0 +1,151 @@
+"""This module knows the shape of every frame that one stage hands to the next; stages meet here and nowhere else.
+
+Times are epoch milliseconds (``*_ms``) unless the name says nanoseconds. ``null`` means absent, never a default.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+__all__ = ["COMPARED_FIELDS", "EVENT", "MALFORMED", "NATIVE_BODY", "SIDE_FIELDS", "SPAN", "VERDICT"]
+
+
+def _struct(**columns: object) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])  # type: ignore[arg-type]
+
+
+_TEXT, _LONG, _INT, _BOOL = StringType(), LongType(), IntegerType(), BooleanType()
+
+NATIVE_BODY = _struct(
+    source=_TEXT,  # the trace topic
+    partition=_INT,
+    offset=_LONG,
+    arrival_ms=_LONG,
+    keys=_TEXT,
+    body=BinaryType(),
+    path=_TEXT,  # the file it was read from
+    line=_LONG,  # its ordinal in that file, for evidence
+)
+"""One trace message as it was landed: the raw bytes and where they came from."""
+
+_ATTRIBUTES = MapType(StringType(), StringType())
+SPAN = _struct(
+    trace_id=_TEXT,  # lower hex
+    span_id=_TEXT,
+    parent_span_id=_TEXT,  # null at a root
+    name=_TEXT,
+    kind=_TEXT,  # PRODUCER, CONSUMER, CLIENT, SERVER, INTERNAL, UNSPECIFIED
+    start_ns=_LONG,
+    end_ns=_LONG,
+    status=_TEXT,  # UNSET, OK, ERROR
+    service=_TEXT,
+    scope=_TEXT,
+    flags=_LONG,
+    attributes=_ATTRIBUTES,  # scalars as text; arrays as JSON text
+    links=ArrayType(_struct(trace_id=_TEXT, span_id=_TEXT, flags=_LONG, attributes=_ATTRIBUTES)),
+    dropped_attributes=_LONG,
+    dropped_links=_LONG,
+    path=_TEXT,
+    line=_LONG,
+    raw_hash=_LONG,
+)
+"""One span, whatever file layout or convention it came in."""
+
+SIDE_FIELDS = {
+    "offset_msg_id": _TEXT,
+    "topic": _TEXT,
+    "group_name": _TEXT,
+    "attempt_id": _TEXT,  # RocketMQ's requestId
+    "retry_times": _INT,
+    "region_id": _TEXT,
+    "tags": _TEXT,
+    "keys": ArrayType(StringType()),  # a set: sorted, distinct; null when absent
+    "store_host": _TEXT,
+    "client_host": _TEXT,
+    "body_length": _INT,
+    "msg_type": _TEXT,
+    "start_ms": _LONG,
+    "end_ms": _LONG,
+    "cost_ms": _LONG,
+    "success": _BOOL,
+    "context_code": _TEXT,
+    "transaction_id": _TEXT,
+    "transaction_state": _TEXT,
+    "from_transaction_check": _BOOL,
+    "trace_id": _TEXT,
+    "span_id": _TEXT,
+    "parent_span_id": _TEXT,
+    "service": _TEXT,
+    "batch_size": _INT,  # messages in the same call
+    "dropped_attributes": _LONG,
+    "arrival_ms": _LONG,
+    "path": _TEXT,
+    "line": _LONG,
+    "record_index": _INT,  # in its body, or of its link in its span
+    "writer": _TEXT,  # mqtrace, rocketmq, java-agent-old, java-agent-new, other
+    "raw_hash": _LONG,
+}
+"""What one side may know of an event: the evidence kept in a verdict."""
+
+COMPARED_FIELDS = (
+    *("topic", "group_name", "offset_msg_id", "tags", "keys", "store_host", "client_host", "region_id"),
+    *("body_length", "msg_type", "retry_times", "start_ms", "end_ms", "cost_ms", "success", "context_code"),
+    *("transaction_id", "transaction_state", "from_transaction_check"),
+)
+"""The fields that get a verdict of their own, in report order."""
+
+EVENT = _struct(
+    side=_TEXT,  # native, otlp
+    kind=_TEXT,  # publish, consume, transaction_end, recall
+    half=_TEXT,  # whole, before, after (native consume only)
+    msg_id=_TEXT,  # upper-cased when it is hex; null when the side does not know it
+    scope=_TEXT,  # null: in scope; else why it is not (TRACE_TRAFFIC, NOT_MESSAGING, POLL, BATCH_PARENT, ...)
+    **SIDE_FIELDS,
+)
+"""One record or span about one message (batch ids and links exploded): what both sides are mapped to."""
+
+MALFORMED = _struct(
+    side=_TEXT,
+    path=_TEXT,
+    line=_LONG,
+    record_index=_INT,
+    field=_TEXT,
+    reason=_TEXT,
+    text=_TEXT,  # at most 200 characters of the offending text
+    mentions=ArrayType(StringType()),  # message ids that can still be read in it
+)
+"""One piece of input that could not be mapped, and where it is."""
+
+_SIDE = _struct(**SIDE_FIELDS)
+
+VERDICT = _struct(
+    kind=_TEXT,
+    msg_id=_TEXT,
+    topic=_TEXT,
+    group=_TEXT,
+    attempt_id=_TEXT,
+    retry_times=_INT,
+    status=_TEXT,  # Status
+    reason=_TEXT,  # Reason; null where the status needs none
+    reason_detail=_TEXT,
+    key_level=_INT,  # 1 exact .. 3 weak; null on one-sided keys
+    timing=_TEXT,
+    event_ms=_LONG,  # the start, from whichever side knows it
+    native_count=_INT,
+    otlp_count=_INT,
+    duplicates=_TEXT,  # null, exact, equivalent, conflicting
+    field_verdicts=MapType(StringType(), StringType()),
+    native=_SIDE,  # null when the side is absent
+    otlp=_SIDE,
+)
+"""The answer: one row per canonical key, with both sides' own words beside it."""
