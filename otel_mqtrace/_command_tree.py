@@ -1,0 +1,134 @@
+"""This module knows how ``mqtrace`` is put together: every command is an entry point of the group ``mqtrace.commands``.
+
+An entry point names a plain function with typer annotations. Its docstring is its help: the text before ``Args:``,
+and the indented lines of its ``Example:`` section below the options. A command returns its exit code (``None`` is 0)
+or raises ``typer.Exit``. A command that cannot be imported says so when it is called, and only then.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib.metadata import EntryPoint, entry_points, version
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.markup import escape
+
+from otel_mqtrace._errors import MissingExtraError, MqTraceError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["COMMAND_GROUP", "DISTRIBUTION", "run"]
+
+COMMAND_GROUP: Final = "mqtrace.commands"
+DISTRIBUTION: Final = "otel-mqtrace"
+_NAME: Final = "mqtrace"
+
+_EXTRA_OF_MODULE: Final = {
+    "confluent_kafka": "kafka",
+    "jinja2": "spark",
+    "pandas": "spark",
+    "pyarrow": "spark",
+    "pyspark": "spark",
+    "zstandard": "spark",
+}
+
+# typer's wrong-usage errors are click's, or since 0.26 a copy of its own: reached through the one public name of both.
+_COMMAND_LINE_ERROR: Final[Any] = typer.BadParameter.__mro__[2]
+
+_SECTION = re.compile(r"^(?P<name>[A-Z][a-z]+):\n(?P<body>(?:[ \t]+.*\n?|\n)*)", re.MULTILINE)
+
+
+def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int:
+    """Run the command that ``arguments`` name and return its exit code; no arguments mean ``--help``.
+
+    ``points`` defaults to the installed entry points. Raises ``UsageError`` for a command line that is wrong,
+    ``MqTraceError`` for what the command itself refuses, ``KeyboardInterrupt`` when the user gives up.
+    """
+    known = {point.name: point for point in (entry_points(group=COMMAND_GROUP) if points is None else points)}
+    # Only the command that is called gets imported; the list of all is read when somebody asks for it.
+    called = known.get(arguments[0]) if arguments else None
+    app = _app([called] if called else sorted(known.values(), key=lambda point: point.name))
+    try:
+        outcome = app(arguments or ["--help"], prog_name=_NAME, standalone_mode=False)
+    except typer.Abort as error:
+        raise KeyboardInterrupt from error
+    except _COMMAND_LINE_ERROR as error:
+        raise UsageError(_explain(error)) from error
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _app(points: Iterable[EntryPoint]) -> typer.Typer:
+    app = typer.Typer(name=_NAME, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    app.callback()(_options)
+    for point in points:
+        _register(app, point)
+    return app
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer calls it with the option's value
+    if wanted:
+        typer.echo(f"{_NAME} {version(DISTRIBUTION)}")
+        raise typer.Exit
+
+
+def _options(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """RocketMQ's native message trace and OpenTelemetry spans: record, read, forward and reconcile them."""
+
+
+def _register(app: typer.Typer, point: EntryPoint) -> None:
+    try:
+        function = point.load()
+    except Exception as error:  # noqa: BLE001  one broken command must not take the others along
+        cause = _unavailable(point.name, error)
+        app.command(
+            point.name,
+            help=f"Not available: {escape(str(cause))}",
+            context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+            add_help_option=False,
+        )(_refusing(cause))
+        return
+    text, examples = _help_of(function)
+    app.command(point.name, help=escape(text), epilog=_epilog(examples))(function)
+
+
+def _refusing(cause: MqTraceError) -> Callable[[], None]:
+    def refuse() -> None:
+        raise cause
+
+    return refuse
+
+
+def _unavailable(name: str, error: Exception) -> MqTraceError:
+    if isinstance(error, MqTraceError):
+        return error
+    if isinstance(error, ModuleNotFoundError):
+        extra = _EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
+        if extra:
+            return MissingExtraError(f"mqtrace {name}", extra)
+    return MqTraceError(f"mqtrace {name} cannot be loaded ({error}); reinstall {DISTRIBUTION} to mend it")
+
+
+def _help_of(function: Callable[..., object]) -> tuple[str, list[str]]:
+    """Split a docstring into the help before its first section and the lines of its ``Example:`` section."""
+    text = inspect.getdoc(function) or ""
+    sections = {found["name"]: found["body"] for found in _SECTION.finditer(text + "\n")}
+    first = _SECTION.search(text + "\n")
+    examples = inspect.cleandoc(sections.get("Example", sections.get("Examples", ""))).splitlines()
+    return text[: first.start() if first else None].strip(), [line for line in examples if line.strip(" :`")]
+
+
+def _epilog(examples: list[str]) -> str | None:
+    return "\n\n".join(["Example:", *(f"  {escape(line)}" for line in examples)]) if examples else None
+
+
+def _explain(error: Any) -> str:
+    where = error.ctx.command_path if getattr(error, "ctx", None) else _NAME
+    return f"{error.format_message().rstrip('.')}; see '{where} --help'"

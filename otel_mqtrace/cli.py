@@ -1,0 +1,53 @@
+"""This module knows how the ``mqtrace`` command begins and ends: one line per error, and which exit code it means.
+
+The commands themselves are entry points (``_command_tree``), so that a missing extra costs one command, not all.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from otel_mqtrace._errors import MissingExtraError, MqTraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["EXIT_INTERRUPTED", "EXIT_USAGE", "main"]
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+_EXIT_PIPE_CLOSED = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one ``mqtrace`` command and return its exit code.
+
+    ``arguments`` defaults to the process's own. An error made on purpose (``MqTraceError``) or by the operating system
+    is one line on standard error and exit code 2; an interrupt is 130; anything else is a defect and keeps its
+    traceback.
+    """
+    try:
+        return _run(sys.argv[1:] if arguments is None else list(arguments))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # `mqtrace decode … | head` is not an error worth a line
+        sys.stdout = None  # what is still buffered has no reader
+        return _EXIT_PIPE_CLOSED
+    except (MqTraceError, OSError) as error:
+        sys.stderr.write(f"mqtrace: error: {_one_line(error)}\n")
+        return EXIT_USAGE
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        from otel_mqtrace._command_tree import run  # noqa: PLC0415  typer comes with the 'cli' extra
+    except ImportError as error:
+        raise MissingExtraError("the mqtrace command", "cli") from error
+    code = run(arguments)
+    sys.stdout.flush()
+    return code
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
