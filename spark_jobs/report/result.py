@@ -6,6 +6,7 @@ Nothing here knows Spark. ``to_json`` writes the public contract (``schema_versi
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -176,7 +177,12 @@ class SparkCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Everything a report may say. Counts are of canonical keys unless a name says records or spans."""
+    """Everything a report may say. Counts are of canonical keys unless a name says records or spans.
+
+    ``status_by_kind`` is ``{kind: {status: n}}``. ``reason_detail`` is ``{rule: n}``, the rules behind ``BY_DESIGN`` and
+    ``OUT_OF_SCOPE``. ``duplicates`` is ``{exact | equivalent | conflicting: keys}``, ``timing`` ``{flag: keys}``.
+    ``loss["native"]`` is what the **native** side lacks although OTLP has it, ``loss["otlp"]`` the reverse.
+    """
 
     verdict: str
     exit_code: int
@@ -201,6 +207,8 @@ class Result:
     malformed: tuple[MalformedSample, ...] = ()
     spark: SparkCost = field(default_factory=SparkCost)
     versions: dict[str, str] = field(default_factory=dict)
+    duplicates: dict[str, int] = field(default_factory=dict)
+    timing: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return ``result.json`` as a dictionary; samples and the timeline stay in the report, gates and books do not."""
@@ -213,5 +221,14 @@ class Result:
         return {"schema_version": 1, **plain}
 
     def dumps(self) -> str:
-        """Return ``result.json`` as text: indented, key order stable, non-ASCII kept."""
-        return json.dumps(self.to_json(), indent=2, ensure_ascii=False, default=str) + "\n"
+        """Return ``result.json`` as text: indented, key order stable, non-ASCII kept, ``null`` for what is no number."""
+        return json.dumps(_finite(self.to_json()), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """Return ``value`` with every NaN and infinity replaced by ``None``: JSON has no word for them."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
