@@ -1,0 +1,68 @@
+# Every target does its own set-up. `make help` lists them; nothing else has to be known.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+ARGS ?=
+
+# pip reads these in the environments it builds packages in, too.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: demo
+demo: java ## the whole system in one go; prints seeded against found and the report's path (ARGS='--messages 500')
+	@$(BIN)/mqtrace demo $(ARGS)
+
+.PHONY: test
+test: java ## the whole suite that needs no external server (ARGS='-k words')
+	@$(BIN)/python -m pytest -m "not peers" $(ARGS)
+
+.PHONY: check
+check: $(READY) ## lint, format, types, import contracts, documents against code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q tests/architecture
+
+.PHONY: test-peers
+test-peers: java ## the tests against real servers, started from registry packages (needs Maven)
+	@$(BIN)/python -m pytest -m peers -rA tests/peers $(ARGS)
+
+.PHONY: docs
+docs: $(READY) ## write the generated pages: wire format, attributes
+	@$(BIN)/python -m tools.generated_docs
+
+.PHONY: setup
+setup: $(READY) java ## the virtual environment, and a Java for Spark, without running anything
+
+.PHONY: clean
+clean: ## remove what make made: the environment, caches, builds
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	find otel_mqtrace bridge spark_jobs tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A Java that is missing is installed as a wheel; one that is there is only asked for its version.
+.PHONY: java
+java: $(READY)
+	@$(BIN)/python -m spark_jobs.java >/dev/null 2>&1 || { \
+	  echo "make: no Java 17 or later here, installing one into $(VENV) (the 'jre' extra)"; \
+	  $(BIN)/pip install --quiet -e '.[jre]' && $(BIN)/python -m spark_jobs.java; }
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: error: no $(PYTHON): install Python 3.10 or later, or name one: make PYTHON=/path/to/python3" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "make: error: $$($(PYTHON) --version 2>&1) is too old: name a Python 3.10 or later: make PYTHON=/path/to/python3" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: error: $(PYTHON) cannot make virtual environments: install its venv package (Debian: apt install python3-venv)" >&2; exit 2; }
+	@echo "make: installing into $(VENV) (the first time fetches half a gigabyte, most of it Spark)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
