@@ -1,0 +1,201 @@
+"""This module knows the settings: their names, defaults and what a wrong value does (one warning, never an exception).
+
+Every setting is an environment variable ``MQTRACE_<NAME>`` and, in lower case, a keyword option of the instrumentor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+__all__ = [
+    "ENVIRONMENT_PREFIX",
+    "Settings",
+    "application_kafka_config",
+    "forget_application_kafka_config",
+    "remember_application_kafka_config",
+]
+
+_log: Final = logging.getLogger(__name__)
+_warned: Final[set[tuple[str, str]]] = set()
+
+ENVIRONMENT_PREFIX: Final = "MQTRACE_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every tunable, read once. ``None`` means "not said": the part that uses the setting then has its own default.
+
+    ``queue_size`` and ``batch_size`` count spans, ``*_ms`` are milliseconds, ``*_bytes`` bytes; ``exporters`` are names
+    of the entry-point group ``opentelemetry_traces_exporter``; ``topic_exclude`` are shell-style patterns.
+    """
+
+    enabled: bool = True
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    exporters: tuple[str, ...] = ("mqtrace_native",)
+    bootstrap_servers: str | None = None
+    kafka_config: str | None = None
+    landing_dir: str = "mqtrace-landing"
+    dialect: str = "5.5.0"
+    region_id: str = "DefaultRegion"
+    region_name: str | None = None
+    group_name: str | None = None
+    preset: str | None = None
+    queue_size: int | None = None
+    batch_size: int | None = None
+    linger_ms: int | None = None
+    max_message_bytes: int = 128_000
+    process_context: str = "auto"
+    process_spans: str = "auto"
+    process_timeout_ms: int = 900_000
+    receive_spans: bool = False
+    topic_exclude: tuple[str, ...] = ()
+    create_trace_topic: bool = False
+    on_conflict: str = "step_back"
+
+    @classmethod
+    def from_env(
+        cls, overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
+    ) -> Settings:
+        """Return the settings of the environment, ``overrides`` (lower-case names, typed values or text) on top."""
+        environment = os.environ if environ is None else environ
+        found: dict[str, Any] = {}
+        for field in fields(cls):
+            text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
+            if text is not None and text.strip():
+                _accept(found, field.name, text.strip(), source=ENVIRONMENT_PREFIX + field.name.upper())
+        for name, value in (overrides or {}).items():
+            if value is not None:
+                _accept(found, name, value, source=f"option {name}")
+        return replace(cls(), **found)
+
+    def excludes(self, topic: str) -> bool:
+        """Whether ``topic`` is never traced: the trace topic itself, or one that an exclusion pattern names."""
+        return topic == self.trace_topic or any(fnmatchcase(topic, pattern) for pattern in self.topic_exclude)
+
+
+def _accept(found: dict[str, Any], name: str, value: object, *, source: str) -> None:
+    parse = _PARSERS.get(name)
+    if parse is None:
+        _warn_once(source, value, "there is no such setting; it is ignored")
+        return
+    try:
+        found[name] = parse(value)
+    except (TypeError, ValueError) as problem:
+        default = found.get(name, getattr(_DEFAULTS, name))
+        _warn_once(source, value, f"{problem}; {default!r} is used")
+
+
+def _warn_once(source: str, value: object, what: str) -> None:
+    shown = repr(value)
+    if (source, shown) not in _warned:
+        _warned.add((source, shown))
+        _log.warning("mqtrace: %s = %s: %s", source, shown, what)
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word in {"true", "1", "yes", "on"}:
+        return True
+    if word in {"false", "0", "no", "off"}:
+        return False
+    raise ValueError("true or false was expected")
+
+
+def _positive(value: object) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        raise ValueError("a whole number was expected") from None
+    if number <= 0:
+        raise ValueError("a number above zero was expected")
+    return number
+
+
+def _not_negative(value: object) -> int:
+    return 0 if str(value).strip() == "0" else _positive(value)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else [str(part) for part in _iterable(value)]
+    return tuple(part.strip() for part in parts if part.strip() and part.strip() != "none")
+
+
+def _iterable(value: object) -> Iterable[object]:
+    if not isinstance(value, Iterable):
+        raise TypeError("a list of names was expected")
+    return value
+
+
+def _text(value: object) -> str:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str) or not text:
+        raise ValueError("some text was expected")
+    return text
+
+
+def _one_of(*allowed: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if value not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)} was expected")
+        return str(value)
+
+    return parse
+
+
+_PARSERS: Final[dict[str, Callable[[object], Any]]] = {
+    "enabled": _flag,
+    "trace_topic": _text,
+    "exporters": _names,
+    "bootstrap_servers": _text,
+    "kafka_config": _text,
+    "landing_dir": _text,
+    "dialect": _text,
+    "region_id": _text,
+    "region_name": _text,
+    "group_name": _text,
+    "preset": _one_of("rocketmq4", "rocketmq5"),
+    "queue_size": _positive,
+    "batch_size": _positive,
+    "linger_ms": _not_negative,
+    "max_message_bytes": _positive,
+    "process_context": _one_of("auto", "link", "parent", "both"),
+    "process_spans": _one_of("auto", "explicit"),
+    "process_timeout_ms": _positive,
+    "receive_spans": _flag,
+    "topic_exclude": _names,
+    "create_trace_topic": _flag,
+    "on_conflict": _one_of("step_back", "wrap"),
+}
+_DEFAULTS: Final = Settings()
+
+# -- the application's own connection, learned from its first client, for exporters that were told nothing ---------
+_CONNECTION_KEYS: Final = re.compile(r"(bootstrap\.servers|metadata\.broker\.list|security\.protocol|(sasl|ssl)\..+)\Z")
+_learned: dict[str, Any] = {}
+
+
+def remember_application_kafka_config(conf: Mapping[str, Any]) -> None:
+    """Keep the first client's connection settings: addresses, security, SASL and TLS; nothing else, never logged.
+
+    The first configuration that names a server wins; callbacks and every other setting stay out.
+    """
+    if _learned or not (conf.get("bootstrap.servers") or conf.get("metadata.broker.list")):
+        return
+    _learned.update({name: value for name, value in conf.items() if _CONNECTION_KEYS.match(name)})
+
+
+def application_kafka_config() -> dict[str, Any] | None:
+    """Return a copy of what was learned, or ``None`` while no client of the application was seen. Holds secrets."""
+    return dict(_learned) or None
+
+
+def forget_application_kafka_config() -> None:
+    """Forget what was learned: the next client is the first one again."""
+    _learned.clear()

@@ -1,0 +1,287 @@
+"""This module knows how a TraceContext is said on a span and how it is read back: the contract's table, both ways.
+
+What is equal for all messages of one operation stands on the span; the rest stands on the message's link under the
+same name. A span for one message carries everything itself, and its links carry nothing of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.util.types import AttributeValue
+
+from otel_mqtrace import semconv
+from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+__all__ = [
+    "MESSAGE_ATTRIBUTES",
+    "OPERATIONS",
+    "Operation",
+    "SpanAttributes",
+    "bean_attributes",
+    "context_attributes",
+    "cost_ms",
+    "share_attributes",
+    "span_attributes",
+    "trace_context_of",
+]
+
+_E = TypeVar("_E", bound=Enum)
+Attributes = dict[str, AttributeValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """How one kind of operation looks as a span; ``type`` is ``None`` where the registry has no operation type."""
+
+    trace_type: str | None
+    name: str
+    type: str | None
+    kind: SpanKind
+
+    def span_name(self, topic: str | None) -> str:
+        """Return ``{operation} {topic}``, the operation alone when there is no single topic."""
+        return f"{self.name} {topic}" if topic else self.name
+
+
+_SUB: Final = Operation(semconv.TRACE_TYPE_SUB, "process", "process", SpanKind.CONSUMER)
+OPERATIONS: Final[Mapping[TraceType, Operation]] = {
+    TraceType.PUB: Operation(semconv.TRACE_TYPE_PUB, "send", "send", SpanKind.PRODUCER),
+    TraceType.SUB_BEFORE: _SUB,
+    TraceType.SUB_AFTER: _SUB,
+    TraceType.END_TRANSACTION: Operation(semconv.TRACE_TYPE_END_TRANSACTION, "end_transaction", None, SpanKind.CLIENT),
+    TraceType.RECALL: Operation(semconv.TRACE_TYPE_RECALL, "recall", None, SpanKind.CLIENT),
+}
+
+
+# -- one field, one attribute, one way to write it and one to read it ----------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Row:
+    field: str
+    attribute: str
+    write: Callable[[Any], AttributeValue | None]
+    read: Callable[[object], Any]
+
+
+def _same(value: AttributeValue) -> AttributeValue:
+    return value
+
+
+def _name_of(value: Enum) -> str:
+    return value.name
+
+
+def _value_of(value: Enum) -> AttributeValue:
+    return str(value.value)
+
+
+def _split(keys: str) -> AttributeValue | None:
+    return tuple(keys.split(semconv.KEY_SEPARATOR)) if keys else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _truth(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _joined(value: object) -> str | None:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence) and value:
+        return semconv.KEY_SEPARATOR.join(str(part) for part in value)
+    return None
+
+
+def _message_type(value: object) -> MessageType | None:
+    return next((each for each in MessageType if each.value == value), None)
+
+
+def _named(members: type[_E]) -> Callable[[object], _E | None]:
+    by_name = {member.name: member for member in members}
+    return lambda value: by_name.get(value) if isinstance(value, str) else None
+
+
+_BEAN_ROWS: Final = (
+    _Row("topic", semconv.MESSAGING_DESTINATION_NAME, _same, _text),
+    _Row("msg_id", semconv.MESSAGING_MESSAGE_ID, _same, _text),
+    _Row("offset_msg_id", semconv.MQTRACE_OFFSET_MSG_ID, _same, _text),
+    _Row("tags", semconv.MQTRACE_TAGS, _same, _text),
+    _Row("keys", semconv.MQTRACE_KEYS, _split, _joined),
+    _Row("store_host", semconv.MQTRACE_STORE_HOST, _same, _text),
+    _Row("client_host", semconv.MQTRACE_CLIENT_HOST, _same, _text),
+    _Row("store_time_ms", semconv.MQTRACE_STORE_TIME, _same, _whole),
+    _Row("retry_times", semconv.MQTRACE_RETRY_TIMES, _same, _whole),
+    _Row("body_length", semconv.MESSAGING_MESSAGE_BODY_SIZE, _same, _whole),
+    _Row("msg_type", semconv.MQTRACE_MSG_TYPE, _value_of, _message_type),
+    _Row("transaction_id", semconv.MQTRACE_TRANSACTION_ID, _same, _text),
+    _Row("transaction_state", semconv.MQTRACE_TRANSACTION_STATE, _name_of, _named(TransactionState)),
+    _Row("from_transaction_check", semconv.MQTRACE_FROM_TRANSACTION_CHECK, _same, _truth),
+)
+_CONTEXT_ROWS: Final = (
+    _Row("region_id", semconv.MQTRACE_REGION_ID, _same, _text),
+    _Row("region_name", semconv.MQTRACE_REGION_NAME, _same, _text),
+    _Row("group_name", semconv.MQTRACE_GROUP_NAME, _same, _text),
+    _Row("request_id", semconv.MQTRACE_REQUEST_ID, _same, _text),
+    _Row("cost_ms", semconv.MQTRACE_COST_TIME, _same, _whole),
+    _Row("success", semconv.MQTRACE_SUCCESS, _same, _truth),
+    _Row("context_code", semconv.MQTRACE_CONTEXT_CODE, _name_of, _named(ContextCode)),
+)
+MESSAGE_ATTRIBUTES: Final = frozenset(
+    {
+        *(row.attribute for row in _BEAN_ROWS),
+        semconv.MESSAGING_DESTINATION_PARTITION_ID,
+        semconv.MESSAGING_KAFKA_OFFSET,
+        semconv.MESSAGING_KAFKA_MESSAGE_KEY,
+        semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE,
+    }
+)
+"""The attributes that say something about one message; a link that carries any of them stands for a message."""
+
+
+def _write(rows: Iterable[_Row], source: object) -> Attributes:
+    written: Attributes = {}
+    for row in rows:
+        value = getattr(source, row.field)
+        if value is not None and (attribute := row.write(value)) is not None:
+            written[row.attribute] = attribute
+    return written
+
+
+# -- TraceContext to span ------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class SpanAttributes:
+    """The attributes of a span and, only when it stands for several messages, one mapping per message link."""
+
+    span: Attributes
+    links: tuple[Attributes, ...] = ()
+
+
+def bean_attributes(bean: TraceBean) -> Attributes:
+    """Return what one message says of itself; absent values have no attribute."""
+    return _write(_BEAN_ROWS, bean)
+
+
+def context_attributes(trace_ctx: TraceContext) -> Attributes:
+    """Return what belongs to the operation as a whole: names, region, group, request, cost and outcome."""
+    operation = OPERATIONS[trace_ctx.trace_type]
+    written = _write(_CONTEXT_ROWS, trace_ctx)
+    written[semconv.MQTRACE_TRACE_TYPE] = operation.trace_type or ""
+    written[semconv.MESSAGING_OPERATION_NAME] = operation.name
+    if operation.type is not None:
+        written[semconv.MESSAGING_OPERATION_TYPE] = operation.type
+    if operation.kind is SpanKind.CONSUMER and trace_ctx.group_name is not None:
+        written[semconv.MESSAGING_CONSUMER_GROUP_NAME] = trace_ctx.group_name
+    return written
+
+
+def share_attributes(messages: Sequence[Attributes]) -> SpanAttributes:
+    """Split the attributes of several messages: equal for all → span, else → the message's link.
+
+    The message id stays on the link whenever there are several, so that a link of a message can be told from any other.
+    """
+    if len(messages) < 2:  # noqa: PLR2004 - one message has nothing to share
+        return SpanAttributes(dict(messages[0]) if messages else {})
+    first = messages[0]
+    missing = object()
+    shared = {
+        name: value
+        for name, value in first.items()
+        if name != semconv.MESSAGING_MESSAGE_ID and all(each.get(name, missing) == value for each in messages)
+    }
+    own = tuple({name: value for name, value in each.items() if name not in shared} for each in messages)
+    return SpanAttributes(shared, own)
+
+
+def span_attributes(trace_ctx: TraceContext) -> SpanAttributes:
+    """Return the attributes that say ``trace_ctx``: the inverse of :func:`trace_context_of`, but for the times."""
+    split = share_attributes([bean_attributes(bean) for bean in trace_ctx.beans])
+    if split.links:
+        split.span[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(split.links)
+    return SpanAttributes({**split.span, **context_attributes(trace_ctx)}, split.links)
+
+
+def cost_ms(start_ns: int, end_ns: int, messages: int = 1) -> int:
+    """Return what RocketMQ calls costTime: elapsed whole milliseconds divided by the number of messages."""
+    return (end_ns // 1_000_000 - start_ns // 1_000_000) // max(messages, 1)
+
+
+# -- span to TraceContext ------------------------------------------------------------------------------------------
+_ENDED: Final[Mapping[object, TraceType]] = {
+    semconv.TRACE_TYPE_PUB: TraceType.PUB,
+    semconv.TRACE_TYPE_SUB: TraceType.SUB_AFTER,
+    semconv.TRACE_TYPE_END_TRANSACTION: TraceType.END_TRANSACTION,
+    semconv.TRACE_TYPE_RECALL: TraceType.RECALL,
+}
+
+
+def trace_context_of(span: ReadableSpan) -> TraceContext | None:
+    """Return the trace record a span stands for, or ``None`` when it stands for none (yet).
+
+    A process span without an end is ``SUB_BEFORE``, with one ``SUB_AFTER``; every other type exists only when ended.
+    One bean per message link, in link order; a span without message links is one message itself.
+    """
+    attributes: Mapping[str, object] = span.attributes or {}
+    trace_type = _trace_type(attributes.get(semconv.MQTRACE_TRACE_TYPE), ended=span.end_time is not None)
+    if trace_type is None:
+        return None
+    beans = _beans(attributes, span)
+    if trace_type is TraceType.SUB_BEFORE:
+        return _context(attributes, trace_type, span.start_time, beans)
+    values = _values(_CONTEXT_ROWS, attributes)
+    if values["success"] is None:
+        values["success"] = span.status.status_code is not StatusCode.ERROR
+    if values["cost_ms"] is None and span.start_time is not None and span.end_time is not None:
+        values["cost_ms"] = cost_ms(span.start_time, span.end_time, len(beans))
+    stamp = span.end_time if trace_type is TraceType.SUB_AFTER else span.start_time
+    return _context(attributes, trace_type, stamp, beans, outcome=values)
+
+
+def _trace_type(said: object, *, ended: bool) -> TraceType | None:
+    trace_type = _ENDED.get(said) if isinstance(said, str) else None
+    if ended or trace_type is None:
+        return trace_type
+    return TraceType.SUB_BEFORE if trace_type is TraceType.SUB_AFTER else None
+
+
+def _context(
+    attributes: Mapping[str, object],
+    trace_type: TraceType,
+    stamp_ns: int | None,
+    beans: tuple[TraceBean, ...],
+    *,
+    outcome: Mapping[str, Any] | None = None,
+) -> TraceContext:
+    values = _values(_CONTEXT_ROWS, attributes) | dict(outcome or {})
+    if outcome is None:
+        values |= {"cost_ms": None, "success": None, "context_code": None}
+    if values["group_name"] is None:
+        values["group_name"] = _text(attributes.get(semconv.MESSAGING_CONSUMER_GROUP_NAME))
+    timestamp_ms = None if stamp_ns is None else stamp_ns // 1_000_000
+    return TraceContext(trace_type=trace_type, timestamp_ms=timestamp_ms, beans=beans, **values)
+
+
+def _beans(attributes: Mapping[str, object], span: ReadableSpan) -> tuple[TraceBean, ...]:
+    per_message = [
+        link.attributes for link in span.links if link.attributes and not MESSAGE_ATTRIBUTES.isdisjoint(link.attributes)
+    ]
+    if not per_message:
+        return (TraceBean(**_values(_BEAN_ROWS, attributes)),)
+    return tuple(TraceBean(**_values(_BEAN_ROWS, {**attributes, **own})) for own in per_message)
+
+
+def _values(rows: Iterable[_Row], attributes: Mapping[str, object]) -> dict[str, Any]:
+    return {row.field: row.read(attributes.get(row.attribute)) for row in rows}
