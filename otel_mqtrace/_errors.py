@@ -32,7 +32,11 @@ class MissingExtraError(MqTraceError, ImportError):
 
 
 class EncodeError(MqTraceError, ValueError):
-    """A TraceContext that the chosen dialect of the native format cannot express."""
+    """A TraceContext that the chosen dialect of the native format cannot express; ``field`` is the one at fault."""
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class PeerError(MqTraceError):

@@ -9,12 +9,15 @@ derived from it; a new RocketMQ release is a row here. A record is its type name
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from enum import Enum
 from typing import Final
 
-from otel_mqtrace.model import MessageType, TraceType
+from otel_mqtrace.model import AccessChannel, MessageType, TraceBean, TraceType
 
 __all__ = [
+    "ABSENT_TEXTS",
+    "BEAN_FIELDS",
     "DEFAULT_DIALECT",
     "DIALECTS",
     "FIELDS",
@@ -29,6 +32,7 @@ __all__ = [
     "Dialect",
     "FieldKind",
     "Form",
+    "absent",
     "form_for",
 ]
 
@@ -39,6 +43,17 @@ NULL_TEXT: Final = "null"
 """What Java's ``StringBuilder`` makes of a null reference; indistinguishable from the word itself."""
 REPLACEMENT: Final = "_"
 """What a separator inside a value is written as by our encoder (RocketMQ's writes the separator and breaks)."""
+ABSENT_TEXTS: Final = frozenset({"", NULL_TEXT, "dKey"})
+"""Texts by which writers say "nothing": Go leaves it empty, Java writes ``null``, C++ writes ``dKey`` for no keys."""
+
+
+def absent(text: str | None) -> bool:
+    """Tell whether a decoded text most likely means "no value".
+
+    The decoder keeps the words as they are on the wire, because a key may really be the word ``null``: whoever wants
+    the meaning instead of the text asks here.
+    """
+    return text is None or text in ABSENT_TEXTS
 
 
 class FieldKind(Enum):
@@ -77,6 +92,9 @@ FIELDS: Final[dict[str, FieldKind]] = {
     "from_transaction_check": FieldKind.BOOL,
 }
 """Every field that ever was on the wire, under the name it has in our model and in the JSON of a record."""
+
+BEAN_FIELDS: Final = frozenset(field.name for field in dataclass_fields(TraceBean)) & FIELDS.keys()
+"""The fields that belong to one message; the others belong to the hook call (``exactly_once_status`` to neither)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +143,19 @@ FORMS: Final[dict[TraceType, tuple[Form, ...]]] = {
 """The forms of each type, shortest first: a reader takes the longest one that the record fills."""
 
 
-def form_for(trace_type: TraceType, count: int) -> Form | None:
-    """Return the longest form of ``trace_type`` with at most ``count`` fields (type name included), or ``None``."""
-    fitting = [form for form in FORMS[trace_type] if form.count <= count]
+def form_for(trace_type: TraceType, count: int, filled: int | None = None) -> Form | None:
+    """Return the longest form of ``trace_type`` that a record with ``count`` fields fills, or ``None``.
+
+    ``count`` includes the type name; ``filled`` (default ``count``) is the same number without the empty fields at the
+    end. Those may stand for empty texts, never for numbers: a CLOUD ``SubAfter`` of seven fields and an empty one is
+    not the form whose eighth field is a number (Java's ``String.split`` drops such fields before it counts).
+    """
+    filled = count if filled is None else filled
+    fitting = [
+        form
+        for form in FORMS[trace_type]
+        if form.count <= count and all(FIELDS[name] is FieldKind.TEXT for name in form.fields[max(filled - 1, 0) :])
+    ]
     return fitting[-1] if fitting else None
 
 
@@ -175,6 +203,27 @@ class Dialect:
             TraceType.END_TRANSACTION: self.end_transaction,
             TraceType.RECALL: self.recall,
         }[trace_type]
+
+    @property
+    def message_types(self) -> tuple[MessageType, ...]:
+        """The types this generation can say, by ordinal: ``Order_Msg`` came with 5.0 and a 4.x reader throws on it."""
+        known = MESSAGE_TYPE_MAPS[self.message_type_map]
+        return tuple(kind for kind in known if kind is not MessageType.ORDER) if self.name.startswith("4.") else known
+
+    def form(self, trace_type: TraceType, access_channel: AccessChannel = AccessChannel.LOCAL) -> Form | None:
+        """Return the form this dialect writes, or ``None`` when it never writes the type."""
+        count = self.count(trace_type)
+        if count is None:
+            return None
+        if self.cloud_quirk(trace_type, access_channel) is not CloudSubAfter.SAME:
+            return Form(_SUB_AFTER_7)
+        return next(form for form in FORMS[trace_type] if form.count == count)
+
+    def cloud_quirk(self, trace_type: TraceType, access_channel: AccessChannel) -> CloudSubAfter:
+        """Return what the channel makes of the type: only a ``SubAfter`` over CLOUD is ever anything but ``SAME``."""
+        if trace_type is TraceType.SUB_AFTER and access_channel is AccessChannel.CLOUD:
+            return self.cloud_sub_after
+        return CloudSubAfter.SAME
 
 
 _ROWS = (

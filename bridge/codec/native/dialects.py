@@ -1,0 +1,139 @@
+"""This module knows every known writer of the native format: Java's dialects, and the clients that imitate them.
+
+We write Java's (``DIALECTS``) and read all. ``writer_of`` names the newest writer whose records have a given shape: the
+wire carries no version, so this is what the number of fields can tell, not who really wrote it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from bridge.codec.native.layout import DIALECTS, CloudSubAfter, Dialect
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.model import AccessChannel, TraceType
+
+__all__ = ["CLOUD_SUFFIX", "IMITATORS", "Imitator", "dialect_named", "quirks_of", "writer_of"]
+
+CLOUD_SUFFIX: Final = "/CLOUD"
+"""Ends the name of a dialect whose ``SubAfter`` was written over the CLOUD access channel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imitator:
+    """A client in another language that writes a form of Java's format; counts include the type name."""
+
+    name: str
+    releases: str
+    pub: int
+    sub_before: int
+    sub_after: int
+    end_transaction: int | None = None
+    recall: int | None = None
+    quirks: str
+
+    def count(self, trace_type: TraceType) -> int | None:
+        """Number of fields it writes for a type, or ``None`` when it never writes the type."""
+        return {
+            TraceType.PUB: self.pub,
+            TraceType.SUB_BEFORE: self.sub_before,
+            TraceType.SUB_AFTER: self.sub_after,
+            TraceType.END_TRANSACTION: self.end_transaction,
+            TraceType.RECALL: self.recall,
+        }[trace_type]
+
+
+IMITATORS: Final[tuple[Imitator, ...]] = (
+    Imitator(
+        name="go-2.1.1",
+        releases="Go 2.1.1 and later",
+        pub=15,
+        sub_before=9,
+        sub_after=9,
+        quirks="Pub time is taken after the send; cost is not divided; keys empty on Pub, null on Sub; codes 0 and 4",
+    ),
+    Imitator(
+        name="go-2.1.0",
+        releases="Go up to 2.1.0",
+        pub=14,
+        sub_before=8,
+        sub_after=7,
+        quirks="Pub time is taken after the send",
+    ),
+    Imitator(
+        name="cpp-2",
+        releases="C++ 2.x, and Python on top of it",
+        pub=14,
+        sub_before=8,
+        sub_after=6,
+        quirks="no context code; absent keys are dKey; SubAfter of the first message only",
+    ),
+    Imitator(
+        name="ons",
+        releases="ONS Java 2019",
+        pub=14,
+        sub_before=8,
+        sub_after=8,
+        quirks="field 7 of SubAfter is exactlyOnceStatus",
+    ),
+    Imitator(
+        name="rust",
+        releases="rocketmq-rust 2026",
+        pub=15,
+        sub_before=8,
+        sub_after=9,
+        end_transaction=13,
+        recall=7,
+        quirks="absent keys are empty, which the Java reader of SubBefore cannot read",
+    ),
+)
+"""Known from their sources (apache/rocketmq-client-go, -client-cpp, rocketmq-ons, mxsm/rocketmq-rust)."""
+
+
+def dialect_named(name: str) -> Dialect:
+    """Return the writable dialect of that name; ``UsageError`` lists the names when there is none."""
+    try:
+        return DIALECTS[name]
+    except KeyError:
+        raise UsageError(f"unknown dialect {name!r}; known are {', '.join(DIALECTS)}") from None
+
+
+def quirks_of(dialect: Dialect) -> str:
+    """Return in words what a reader has to know about a dialect beyond its field counts."""
+    said = [
+        *(["message type ordinals are map B"] if dialect.message_type_map == "b" else []),
+        *([] if dialect.splits_keys else ["the key set holds the keys unsplit"]),
+        *(
+            [f"SubAfter over CLOUD: {dialect.cloud_sub_after.value}"]
+            if dialect.cloud_sub_after is not CloudSubAfter.SAME
+            else []
+        ),
+    ]
+    return "; ".join(said)
+
+
+def writer_of(trace_type: TraceType, count: int, quirk: CloudSubAfter = CloudSubAfter.SAME) -> str | None:
+    """Return the newest known writer of records of this shape, ``None`` when no released client writes it.
+
+    ``count`` includes the type name, without the empty field that ``quirk`` stands for. Java wins over its imitators.
+    """
+    return _WRITERS.get((trace_type, count, quirk))
+
+
+def _writers() -> dict[tuple[TraceType, int, CloudSubAfter], str]:
+    known: dict[tuple[TraceType, int, CloudSubAfter], str] = {}
+    writers: tuple[Dialect | Imitator, ...] = (*reversed(DIALECTS.values()), *IMITATORS)
+    for writer in writers:
+        for trace_type in TraceType:
+            count = writer.count(trace_type)
+            if count is not None:
+                known.setdefault((trace_type, count, CloudSubAfter.SAME), writer.name)
+    for dialect in reversed(DIALECTS.values()):
+        form = dialect.form(TraceType.SUB_AFTER, AccessChannel.CLOUD)
+        if form is not None:
+            shape = (TraceType.SUB_AFTER, form.count, dialect.cloud_sub_after)
+            known.setdefault(shape, dialect.name + CLOUD_SUFFIX)
+    return known
+
+
+_WRITERS: Final = _writers()
