@@ -55,7 +55,7 @@ clean: ## remove what make made: the environment, caches, builds
 java: $(READY)
 	@$(BIN)/python -m spark_jobs.java >/dev/null 2>&1 || { \
 	  echo "make: no Java 17 or later here, installing one into $(VENV) (the 'jre' extra)"; \
-	  $(BIN)/pip install --quiet -e '.[jre]' && $(BIN)/python -m spark_jobs.java; }
+	  PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[jre]' && $(BIN)/python -m spark_jobs.java; }
 
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: error: no $(PYTHON): install Python 3.10 or later, or name one: make PYTHON=/path/to/python3" >&2; exit 2; }
@@ -64,5 +64,6 @@ $(READY): pyproject.toml constraints.txt
 	@echo "make: installing into $(VENV) (the first time fetches half a gigabyte, most of it Spark)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@# setuptools warns about editable installs at every install
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[dev]'
 	@touch $@

@@ -1,0 +1,36 @@
+"""What an import costs the program that makes it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.source_tree import ROOT
+
+HEAVY_FOR_AN_APPLICATION = ("pyspark", "pandas", "pyarrow", "typer", "rich", "bridge", "spark_jobs", "jinja2")
+
+FORBIDDEN = {
+    "otel_mqtrace": (*HEAVY_FOR_AN_APPLICATION, "confluent_kafka", "opentelemetry.sdk"),
+    "otel_mqtrace.instrumentor": HEAVY_FOR_AN_APPLICATION,
+    "otel_mqtrace.model": (*HEAVY_FOR_AN_APPLICATION, "confluent_kafka", "opentelemetry"),
+    "otel_mqtrace.semconv": (*HEAVY_FOR_AN_APPLICATION, "confluent_kafka", "opentelemetry"),
+    "bridge.codec.native": ("pyspark", "pyarrow", "typer", "rich", "confluent_kafka", "opentelemetry"),
+    "bridge.exporters.native_file": ("pyspark", "pandas", "pyarrow", "typer", "rich", "confluent_kafka"),
+    "bridge.commands": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
+    "bridge.demo.command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
+    "bridge.forwarder.command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
+    "spark_jobs.commands": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
+    "spark_jobs.report.render": ("pyspark", "pandas"),
+}
+
+
+@pytest.mark.parametrize("module", FORBIDDEN)
+def test_importing_a_module_loads_nothing_heavier_than_its_job_needs(module):
+    """Seen from a fresh interpreter, after the import."""
+    names = FORBIDDEN[module]
+    code = f"import sys, {module}; print(*(n for n in {names!r} if n in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []

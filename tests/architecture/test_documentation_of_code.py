@@ -1,0 +1,43 @@
+"""What is public is documented and everything is annotated."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.support.source_tree import functions_of, name_of, shipped, tree_of
+
+
+def _functions():
+    return [function for path in shipped() for function in functions_of(path)]
+
+
+def test_every_function_is_annotated_in_full():
+    """Parameters and results alike, private functions included."""
+    assert {f.qualified: f.unannotated for f in _functions() if f.unannotated} == {}
+
+
+def test_every_public_function_and_method_has_a_docstring():
+    """Dunder and underscored names are excused."""
+    assert [f.qualified for f in _functions() if f.public and not f.documented] == []
+
+
+def test_every_public_class_has_a_docstring():
+    """A class says what one of it is."""
+    bare = [
+        f"{name_of(path)}:{node.name}"
+        for path in shipped()
+        for node in tree_of(path).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not ast.get_docstring(node)
+    ]
+    assert bare == []
+
+
+def test_every_module_opens_by_saying_what_it_knows():
+    """``This module knows …`` (or ``This package knows …``) on the first line of every module with code in it."""
+    openings = ("This module knows ", "This package knows ")
+    silent = [
+        name_of(path)
+        for path in shipped()
+        if tree_of(path).body and not (ast.get_docstring(tree_of(path)) or "").startswith(openings)
+    ]
+    assert silent == []

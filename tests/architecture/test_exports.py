@@ -1,0 +1,52 @@
+"""``__all__`` is the truth about what a module offers."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+
+import pytest
+
+from tests.support.source_tree import name_of, shipped, tree_of
+
+
+def _declared(path):
+    """The literal ``__all__`` of a file, or ``None`` when it has none."""
+    for node in tree_of(path).body:
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            return ast.literal_eval(node.value)
+    return None
+
+
+def _defined(path):
+    """Public functions and classes written in the file."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [node.name for node in tree_of(path).body if isinstance(node, kinds) and not node.name.startswith("_")]
+
+
+def _module_name(path):
+    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+WITH_ALL = [path for path in shipped() if _declared(path) is not None]
+
+
+def test_modules_with_public_functions_declare_them():
+    """A module that defines public functions or classes has an ``__all__``."""
+    assert [name_of(path) for path in shipped() if _defined(path) and _declared(path) is None] == []
+
+
+@pytest.mark.parametrize("path", WITH_ALL, ids=name_of)
+def test_every_declared_name_exists(path):
+    """Every name of ``__all__`` can be had from the module, lazily or not, and none stands there twice."""
+    names = _declared(path)
+    module = importlib.import_module(_module_name(path))
+    assert [name for name in names if not hasattr(module, name)] == []
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("path", WITH_ALL, ids=name_of)
+def test_every_public_definition_is_declared(path):
+    """A function or class without an underscore is in ``__all__``: else it should have the underscore."""
+    assert [name for name in _defined(path) if name not in _declared(path)] == []

@@ -1,0 +1,39 @@
+"""Files and functions stay small enough to be read in one sitting."""
+
+from __future__ import annotations
+
+from statistics import median, quantiles
+
+from tests.support.source_tree import ROOT, functions_of, line_count, name_of, shipped
+
+MAX_FILE, MEDIAN_FILE = 400, 150
+MAX_FUNCTION, P90_FUNCTION, MEDIAN_FUNCTION = 60, 30, 10
+
+
+def _functions():
+    return [function for path in shipped() for function in functions_of(path)]
+
+
+def test_no_file_is_longer_than_four_hundred_lines():
+    """A longer file is two stages in one; tests and tools obey the same bar."""
+    paths = [*shipped(), *ROOT.glob("tests/**/*.py"), *ROOT.glob("tools/*.py")]
+    too_long = {name_of(path): line_count(path) for path in paths if line_count(path) > MAX_FILE}
+    assert too_long == {}
+
+
+def test_the_median_file_is_at_most_one_hundred_and_fifty_lines():
+    """Empty package files do not count: they would flatter the number."""
+    assert median(line_count(path) for path in shipped() if line_count(path) > 1) <= MEDIAN_FILE
+
+
+def test_no_function_is_longer_than_sixty_lines():
+    """The body of every function fits on a screen."""
+    too_long = {function.qualified: function.lines for function in _functions() if function.lines > MAX_FUNCTION}
+    assert too_long == {}
+
+
+def test_functions_are_short_in_the_median_and_at_the_ninetieth_percentile():
+    """Most functions say one thing."""
+    lengths = [function.lines for function in _functions()]
+    assert median(lengths) <= MEDIAN_FUNCTION
+    assert quantiles(lengths, n=10)[-1] <= P90_FUNCTION

@@ -1,0 +1,48 @@
+"""Attribute names are the registry's, or carry our own prefix."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from opentelemetry.semconv import _incubating, attributes
+
+from otel_mqtrace import semconv
+
+OURS = "mqtrace."
+
+
+def _registry() -> set[str]:
+    """Every attribute name of the installed conventions package, stable and incubating."""
+    names: set[str] = set()
+    for package in (attributes, importlib.import_module(f"{_incubating.__name__}.attributes")):
+        for info in pkgutil.iter_modules(package.__path__, prefix=f"{package.__name__}."):
+            module = importlib.import_module(info.name)
+            names |= {value for value in vars(module).values() if isinstance(value, str)}
+    return names
+
+
+def _literals(*prefixes: str) -> dict[str, str]:
+    return {name: value for name, value in vars(semconv).items() if name.startswith(prefixes) and "." in str(value)}
+
+
+def test_registry_names_are_in_the_installed_conventions_package():
+    """A name that the registry renamed or dropped shows here, not in somebody's dashboard."""
+    ours_to_check = _literals("MESSAGING_", "SERVER_", "ERROR_", "NETWORK_", "CLIENT_")
+    newer_than_package = {"messaging.kafka.cluster.id"}
+    missing = {name: value for name, value in ours_to_check.items() if value not in _registry() | newer_than_package}
+    assert len(ours_to_check) > 10
+    assert missing == {}
+
+
+def test_the_registry_s_namespace_is_not_grown():
+    """Our own names begin with one prefix."""
+    assert [value for value in _literals("MQTRACE_").values() if not value.startswith(OURS)] == []
+
+
+def test_no_name_is_spelled_twice():
+    """One constant for each attribute."""
+    values = [
+        value for value in vars(semconv).values() if isinstance(value, str) and value.startswith((OURS, "messaging."))
+    ]
+    assert len(values) == len(set(values))

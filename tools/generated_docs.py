@@ -1,0 +1,135 @@
+"""This module knows the pages of ``docs/`` that are printed from tables in the code.
+
+``python -m tools.generated_docs`` writes them; a test compares them with what would be written now.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bridge.codec.native import layout
+from otel_mqtrace import semconv
+from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["PAGES", "attributes_page", "main", "wire_format_page"]
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+_NOTE = "<!-- Generated from {source} by `make docs`. Edit that file, not this page. -->"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a Markdown table as lines; cells are taken as they are."""
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def wire_format_page() -> str:
+    """Return ``wire-format.md``: every form, field kind, dialect and ordinal of the native trace format."""
+    lines = [
+        _NOTE.format(source="bridge/codec/native/layout.py"),
+        "# The native trace format",
+        "",
+        "A trace message's body is a run of records. A record is its type name and its fields, joined by U+0001 and",
+        "terminated by U+0002. Nothing is escaped, nothing says its length, and no version is on the wire: a reader",
+        "chooses the longest form of the type that the record's field count fills.",
+        "",
+        f"An absent text is written as the word `{layout.NULL_TEXT}`. Our encoder writes a separator inside a value as",
+        f"`{layout.REPLACEMENT}` and counts it.",
+        "",
+        f"Written unless told otherwise: dialect `{layout.DEFAULT_DIALECT}`.",
+    ]
+    lines += ["", "## Forms", "", "Counts include the type name, which is field 0.", ""]
+    for trace_type in TraceType:
+        lines += [f"### {trace_type.value}", "", *_forms(trace_type), ""]
+    lines += ["## Fields", "", *table(("field", "kind"), ((f"`{n}`", k.value) for n, k in layout.FIELDS.items()))]
+    lines += ["", "## Dialects", "", "One row per generation of writers; a dash is a type that it never writes.", ""]
+    lines += [*_dialects(), "", "## Ordinals", "", *_ordinals(), ""]
+    return "\n".join(lines)
+
+
+def _forms(trace_type: TraceType) -> list[str]:
+    forms = layout.FORMS[trace_type]
+    longest = max(form.count for form in forms)
+    head = ("count", *(str(index) for index in range(1, longest)))
+    return table(head, ((str(f.count), *(f"`{n}`" for n in f.fields), *[""] * (longest - f.count)) for f in forms))
+
+
+def _dialects() -> list[str]:
+    head = ("dialect", "releases", *(t.value for t in TraceType), "CLOUD SubAfter", "type map", "keys split")
+    rows = (
+        (
+            f"`{row.name}`",
+            row.releases,
+            *(str(row.count(t) or "-") for t in TraceType),
+            row.cloud_sub_after.value,
+            row.message_type_map,
+            "yes" if row.splits_keys else "no",
+        )
+        for row in layout.DIALECTS.values()
+    )
+    return table(head, rows)
+
+
+def _ordinals() -> list[str]:
+    maps = layout.MESSAGE_TYPE_MAPS
+    rows = ((str(n), *(f"`{maps[name][n].value}`" for name in sorted(maps))) for n in range(len(MessageType)))
+    codes = ", ".join(f"{code.value} `{code.name}`" for code in ContextCode)
+    states = ", ".join(f"`{state.value}`" for state in TransactionState)
+    head = ("message type", *(f"map {name}" for name in sorted(maps)))
+    return [*table(head, rows), "", f"Context codes: {codes}.", "", f"Transaction states, by name: {states}."]
+
+
+def attributes_page() -> str:
+    """Return ``attributes.md``: every attribute and header name of ``semconv.py``, section by section."""
+    lines = [
+        _NOTE.format(source="otel_mqtrace/semconv.py"),
+        "# Attributes and headers",
+        "",
+        f"Semantic conventions: <{semconv.SCHEMA_URL}>. What each name carries stands in",
+        "[the table of the data model](architecture.md#what-a-span-carries).",
+    ]
+    for title, names in _sections(inspect.getsource(semconv)):
+        rows = ((f"`{getattr(semconv, name)!s}`", f"`semconv.{name}`") for name in names)
+        lines += ["", f"## {title}", "", *table(("name", "constant"), rows)]
+    return "\n".join([*lines, ""])
+
+
+def _sections(source: str) -> list[tuple[str, list[str]]]:
+    """Read the sections from the ``# -- title ----`` comments and the constants under each."""
+    assigned = {node.lineno: node.target.id for node in ast.parse(source).body if _is_constant(node)}  # type: ignore[attr-defined]
+    sections: list[tuple[str, list[str]]] = []
+    for number, line in enumerate(source.splitlines(), start=1):
+        if line.startswith("# -- "):
+            title = line.strip("# -")
+            sections.append((title[0].upper() + title[1:], []))
+        elif number in assigned and sections:
+            sections[-1][1].append(assigned[number])
+    return [(title, names) for title, names in sections if names]
+
+
+def _is_constant(node: ast.stmt) -> bool:
+    return isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id.isupper()
+
+
+PAGES: dict[str, Callable[[], str]] = {"wire-format.md": wire_format_page, "attributes.md": attributes_page}
+"""File name in ``docs/`` → what prints it."""
+
+
+def main() -> int:
+    """Write every page that differs from what the code says now; return 0."""
+    for name, page in PAGES.items():
+        path, text = DOCS / name, page()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"written: docs/{name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
