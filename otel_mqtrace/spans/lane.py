@@ -1,0 +1,259 @@
+"""This module knows one exporter's lane: its queue, its worker, the rule when a batch leaves and how every batch ends.
+
+One lane per exporter, so that a slow Collector never delays Kafka, nor the reverse (``docs/rationale.md``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from otel_mqtrace.spans.queue import SpanQueue
+from otel_mqtrace.spans.stats import WANTS_ERROR, ExportOutcome, LossLog
+from otel_mqtrace.spans.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+    from otel_mqtrace._clock import Clock, MonotonicNs
+    from otel_mqtrace.spans.queue import FlushMark
+    from otel_mqtrace.spans.settings import LaneSettings
+    from otel_mqtrace.spans.stats import LaneStats
+
+__all__ = ["Lane"]
+
+_logger = logging.getLogger(__name__)
+_NS_PER_MS: Final = 1_000_000
+_NS_PER_S: Final = 1_000_000_000
+_IDLE_S: Final = 1.0
+"""Longest sleep of an idle worker: bounds the delay if a finaliser ate a wake-up, and paces ``on_idle``."""
+
+
+class Lane:
+    """Everything between ``offer`` and one exporter.
+
+    An exporter may add to OpenTelemetry's interface, each part optional: ``exports_starts`` and ``wants(span)`` (what
+    it is offered), ``timeout_millis`` on ``export`` and ``shutdown`` (the time it has; without it, the exporter owns
+    its timeout), ``take_outcome()`` (a batch's fate, span by span), ``on_idle()`` (called now and then while nothing
+    comes, never during an export) and ``after_fork()`` (in the child).
+    """
+
+    def __init__(self, exporter: SpanExporter, *, name: str, settings: LaneSettings, clock: Clock) -> None:
+        self.name = name
+        self.exporter = exporter
+        self.exports_starts = bool(getattr(exporter, "exports_starts", False))
+        self._wants: Callable[[ReadableSpan], bool] | None = getattr(exporter, "wants", None)
+        self._take_outcome: Callable[[], ExportOutcome | None] | None = getattr(exporter, "take_outcome", None)
+        self._on_idle: Callable[[], None] | None = getattr(exporter, "on_idle", None)
+        self._export_arguments: dict[str, Any] = (
+            {"timeout_millis": settings.export_timeout_ms} if _takes_timeout(exporter.export) else {}
+        )
+        self._settings = settings
+        self._linger_ns = int(settings.schedule_delay_ms * _NS_PER_MS)
+        self._clock = clock
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start from nothing, as a new process does."""
+        self._queue: SpanQueue[ReadableSpan] = SpanQueue(
+            max_size=self._settings.max_queue_size, clock=self._clock, drop_policy=self._settings.drop_policy
+        )
+        self._worker = Worker(f"mqtrace {self.name}", self._work)
+        self._exporting = threading.Lock()
+        self._losses = LossLog(self.name)
+
+    # -- the application's thread ----------------------------------------------------------------------------------
+
+    def offer(self, span: ReadableSpan) -> None:
+        """Queue ``span`` or count it as dropped; constant time, never raises, never waits for the exporter."""
+        waiting = self._queue.offer(span)
+        if self._settings.background and (waiting == 1 or waiting % self._settings.max_export_batch_size == 0):
+            self._worker.ensure_running()
+            self._queue.wake()
+
+    def wants(self, span: ReadableSpan) -> bool:
+        """Whether the exporter has any use for ``span``; one that raises loses it, counted."""
+        if self._wants is None:
+            return True
+        try:
+            return self._wants(span)
+        except Exception:  # noqa: BLE001 - a foreign exporter's mistake must not reach the application
+            self._queue.refuse(WANTS_ERROR)
+            return False
+
+    def stats(self) -> LaneStats:
+        """Return the lane's account as of one instant."""
+        return self._queue.stats()
+
+    # -- the worker --------------------------------------------------------------------------------------------------
+
+    def ready(self, now: MonotonicNs) -> bool:
+        """Whether a batch leaves at ``now``: a full one waits, or one has lingered, or a flush asked, or closing."""
+        return self._due_ns(now) == 0
+
+    def run_once(self, now: MonotonicNs) -> int:
+        """Export one batch if :meth:`ready`; return how many spans it had. The exporter is never called twice at once.
+
+        Raises whatever the exporter raised that is no ``Exception`` (the batch is counted as failed first).
+        """
+        with self._exporting:
+            if not self.ready(now):
+                return 0
+            batch = self._queue.take(self._settings.max_export_batch_size)
+            outcome = ExportOutcome(failed=len(batch))
+            try:
+                outcome = self._export(batch)
+            finally:
+                self._queue.settle(outcome)
+        self._log_losses()
+        return len(batch)
+
+    def _due_ns(self, now: MonotonicNs) -> int | None:
+        return self._queue.due_ns(now, batch_size=self._settings.max_export_batch_size, linger_ns=self._linger_ns)
+
+    def _export(self, batch: list[ReadableSpan]) -> ExportOutcome:
+        with suppress_instrumentation():
+            try:
+                result = self.exporter.export(batch, **self._export_arguments)
+                told = self._take_outcome() if self._take_outcome else None
+            except Exception as error:  # counted as failed; the worker goes on
+                _logger.debug("%s raised during export", self.name, exc_info=error)
+                return ExportOutcome(failed=len(batch))
+        if told is not None and told.total == len(batch):
+            return told
+        succeeded = result is SpanExportResult.SUCCESS
+        return ExportOutcome(exported=len(batch)) if succeeded else ExportOutcome(failed=len(batch))
+
+    def _work(self) -> None:
+        queue = self._queue
+        while self._step(queue):
+            pass
+
+    def _step(self, queue: SpanQueue[ReadableSpan]) -> bool:
+        """Wait for a batch and export it; return ``False`` when the lane is done."""
+        try:
+            if not self._await_work(queue):
+                return False
+            self.run_once(self._clock.monotonic_ns())
+        except BaseException:  # SystemExit from an exporter must not end the lane for good
+            _logger.debug("%s raised during export", self.name, exc_info=True)
+        return True
+
+    def _await_work(self, queue: SpanQueue[ReadableSpan]) -> bool:
+        """Sleep until a batch may be due; return ``False`` when none ever will be."""
+        with queue.hold():
+            due_ns = self._due_ns(self._clock.monotonic_ns())
+            if due_ns == 0:
+                return True
+            if due_ns is None and queue.closed:
+                return False
+            queue.wait(_IDLE_S if due_ns is None else min(due_ns / _NS_PER_S, _IDLE_S))
+            idle = self._due_ns(self._clock.monotonic_ns()) is None
+        if idle:
+            self._idle()
+        return True
+
+    def _idle(self) -> None:
+        self._log_losses()
+        if self._on_idle is not None:
+            try:
+                with self._exporting, suppress_instrumentation():
+                    self._on_idle()
+            except Exception as error:  # nothing was in flight; the worker goes on
+                _logger.debug("%s raised while idle", self.name, exc_info=error)
+
+    def _log_losses(self, *, last: bool = False) -> None:
+        line = self._losses.line(self.stats(), self._clock.monotonic_ns(), last=last)
+        if line is not None:
+            _logger.warning("%s", line)
+
+    # -- flush, shutdown, fork ---------------------------------------------------------------------------------------
+
+    def request_flush(self) -> FlushMark:
+        """Make what was accepted until now due, without waiting; return the mark for :meth:`await_flush`."""
+        return self._queue.request_flush()
+
+    def await_flush(self, mark: FlushMark, deadline: MonotonicNs) -> bool:
+        """Wait until ``mark`` is passed; ``True`` only if nothing was lost meanwhile and the exporter flushed too."""
+        if self._worker.is_current:
+            return False  # an exporter that flushes its own processor would wait for itself
+        arrived = self._drain(lambda: self._queue.reached(mark), deadline) or self._queue.wait_for_mark(
+            mark, self._remaining_ms(deadline) / 1e3
+        )
+        return arrived and self._queue.lost_since(mark) == 0 and self._flush_exporter(deadline)
+
+    def close(self) -> None:
+        """Refuse new spans and let the worker drain; returns at once."""
+        self._queue.close()
+
+    def finish(self, deadline: MonotonicNs) -> None:
+        """Drain until ``deadline``, count what is left as dropped, and shut the exporter down, bounded as well."""
+        drained = self._drain(lambda: self.stats()["pending"] == 0, deadline)
+        if not drained and not self._worker.is_current:
+            self._queue.wait_until_empty(self._remaining_ms(deadline) / 1e3)
+        self._queue.abandon()
+        self._log_losses(last=True)
+        self._shut_exporter(deadline)
+        self._worker.join(self._remaining_ms(deadline) / 1e3)
+
+    def after_fork(self) -> None:
+        """Begin anew in a child: its own locks, an empty queue, no thread yet; the exporter is told if it listens."""
+        was_closed = self._queue.closed
+        self._begin()
+        if was_closed:
+            self._queue.close()
+        notify = getattr(self.exporter, "after_fork", None)
+        if notify is not None:
+            notify()
+
+    def _drain(self, done: Callable[[], bool], deadline: MonotonicNs) -> bool:
+        """Export in the calling thread when there is no worker to wait for; return whether ``done`` came true."""
+        if done():
+            return True
+        if self._settings.background and self._worker.ensure_running():
+            return False
+        while not done() and self._clock.monotonic_ns() < deadline:
+            self.run_once(self._clock.monotonic_ns())
+        return done()
+
+    def _flush_exporter(self, deadline: MonotonicNs) -> bool:
+        try:
+            return self.exporter.force_flush(int(self._remaining_ms(deadline))) is not False
+        except Exception as error:  # a flush that raises is a flush that failed
+            _logger.debug("%s raised during force_flush", self.name, exc_info=error)
+            return False
+
+    def _shut_exporter(self, deadline: MonotonicNs) -> None:
+        """Call ``exporter.shutdown`` on a thread of its own: one that hangs must not hang the application's exit."""
+        closer = Worker(f"mqtrace {self.name} shutdown", lambda: self._close_exporter(deadline))
+        if closer.ensure_running():
+            closer.join(self._remaining_ms(deadline) / 1e3)
+        else:
+            self._close_exporter(deadline)
+
+    def _close_exporter(self, deadline: MonotonicNs) -> None:
+        arguments: dict[str, Any] = (
+            {"timeout_millis": self._remaining_ms(deadline)} if _takes_timeout(self.exporter.shutdown) else {}
+        )
+        try:
+            self.exporter.shutdown(**arguments)
+        except Exception as error:  # its own business; our account is closed already
+            _logger.debug("%s raised during shutdown", self.name, exc_info=error)
+
+    def _remaining_ms(self, deadline: MonotonicNs) -> float:
+        return max(0.0, (deadline - self._clock.monotonic_ns()) / _NS_PER_MS)
+
+
+def _takes_timeout(method: Callable[..., object]) -> bool:
+    try:
+        return "timeout_millis" in inspect.signature(method).parameters
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,257 @@
+"""This module knows OpenTelemetry's side of the door: spans come in by ``on_start``/``on_end``, lanes take them.
+
+A drop-in for ``BatchSpanProcessor`` with RocketMQ's manners: bounded, refusing the newest when full, counting
+everything (``AsyncTraceDispatcher`` of apache/rocketmq; presets below follow its generations).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+
+from otel_mqtrace._clock import MonotonicNs, SystemClock
+from otel_mqtrace.spans.lane import Lane
+from otel_mqtrace.spans.self_metrics import observe
+from otel_mqtrace.spans.settings import LaneSettings, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.sdk.trace import Span
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from typing_extensions import Self
+
+    from otel_mqtrace._clock import Clock
+    from otel_mqtrace.spans.queue import DropPolicy
+    from otel_mqtrace.spans.stats import LaneStats
+
+__all__ = ["PRESETS", "MqTraceSpanProcessor"]
+
+_NS_PER_MS: Final = 1_000_000
+
+PRESETS: Final[Mapping[str, Mapping[str, int]]] = MappingProxyType(
+    {
+        "rocketmq4": {"max_queue_size": 1024, "max_export_batch_size": 100, "schedule_delay_millis": 500},
+        "rocketmq5": {"max_queue_size": 2048, "max_export_batch_size": 10, "schedule_delay_millis": 5000},
+    }
+)
+"""``AsyncTraceDispatcher``'s numbers: 4.4.0-5.3.0, and since 5.3.1."""
+_ROCKETMQ5_BATCH_CAP: Final = 20
+"""``Math.min(20, traceMsgBatchNum)`` since 5.3.1."""
+
+
+class MqTraceSpanProcessor(SpanProcessor):
+    """Hands sampled spans to exporters, each on a lane of its own; never raises into, blocks or slows the application.
+
+    Args:
+        *exporters: OpenTelemetry span exporters; :class:`otel_mqtrace.spans.lane.Lane` lists what they may add.
+        max_queue_size: Spans a lane holds at most (2048); more are dropped and counted as ``queue_full``.
+        max_export_batch_size: Spans that leave together at most (100).
+        schedule_delay_millis: Longest wait of a span for its batch to fill (500).
+        export_timeout_millis: Given to exporters whose ``export`` takes ``timeout_millis`` (30000); others own theirs.
+        shutdown_timeout_millis: Bound of ``shutdown()``, over all lanes together (30000).
+        drop_policy: ``newest`` refuses what comes when full, as RocketMQ does; ``oldest`` evicts what waited longest.
+        meter_provider: Where the SDK self-metrics ``otel.sdk.processor.span.*`` go, if anywhere.
+        clock: Time, for tests.
+        background: ``False`` starts no thread; spans leave by ``run_once``, ``force_flush`` and ``shutdown``.
+
+    What is not given comes from ``MQTRACE_*``, then ``OTEL_BSP_*``, then the defaults in brackets. Wrong values given
+    in code raise ``ValueError``; wrong ones of the environment warn once.
+    """
+
+    def __init__(  # noqa: PLR0913 - the public contract: every tunable by its OpenTelemetry name
+        self,
+        *exporters: SpanExporter,
+        max_queue_size: int | None = None,
+        max_export_batch_size: int | None = None,
+        schedule_delay_millis: float | None = None,
+        export_timeout_millis: float | None = None,
+        shutdown_timeout_millis: float | None = None,
+        drop_policy: DropPolicy | None = None,
+        meter_provider: MeterProvider | None = None,
+        clock: Clock | None = None,
+        background: bool = True,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self.settings: LaneSettings = resolve(
+            max_queue_size=max_queue_size,
+            max_export_batch_size=max_export_batch_size,
+            schedule_delay_ms=schedule_delay_millis,
+            export_timeout_ms=export_timeout_millis,
+            shutdown_timeout_ms=shutdown_timeout_millis,
+            drop_policy=drop_policy,
+            background=background,
+        )
+        self.lanes = tuple(
+            Lane(exporter, name=name, settings=self.settings, clock=self._clock)
+            for name, exporter in _named(exporters).items()
+        )
+        self._start_lanes = tuple(lane for lane in self.lanes if lane.exports_starts)
+        self._shut = False
+        self._pid = os.getpid()
+        self._in_new_child = False
+        self._internal_errors = 0
+        _after_fork_in_child(self)
+        if meter_provider is not None:
+            observe(meter_provider, self.settings.max_queue_size, {lane.name: lane.stats for lane in self.lanes})
+
+    @classmethod
+    def preset(cls, name: str, *exporters: SpanExporter, **overrides: Any) -> Self:
+        """Return a processor with the numbers of a RocketMQ generation: ``rocketmq4`` or ``rocketmq5``.
+
+        ``overrides`` are keyword arguments of the constructor. ``rocketmq5`` caps the batch at 20, as RocketMQ does.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
+        options: dict[str, Any] = {**PRESETS[name], **overrides}
+        if name == "rocketmq5":
+            options["max_export_batch_size"] = min(options["max_export_batch_size"], _ROCKETMQ5_BATCH_CAP)
+        return cls(*exporters, **options)
+
+    # -- called by the SDK on the application's thread ---------------------------------------------------------------
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the SDK's interface
+        """Offer a snapshot of a started span to the lanes that export starts; constant time, never raises."""
+        if self._start_lanes:
+            try:
+                self._offer(span, self._start_lanes, started=True)
+            except Exception:  # noqa: BLE001 - nothing of ours reaches the application
+                self._internal_errors += 1
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Offer an ended span to every lane; constant time, never raises, unsampled spans are skipped."""
+        try:
+            self._offer(span, self.lanes, started=False)
+        except Exception:  # noqa: BLE001 - nothing of ours reaches the application
+            self._internal_errors += 1
+
+    def _offer(self, span: ReadableSpan, lanes: tuple[Lane, ...], *, started: bool) -> None:
+        context = span.context
+        if context is None or not context.trace_flags.sampled:
+            return
+        if self._in_new_child or self._pid != os.getpid():  # the pid tells forks that ran no Python hook (uWSGI)
+            self._settle_in_child()
+        snapshot: ReadableSpan | None = None if started else span
+        for lane in lanes:
+            if lane.wants(span):
+                snapshot = snapshot or _snapshot(span)
+                lane.offer(snapshot)
+
+    # -- called by the application ------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, LaneStats]:
+        """Return every lane's account under its exporter's class name (``…#2`` for a second of the same class)."""
+        return {lane.name: lane.stats() for lane in self.lanes}
+
+    @property
+    def internal_errors(self) -> int:
+        """How often something of ours failed on the application's thread and was swallowed; 0 unless we have a bug."""
+        return self._internal_errors
+
+    def run_once(self, now: MonotonicNs | None = None) -> int:
+        """Export at most one batch per lane, if ready at ``now``; return the number of spans.
+
+        For tests and for hosts without threads.
+        """
+        return sum(lane.run_once(self._clock.monotonic_ns() if now is None else now) for lane in self.lanes)
+
+    def force_flush(self, timeout_millis: float | None = 30_000) -> bool:
+        """Export what ended before this call; all lanes work at once, within ``timeout_millis`` over all.
+
+        Returns:
+            ``True`` only if all of it was exported in time and the exporters' own ``force_flush`` agreed.
+        """
+        deadline = self._deadline(self.settings.export_timeout_ms if timeout_millis is None else timeout_millis)
+        marks = [lane.request_flush() for lane in self.lanes]
+        flushed = [lane.await_flush(mark, deadline) for lane, mark in zip(self.lanes, marks, strict=True)]
+        return all(flushed)  # every lane was waited for, even after one had failed
+
+    def shutdown(self, timeout_millis: float | None = None) -> None:
+        """Drain all lanes at once, shut the exporters down, and count what was left; a second call does nothing.
+
+        Args:
+            timeout_millis: Bound over all lanes together; ``shutdown_timeout_millis`` unless given, 0 is allowed.
+        """
+        if self._shut:
+            return
+        self._shut = True
+        deadline = self._deadline(self.settings.shutdown_timeout_ms if timeout_millis is None else timeout_millis)
+        for lane in self.lanes:
+            lane.close()
+        for lane in self.lanes:
+            lane.finish(deadline)
+
+    def _deadline(self, timeout_ms: float) -> MonotonicNs:
+        return MonotonicNs(self._clock.monotonic_ns() + int(timeout_ms * _NS_PER_MS))
+
+    # -- forks ---------------------------------------------------------------------------------------------------
+
+    def after_fork(self) -> None:
+        """Begin anew in a child process: empty queues and counters, own locks, no thread until the first span."""
+        self._pid = os.getpid()
+        self._in_new_child = True
+        for lane in self.lanes:
+            lane.after_fork()
+
+    def _settle_in_child(self) -> None:
+        """At the child's first span: notice a fork nobody told us of, and flush when a multiprocessing child ends.
+
+        Such a child leaves by ``os._exit``, past ``atexit``. It clears its finalizers while starting, after the fork
+        hooks ran: hence only now.
+        """
+        if self._pid != os.getpid():
+            self.after_fork()
+        self._in_new_child = False
+        for module in ("multiprocessing.util", "billiard.util"):
+            util: Any = sys.modules.get(module)
+            if util is not None:
+                util.Finalize(self, _flush_at_exit, args=(weakref.ref(self),), exitpriority=10)
+
+
+def _flush_at_exit(processor: weakref.ref[MqTraceSpanProcessor]) -> None:
+    alive = processor()
+    if alive is not None:
+        alive.force_flush(alive.settings.shutdown_timeout_ms)
+
+
+def _after_fork_in_child(processor: MqTraceSpanProcessor) -> None:
+    if hasattr(os, "register_at_fork"):
+        reference = weakref.ref(processor)  # the hook can never be taken back: it must not keep the processor alive
+
+        def begin_anew() -> None:
+            alive = reference()
+            if alive is not None:
+                alive.after_fork()
+
+        os.register_at_fork(after_in_child=begin_anew)
+
+
+def _named(exporters: tuple[SpanExporter, ...]) -> dict[str, SpanExporter]:
+    named: dict[str, SpanExporter] = {}
+    for exporter in exporters:
+        kind = type(exporter).__name__
+        same = sum(type(other).__name__ == kind for other in named.values())
+        named[f"{kind}#{same + 1}" if same else kind] = exporter
+    return named
+
+
+def _snapshot(span: ReadableSpan) -> ReadableSpan:
+    """Return what ``span`` is at its start, without holding on to the live one; no end time."""
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=span.resource,
+        attributes=dict(span.attributes or {}),
+        links=tuple(span.links),
+        kind=span.kind,
+        start_time=span.start_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )

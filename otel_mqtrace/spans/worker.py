@@ -1,0 +1,59 @@
+"""This module knows one background thread: started at the first need, restarted if it died, never holding up exit."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Worker"]
+
+
+class Worker:
+    """Runs ``body`` on a daemon thread.
+
+    A processor that never sees a span never starts one, nor does the parent of a pre-forking server.
+    """
+
+    def __init__(self, name: str, body: Callable[[], None]) -> None:
+        self._name = name
+        self._body = body
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def ensure_running(self) -> bool:
+        """Start the thread unless it lives; return ``False`` when there can be none.
+
+        Python refuses to start threads while it shuts down, and then the caller has to do the work.
+        """
+        if self.running:
+            return True
+        if not self._starting.acquire(blocking=False):
+            return True  # somebody else is starting it; waiting here could hold up the application
+        try:
+            if not self.running:
+                thread = threading.Thread(target=self._body, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
+        except RuntimeError:
+            return False
+        finally:
+            self._starting.release()
+        return True
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread lives."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is the worker itself, which must never wait for its own work."""
+        return self._thread is threading.current_thread()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread to end, at most ``timeout_s`` seconds."""
+        if self._thread is not None and not self.is_current:
+            self._thread.join(max(timeout_s, 0.0))
