@@ -36,7 +36,7 @@ check: $(READY) ## lint, format, types, import contracts, documents against code
 
 .PHONY: test-peers
 test-peers: java ## the tests against real servers, started from registry packages (needs Maven)
-	@$(BIN)/python -m pytest -m peers -rA tests/peers $(ARGS)
+	@$(BIN)/python -m pytest -m peers -v tests/peers $(ARGS)
 
 .PHONY: docs
 docs: $(READY) ## write the generated pages: wire format, attributes

@@ -1,0 +1,151 @@
+"""This module knows how to run a real Apache Kafka from Maven's jars on a free loopback port, and how to stop it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from spark_jobs.java import find_java
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+HERE = Path(__file__).resolve().parent
+VERSION = "4.3.1"
+FETCH_SECONDS, START_SECONDS, STOP_SECONDS = 900, 120, 30
+
+
+class PeerUnavailableError(Exception):
+    """The peer cannot be had on this machine; its text is the reason shown beside the skipped tests."""
+
+
+class PeerBrokenError(Exception):
+    """The peer was there and did not come up: our recipe is wrong, and the tests fail."""
+
+
+@dataclass
+class KafkaBroker:
+    """A broker with its files in ``directory``; use it as a context manager."""
+
+    directory: Path
+    bootstrap_servers: str = ""
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def __enter__(self) -> Self:
+        """Fetch the jars (once per machine), format the log directory, start, and wait until it answers."""
+        java = [str(find_java().path / "bin" / "java"), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        java += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "-cp", f"{broker_jars()}/*"]
+        broker_port, controller_port = _free_ports(2)
+        properties = self._write_properties(broker_port, controller_port)
+        cluster = ["--cluster-id", "otelmqtracepeersAAAAAA"]
+        tool = [*java, "kafka.tools.StorageTool", "format", *cluster, "--config", str(properties)]
+        formatted = subprocess.run(tool, capture_output=True, text=True, check=False, timeout=START_SECONDS)
+        if formatted.returncode:
+            raise PeerBrokenError(f"Kafka's StorageTool: {formatted.stdout[-500:]}{formatted.stderr[-500:]}")
+        with (self.directory / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [*java[:1], "-Xmx320m", *java[1:], "kafka.Kafka", str(properties)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.bootstrap_servers = f"127.0.0.1:{broker_port}"
+        self._wait_until_it_answers()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the process we started, by its own handle: politely first."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
+        """Create a topic and return its name; ``config`` uses underscores for dots."""
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        admin.create_topics([topic])[name].result(START_SECONDS)
+        return name
+
+    def _write_properties(self, broker_port: int, controller_port: int) -> Path:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        target = self.directory / "server.properties"
+        target.write_text(
+            (HERE / "server.properties").read_text(encoding="utf-8")
+            + f"listeners=PLAINTEXT://127.0.0.1:{broker_port},CONTROLLER://127.0.0.1:{controller_port}\n"
+            + f"advertised.listeners=PLAINTEXT://127.0.0.1:{broker_port}\n"
+            + f"controller.quorum.voters=1@127.0.0.1:{controller_port}\n"
+            + f"log.dirs={self.directory / 'data'}\n",
+            encoding="utf-8",
+        )
+        return target
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = monotonic() + START_SECONDS
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        while monotonic() < deadline and self._process is not None and self._process.poll() is None:
+            try:
+                if admin.list_topics(timeout=2).brokers:
+                    return
+            except KafkaException:
+                continue  # refused so far; list_topics itself has waited
+        log = (self.directory / "log").read_text(encoding="utf-8", errors="replace")
+        self.__exit__()
+        raise PeerBrokenError(f"Kafka {VERSION} did not come up:\n{log[-2000:]}")
+
+
+def broker_jars() -> Path:
+    """Return the folder with the broker's jars, fetched by Maven the first time (44 MB)."""
+    pom = HERE / "broker.xml"
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    target = base / "otel-mqtrace" / "peers" / f"kafka-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    if target.is_dir():
+        return target
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise PeerUnavailableError("no Maven (mvn) on the path to fetch Kafka's jars with")
+    beside = target.with_name(f"{target.name}.{os.getpid()}")
+    command = [maven, "-B", "-q", "-ntp", "-f", str(pom), "dependency:copy-dependencies"]
+    # Fetched beside and renamed: an interrupted fetch must not look complete.
+    try:
+        done = subprocess.run(
+            [*command, f"-DoutputDirectory={beside}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=FETCH_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        raise PeerUnavailableError(f"Maven did not fetch Kafka's jars within {FETCH_SECONDS} s") from None
+    if done.returncode:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
+        raise PeerUnavailableError(f"Maven could not fetch Kafka's jars: {(said or ['no reason given'])[0][:300]}")
+    beside.rename(target)
+    return target
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for each in held:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in held]
+    finally:
+        for each in held:
+            each.close()

