@@ -17,7 +17,7 @@ for argument do
     --echo) shift; printf '%s\\n' "$@"; exit 0;;
   esac
 done
-echo '    java.home = {home}' >&2
+echo "    java.home = {home}" >&2
 echo '    java.specification.version = {version}' >&2
 exit {code}
 """
