@@ -22,8 +22,8 @@ __all__ = [
     "Result",
     "Sample",
     "SideInputs",
-    "SparkCost",
     "Span",
+    "SparkCost",
     "TimeBucket",
 ]
 
@@ -179,8 +179,8 @@ class SparkCost:
 class Result:
     """Everything a report may say. Counts are of canonical keys unless a name says records or spans.
 
-    ``status_by_kind`` is ``{kind: {status: n}}``. ``reason_detail`` is ``{rule: n}``, the rules behind ``BY_DESIGN`` and
-    ``OUT_OF_SCOPE``. ``duplicates`` is ``{exact | equivalent | conflicting: keys}``, ``timing`` ``{flag: keys}``.
+    ``status_by_kind`` is ``{kind: {status: n}}``. ``reason_detail`` is ``{rule: n}``, the rules behind BY_DESIGN and
+    OUT_OF_SCOPE. ``duplicates`` is ``{exact | equivalent | conflicting: keys}``, ``timing`` ``{flag: keys}``.
     ``loss["native"]`` is what the **native** side lacks although OTLP has it, ``loss["otlp"]`` the reverse.
     """
 
@@ -211,7 +211,7 @@ class Result:
     timing: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return ``result.json`` as a dictionary; samples and the timeline stay in the report, gates and books do not."""
+        """Return ``result.json`` as a dictionary; samples and timeline stay in the report."""
         plain = asdict(self)
         for evidence in ("samples", "timeline"):
             plain.pop(evidence)
@@ -221,7 +221,7 @@ class Result:
         return {"schema_version": 1, **plain}
 
     def dumps(self) -> str:
-        """Return ``result.json`` as text: indented, key order stable, non-ASCII kept, ``null`` for what is no number."""
+        """Return ``result.json`` as text: indented, stable keys, non-ASCII kept, NaN as ``null``."""
         return json.dumps(_finite(self.to_json()), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 

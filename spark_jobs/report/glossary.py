@@ -1,0 +1,307 @@
+"""This module knows what every status, reason and field verdict means: definition, example, likely cause, what to do.
+
+The report's glossary and the tables of ``docs/reconciliation.md`` are both made from these entries, so they say the
+same; a test holds them against the closed lists of ``taxonomy``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_jobs.taxonomy import FieldVerdict, Reason, Status
+
+__all__ = ["FIELD_VERDICTS", "REASONS", "STATUSES", "Entry"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One word of a verdict; ``problem`` is ``yes``, ``no`` or under which condition it counts against the run."""
+
+    name: str
+    problem: str
+    definition: str
+    example: str
+    cause: str
+    action: str
+
+
+STATUSES: tuple[Entry, ...] = (
+    Entry(
+        Status.MATCHED_EXACT.value,
+        "no",
+        "Both sides recorded it once, and every comparable field is equal.",
+        "One Pub record and one PRODUCER span with the same message id, topic, group, times and outcome.",
+        "Both writers saw the same call.",
+        "Nothing.",
+    ),
+    Entry(
+        Status.MATCHED_NORMALISED.value,
+        "no",
+        "Both sides recorded it once; the fields are equal after a named rule, a tolerance or a known replacement.",
+        "Store host “/10.0.0.5:10911” against “10.0.0.5:10911”; a start that differs by 3 ms.",
+        "The two formats spell the same fact differently.",
+        "Nothing; read the field table to see which rule fired how often.",
+    ),
+    Entry(
+        Status.MISMATCHED.value,
+        "yes",
+        "Both sides recorded it once, and at least one field differs or is missing against the policy.",
+        "Native says the consume succeeded, the span carries an error.",
+        "One writer sets a field from another source, at another moment, or not at all.",
+        "Open a sample below: the differing part is marked. Mend the writer, or relax the field in the policy.",
+    ),
+    Entry(
+        Status.DUPLICATED_NATIVE.value,
+        "yes, above the gate",
+        "The native side holds more than one record for this key, OTLP at most one.",
+        "The same Pub record twice: the client retried its trace message after a timeout.",
+        "At-least-once delivery of trace messages; a trace topic forwarded twice.",
+        "Exact copies are harmless for counting; conflicting ones mean that two writers share an id.",
+    ),
+    Entry(
+        Status.DUPLICATED_OTLP.value,
+        "yes, above the gate",
+        "The OTLP side holds more than one span for this key, native at most one.",
+        "A Collector retried a batch that had been stored; two exporters write to the same file.",
+        "Retries of an exporter or Collector; two instrumentations active at once.",
+        "Compare span ids in a sample: equal ids are a retry, different ids a second instrumentation.",
+    ),
+    Entry(
+        Status.DUPLICATED_BOTH.value,
+        "yes, above the gate",
+        "Both sides hold more than one record for this key.",
+        "A process that ran twice with the same message ids.",
+        "The application repeated the call under the same identity.",
+        "Look for a replay of the application before suspecting the writers.",
+    ),
+    Entry(
+        Status.NATIVE_ONLY.value,
+        "only when UNEXPLAINED",
+        "Settled, and only the native side has it.",
+        "A SubAfter record without a process span.",
+        "Span dropped by a full queue, a sampler or the Collector; see the reason.",
+        "Follow the reason. UNEXPLAINED is a span lost without a trace of why.",
+    ),
+    Entry(
+        Status.OTLP_ONLY.value,
+        "only when UNEXPLAINED",
+        "Settled, and only the OTLP side has it.",
+        "A PRODUCER span whose Pub record never reached the trace topic.",
+        "Trace message refused, dropped by a full queue or lost at shutdown; see the reason.",
+        "Follow the reason. UNEXPLAINED is a native record lost without a trace of why.",
+    ),
+    Entry(
+        Status.PENDING.value,
+        "no",
+        "One-sided, but newer than the settled horizon: the other side may still arrive.",
+        "A message sent in the last seconds before the export was taken.",
+        "The two pipelines have different delays.",
+        "Reconcile again later, or take the inputs after both pipelines were flushed.",
+    ),
+    Entry(
+        Status.OUT_OF_SCOPE.value,
+        "no",
+        "Read and counted, but not part of the comparison.",
+        "An HTTP span in the same file; a message outside --begin/--end.",
+        "Window, filter, or a span that is not about a message.",
+        "Nothing; the details of the reason say which rule.",
+    ),
+    Entry(
+        Status.MALFORMED.value,
+        "yes",
+        "A piece of input that could not be mapped to an event.",
+        "A record with too few fields; a cut-off line at the end of a file.",
+        "A separator inside a value, a crash while writing, an unknown writer.",
+        "Look at its position and text under “Malformed input”.",
+    ),
+)
+
+REASONS: tuple[Entry, ...] = (
+    Entry(
+        Reason.TRACE_TRAFFIC.value,
+        "no",
+        "The span is about a send of the trace topic itself.",
+        "A “send RMQ_SYS_TRACE_TOPIC” span of a foreign instrumentation.",
+        "An instrumentation that does not exclude trace topics.",
+        "Nothing; exclude the trace topic there to save the traffic.",
+    ),
+    Entry(
+        Reason.BY_DESIGN.value,
+        "no",
+        "This writer never records this kind or outcome; the rule is named.",
+        "RocketMQ writes no Pub record for a send that failed.",
+        "Documented behaviour of that writer version.",
+        "Nothing. If you expected it, check --profile and --native-writer.",
+    ),
+    Entry(
+        Reason.IN_FLIGHT.value,
+        "no",
+        "Native has SubBefore, no SubAfter yet, and the consume timeout has not passed.",
+        "A handler still running when the input was taken; its span is exported only at its end.",
+        "Work in progress.",
+        "Reconcile again later.",
+    ),
+    Entry(
+        Reason.ABANDONED.value,
+        "about the application",
+        "As IN_FLIGHT, but older than the consume timeout.",
+        "SubBefore written, then the process was killed.",
+        "The consumer died or its handler hangs.",
+        "Look at the consumer, not at the trace: this half record is the evidence that it was there.",
+    ),
+    Entry(
+        Reason.HALF_RECORD.value,
+        "reported",
+        "One half of a native consume is missing while the span is complete.",
+        "SubAfter without SubBefore.",
+        "A trace message holding the other half was lost.",
+        "The span completes the story; look for native drops around that time.",
+    ),
+    Entry(
+        Reason.COUNTERPART_MALFORMED.value,
+        "through MALFORMED",
+        "A bad record of the other side names this message.",
+        "The Pub record is there but its cost is not a number.",
+        "Damaged input.",
+        "Mend the input or its writer; the record is listed under “Malformed input”.",
+    ),
+    Entry(
+        Reason.NOT_SAMPLED.value,
+        "no",
+        "The span was not sampled: visible in its flags, or allowed by the policy's ratio.",
+        "A parent with the sampled flag off.",
+        "A sampler.",
+        "Nothing; sample everything for the time of a migration to prove more.",
+    ),
+    Entry(
+        Reason.WRITER_SILENT.value,
+        "warn; fail with --strict",
+        "This service and topic shows nothing at all on the other side.",
+        "A service that was never instrumented.",
+        "Instrumentation missing, trace switched off, or one input forgotten.",
+        "Run mqtrace doctor in that service; check that all inputs were given.",
+    ),
+    Entry(
+        Reason.SHUTDOWN_WINDOW.value,
+        "reported",
+        "Within the last moments of an instance.",
+        "The last batch of a process that exited without flushing.",
+        "A known race of both exporters at exit.",
+        "Flush on shutdown; give the process time to.",
+    ),
+    Entry(
+        Reason.LATE_BEYOND_RETENTION.value,
+        "reported",
+        "The other side's retention had already removed its partition.",
+        "A span file of last week against a trace topic that keeps three days.",
+        "Retention shorter than the delay.",
+        "Land the trace topic continuously with mqtrace forward.",
+    ),
+    Entry(
+        Reason.KEY_DEGRADED.value,
+        "reported",
+        "It would match at a weaker key, but more than one partner would do.",
+        "Two attempts without a request id.",
+        "A writer that does not carry the attempt's identity.",
+        "Use a writer that writes requestId and retryTimes.",
+    ),
+    Entry(
+        Reason.DROP_ATTRIBUTED.value,
+        "no, but it is loss",
+        "The ledger counted drops of this side at that time; the budget covers this key.",
+        "queue_full: 12 in the same bucket.",
+        "An overloaded exporter that counts what it refuses.",
+        "Enlarge the queue or the batch; see mqtrace's own counters.",
+    ),
+    Entry(
+        Reason.UNEXPLAINED.value,
+        "yes",
+        "No rule and no counter explains it.",
+        "A span is there, the native record is not, and nothing counted a drop.",
+        "Silent loss: the number a migration is judged by.",
+        "Take the samples' positions and times to the logs of the pipeline that lost it.",
+    ),
+)
+
+FIELD_VERDICTS: tuple[Entry, ...] = (
+    Entry(
+        FieldVerdict.EQUAL.value,
+        "no",
+        "The same value on both sides.",
+        "“OrderTopic” and “OrderTopic”.",
+        "—",
+        "Nothing.",
+    ),
+    Entry(
+        FieldVerdict.EQUAL_NORMALISED.value,
+        "no",
+        "Equal after a named canonicalisation.",
+        "Keys “b a” and “a b”.",
+        "Two spellings of one fact.",
+        "Nothing.",
+    ),
+    Entry(
+        FieldVerdict.WITHIN_TOLERANCE.value,
+        "no",
+        "Differs by no more than the tolerance of the field.",
+        "Start 3 ms apart.",
+        "Two clocks read one after the other.",
+        "Nothing, unless it grows.",
+    ),
+    Entry(
+        FieldVerdict.TRUNCATED.value,
+        "reported",
+        "One side is a prefix of the other, as long as a known limit.",
+        "A key cut at 128 characters.",
+        "Attribute length limits.",
+        "Raise the limit if you search by this field.",
+    ),
+    Entry(
+        FieldVerdict.SANITISED.value,
+        "reported",
+        "They differ only where a writer replaces characters it cannot carry.",
+        "U+0001 in a key became “_”.",
+        "Separators of the native format.",
+        "Nothing; avoid the separators.",
+    ),
+    Entry(
+        FieldVerdict.REDACTED.value,
+        "reported",
+        "One side shows the configured mask or hash of the other.",
+        "“***” against a key.",
+        "A redaction processor.",
+        "Nothing.",
+    ),
+    Entry(
+        FieldVerdict.MISSING_NATIVE.value,
+        "by policy",
+        "Only OTLP carries a value.",
+        "A body length that the native record of this version lacks.",
+        "The native dialect has no such field, or the writer left it out.",
+        "Check the dialect.",
+    ),
+    Entry(
+        FieldVerdict.MISSING_OTLP.value,
+        "by policy",
+        "Only the native side carries a value.",
+        "A client host that no attribute says.",
+        "Attribute limits, or an instrumentation that does not set it.",
+        "Check dropped_attributes in the sample and the span's writer.",
+    ),
+    Entry(
+        FieldVerdict.NOT_COMPARABLE.value,
+        "no",
+        "Both values are right and mean different things, or neither side has one.",
+        "Body length of a batch.",
+        "The formats measure different things here.",
+        "Nothing.",
+    ),
+    Entry(
+        FieldVerdict.DIFFERENT.value,
+        "yes",
+        "The values contradict each other.",
+        "retry_times 1 and 2.",
+        "A bug in one of the writers, or in the mapping.",
+        "See the most frequent pairs, then a sample.",
+    ),
+)

@@ -1,0 +1,156 @@
+"""This module knows ``summary.md``: the run for a CI step summary or a review comment, at most 60 KB."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from spark_jobs.report.books import balance
+from spark_jobs.report.headline import headline, loss_sentence
+from spark_jobs.report.wording import ABSENT, count, duration, number, percent, visible
+from spark_jobs.taxonomy import FieldVerdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from spark_jobs.report.result import Result
+
+__all__ = ["MOST_SUMMARY_BYTES", "render_summary"]
+
+MOST_SUMMARY_BYTES = 60_000
+"""A review comment takes 64 KB, a step summary more; the contract says 60 KB."""
+
+_SIGN = {"PASS": "✅", "WARN": "⚠️", "FAIL": "❌", "INCONCLUSIVE": "❔", "pass": "✅", "warn": "⚠️", "fail": "❌"}
+_MOST_ROWS = 40
+_STRUCTURAL = re.compile(r"[^\w .,/=+\-→—…⟨⟩%()≠]|_|(?<=www)\.", re.ASCII | re.IGNORECASE)
+
+
+def render_summary(result: Result, *, most_bytes: int = MOST_SUMMARY_BYTES) -> str:
+    """Return GitHub-flavoured Markdown; whole sections at the end give way when it would exceed ``most_bytes``."""
+    left_out = "_Further sections are in report.html._\n"
+    text, room = "", most_bytes - len(left_out)
+    for section in _sections(result):
+        if len((text + section).encode("utf-8", "backslashreplace")) > room:
+            return text + left_out
+        text += section + "\n"
+    return text
+
+
+def cell(text: str | None, *, limit: int = 120) -> str:
+    """Return untrusted text so that Markdown shows it and obeys none of it: no table, link, mention, tag or code."""
+    if text is None:
+        return ABSENT
+    return _STRUCTURAL.sub(lambda hit: hit[0] if ord(hit[0]) > 126 else f"&#{ord(hit[0])};", visible(text, limit=limit))  # noqa: PLR2004 - the last printable ASCII
+
+
+def _sections(result: Result) -> Iterator[str]:
+    head = headline(result)
+    yield f"## {_SIGN.get(head.verdict, '')} {cell(head.verdict)}: message trace reconciliation\n\n{head.meaning}\n"
+    yield "".join(f"* {label}: **{value}** ({note})\n" for label, value, note in head.figures) + f"* {head.scope}\n"
+    yield _gates(result)
+    yield _balance(result)
+    yield _counts("Statuses", "Status", result.status)
+    yield _counts("Reasons", "Reason", result.reason)
+    yield _counts("Rules behind the reasons", "Rule", result.reason_detail)
+    yield _fields(result)
+    yield _latency(result)
+    yield _groups(result)
+    yield _malformed(result)
+    yield _samples(result)
+
+
+def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return one table whose cells are already safe, or nothing when it has no row."""
+    lines = [f"| {' | '.join(row)} |\n" for row in rows]
+    if not lines:
+        return ""
+    more = f"\n{count(len(lines) - _MOST_ROWS)} more in report.html.\n" if len(lines) > _MOST_ROWS else ""
+    top = f"### {title}\n\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}\n"
+    return top + "".join(lines[:_MOST_ROWS]) + more
+
+
+def _gates(result: Result) -> str:
+    rows = [
+        (
+            cell(gate.name),
+            f"{_SIGN.get(gate.outcome, '❔')} {cell(gate.outcome)}",
+            number(gate.value),
+            f"{cell(gate.op)} {number(gate.threshold)}",
+            cell(gate.explanation, limit=300),
+        )
+        for gate in result.gates
+    ]
+    return _table("Gates", ("Gate", "Outcome", "Value", "Must be", "Explanation"), rows)
+
+
+def _balance(result: Result) -> str:
+    rows = [(line.label, count(line.native), count(line.otlp)) for line in balance(result.inputs)]
+    lines = [_table("Balance", ("", "Native trace", "OTLP"), rows), "\n"]
+    lines += [f"* The {loss_sentence(side, loss)}\n" for side, loss in sorted(result.loss.items())]
+    return "".join(lines)
+
+
+def _counts(title: str, head: str, counts: dict[str, int]) -> str:
+    whole = sum(counts.values())
+    rows = [(cell(name), count(n), percent(n, whole)) for name, n in counts.items() if n]
+    return _table(title, (head, "Events", "Share"), rows)
+
+
+def _fields(result: Result) -> str:
+    rows = [
+        (cell(item.name), ", ".join(f"{cell(name)} {count(n)}" for name, n in item.verdicts.items() if n))
+        for item in result.fields
+        if sum(item.verdicts.values()) > item.verdicts.get(FieldVerdict.EQUAL.value, 0)
+    ]
+    return _table("Fields that are not equal everywhere", ("Field", "Verdicts"), rows)
+
+
+def _latency(result: Result) -> str:
+    rows = [
+        (cell(name), count(row.count), *(duration(value) for value in (row.p50, row.p95, row.p99, row.max)))
+        for name, row in result.latency.items()
+    ]
+    return _table("Latency", ("Stage", "Events", "p50", "p95", "p99", "Maximum"), rows)
+
+
+def _groups(result: Result) -> str:
+    rows = [
+        (
+            cell(group.topic),
+            cell(group.group),
+            *(
+                count(n)
+                for n in (group.messages, group.deliveries, group.failures, group.redeliveries, group.unmatched)
+            ),
+        )
+        for group in result.groups
+    ]
+    heads = ("Topic", "Group", "Messages", "Deliveries", "Failed", "Redelivered", "Not on both sides")
+    return _table("Who consumed what", heads, rows)
+
+
+def _malformed(result: Result) -> str:
+    rows = [
+        (
+            cell(bad.side),
+            cell(bad.path),
+            str(bad.line if bad.line is not None else ABSENT),
+            str(bad.record_index if bad.record_index is not None else ABSENT),
+            cell(bad.field),
+            cell(bad.reason),
+        )
+        for bad in result.malformed
+    ]
+    return _table("Malformed input", ("Side", "Source", "Line", "Record", "Field", "Reason"), rows)
+
+
+def _samples(result: Result) -> str:
+    names = ("msg_id", "kind", "topic", "group")
+    rows = [
+        (
+            cell(sample.stratum),
+            *(cell(str(sample.verdict[name])) if sample.verdict.get(name) else ABSENT for name in names),
+        )
+        for sample in result.samples
+    ]
+    return _table("Sample events", ("Finding", "Message id", "Kind", "Topic", "Group"), rows)

@@ -1,0 +1,129 @@
+"""This module knows the run's story over time: every bucket stacked by status, and below it the problems alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_jobs.report.palette import PROBLEMS, STATUS_COLOUR
+from spark_jobs.report.svg.shapes import drawing, label, line, rect, titled
+from spark_jobs.report.wording import count, duration, utc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from markupsafe import Markup
+
+    from spark_jobs.report.result import TimeBucket
+
+__all__ = ["Bar", "bars_of", "timeline"]
+
+_MOST_BARS = 96
+_WIDTH, _LEFT, _RIGHT = 1000, 56, 12
+_LABELS = 8
+_WIDEST_BAR = 56.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One or more neighbouring buckets drawn as one; ``gap`` says that time is missing before it."""
+
+    start_ms: int
+    width_ms: int
+    status: dict[str, int]
+    gap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    title: str
+    top: int
+    height: int
+    statuses: tuple[str, ...]
+
+
+_PANELS = (_Panel("all events", 22, 130, tuple(STATUS_COLOUR)), _Panel("possible problems only", 190, 66, PROBLEMS))
+_HEIGHT = 286
+
+
+def bars_of(buckets: Iterable[TimeBucket]) -> list[Bar]:
+    """Return at most 96 bars, oldest first; a stretch without any bucket is a gap, not a row of empty bars.
+
+    Gaps instead of a linear axis keep one record with a wild clock from squeezing everything else into a single bar.
+    """
+    ordered = sorted(buckets, key=lambda bucket: bucket.start_ms)
+    chunk = -(-len(ordered) // _MOST_BARS) or 1
+    bars: list[Bar] = []
+    for at in range(0, len(ordered), chunk):
+        merged = ordered[at : at + chunk]
+        end_ms = merged[-1].start_ms + merged[-1].width_ms
+        gap = bool(bars) and bars[-1].start_ms + bars[-1].width_ms < merged[0].start_ms
+        bars.append(Bar(merged[0].start_ms, end_ms - merged[0].start_ms, _sum(merged), gap=gap))
+    return bars
+
+
+def timeline(buckets: Iterable[TimeBucket]) -> Markup:
+    """Return both panels over one time axis."""
+    bars = bars_of(buckets)
+    step = (_WIDTH - _LEFT - _RIGHT) / max(len(bars), 1)
+    step = min(step, _WIDEST_BAR)
+    marks = [mark for panel in _PANELS for mark in _panel(panel, bars, step)]
+    marks += _axis(bars, step)
+    says = f"Events over time by status, {count(len(bars))} bars; the numbers are in the table below"
+    return drawing(marks, width=_WIDTH, height=_HEIGHT, says=says, css="wide")
+
+
+def _sum(buckets: Sequence[TimeBucket]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for bucket in buckets:
+        total.update(bucket.status)
+    return dict(total)
+
+
+def _panel(panel: _Panel, bars: list[Bar], step: float) -> list[Markup]:
+    highest = max((_shown(bar, panel) for bar in bars), default=0)
+    bottom = panel.top + panel.height
+    marks = [
+        label(_LEFT, panel.top - 8, panel.title, font_weight=600),
+        line(_LEFT, bottom, _WIDTH - _RIGHT, bottom, stroke_opacity=0.4),
+    ]
+    if not highest:
+        return [*marks, label(_LEFT + 8, bottom - 12, "none in any bucket")]
+    for share in (0.5, 1.0):
+        y = bottom - panel.height * share
+        marks.append(line(_LEFT, y, _WIDTH - _RIGHT, y))
+    ticks = {highest: panel.top, highest // 2: bottom - panel.height * (highest // 2) / highest, 0: bottom}
+    marks += [label(_LEFT - 6, y + 4, count(n), text_anchor="end") for n, y in ticks.items()]
+    return marks + [_stack(bar, panel, _LEFT + at * step, step, highest) for at, bar in enumerate(bars) if bar.status]
+
+
+def _shown(bar: Bar, panel: _Panel) -> int:
+    return sum(bar.status.get(name, 0) for name in panel.statuses)
+
+
+def _stack(bar: Bar, panel: _Panel, x: float, step: float, highest: int) -> Markup:
+    y = float(panel.top + panel.height)
+    rects = []
+    for name in panel.statuses:
+        if n := bar.status.get(name, 0):
+            tall = panel.height * n / highest
+            y -= tall
+            rects.append(rect(x + step * 0.08, y, step * 0.84, tall, STATUS_COLOUR[name]))
+    said = ", ".join(f"{name} {count(bar.status[name])}" for name in panel.statuses if bar.status.get(name))
+    return titled(f"{utc(bar.start_ms)}, {duration(bar.width_ms)}: {said}", rects)
+
+
+def _axis(bars: list[Bar], step: float) -> list[Markup]:
+    every = -(-len(bars) // _LABELS) or 1
+    every = max(every, -(-90 // max(int(step), 1)))
+    y = _PANELS[-1].top + _PANELS[-1].height
+    marks = []
+    for at, bar in enumerate(bars):
+        x = _LEFT + at * step
+        if bar.gap:
+            marks.append(line(x, _PANELS[0].top, x, y, stroke_dasharray="2 3", stroke_opacity=0.6))
+        if at % every == 0:
+            stamp = utc(bar.start_ms)
+            marks += [label(x, y + 14, stamp[11:19]), label(x, y + 27, stamp[:10], size=10, fill_opacity=0.75)]
+    return marks

@@ -1,0 +1,45 @@
+"""This module knows where the templates are and which words of Python they may use."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from otel_mqtrace._errors import MissingExtraError
+from spark_jobs.report import wording
+
+try:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+except ImportError as absent:  # pragma: no cover - the one sentence for an installation without the extra
+    raise MissingExtraError("the report", "spark") from absent
+
+__all__ = ["environment", "template_text"]
+
+_FILTERS = {
+    "count": wording.count,
+    "duration": wording.duration,
+    "number": wording.number,
+    "ppm": wording.ppm,
+    "utc": wording.utc,
+    "visible": wording.visible,
+}
+
+
+@cache
+def environment() -> Environment:
+    """Return the one environment: everything is escaped, an unknown name is an error and not an empty text."""
+    made = Environment(
+        loader=PackageLoader("spark_jobs.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= _FILTERS
+    made.globals["percent"] = wording.percent
+    return made
+
+
+def template_text(name: str) -> str:
+    """Return a template file as it is: the style sheet and the script."""
+    return (files("spark_jobs.report") / "templates" / name).read_text(encoding="utf-8")

@@ -1,0 +1,98 @@
+"""This module knows how a number, a time and a hostile text are put before a reader, the same in every report."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+__all__ = ["ABSENT", "count", "duration", "number", "percent", "ppm", "utc", "value_text", "visible"]
+
+ABSENT = "—"
+"""What stands where a side said nothing."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_UNITS = ((86_400_000, 86_400_000, "d"), (3_600_000, 3_600_000, "h"), (60_000, 60_000, "min"), (10_000, 1_000, "s"))
+"""From how many milliseconds on a duration is said in which unit, and what one of it is."""
+
+# Controls, lone surrogates and noncharacters cannot be shown or are illegal in XML; line separators and everything that
+# turns the writing direction can make one message id look like another.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+
+
+def visible(text: str, *, limit: int = 300) -> str:
+    r"""Return ``text`` with every invisible or direction-changing character spelled out, cut to ``limit`` characters.
+
+    A tab or newline becomes ``\t`` or ``\n``; what was cut is said with the whole length, so a prefix never poses as
+    the value. The result still has to be escaped for the format it goes into.
+    """
+    shown = _UNSEEN.sub(lambda hit: f"⟨U+{ord(hit[0]):04X}⟩", text[:limit])
+    shown = shown.replace("\r", "\\r").replace("\n", "\\n").replace("\t", "\\t")
+    return shown if len(text) <= limit else f"{shown}… ({len(text):,} characters)"
+
+
+def utc(ms: int | None) -> str:
+    """Return epoch milliseconds as ``2026-11-21 16:05:00.123 UTC``; a time no calendar has stays a number."""
+    if ms is None:
+        return ABSENT
+    try:
+        moment = _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return f"{ms} ms"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d} UTC"
+
+
+def count(value: int) -> str:
+    """Return a whole number with its thousands apart."""
+    return f"{value:,}"
+
+
+def number(value: float | None) -> str:
+    """Return a measured value as short as it can be said without losing a digit a gate would look at."""
+    if value is None or value != value:  # noqa: PLR0124 - the one test for NaN that takes an int as well
+        return ABSENT
+    return count(int(value)) if value == int(value) else f"{value:,.6g}"
+
+
+def duration(ms: float | None) -> str:
+    """Return milliseconds in the unit a person would choose."""
+    if ms is None:
+        return ABSENT
+    for floor, unit_ms, unit in _UNITS:
+        if abs(ms) >= floor:
+            return f"{ms / unit_ms:,.1f} {unit}"
+    return f"{ms:,.0f} ms" if ms == int(ms) or abs(ms) >= 100 else f"{ms:.1f} ms"  # noqa: PLR2004
+
+
+def percent(part: float, whole: float) -> str:
+    """Return a share; never ``100 %`` or ``0 %`` for something that only rounds to it."""
+    if not whole:
+        return ABSENT
+    share = 100 * part / whole
+    if share in (0, 100):
+        return f"{share:.0f} %"
+    return "< 0.01 %" if share < 0.01 else "> 99.99 %" if share > 99.99 else f"{share:.2f} %"  # noqa: PLR2004
+
+
+def ppm(rate: float | None) -> str:
+    """Return parts per million, in percent from one per mille on."""
+    if rate is None:
+        return ABSENT
+    return f"{rate / 10_000:.2f} %" if rate >= 1000 else f"{rate:,.3g} ppm"  # noqa: PLR2004
+
+
+def value_text(name: str, value: Any) -> str | None:
+    """Return one field of one side for a reader, ``None`` when the side said nothing; ``*_ms`` stamps read as UTC."""
+    if value is None:
+        return None
+    if name in _STAMPS and isinstance(value, int):
+        return utc(value)
+    if isinstance(value, (list, tuple)):
+        return visible(" ".join(map(str, value)))
+    return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+
+
+_STAMPS = frozenset({"start_ms", "end_ms", "arrival_ms", "event_ms", "store_time_ms"})

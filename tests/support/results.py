@@ -1,0 +1,337 @@
+"""This module knows how to build a Result by hand: a rich, balanced one with every kind of finding in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from spark_jobs.report.result import (
+    Conservation,
+    Field,
+    Gate,
+    Group,
+    Inputs,
+    Latency,
+    Loss,
+    MalformedSample,
+    Result,
+    Sample,
+    SideInputs,
+    Span,
+    SparkCost,
+    TimeBucket,
+)
+
+T0 = 1_795_276_800_000  # 2026-11-21 16:00:00 UTC
+
+STATUS = {
+    "MATCHED_EXACT": 5204,
+    "MATCHED_NORMALISED": 731,
+    "MISMATCHED": 7,
+    "DUPLICATED_NATIVE": 5,
+    "DUPLICATED_OTLP": 3,
+    "DUPLICATED_BOTH": 1,
+    "NATIVE_ONLY": 19,
+    "OTLP_ONLY": 12,
+    "PENDING": 4,
+    "OUT_OF_SCOPE": 26,
+    "MALFORMED": 2,
+}
+BY_KIND = {
+    "publish": {
+        "MATCHED_EXACT": 1900,
+        "MATCHED_NORMALISED": 80,
+        "MISMATCHED": 3,
+        "DUPLICATED_NATIVE": 2,
+        "NATIVE_ONLY": 6,
+    },
+    "consume": {
+        "MATCHED_EXACT": 3250,
+        "MATCHED_NORMALISED": 640,
+        "MISMATCHED": 4,
+        "DUPLICATED_NATIVE": 3,
+        "DUPLICATED_OTLP": 3,
+        "DUPLICATED_BOTH": 1,
+        "NATIVE_ONLY": 13,
+        "OTLP_ONLY": 12,
+        "PENDING": 4,
+        "OUT_OF_SCOPE": 26,
+        "MALFORMED": 2,
+    },
+    "transaction_end": {"MATCHED_EXACT": 54, "MATCHED_NORMALISED": 11},
+}
+
+
+def side_fields(*, at_ms: int = T0, **changes: Any) -> dict[str, Any]:
+    """Return one side's fields of one event, as a verdict row carries them."""
+    fields: dict[str, Any] = {
+        "offset_msg_id": "OrderTopic-2@118",
+        "topic": "OrderTopic",
+        "group_name": "billing",
+        "attempt_id": "7F000001A3B418B4AAC20C9B7E5D0011",
+        "retry_times": 0,
+        "region_id": "DefaultRegion",
+        "tags": "created",
+        "keys": ["订单-4711", "🧾4711"],
+        "store_host": "127.0.0.1:9092",
+        "client_host": "10.0.3.17",
+        "body_length": 312,
+        "msg_type": "Normal_Msg",
+        "start_ms": at_ms,
+        "end_ms": at_ms + 48,
+        "cost_ms": 48,
+        "success": True,
+        "context_code": "SUCCESS",
+        "transaction_id": None,
+        "trace_id": None,
+        "span_id": None,
+        "service": None,
+        "path": "native/date=2026-11-21/part-00000.parquet",
+        "line": 41,
+        "record_index": 3,
+        "writer": "mqtrace",
+        "raw_hash": -5512345678901234,
+    }
+    return {**fields, **changes}
+
+
+def otlp_fields(*, at_ms: int = T0, **changes: Any) -> dict[str, Any]:
+    """Return the other side's fields of the same event."""
+    span = {
+        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+        "span_id": "00f067aa0ba902b7",
+        "service": "order-service",
+        "path": "otlp/traces.jsonl",
+        "line": 1207,
+        "record_index": 0,
+    }
+    return side_fields(at_ms=at_ms, **{**span, **changes})
+
+
+def sample(number: int = 1, *, status: str = "MATCHED_EXACT", reason: str | None = None, **verdict: Any) -> Sample:
+    """Return one sampled consume; ``native=`` and ``otlp=`` replace a side, ``None`` takes it away."""
+    native = verdict.pop("native", side_fields(at_ms=T0 + number))
+    otlp = verdict.pop("otlp", otlp_fields(at_ms=T0 + number))
+    row = {
+        "kind": "consume",
+        "msg_id": f"7F000001A3B418B4AAC20C9B7E5D{number:04X}",
+        "topic": "OrderTopic",
+        "group": "billing",
+        "attempt_id": "7F000001A3B418B4AAC20C9B7E5D0011",
+        "retry_times": 0,
+        "status": status,
+        "reason": reason,
+        "reason_detail": None,
+        "key_level": 1,
+        "timing": "on_time",
+        "event_ms": T0 + number,
+        "native_count": 0 if native is None else 1,
+        "otlp_count": 0 if otlp is None else 1,
+        "duplicates": None,
+        "field_verdicts": {"topic": "EQUAL", "retry_times": "EQUAL"},
+        **verdict,
+    }
+    stratum = status if reason is None else f"{status} {reason}"
+    return Sample(stratum=stratum, verdict=row, native=native, otlp=otlp)
+
+
+def findings() -> tuple[Sample, ...]:
+    """Return one sample of each kind of finding, two of them about the same message."""
+    wrong = otlp_fields(retry_times=2, store_host="127.0.0.1:9093", end_ms=T0 + 61, cost_ms=61)
+    verdicts = {"topic": "EQUAL", "retry_times": "DIFFERENT", "store_host": "DIFFERENT", "client_host": "MISSING_OTLP"}
+    publish = {"kind": "publish", "group": "orders-out"}
+    return (
+        sample(1, status="NATIVE_ONLY", reason="UNEXPLAINED", otlp=None),
+        sample(2, status="OTLP_ONLY", reason="UNEXPLAINED", native=None),
+        sample(3, status="MISMATCHED", otlp={**wrong, "client_host": None}, field_verdicts=verdicts),
+        sample(3, **publish, native=side_fields(at_ms=T0 - 20), otlp=otlp_fields(at_ms=T0 - 20)),
+        sample(4, status="DUPLICATED_OTLP", otlp_count=2, duplicates="exact"),
+        sample(5, status="NATIVE_ONLY", reason="IN_FLIGHT", otlp=None, native=side_fields(end_ms=None, success=None)),
+        sample(6, **publish, status="NATIVE_ONLY", reason="BY_DESIGN", reason_detail="rocketmq-failed-send", otlp=None),
+        sample(7, status="PENDING", native=None),
+        sample(8, status="MATCHED_NORMALISED", otlp=otlp_fields(success=False, at_ms=T0 + 3)),
+    )
+
+
+def timeline(buckets: int = 30, *, start_ms: int = T0, width_ms: int = 60_000) -> tuple[TimeBucket, ...]:
+    """Return a timeline with a few problems in it."""
+    return tuple(
+        TimeBucket(
+            start_ms=start_ms + at * width_ms,
+            width_ms=width_ms,
+            status={
+                "MATCHED_EXACT": 150 + 40 * (at % 5),
+                "MATCHED_NORMALISED": 24 + at % 3,
+                **({"NATIVE_ONLY": 2 + at % 4, "OTLP_ONLY": 1} if at % 7 == 3 else {}),
+                **({"MISMATCHED": 1, "DUPLICATED_OTLP": 1} if at % 11 == 4 else {}),
+            },
+        )
+        for at in range(buckets)
+    )
+
+
+def fields() -> tuple[Field, ...]:
+    """Return the verdicts of a few compared fields."""
+    equal = {"EQUAL": 5942}
+    return (
+        Field(name="topic", verdicts=equal),
+        Field(name="group_name", verdicts=equal),
+        Field(name="keys", verdicts={"EQUAL": 5201, "EQUAL_NORMALISED": 731, "SANITISED": 8, "TRUNCATED": 2}),
+        Field(
+            name="store_host",
+            verdicts={"EQUAL": 5935, "DIFFERENT": 7},
+            differing_pairs=(("127.0.0.1:9092", "127.0.0.1:9093", 5), ("127.0.0.1:9094", "127.0.0.1:9092", 2)),
+        ),
+        Field(name="body_length", verdicts={"EQUAL": 5300, "NOT_COMPARABLE": 640, "DIFFERENT": 2}),
+        Field(name="start_ms", verdicts={"EQUAL": 5800, "WITHIN_TOLERANCE": 142}),
+        Field(name="client_host", verdicts={"EQUAL": 5938, "MISSING_OTLP": 3, "MISSING_NATIVE": 1}),
+        Field(name="transaction_id", verdicts={"EQUAL": 65, "NOT_COMPARABLE": 5877}),
+    )
+
+
+def gates() -> tuple[Gate, ...]:
+    """Return gates of every outcome."""
+    return (
+        Gate(
+            name="unexplained_loss",
+            op="<=",
+            threshold=0,
+            value=7,
+            outcome="fail",
+            explanation="7 settled events are on one side only, and neither a rule nor a counter says why.",
+        ),
+        Gate(name="conflicting_duplicates", op="<=", threshold=0, value=0, outcome="pass"),
+        Gate(name="malformed", op="<=", threshold=0, value=2, outcome="fail", explanation="See the positions below."),
+        Gate(name="critical_field_agreement", op=">=", threshold=1.0, value=0.999512, outcome="fail"),
+        Gate(name="duplicate_rate", op="<=", threshold=0.001, value=0.0015, outcome="warn", severity="warn"),
+        Gate(name="late_rate", op="<=", threshold=0.01, value=None, outcome="inconclusive", severity="warn"),
+    )
+
+
+def groups() -> tuple[Group, ...]:
+    """Return three consumer groups on two topics."""
+    slow, fast = (
+        Latency(count=2012, p50=48, p95=410.5, p99=1210, max=9_800),
+        Latency(count=1998, p50=3, p95=9, p99=31, max=88),
+    )
+    return (
+        Group(
+            topic="OrderTopic",
+            group="billing",
+            messages=1990,
+            deliveries=2012,
+            failures=22,
+            redeliveries=22,
+            unmatched=14,
+            process=slow,
+            queue=Latency(count=2012, p50=12, p95=88, p99=240, max=800),
+        ),
+        Group(
+            topic="OrderTopic",
+            group="warehouse",
+            messages=1988,
+            deliveries=1998,
+            failures=10,
+            redeliveries=10,
+            unmatched=11,
+            process=fast,
+            queue=Latency(count=1998, p50=10, p95=71, p99=180, max=640),
+        ),
+        Group(
+            topic="退款-🧾",
+            group="audit",
+            messages=0,
+            deliveries=0,
+            failures=0,
+            redeliveries=0,
+            unmatched=0,
+            process=Latency(),
+            queue=Latency(),
+        ),
+    )
+
+
+def result(**changes: Any) -> Result:
+    """Return a run that failed, with something in every section; ``changes`` replace whole attributes."""
+    native = SideInputs(
+        sources=("landing/native",),
+        layouts=("landing-jsonl",),
+        records_read=9958,
+        malformed=2,
+        out_of_scope=4,
+        half_merged=3955,
+        exact_duplicates=5,
+        other_duplicates=1,
+        canonical_keys=5991,
+        truncated_tails=1,
+        last_event_ms=T0 + 1_800_000,
+    )
+    otlp = SideInputs(
+        sources=("otlp/traces.jsonl", "otlp/traces-2026-11-21T16-20-00.000.jsonl"),
+        layouts=("collector-jsonl",),
+        records_read=5950,
+        exploded=64,
+        out_of_scope=26,
+        exact_duplicates=4,
+        canonical_keys=5984,
+        last_event_ms=T0 + 1_798_000,
+    )
+    made = Result(
+        verdict="FAIL",
+        exit_code=1,
+        window=Span(begin_ms=T0, end_ms=T0 + 1_800_000),
+        horizon_ms=T0 + 1_738_000,
+        grace_ms=60_000,
+        profile="mqtrace",
+        native_writer="mqtrace",
+        inputs=Inputs(native=native, otlp=otlp),
+        status=dict(STATUS),
+        status_by_kind={kind: dict(counts) for kind, counts in BY_KIND.items()},
+        reason={"BY_DESIGN": 9, "IN_FLIGHT": 3, "HALF_RECORD": 4, "DROP_ATTRIBUTED": 8, "UNEXPLAINED": 7},
+        reason_detail={"rocketmq-failed-send": 6, "rocketmq-recall": 3},
+        fields=fields(),
+        gates=gates(),
+        conservation=Conservation(
+            holds=True,
+            native="9,958 read = 2 malformed + 4 out of scope + 3,955 folded halves + 6 duplicates + 5,991 keys",
+            otlp="5,950 read + 64 exploded = 26 out of scope + 4 duplicates + 5,984 keys",
+        ),
+        loss={
+            "native": Loss(unexplained=3, attributed=5, checked=5967, upper_bound_95_ppm=1469.0),
+            "otlp": Loss(unexplained=4, attributed=3, checked=5974, upper_bound_95_ppm=1713.4),
+        },
+        latency={
+            "publish": Latency(count=1991, p50=2.1, p95=7.5, p99=22, max=310),
+            "queue": Latency(count=3900, p50=11, p95=80, p99=210, max=800),
+            "process": Latency(count=3955, p50=25, p95=390, p99=1150, max=9_800),
+            "end_to_end": Latency(count=3900, p50=39, p95=480, p99=1420, max=10_900),
+        },
+        groups=groups(),
+        timeline=timeline(),
+        samples=findings(),
+        malformed=(
+            MalformedSample(
+                side="native",
+                path="native/part-00000.parquet",
+                line=77,
+                record_index=2,
+                field="cost_ms",
+                reason="not a number",
+                text="Pub\x011795276800000\x01DefaultRegion\x01orders\x01OrderTopic\x01…\x01fourty\x01",
+            ),
+            MalformedSample(
+                side="native",
+                path="native/part-00001.jsonl",
+                line=None,
+                record_index=None,
+                field=None,
+                reason="cut off",
+                text='{"source": "RMQ_SYS',
+            ),
+        ),
+        spark=SparkCost(jobs=14, stages=31, wall_seconds=21.4),
+        versions={"otel-mqtrace": "0.1.0", "pyspark": "4.0.1", "python": "3.11.7"},
+        duplicates={"exact": 8, "conflicting": 1},
+        timing={"on_time": 5970, "late_otlp": 12},
+    )
+    return replace(made, **changes)
