@@ -1,9 +1,9 @@
 """This module knows RocketMQ's unique message id: 32 upper-case hex digits that say who made it, when, and as how many.
 
-Layout, as ``MessageClientIDSetter`` of RocketMQ writes it (the count of digits in brackets): address (8, or 32 for IPv6),
-process id modulo 65536 (4), a number that tells class loaders apart (8), milliseconds since the start of the month (8), a
-counter modulo 65536 (4). Ours differs in two places that no reader depends on: the month starts in UTC, and instead of
-the class loader there is a random number per process, because containers share addresses and process ids.
+Layout, as RocketMQ's ``MessageClientIDSetter`` writes it, in digits: address 8 (IPv6: 32), process id modulo 65536 4,
+a number that tells class loaders apart 8, milliseconds since the start of the month 8, a counter modulo 65536 4. Ours
+differs where no reader depends on it: the month starts in UTC, and instead of the class loader there is a random number
+per process, because containers share addresses and process ids.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class _Month:
 class UniqueIds:
     """Makes unique ids; callable from any thread without a lock, and after a fork.
 
-    Everything but the clock is found out on first use; give ``address`` (IPv4), ``pid`` and ``origin`` (32 bits) to make
-    the ids of a test predictable.
+    Everything but the clock is found out on first use; give ``address`` (IPv4), ``pid`` and ``origin`` (32 bits) to
+    make the ids of a test predictable.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ def _month_around(now_ms: int) -> _Month:
 
 
 def _own_address() -> str:
-    """Return the IPv4 address this machine would send from; loopback when it has no network. Never asks a name server."""
+    """Return the IPv4 address this machine sends from, loopback when it has no network; never asks a name server."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect(_UNROUTABLE)

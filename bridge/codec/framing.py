@@ -1,0 +1,127 @@
+"""This module knows how bodies lie in files: raw, as base64 in JSON lines, or in a column of Parquet.
+
+``read_bodies`` yields them one by one, so a JSON-lines file of any size needs the memory of its longest line. A line
+that holds no body is yielded as ``BadBody`` and the next is read; only a file that is not what it is said to be raises.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["BODY_COLUMN", "BODY_FIELD", "BadBody", "Framing", "detect", "read_bodies"]
+
+BODY_FIELD: Final = "body_base64"
+BODY_COLUMN: Final = "body"
+_PARQUET_MAGIC: Final = b"PAR1"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_ROWS_AT_A_TIME: Final = 256
+
+
+class Framing(str, Enum):
+    """How bodies are kept in a file; the value is the word for it on the command line."""
+
+    AUTO = "auto"
+    RAW = "raw"
+    JSONL_BASE64 = "jsonl-base64"
+    PARQUET = "parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class BadBody:
+    """A line or row from which no body could be taken: ``field`` and ``reason`` say why, ``text`` is its beginning."""
+
+    field: str | None
+    reason: str
+    text: str
+
+
+def read_bodies(stream: io.BufferedReader, framing: Framing, *, name: str) -> Iterator[bytes | BadBody]:
+    """Yield the bodies of one open file in order; ``name`` is what an error calls it.
+
+    Raises:
+        UnreadableInputError: a Parquet file that is none, or has no column ``body``.
+        MissingExtraError: Parquet without the ``spark`` extra.
+    """
+    chosen = detect(stream) if framing is Framing.AUTO else framing
+    yield from _READERS[chosen](stream, name)
+
+
+def detect(stream: io.BufferedReader) -> Framing:
+    """Tell the framing by the first bytes, without consuming them: Parquet's magic, an opening brace, else raw."""
+    start = stream.peek(len(_PARQUET_MAGIC))
+    if start.startswith(_PARQUET_MAGIC):
+        return Framing.PARQUET
+    return Framing.JSONL_BASE64 if start.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] == b"{" else Framing.RAW
+
+
+def _raw(stream: io.BufferedReader, _name: str) -> Iterator[bytes | BadBody]:
+    body = stream.read()
+    if body:
+        yield body
+
+
+def _jsonl(stream: io.BufferedReader, _name: str) -> Iterator[bytes | BadBody]:
+    for number, line in enumerate(stream):
+        text = (line if number else line.removeprefix(_BYTE_ORDER_MARK)).strip()
+        if text:
+            yield _body_of_line(text)
+
+
+def _body_of_line(line: bytes) -> bytes | BadBody:
+    def bad(field: str | None, reason: str, text: bytes = line) -> BadBody:
+        return BadBody(field, reason, text.decode(errors="replace"))
+
+    try:
+        item = json.loads(line)
+    except (ValueError, RecursionError):
+        return bad(None, "not JSON")
+    if not isinstance(item, dict):
+        return bad(None, "not a JSON object")
+    encoded = item.get(BODY_FIELD)
+    if not isinstance(encoded, str):
+        return bad(BODY_FIELD, "missing" if encoded is None else "not a text")
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        return bad(BODY_FIELD, "not base64", encoded.encode(errors="replace"))
+
+
+def _parquet(stream: io.BufferedReader, name: str) -> Iterator[bytes | BadBody]:
+    try:
+        import pyarrow as pa  # noqa: PLC0415  comes with the 'spark' extra
+        import pyarrow.parquet as pq  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("reading Parquet", "spark") from error
+    source: Any = stream if stream.seekable() else io.BytesIO(stream.read())
+    try:
+        file = pq.ParquetFile(source)
+        if BODY_COLUMN not in file.schema_arrow.names:
+            raise UnreadableInputError(f"{name}: has no column '{BODY_COLUMN}', so it is no native landing")
+        for batch in file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=[BODY_COLUMN]):
+            yield from (_body_of_value(value) for value in batch.column(0).to_pylist())
+    except pa.ArrowException as error:
+        raise UnreadableInputError(f"{name}: not a readable Parquet file ({error})") from error
+
+
+def _body_of_value(value: object) -> bytes | BadBody:
+    if isinstance(value, bytes):
+        return value
+    return BadBody(BODY_COLUMN, "missing" if value is None else "not binary", "" if value is None else str(value))
+
+
+_READERS: Final[dict[Framing, Callable[[io.BufferedReader, str], Iterator[bytes | BadBody]]]] = {
+    Framing.RAW: _raw,
+    Framing.JSONL_BASE64: _jsonl,
+    Framing.PARQUET: _parquet,
+}

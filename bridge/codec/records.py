@@ -1,0 +1,137 @@
+"""This module knows the JSON of a trace record: one object per record, one bean per record, absent is ``null``.
+
+Texts stand exactly as on the wire (``null`` stays the word), enums stand by name. ``body_json`` writes the objects of a
+body, ``read_record`` reads one back; the keys are public (``RECORD_KEYS``) and only ever added to.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from bridge.codec.native.dialects import CLOUD_SUFFIX
+from bridge.codec.native.layout import FIELDS, FieldKind
+from otel_mqtrace._errors import EncodeError
+from otel_mqtrace.model import (
+    AccessChannel,
+    ContextCode,
+    MessageType,
+    TraceBean,
+    TraceContext,
+    TraceType,
+    TransactionState,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from bridge.codec.native.decode import BadRecord, DecodedBody
+
+__all__ = ["RECORD_KEYS", "bad_record_json", "body_json", "dump", "read_record", "record_json"]
+
+_OF_CONTEXT: Final = (*("timestamp_ms", "region_id", "group_name", "request_id", "cost_ms", "success", "context_code"),)
+_OF_BEAN: Final = (
+    *("topic", "msg_id", "offset_msg_id", "tags", "keys", "store_host", "client_host", "body_length", "retry_times"),
+    *("msg_type", "transaction_id", "transaction_state", "from_transaction_check"),
+)
+RECORD_KEYS: Final = ("body_index", "record_index", "dialect", "trace_type", *_OF_CONTEXT, *_OF_BEAN)
+"""The keys of a record's object, in the order they are written."""
+
+
+def body_json(body_index: int, decoded: DecodedBody) -> Iterator[dict[str, Any]]:
+    """Yield the objects of one body, good and bad records in wire order."""
+    good = {
+        index: record_json(body_index, index, dialect, trace_ctx)
+        for index, dialect, trace_ctx in zip(decoded.record_indexes, decoded.dialects, decoded.contexts, strict=True)
+    }
+    bad = {error.record_index: bad_record_json(body_index, error) for error in decoded.errors}
+    yield from (item for _, item in sorted({**good, **bad}.items()))
+
+
+def record_json(body_index: int, record_index: int, dialect: str | None, trace_ctx: TraceContext) -> dict[str, Any]:
+    """Return the object of one record; of several beans the first."""
+    bean = trace_ctx.beans[0] if trace_ctx.beans else TraceBean()
+    return {
+        "body_index": body_index,
+        "record_index": record_index,
+        "dialect": dialect,
+        "trace_type": trace_ctx.trace_type.value,
+        **{name: _plain(getattr(trace_ctx, name)) for name in _OF_CONTEXT},
+        **{name: _plain(getattr(bean, name)) for name in _OF_BEAN},
+    }
+
+
+def bad_record_json(body_index: int, error: BadRecord) -> dict[str, Any]:
+    """Return the object of a piece that is not a record."""
+    return {
+        "body_index": body_index,
+        "record_index": error.record_index,
+        "error": {"field": error.field, "reason": error.reason, "text": error.text},
+    }
+
+
+def dump(item: Mapping[str, Any]) -> bytes:
+    """Return one line of JSON, UTF-8, its line feed included."""
+    return (json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n").encode(errors="replace")
+
+
+def read_record(item: Any) -> TraceContext:
+    """Return the record that ``item``, one parsed line of the JSON above, describes; unknown keys are ignored.
+
+    Raises:
+        EncodeError: ``item`` is not such an object, reports a bad record, or has a value of the wrong type; ``field``
+            names it.
+    """
+    if not isinstance(item, dict):
+        raise EncodeError("not a JSON object")
+    if item.get("error") is not None:
+        raise EncodeError("is the report of a bad record", field="error")
+    trace_type = _enum("trace_type", TraceType, item.get("trace_type"))
+    if trace_type is None:
+        raise EncodeError("trace_type: missing", field="trace_type")
+    return TraceContext(
+        trace_type=trace_type,
+        access_channel=AccessChannel.CLOUD if str(item.get("dialect")).endswith(CLOUD_SUFFIX) else None,
+        beans=(TraceBean(**{name: _value(name, item.get(name)) for name in _OF_BEAN}),),
+        **{name: _value(name, item.get(name)) for name in _OF_CONTEXT},
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, ContextCode):
+        return value.name
+    return value.value if isinstance(value, Enum) else value
+
+
+def _value(name: str, value: Any) -> Any:
+    return None if value is None else _READERS[FIELDS[name]](name, value)
+
+
+def _typed(*kinds: type) -> Callable[[str, Any], Any]:
+    def read(name: str, value: Any) -> Any:
+        if type(value) not in kinds:  # exact: a JSON true is not the number 1
+            raise EncodeError(f"{name}: {value!r} is not of type {kinds[0].__name__}", field=name)
+        return value
+
+    return read
+
+
+def _enum(name: str, kind: type[Enum], value: Any) -> Any:
+    for member in kind:
+        if value in (_plain(member), member.name):
+            return member
+    if value is None:
+        return None
+    raise EncodeError(f"{name}: {value!r} is none of {', '.join(str(_plain(member)) for member in kind)}", field=name)
+
+
+_READERS: Final[dict[FieldKind, Callable[[str, Any], Any]]] = {
+    FieldKind.TEXT: _typed(str),
+    FieldKind.LONG: _typed(int),
+    FieldKind.INT: _typed(int),
+    FieldKind.BOOL: _typed(bool),
+    FieldKind.MESSAGE_TYPE: lambda name, value: _enum(name, MessageType, value),
+    FieldKind.CONTEXT_CODE: lambda name, value: _enum(name, ContextCode, value),
+    FieldKind.TRANSACTION_STATE: lambda name, value: _enum(name, TransactionState, value),
+}
