@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["SIDE_NAME", "Headline", "headline", "loss_sentence"]
 
 SIDE_NAME = {"native": "native trace", "otlp": "OTLP"}
+_SUBJECT = {"native": "The native trace", "otlp": "OTLP"}
 
 _MEANING = {
     Verdict.PASS.value: "The two formats tell the same story: every gate holds.",
@@ -52,7 +53,7 @@ def loss_sentence(side: str, loss: Loss) -> str:
     lacked = f"{count(loss.unexplained)} of {count(loss.checked)} events"
     bound = f"; with 95 % confidence the rate is below {ppm(loss.upper_bound_95_ppm)}"
     return (
-        f"{SIDE_NAME.get(side, side)} lacks {lacked} without explanation"
+        f"{_SUBJECT.get(side, side)} lacks {lacked} without explanation"
         f"{bound if loss.upper_bound_95_ppm is not None else ''}"
         f"{f', and {count(loss.attributed)} more that a counter explains' if loss.attributed else ''}."
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_jobs.report.books import balance
 from spark_jobs.report.headline import headline, loss_sentence
-from spark_jobs.report.wording import ABSENT, count, duration, number, percent, visible
+from spark_jobs.report.wording import ABSENT, count, duration, number, percent, value_text, visible
 from spark_jobs.taxonomy import FieldVerdict
 
 if TYPE_CHECKING:
@@ -22,7 +22,14 @@ MOST_SUMMARY_BYTES = 60_000
 
 _SIGN = {"PASS": "✅", "WARN": "⚠️", "FAIL": "❌", "INCONCLUSIVE": "❔", "pass": "✅", "warn": "⚠️", "fail": "❌"}
 _MOST_ROWS = 40
-_STRUCTURAL = re.compile(r"[^\w .,/=+\-→—…⟨⟩%()≠]|_|(?<=www)\.", re.ASCII | re.IGNORECASE)
+_GROUP_COLUMNS = (
+    ("messages", "Messages"),
+    ("deliveries", "Deliveries"),
+    ("failures", "Failed"),
+    ("redeliveries", "Redelivered"),
+    ("unmatched", "Not on both sides"),
+)
+_STRUCTURAL = re.compile(r"[^\w .,/=+\-→—…⟨⟩%()≠]|(?<!\w)_|_(?!\w)|(?<=www)\.", re.ASCII | re.IGNORECASE)
 
 
 def render_summary(result: Result, *, most_bytes: int = MOST_SUMMARY_BYTES) -> str:
@@ -86,7 +93,7 @@ def _gates(result: Result) -> str:
 def _balance(result: Result) -> str:
     rows = [(line.label, count(line.native), count(line.otlp)) for line in balance(result.inputs)]
     lines = [_table("Balance", ("", "Native trace", "OTLP"), rows), "\n"]
-    lines += [f"* The {loss_sentence(side, loss)}\n" for side, loss in sorted(result.loss.items())]
+    lines += [f"* {loss_sentence(side, loss)}\n" for side, loss in sorted(result.loss.items())]
     return "".join(lines)
 
 
@@ -118,15 +125,11 @@ def _groups(result: Result) -> str:
         (
             cell(group.topic),
             cell(group.group),
-            *(
-                count(n)
-                for n in (group.messages, group.deliveries, group.failures, group.redeliveries, group.unmatched)
-            ),
+            *(count(getattr(group, name)) for name, _ in _GROUP_COLUMNS),
         )
         for group in result.groups
     ]
-    heads = ("Topic", "Group", "Messages", "Deliveries", "Failed", "Redelivered", "Not on both sides")
-    return _table("Who consumed what", heads, rows)
+    return _table("Who consumed what", ("Topic", "Group", *(head for _, head in _GROUP_COLUMNS)), rows)
 
 
 def _malformed(result: Result) -> str:
@@ -147,10 +150,7 @@ def _malformed(result: Result) -> str:
 def _samples(result: Result) -> str:
     names = ("msg_id", "kind", "topic", "group")
     rows = [
-        (
-            cell(sample.stratum),
-            *(cell(str(sample.verdict[name])) if sample.verdict.get(name) else ABSENT for name in names),
-        )
+        (cell(sample.stratum), *(cell(value_text(name, sample.verdict.get(name))) for name in names))
         for sample in result.samples
     ]
     return _table("Sample events", ("Finding", "Message id", "Kind", "Topic", "Group"), rows)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
 
 from spark_jobs.report.books import balance
-from spark_jobs.report.result import Gate, Latency, Result
 from spark_jobs.report.wording import visible
 from spark_jobs.taxonomy import Outcome, Verdict
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from spark_jobs.report.result import Gate, Latency, Result
+
 __all__ = ["METRICS", "Metric", "render_metrics"]
 
-_Sample = tuple[Mapping[str, str], float | int | None]
+_Sample: TypeAlias = "tuple[Mapping[str, str], float | int | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +126,23 @@ def _seconds(ms: float | None) -> float | None:
     return None if ms is None else ms / 1000
 
 
+def _balanced(result: Result) -> Iterable[_Sample]:
+    return _one(int(result.conservation.holds))
+
+
+def _latency_events(result: Result) -> Iterable[_Sample]:
+    return _by("stage", {stage: row.count for stage, row in result.latency.items()})
+
+
+def _window(end: str) -> Callable[[Result], Iterable[_Sample]]:
+    return lambda result: _one(_seconds(getattr(result.window, end)))
+
+
 METRICS: tuple[Metric, ...] = (
     Metric("verdict", ("verdict",), "1 for the verdict of the run, 0 for the others.", _verdict),
     Metric("exit_code", (), "Exit code of the run.", lambda result: _one(int(result.exit_code))),
     Metric("records", ("side", "place"), "Lines of the balance sheet, in records.", _records),
-    Metric(
-        "balanced", (), "1 when every record is accounted for.", lambda result: _one(int(result.conservation.holds))
-    ),
+    Metric("balanced", (), "1 when every record is accounted for.", _balanced),
     Metric("events", ("status",), "Events by status.", lambda result: _by("status", result.status)),
     Metric("kind_events", ("kind", "status"), "Events by kind and status.", _kinds),
     Metric("reason_events", ("reason",), "Events by reason.", lambda result: _by("reason", result.reason)),
@@ -146,23 +160,16 @@ METRICS: tuple[Metric, ...] = (
         _loss("upper_bound_95_ppm", 1e-6),
     ),
     Metric("latency_seconds", ("stage", "quantile"), "Latency of a stage.", _latency),
-    Metric(
-        "latency_events",
-        ("stage",),
-        "Events behind the latency of a stage.",
-        lambda result: _by("stage", {stage: row.count for stage, row in result.latency.items()}),
-    ),
+    Metric("latency_events", ("stage",), "Events behind the latency of a stage.", _latency_events),
     Metric("group_events", ("topic", "group", "count"), "Consumption of a topic by a group.", _group),
     Metric("group_process_seconds", ("topic", "group", "quantile"), "Processing time of a group.", _process),
     Metric(
         "window_begin_seconds",
         (),
         "Begin of the window, Unix time.",
-        lambda result: _one(_seconds(result.window.begin_ms)),
+        _window("begin_ms"),
     ),
-    Metric(
-        "window_end_seconds", (), "End of the window, Unix time.", lambda result: _one(_seconds(result.window.end_ms))
-    ),
+    Metric("window_end_seconds", (), "End of the window, Unix time.", _window("end_ms")),
     Metric("horizon_seconds", (), "Settled horizon, Unix time.", lambda result: _one(_seconds(result.horizon_ms))),
     Metric("spark_jobs", (), "Spark jobs of the run.", lambda result: _one(result.spark.jobs)),
     Metric("spark_stages", (), "Spark stages of the run.", lambda result: _one(result.spark.stages)),

@@ -1,4 +1,4 @@
-"""This module knows which files a finished run leaves for people and programs, and that none is ever seen half written."""
+"""This module knows which files a finished run leaves for people and programs, and that none is seen half written."""
 
 from __future__ import annotations
 
