@@ -62,7 +62,7 @@ class Refusal:
 
 
 def encode_lines(lines: Iterable[bytes], target: Target | None = None) -> Iterator[EncodedLine | Refusal]:
-    """Encode JSON lines one by one as ``target``, by default each record as its own dialect; blank lines do not count."""
+    """Encode JSON lines one by one as ``target``, by default each as its own dialect; blank lines do not count."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             yield _encoded(number, line, target)

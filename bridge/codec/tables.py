@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["known_writers", "print_records", "print_writers"]
 
-_WIDTH_WITHOUT_TERMINAL: Final = 10_000  # as wide as its content: whoever reads a pipe can cut for himself
+_WIDTH_WITHOUT_TERMINAL: Final = 260
+_WIDEST_COLUMN: Final = 48
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _RECORD_COLUMNS: Final = (
     *("body_index", "record_index", "trace_type", "time", "topic", "group_name", "msg_id", "keys", "retry_times"),
@@ -32,15 +33,16 @@ _WRITER_COLUMNS: Final = (
 
 
 def print_records(items: Iterable[Mapping[str, Any]]) -> None:
-    """Print the JSON objects of records as one table; a bad one is a red line with field, reason and text."""
+    """Print the JSON objects of records as one table, the bad ones below it with position, field, reason and text."""
     table = _table(_RECORD_COLUMNS)
+    faults = []
     for item in items:
         if "error" in item:
-            table.add_row(*_cells([item["body_index"], item["record_index"]]), _fault(item["error"]), style="red")
+            faults.append(_fault(item))
         else:
             shown = {**item, "time": _utc(item["timestamp_ms"]), "outcome": _outcome(item)}
             table.add_row(*_cells(shown[name] for name in _RECORD_COLUMNS))
-    _console().print(table)
+    _console().print(table, *faults, sep="\n")
 
 
 def known_writers() -> list[dict[str, Any]]:
@@ -99,8 +101,11 @@ def _utc(timestamp_ms: int | None) -> str | None:
     return None if timestamp_ms is None else moment.isoformat(sep=" ", timespec="milliseconds")[:-6]
 
 
-def _fault(error: Mapping[str, Any]) -> Text:
-    return Text(f"{error['field'] or 'record'}: {error['reason']}: {error['text']!r}", overflow="fold")
+def _fault(item: Mapping[str, Any]) -> Text:
+    error = item["error"]
+    record = "" if item["record_index"] is None else f" record {item['record_index']}"
+    said = f"{error['field'] or 'record'}: {error['reason']}: {error['text']!r}"
+    return Text(f"bad: body {item['body_index']}{record}: {said}", style="red", overflow="fold")
 
 
 def _cells(values: Iterable[object]) -> list[Text]:
@@ -109,8 +114,8 @@ def _cells(values: Iterable[object]) -> list[Text]:
 
 def _table(columns: Iterable[str]) -> Table:
     table = Table(header_style="bold", box=SIMPLE_HEAD)
-    for name in columns:
-        table.add_column(name.replace("_", " "), overflow="fold")  # an id cut short is no evidence
+    for name in columns:  # folded: an id cut short is no evidence
+        table.add_column(name.replace("_", " "), overflow="fold", max_width=_WIDEST_COLUMN)
     return table
 
 
