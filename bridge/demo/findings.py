@@ -1,0 +1,114 @@
+"""This module knows how to hold what was seeded against what was found, event by event.
+
+The seeded side comes from the order book and the fault plan alone. The found side comes from the verdicts and
+``result.json`` that any reader of a reconciliation has. They are joined by the event's identity, not by counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from bridge.demo.events import CONSUME, PUBLISH, Event, events_of
+from bridge.demo.faults import EXPECTED, MATCHED, FaultKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from bridge.demo.faults import Expectation, Fault, FaultPlan
+    from bridge.demo.orders import Order
+
+__all__ = ["COLUMNS", "Finding", "Findings", "Row", "compare"]
+
+COLUMNS: Final = ("kind", "msg_id", "topic", "group", "retry_times", "status", "reason", "field_verdicts")
+"""The columns of ``verdicts/`` that are needed."""
+
+Row = dict[str, Any]
+_DIFFERENT: Final = "DIFFERENT"
+_GATE_FAILED: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One event: its fault (``None``: it is clean), and what the reconciliation said (``None``: nothing)."""
+
+    event: Event
+    fault: Fault | None
+    said: str | None
+    as_expected: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """Every event of the run, and everything the reconciliation said that no event accounts for."""
+
+    findings: tuple[Finding, ...]
+    surprises: tuple[str, ...]
+
+    @property
+    def agree(self) -> bool:
+        """Whether all seeded faults were found, every clean event was matched, and there is nothing else."""
+        return not self.surprises and all(finding.as_expected for finding in self.findings)
+
+    def seeded(self, kind: FaultKind | None) -> tuple[Finding, ...]:
+        """Return the findings of one kind of fault, of the clean events for ``None``."""
+        return tuple(one for one in self.findings if (None if one.fault is None else one.fault.kind) is kind)
+
+
+def compare(book: Sequence[Order], plan: FaultPlan, rows: Iterable[Row], result: Mapping[str, Any]) -> Findings:
+    """Join every event of ``book`` with the verdict rows, and hold ``result.json`` against the plan as a whole."""
+    said: dict[Event, list[Row]] = {}
+    for row in rows:
+        said.setdefault(_event_of(row), []).append(row)
+    findings = tuple(
+        _finding(event, plan.get(event), said.pop(event, [])) for order in book for event in events_of(order)
+    )
+    strangers = [f"{event}: {_words(row)}" for event, group in said.items() for row in group]
+    return Findings(findings=findings, surprises=(*strangers, *_miscounted(plan, result), *_misjudged(result)))
+
+
+def _event_of(row: Row) -> Event:
+    kind = str(row["kind"])
+    where = {PUBLISH: row["topic"], CONSUME: row["group"]}.get(kind)
+    return Event(kind, row["msg_id"] or "", where or "", (row["retry_times"] or 0) if kind == CONSUME else 0)
+
+
+def _finding(event: Event, fault: Fault | None, rows: list[Row]) -> Finding:
+    expectation = MATCHED if fault is None else EXPECTED[fault.kind]
+    as_expected = len(rows) == 1 and _fulfils(rows[0], expectation, fault)
+    return Finding(event, fault, " + ".join(map(_words, rows)) or None, as_expected)
+
+
+def _fulfils(row: Row, expectation: Expectation, fault: Fault | None) -> bool:
+    if row["status"] not in expectation.statuses or row["reason"] != expectation.reason:
+        return False
+    if fault is None or fault.field is None:
+        return True
+    # Exactly the altered field differs: an altered value must not drag others along.
+    return [name for name, verdict in (row["field_verdicts"] or ()) if verdict == _DIFFERENT] == [fault.field]
+
+
+def _words(row: Row) -> str:
+    different = sorted(name for name, verdict in (row["field_verdicts"] or ()) if verdict == _DIFFERENT)
+    return " ".join(str(word) for word in (row["status"], row["reason"], *different) if word)
+
+
+def _miscounted(plan: FaultPlan, result: Mapping[str, Any]) -> Iterator[str]:
+    seeded = Counter[str]()
+    for event, fault in plan.items():
+        if fault.kind is FaultKind.MALFORMED_NATIVE:
+            seeded["native"] += 2 if event.kind == CONSUME else 1  # both halves of a consume are damaged
+        elif fault.kind is FaultKind.MALFORMED_OTLP:
+            seeded["otlp"] += 1
+    for side in ("native", "otlp"):
+        counted = result["inputs"][side]["malformed"]
+        if counted != seeded[side]:
+            yield f"{side}: {counted} malformed records counted, {seeded[side]} seeded"
+
+
+def _misjudged(result: Mapping[str, Any]) -> Iterator[str]:
+    if not result["conservation"]["holds"]:
+        yield f"the balance does not hold: {result['conservation']}"
+    if result["exit_code"] != _GATE_FAILED:
+        yield f"exit code {result['exit_code']} ({result['verdict']}): seeded losses must fail a gate, no more"
