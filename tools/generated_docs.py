@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +19,11 @@ from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["PAGES", "attributes_page", "main", "wire_format_page"]
+__all__ = ["PAGES", "architecture_page", "attributes_page", "main", "table", "wire_format_page"]
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+PACKAGES = ("otel_mqtrace", "bridge", "spark_jobs")
+TREE_BEGIN, TREE_END = "<!-- tree: printed by `make docs` -->", "<!-- end of tree -->"
 _NOTE = "<!-- Generated from {source} by `make docs`. Edit that file, not this page. -->"
 
 
@@ -117,7 +120,36 @@ def _is_constant(node: ast.stmt) -> bool:
     return isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id.isupper()
 
 
-PAGES: dict[str, Callable[[], str]] = {"wire-format.md": wire_format_page, "attributes.md": attributes_page}
+def architecture_page() -> str:
+    """Return ``architecture.md`` as it stands, with the tree between its two marks printed anew from the disk."""
+    before, rest = (DOCS / "architecture.md").read_text(encoding="utf-8").split(TREE_BEGIN)
+    after = rest.split(TREE_END)[1]
+    tree = "\n".join(line for package in PACKAGES for line in _branch(DOCS.parent / package, depth=0))
+    return f"{before}{TREE_BEGIN}\n```text\n{tree}\n```\n{TREE_END}{after}"
+
+
+def _branch(folder: Path, *, depth: int) -> list[str]:
+    """One package: its own line, its packages, then its modules, each with what it says it knows."""
+    inner = sorted(path for path in folder.iterdir() if (path / "__init__.py").is_file())
+    modules = sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
+    lines = [_line(folder.name + "/", folder / "__init__.py", depth)]
+    for package in inner:
+        lines += _branch(package, depth=depth + 1)
+    return lines + [_line(path.name, path, depth + 1) for path in modules]
+
+
+def _line(name: str, source: Path, depth: int) -> str:
+    stated = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
+    known = re.sub(r"^This (module|package) knows ", "", " ".join(stated.split()))
+    shown = re.split(r"[:;]|\.\s|\.$", known, maxsplit=1)[0]
+    return f"{'  ' * depth + name:<32}{shown}".rstrip()
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "wire-format.md": wire_format_page,
+    "attributes.md": attributes_page,
+    "architecture.md": architecture_page,
+}
 """File name in ``docs/`` → what prints it."""
 
 

@@ -33,11 +33,11 @@ def test_every_public_class_has_a_docstring():
 
 
 def test_every_module_opens_by_saying_what_it_knows():
-    """``This module knows …`` (or ``This package knows …``) on the first line of every module with code in it."""
-    openings = ("This module knows ", "This package knows ")
+    """``This module knows …`` on the first line; a package file may stay empty or open as it likes."""
+    modules = [path for path in shipped() if path.name not in {"__init__.py", "__main__.py"}]
     silent = [
         name_of(path)
-        for path in shipped()
-        if tree_of(path).body and not (ast.get_docstring(tree_of(path)) or "").startswith(openings)
+        for path in modules
+        if not (ast.get_docstring(tree_of(path)) or "").startswith("This module knows ")
     ]
     assert silent == []

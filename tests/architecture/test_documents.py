@@ -1,0 +1,118 @@
+"""What the documents say is what the code does."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import sys
+from importlib import import_module
+from itertools import pairwise
+
+import pytest
+
+from otel_mqtrace.config import ENVIRONMENT_PREFIX, Settings
+from tests.support.source_tree import ROOT, name_of
+from tools.generated_docs import DOCS, PAGES
+
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+TOML = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+PROJECT = TOML.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+COMMANDS = PROJECT["entry-points"]["mqtrace.commands"]
+
+
+def _blocks(*languages: str):
+    return [
+        pytest.param(body, id=f"{name_of(path)}-{number}")
+        for path in DOCUMENTS
+        for number, (language, body) in enumerate(FENCE.findall(path.read_text(encoding="utf-8")))
+        if language in languages
+    ]
+
+
+def _targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def _slug(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def _source_of(command: str) -> str:
+    module, _, _ = COMMANDS[command].partition(":")
+    folder = (ROOT / module.replace(".", "/")).parent
+    return "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py")))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_generated_page_is_what_the_code_prints_now(name):
+    """`make docs` mends it."""
+    assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), "run: make docs"
+
+
+@pytest.mark.parametrize("block", _blocks("python"))
+def test_python_in_the_documents_compiles_and_imports_only_what_exists(block):
+    """Every ``from … import …`` of ours in a code block is carried out."""
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in {"otel_mqtrace", "bridge"}:
+            exec(compile(ast.Module([node], []), "document", "exec"), {})
+
+
+@pytest.mark.parametrize("block", _blocks("sh", "bash", "shell"))
+def test_commands_in_the_documents_exist(block):
+    """Make targets, ``mqtrace`` commands and their options, and the settings of the environment."""
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        for before, after in pairwise(words):
+            if before == "make":
+                assert after in _targets()
+            if before == "mqtrace" and not after.startswith("-"):
+                assert after in COMMANDS
+                options = [word.split("=")[0] for word in words if word.startswith("--") and word != "--"]
+                assert [option for option in options if option not in _source_of(after)] == []
+    settings = {ENVIRONMENT_PREFIX + name.upper() for name in Settings.__dataclass_fields__}
+    assert set(re.findall(r"\bMQTRACE_[A-Z_]+", block)) <= settings
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_links_in_the_documents_lead_somewhere(path):
+    """Files and headings of this repository."""
+    dead = []
+    for link in LINK.findall(FENCE.sub("", path.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
+        if not target.exists() or (anchor and anchor not in map(_slug, headings)):
+            dead.append(link)
+    assert dead == []
+
+
+def test_every_setting_is_in_the_documents():
+    """A setting nobody can find does not exist."""
+    told = (DOCS / "operations.md").read_text(encoding="utf-8")
+    untold = [name for name in Settings.__dataclass_fields__ if f"`{ENVIRONMENT_PREFIX}{name.upper()}`" not in told]
+    assert untold == []
+
+
+def test_every_command_is_in_the_quick_start():
+    """One line for each."""
+    told = (DOCS / "quickstart.md").read_text(encoding="utf-8")
+    assert [command for command in COMMANDS if f"mqtrace {command}" not in told] == []
+
+
+def test_every_make_target_explains_itself():
+    """``make help`` is made from the comments beside the targets."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    explained = set(re.findall(r"^([a-z-]+):.*## \S", text, re.MULTILINE))
+    assert _targets() - explained == {"java"}
+
+
+def test_the_change_log_speaks_of_the_version_in_the_project_file():
+    """Its newest entry is what is being built."""
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == PROJECT["version"]
