@@ -1,0 +1,109 @@
+"""The order system does what the order book says, with tracing or without."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import cimpl
+
+from bridge.demo.departments import Billing, CardDeclinedError, Department, Tally, charge, ship
+from bridge.demo.events import CONSUME, ORDERS, PAYMENTS, PUBLISH, RETRY_TOPICS, SHIPPING, events_of
+from bridge.demo.orders import OrderKind, order_book
+from bridge.demo.shop import OrderDesk
+from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace._errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BOOK = order_book(100, seed=7)
+QUIET = logging.getLogger("tests.shop")
+WAIT_S = 15.0
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka() as running:
+        for topic in (ORDERS, PAYMENTS, *RETRY_TOPICS):
+            running.create_topic(topic, 2)
+        yield running
+
+
+def everything_on(kafka: EmbeddedKafka, topic: str, count: int) -> list[dict[str, bytes]]:
+    conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": f"tests-{topic}", "auto.offset.reset": "earliest"}
+    consumer = cimpl.Consumer(conf, logger=QUIET)
+    consumer.subscribe([topic])
+    found = []
+    while len(found) < count:
+        message = consumer.poll(WAIT_S)
+        assert message is not None, f"{topic}: {len(found)} of {count}"
+        found.append(dict(message.headers()))
+    consumer.close()
+    return found
+
+
+def test_every_order_of_the_book_happens(kafka: EmbeddedKafka) -> None:
+    """Each publish and each consume of the book takes place; refused orders are counted; nothing else is sent."""
+    servers = kafka.bootstrap_servers
+    tally = Tally()
+    billing = Billing(servers, crashes=lambda _: False)
+    departments = [
+        Department(Billing.GROUP, Billing.TOPICS, billing.handle, bootstrap_servers=servers, tally=tally),
+        Department(SHIPPING, (ORDERS,), ship, bootstrap_servers=servers, tally=tally),
+    ]
+    desk = OrderDesk(servers)
+    for department in departments:
+        department.start()
+    desk.take(BOOK)
+    events = [event for order in BOOK for event in events_of(order)]
+    tally.wait_for(sum(event.kind == CONSUME for event in events))
+    for department in departments:
+        department.close()
+    billing.close()
+    assert desk.refused == sum(order.kind is OrderKind.OVERSIZE for order in BOOK) == 1
+    refused = {order.msg_id for order in BOOK if order.kind is OrderKind.OVERSIZE}
+    for topic in (ORDERS, *RETRY_TOPICS, PAYMENTS):
+        expected = Counter(
+            e.msg_id for e in events if (e.kind, e.where) == (PUBLISH, topic) and e.msg_id not in refused
+        )
+        found = everything_on(kafka, topic, len(expected))
+        assert Counter(headers["UNIQ_KEY"].decode() for headers in found) == expected
+        attempts = {headers.get("RECONSUME_TIME") for headers in found}
+        assert attempts == {str(RETRY_TOPICS.index(topic) + 1).encode() if topic in RETRY_TOPICS else None}
+
+
+def test_a_message_carries_tags_keys_and_delay(kafka: EmbeddedKafka) -> None:
+    """RocketMQ's property names are the headers; only delayed orders have a delay."""
+    desk = OrderDesk(kafka.bootstrap_servers)
+    plain = next(order for order in BOOK if order.kind is OrderKind.PLAIN)
+    delayed = next(order for order in BOOK if order.kind is OrderKind.DELAYED)
+    desk.take([plain, delayed])
+    by_id = {headers["UNIQ_KEY"].decode(): headers for headers in everything_on(kafka, ORDERS, 2)}
+    assert by_id[plain.msg_id]["KEYS"].decode() == plain.keys
+    assert by_id[plain.msg_id]["TAGS"].decode() == plain.tags
+    assert "DELAY" in by_id[delayed.msg_id]
+    assert "DELAY" not in by_id[plain.msg_id]
+
+
+def test_a_card_is_declined_as_often_as_the_order_says() -> None:
+    """Odd orders raise, even ones return; after that the card is charged."""
+    assert charge(b'{"order": 4, "declines": 0}', 0)
+    assert not charge(b'{"order": 4, "declines": 2}', 1)
+    assert charge(b'{"order": 4, "declines": 2}', 2)
+    with pytest.raises(CardDeclinedError):
+        charge(b'{"order": 5, "declines": 1}', 0)
+
+
+def test_waiting_ends_loudly() -> None:
+    """Consumers that stand still, and consumers that died, are told apart and never waited for in vain."""
+    tally = Tally()
+    tally.add()
+    tally.wait_for(1)
+    with pytest.raises(PeerError, match="stand still at 1 of 2"):
+        tally.wait_for(2, patience_s=0.01)
+    tally.fail(RuntimeError("no disk"))
+    with pytest.raises(PeerError, match="died: no disk"):
+        tally.wait_for(2)
