@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException, TopicPartition, cimpl
@@ -49,6 +50,9 @@ class _CMock:
         if not self._cluster:
             api.rd_kafka_destroy(self._handle)
             raise PeerError(f"the embedded broker did not start with {brokers} brokers: is loopback TCP allowed here?")
+        # A request of ours that arrives while the mock's thread is starting lies there for a second; a knock wakes it.
+        host, _, port = self.bootstrap().split(",")[0].rpartition(":")
+        socket.create_connection((host, int(port)), _TIMEOUT_S).close()
         self.call("group_initial_rebalance_delay_ms", rebalance_delay_ms)
 
     def bootstrap(self) -> str:
