@@ -59,9 +59,9 @@ class TraceMessage:
 class Packed:
     """What became of the contexts given to :func:`pack`.
 
-    ``refused`` maps the position of a context that is not, or not completely, in ``messages`` to the reason: ``too_large``
-    or ``encode_error``. ``replaced`` counts separator characters written as ``_``; ``keys_left_out`` counts keys that
-    found no room beside their own record.
+    ``refused`` maps the position of a context that is not, or not completely, in ``messages`` to the reason:
+    ``too_large`` or ``encode_error``. ``replaced`` counts separator characters written as ``_``; ``keys_left_out``
+    counts keys that found no room beside their own record.
     """
 
     messages: list[TraceMessage] = field(default_factory=list)
@@ -91,8 +91,8 @@ def pack(
     packed = Packed()
     filling: dict[tuple[str | None, str | None], _Filling] = {}
     for origin, trace_ctx in contexts:
-        group = (trace_ctx.beans[0].topic if trace_ctx.beans else None, trace_ctx.region_id)
         for part, encoded in _encoded(origin, trace_ctx, encode, dialect, max_message_bytes, packed):
+            group = (part.beans[0].topic if part.beans else None, part.region_id)
             keys = _bounded_keys(part, encoded.keys, max_keys_bytes, packed)
             current = filling.setdefault(group, _Filling())
             if current.would_exceed(encoded.body, keys, max_message_bytes, max_keys_bytes):
@@ -138,8 +138,7 @@ def _encoded(  # noqa: PLR0913, PLR0917 - one loop of `pack`, named
     origin: int, trace_ctx: TraceContext, encode: Encode, dialect: str, max_message_bytes: int, packed: Packed
 ) -> Iterator[tuple[TraceContext, EncodedContext]]:
     """Yield the pieces of one context that may travel: whole if it fits, else one per message."""
-    several = len(trace_ctx.beans) > 1
-    pieces = _split(trace_ctx) if several and trace_ctx.trace_type in _ONE_RECORD_PER_CONTEXT else [trace_ctx]
+    pieces = _pieces(trace_ctx)
     while pieces:
         piece = pieces.pop(0)
         try:
@@ -156,6 +155,16 @@ def _encoded(  # noqa: PLR0913, PLR0917 - one loop of `pack`, named
                 packed.refused[origin] = TOO_LARGE
         elif encoded.body:
             yield piece, encoded
+
+
+def _pieces(trace_ctx: TraceContext) -> list[TraceContext]:
+    """Return ``trace_ctx`` as contexts that the wire can say and that have one source topic each."""
+    if trace_ctx.trace_type in _ONE_RECORD_PER_CONTEXT:
+        return _split(trace_ctx) or [trace_ctx]
+    topics = dict.fromkeys(bean.topic for bean in trace_ctx.beans)
+    if len(topics) <= 1:
+        return [trace_ctx]
+    return [replace(trace_ctx, beans=tuple(b for b in trace_ctx.beans if b.topic == topic)) for topic in topics]
 
 
 def _split(trace_ctx: TraceContext) -> list[TraceContext]:

@@ -1,0 +1,110 @@
+"""This module knows what both native exporters share: from spans to trace messages, and what became of each span."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from bridge.codec.native.dialects import dialect_named
+from bridge.exporters.batching import pack
+from otel_mqtrace import semconv
+from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.spans.stats import ENCODE_ERROR, ExportOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from bridge.exporters.batching import Encode, Packed, TraceMessage
+    from otel_mqtrace.model import TraceContext
+
+__all__ = ["NativeCounts", "SpanPacker", "has_record"]
+
+
+def has_record(span: ReadableSpan) -> bool:
+    """Whether ``span``, as far as it has come, is a record: an ended one of any trace type, a started ``Sub``."""
+    trace_type = (span.attributes or {}).get(semconv.MQTRACE_TRACE_TYPE)
+    return trace_type is not None and (span.end_time is not None or trace_type == semconv.TRACE_TYPE_SUB)
+
+
+@dataclass(slots=True)
+class NativeCounts:
+    """Totals of one exporter since this process began. ``records`` and below count what was handed over."""
+
+    spans: int = 0
+    messages: int = 0
+    undelivered_messages: int = 0
+    body_bytes: int = 0
+    replaced: int = 0
+    keys_left_out: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def as_dict(self) -> dict[str, int | dict[str, int]]:
+        """Return the totals by name; ``refused`` by reason."""
+        numbers: dict[str, int | dict[str, int]] = {
+            name: getattr(self, name) for name in self.__slots__ if name != "refused"
+        }
+        return numbers | {"refused": dict(self.refused)}
+
+
+class SpanPacker:
+    """Turns batches of spans into trace messages and settles, span by span, what became of them."""
+
+    def __init__(self, *, encode: Encode, dialect: str, max_message_bytes: int, region_id: str | None) -> None:
+        self._encode = encode
+        self._dialect = dialect_named(dialect).name
+        self._max_message_bytes = max_message_bytes
+        self._region_id = region_id
+        self.counts = NativeCounts()
+
+    @property
+    def dialect(self) -> str:
+        """The dialect written."""
+        return self._dialect
+
+    def pack(self, spans: Sequence[ReadableSpan]) -> Packed:
+        """Return the trace messages of ``spans``; a span that says nothing native takes no part."""
+        unmapped: dict[int, str] = {}
+        packed = pack(
+            self._contexts(spans, unmapped),
+            encode=self._encode,
+            dialect=self._dialect,
+            max_message_bytes=self._max_message_bytes,
+        )
+        packed.refused |= unmapped
+        return packed
+
+    def settle(
+        self, spans: Sequence[ReadableSpan], packed: Packed, undelivered: Iterable[TraceMessage]
+    ) -> ExportOutcome:
+        """Count what happened and return every span's fate: failed if a message with its records was not delivered."""
+        lost = list(undelivered)
+        failed = {origin for message in lost for origin in message.origins}
+        dropped = Counter(reason for origin, reason in packed.refused.items() if origin not in failed)
+        self.counts.spans += len(spans)
+        self.counts.messages += len(packed.messages)
+        self.counts.undelivered_messages += len(lost)
+        self.counts.body_bytes += sum(len(message.value) for message in packed.messages)
+        self.counts.replaced += packed.replaced
+        self.counts.keys_left_out += packed.keys_left_out
+        self.counts.refused.update(packed.refused.values())
+        return ExportOutcome(
+            exported=len(spans) - len(failed) - dropped.total(), failed=len(failed), dropped=dict(dropped)
+        )
+
+    def after_fork(self) -> None:
+        """Count anew in a child."""
+        self.counts = NativeCounts()
+
+    def _contexts(self, spans: Sequence[ReadableSpan], unmapped: dict[int, str]) -> Iterator[tuple[int, TraceContext]]:
+        for origin, span in enumerate(spans):
+            try:
+                trace_ctx = trace_context_of(span)
+            except Exception:  # noqa: BLE001 - a span with impossible attributes must not take its batch along
+                unmapped[origin] = ENCODE_ERROR
+                continue
+            if trace_ctx is not None and trace_ctx.beans:
+                missing = trace_ctx.region_id is None and self._region_id is not None
+                yield origin, replace(trace_ctx, region_id=self._region_id) if missing else trace_ctx
