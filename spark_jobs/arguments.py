@@ -1,0 +1,46 @@
+"""This module knows how sources, durations and instants are written on the command line. No Spark here."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Final
+
+from otel_mqtrace._errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["parse_instant_ms", "spread"]
+
+_SOURCES: Final = frozenset({"--native", "--otlp"})
+
+
+def spread(arguments: Iterable[str], names: frozenset[str] = _SOURCES) -> list[str]:
+    """Repeat an option before each of its values: ``--native a b`` becomes ``--native a --native b``.
+
+    A shell expands ``--native landing/*.jsonl`` into many words; an option parser gives the option one of them.
+    """
+    spread_out: list[str] = []
+    current, fresh = None, False
+    for word in arguments:
+        if word.startswith("-") and word != "-":
+            current, fresh = (word if word in names else None), True
+            spread_out.append(word)
+            continue
+        if current is not None and not fresh:
+            spread_out.append(current)
+        spread_out.append(word)
+        fresh = False
+    return spread_out
+
+
+def parse_instant_ms(text: str, *, name: str) -> int:
+    """Read epoch milliseconds or ISO 8601 (UTC unless it names an offset); raise ``UsageError`` naming the option."""
+    if text.lstrip("-").isdecimal():
+        return int(text)
+    try:
+        instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError as error:
+        raise UsageError(f"{name} '{text}' is no time; write 2026-11-21T09:30:00Z or epoch milliseconds") from error
+    aware = instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)
+    return round(aware.timestamp() * 1000)

@@ -1,0 +1,145 @@
+"""This module knows the commands of ``spark_jobs`` on the command line: their options, their output, nothing else.
+
+Nothing heavy is imported before a command runs: ``mqtrace --help`` reads this module.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path  # noqa: TC003  (typer reads the annotations)
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from otel_mqtrace._errors import MissingExtraError
+from spark_jobs.arguments import parse_instant_ms, spread
+
+if TYPE_CHECKING:
+    from spark_jobs.report.result import Result
+
+__all__ = ["inspect", "reconcile"]
+
+
+def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
+    *,
+    native: Annotated[
+        list[str], typer.Option(help="Native trace: file, directory or glob; several may follow one --native.")
+    ],
+    otlp: Annotated[list[str], typer.Option(help="OTLP spans: file, directory or glob; several may follow.")],
+    out: Annotated[Path, typer.Option(help="Directory for the verdicts and the reports.")],
+    policy: Annotated[Path | None, typer.Option(help="TOML file with tolerances and gates.")] = None,
+    profile: Annotated[str, typer.Option(help="Who wrote the spans: mqtrace or java-agent.")] = "mqtrace",
+    native_writer: Annotated[
+        str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.")
+    ] = "mqtrace",
+    grace: Annotated[str | None, typer.Option(help="How late a record may arrive, as in 60s or 5m.")] = None,
+    begin: Annotated[str | None, typer.Option(help="Start of the window: ISO 8601 or epoch milliseconds.")] = None,
+    end: Annotated[str | None, typer.Option(help="End of the window.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Let warnings fail the run.")] = False,
+    master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
+    driver_memory: Annotated[str, typer.Option(help="Memory of Spark's driver.")] = "1g",
+    msg_type_map: Annotated[str, typer.Option(help="Ordinals of message types: a or b.")] = "a",
+    otlp_format: Annotated[str | None, typer.Option(help="Layout of the spans in place of detection.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
+) -> int:
+    """Compare the native trace with the spans, and report what was lost, doubled, late or different.
+
+    Exit codes: 0 pass, 1 a gate failed, 2 wrong usage or unreadable input, 3 the books do not balance,
+    4 inconclusive, 130 interrupted.
+
+    Example:
+        mqtrace reconcile --native landing/native --otlp spans.jsonl --out report
+        mqtrace reconcile --native a.jsonl b.jsonl --otlp 'otlp/*.jsonl' --out report --profile java-agent --grace 5m
+    """
+    batch, policies, render = _machinery()
+    options = batch.ReconcileOptions(
+        native=tuple(native),
+        otlp=tuple(otlp),
+        out=out,
+        policy=policy,
+        profile=profile,
+        native_writer=native_writer,
+        grace_ms=None if grace is None else policies.parse_duration_ms(grace, name="--grace"),
+        begin_ms=None if begin is None else parse_instant_ms(begin, name="--begin"),
+        end_ms=None if end is None else parse_instant_ms(end, name="--end"),
+        strict=strict,
+        master=master,
+        driver_memory=driver_memory,
+        msg_type_map=msg_type_map,
+        otlp_format=otlp_format,
+    )
+    errors = Console(stderr=True)
+    with errors.status("starting") as shown:  # rich draws it on a terminal only
+        result = batch.run(options, progress=shown.update)
+        shown.update("writing the reports")
+        written = render.write_reports(result, out)
+    if as_json:
+        sys.stdout.write(result.dumps())
+    else:
+        _print_summary(result, written)
+    return int(result.exit_code)
+
+
+reconcile.rewrite_arguments = spread  # type: ignore[attr-defined]  # what the command line offers a command to do first
+
+
+def _machinery() -> tuple[Any, Any, Any]:
+    try:
+        from spark_jobs.jobs import batch  # noqa: PLC0415  (Spark, of the optional extra)
+        from spark_jobs.reconcile import policy  # noqa: PLC0415
+        from spark_jobs.report import render  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith(("spark_jobs", "bridge", "otel_mqtrace")):
+            raise
+        raise MissingExtraError("mqtrace reconcile", "spark") from error
+    return batch, policy, render
+
+
+def _print_summary(result: Result, written: dict[str, Path]) -> None:
+    table = Table(title=f"{result.verdict}: native trace against OTLP spans", title_justify="left")
+    table.add_column("status")
+    table.add_column("keys", justify="right")
+    for status, count in sorted(result.status.items()):
+        table.add_row(status, f"{count:,}")
+    reasons = Table(title="reasons", title_justify="left")
+    reasons.add_column("reason")
+    reasons.add_column("keys", justify="right")
+    for reason, count in sorted(result.reason.items()):
+        reasons.add_row(reason, f"{count:,}")
+    gates = Table(title="gates", title_justify="left")
+    for name in ("gate", "value", "bound", "outcome"):
+        gates.add_column(name, justify="right" if name in {"value", "bound"} else "left")
+    for gate in result.gates:
+        value = "-" if gate.value is None else f"{gate.value:g}"
+        gates.add_row(gate.name, value, f"{gate.op} {gate.threshold:g}", gate.outcome)
+    console = Console()
+    for each in (table, *((reasons,) if result.reason else ()), gates):
+        console.print(each)
+    if not result.conservation.holds:
+        console.print(f"the books do not balance: native {result.conservation.native}")
+        console.print(f"                          otlp {result.conservation.otlp}")
+    for name, path in written.items():
+        if path.suffix == ".html":
+            typer.echo(f"{name}: {path}")
+
+
+def inspect(
+    sources: Annotated[list[str], typer.Argument(metavar="SRC…", help="Files, directories or globs.")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    spans: Annotated[bool, typer.Option("--spans", help="Stream the spans as JSON lines.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Stream the native records as JSON lines.")] = False,
+) -> int:
+    """Say what is in an input: side, layout, how many records or spans, bad ones with position and reason.
+
+    Exit codes: 0, 1 when something in it is bad, 2 wrong usage or unreadable input.
+
+    Example:
+        mqtrace inspect landing/native spans.jsonl
+        mqtrace inspect spans.jsonl --json
+    """
+    from spark_jobs import inspect as inspection  # noqa: PLC0415  (reads protobuf and zstd, of the optional extra)
+
+    return int(inspection.run(tuple(sources), as_json=as_json, spans=spans, records=records))

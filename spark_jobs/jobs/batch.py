@@ -1,0 +1,235 @@
+"""This module knows the batch run: read both sides, judge every key once, add up, say what the run is worth.
+
+With ``jobs.normalise`` the only place of a reconciliation that reads, writes or calls an action. Everything is written
+beside its final place first; an interrupted run leaves the last one's verdicts as they were.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._errors import UsageError
+from spark_jobs.jobs.normalise import NormaliseOptions, normalise_native, normalise_otlp
+from spark_jobs.reconcile import balance, durations, evidence, facts, gates, tally
+from spark_jobs.reconcile.policy import Policy, read_policy
+from spark_jobs.reconcile.verdicts import verdicts
+from spark_jobs.report.result import Field, Result, Span, SparkCost, TimeBucket
+from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.session import DEFAULT_DRIVER_MEMORY, DEFAULT_MASTER, build_session
+from spark_jobs.taxonomy import FieldVerdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_jobs.jobs.normalise import NormalisedSide
+
+__all__ = ["VERDICTS", "ReconcileOptions", "run"]
+
+VERDICTS: Final = "verdicts"
+"""The directory of the verdicts' parquet files under ``out``."""
+
+_NANOSECONDS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileOptions:
+    """What to reconcile, and how. ``native`` and ``otlp`` are sources as the command line takes them.
+
+    ``grace_ms`` of ``None`` leaves it to the policy. ``begin_ms`` and ``end_ms`` are epoch milliseconds, both included:
+    a key belongs to the window when its start does, by whichever side knows it.
+    """
+
+    native: tuple[str, ...]
+    otlp: tuple[str, ...]
+    out: Path
+    policy: Path | None = None
+    profile: str = "mqtrace"
+    native_writer: str = "mqtrace"
+    grace_ms: int | None = None
+    begin_ms: int | None = None
+    end_ms: int | None = None
+    strict: bool = False
+    master: str = DEFAULT_MASTER
+    driver_memory: str = DEFAULT_DRIVER_MEMORY
+    msg_type_map: str = "a"
+    otlp_format: str | None = None
+
+
+def _silent(_stage: str) -> None:
+    """Report no progress."""
+
+
+def run(
+    options: ReconcileOptions, *, spark: SparkSession | None = None, progress: Callable[[str], None] = _silent
+) -> Result:
+    """Reconcile and return the result; the verdicts are then in ``options.out / "verdicts"``.
+
+    Args:
+        options: what to reconcile, and how.
+        spark: a session to use; built from the options when absent.
+        progress: told the name of each stage as it begins.
+
+    Raises:
+        UsageError: an option, a policy or a source is wrong.
+        UnreadableInputError: a source exists but is not what it should be.
+        MissingExtraError, PeerError: there is no Spark or no Java to run it.
+    """
+    clock = SystemClock()
+    started = clock.monotonic_ns()
+    policy = _policy(options)
+    _make(options.out)
+    progress("starting Spark")
+    session = spark or build_session(master=options.master, driver_memory=options.driver_memory)
+    group = f"mqtrace-{started}"
+    session.sparkContext.setJobGroup(group, "mqtrace reconcile")
+    with tempfile.TemporaryDirectory(prefix=".work-", dir=options.out) as work:
+        result = _reconciled(session, options, policy, Path(work), progress)
+    cost = _cost(session, group, (clock.monotonic_ns() - started) / _NANOSECONDS)
+    return replace(result, spark=cost)
+
+
+def _policy(options: ReconcileOptions) -> Policy:
+    policy = read_policy(options.policy, profile=options.profile, native_writer=options.native_writer)
+    if None not in (options.begin_ms, options.end_ms) and options.begin_ms > options.end_ms:  # type: ignore[operator]
+        raise UsageError("--begin is later than --end; exchange them")
+    grace_ms = policy.grace_ms if options.grace_ms is None else options.grace_ms
+    return replace(policy, grace_ms=grace_ms, begin_ms=options.begin_ms, end_ms=options.end_ms, strict=options.strict)
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be made: {error.strerror}; name a directory that can") from error
+
+
+def _reconciled(
+    spark: SparkSession, options: ReconcileOptions, policy: Policy, work: Path, progress: Callable[[str], None]
+) -> Result:
+    progress("reading the native trace")
+    reading = NormaliseOptions(
+        native_writer=options.native_writer, msg_type_map=options.msg_type_map, otlp_format=options.otlp_format
+    )
+    native = normalise_native(spark, options.native, work, options=reading)
+    progress("reading the spans")
+    reading = replace(reading, trace_topics=native.trace_topics)
+    otlp = normalise_otlp(spark, options.otlp, work, options=reading)
+    malformed = native.malformed.unionByName(otlp.malformed)
+
+    progress("surveying both sides")
+    survey = facts.overview(native.events, otlp.events, malformed)
+    known = facts.read_facts(survey.collect(), policy)
+    progress("judging every key")
+    judged = _write_verdicts(
+        spark, verdicts(native.events, otlp.events, malformed, policy=policy, facts=known), options.out, work
+    )
+    progress("adding up")
+    return _told(judged, malformed, known, policy, (native, otlp))
+
+
+def _write_verdicts(spark: SparkSession, frame: DataFrame, out: Path, work: Path) -> DataFrame:
+    fresh, final = work / VERDICTS, out / VERDICTS
+    frame.write.parquet(str(fresh))
+    if final.exists():
+        shutil.rmtree(final)
+    fresh.rename(final)
+    return spark.read.schema(frame.schema).parquet(str(final))
+
+
+def _told(
+    judged: DataFrame,
+    malformed: DataFrame,
+    known: facts.Facts,
+    policy: Policy,
+    sides: tuple[NormalisedSide, NormalisedSide],
+) -> Result:
+    width_ms = tally.bucket_width_ms(known)
+    counts = tally.read_tally(tally.patterns(judged, width_ms).collect(), known)
+    timed = durations.durations(judged).collect()
+    native, otlp = (_side_read(side) for side in sides)
+    inputs, conservation = balance.balanced(native, otlp, counts, known)
+    gated = gates.judged(counts, known, policy)
+    verdict, code = gates.concluded(gated, holds=conservation.holds, conclusive=gates.is_conclusive(counts, known))
+    return Result(
+        verdict=verdict.value,
+        exit_code=int(code),
+        window=_window(policy, known),
+        horizon_ms=known.horizon_ms,
+        grace_ms=policy.grace_ms,
+        profile=policy.profile.name,
+        native_writer=policy.native_writer,
+        inputs=inputs,
+        status=dict(counts.status),
+        status_by_kind={kind: dict(found) for kind, found in counts.status_by_kind.items()},
+        reason=dict(counts.reason),
+        reason_detail=dict(counts.reason_detail),
+        fields=_fields(judged, counts),
+        gates=gated,
+        conservation=conservation,
+        loss=gates.losses(counts),
+        latency=durations.read_latency(timed),
+        groups=durations.read_groups(timed),
+        timeline=_timeline(counts, width_ms),
+        samples=evidence.read_samples(evidence.sampled(judged).collect()),
+        malformed=_malformed(malformed, known),
+        versions=_versions(judged.sparkSession),
+        duplicates=dict(counts.duplicates),
+        timing=dict(counts.timing),
+    )
+
+
+def _side_read(side: NormalisedSide) -> balance.SideRead:
+    return balance.SideRead(
+        sources=side.sources,
+        layouts=side.layouts,
+        records_read=side.records_read,
+        exploded=side.exploded,
+        truncated_tails=side.truncated_tails,
+        last_event_ms=side.last_event_ms,
+    )
+
+
+def _window(policy: Policy, known: facts.Facts) -> Span:
+    begin_ms = known.first_ms if policy.begin_ms is None else policy.begin_ms
+    return Span(begin_ms=begin_ms, end_ms=known.data_end_ms if policy.end_ms is None else policy.end_ms)
+
+
+def _fields(judged: DataFrame, counts: tally.Tally) -> tuple[Field, ...]:
+    some = any(counts.fields[name][FieldVerdict.DIFFERENT.value] for name in COMPARED_FIELDS)
+    pairs = evidence.read_differing(evidence.differing(judged).collect()) if some else {}
+    return tuple(
+        Field(name=name, verdicts=dict(counts.fields[name]), differing_pairs=pairs.get(name, ()))
+        for name in COMPARED_FIELDS
+    )
+
+
+def _malformed(frame: DataFrame, known: facts.Facts) -> tuple[Any, ...]:
+    some = any(known.malformed.values())
+    return evidence.read_malformed(evidence.malformed_sample(frame).collect()) if some else ()
+
+
+def _timeline(counts: tally.Tally, width_ms: int) -> tuple[TimeBucket, ...]:
+    return tuple(
+        TimeBucket(start_ms=start_ms, width_ms=width_ms, status=dict(found))
+        for start_ms, found in sorted(counts.buckets.items())
+    )
+
+
+def _versions(spark: SparkSession) -> dict[str, str]:
+    java = spark.sparkContext._jvm.java.lang.System.getProperty("java.version")  # type: ignore[union-attr]  # noqa: SLF001
+    return {"otel-mqtrace": version("otel-mqtrace"), "spark": spark.version, "java": str(java)}
+
+
+def _cost(spark: SparkSession, group: str, wall_seconds: float) -> SparkCost:
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [info for job in tracker.getJobIdsForGroup(group) if (info := tracker.getJobInfo(job))]
+    stages = {stage for info in jobs for stage in info.stageIds}
+    return SparkCost(jobs=len(jobs), stages=len(stages), wall_seconds=round(wall_seconds, 3))

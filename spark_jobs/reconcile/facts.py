@@ -1,0 +1,122 @@
+"""This module knows what must be known of the whole input before any key is judged: ends, scopes, gaps, silence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from spark_jobs.reconcile.keys import has_full_key
+from spark_jobs.taxonomy import Kind, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import DataFrame
+
+    from spark_jobs.reconcile.policy import Policy
+
+__all__ = ["Facts", "overview", "read_facts"]
+
+_MALFORMED: Final = "MALFORMED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Ends in epoch milliseconds, counts of rows per side (``native``, ``otlp``), and the plan's two switches.
+
+    ``silent`` names, per status and kind, the topics (publish) or groups (consume) of which the absent side shows
+    nothing at all. ``horizon_ms`` is ``None`` when a side is empty: then nothing can be settled.
+    """
+
+    first_ms: int | None = None
+    data_end_ms: int | None = None
+    horizon_ms: int | None = None
+    in_scope: Mapping[str, int] = field(default_factory=dict)
+    malformed: Mapping[str, int] = field(default_factory=dict)
+    scopes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    some_lack_keys: bool = True
+    some_lack_groups: bool = True
+    silent: Mapping[tuple[Status, Kind], tuple[str, ...]] = field(default_factory=dict)
+
+
+def overview(native: DataFrame, otlp: DataFrame, malformed: DataFrame) -> DataFrame:
+    """Return a few rows per side, kind, scope and name: counts, ends, and how many rows lack part of their key."""
+    columns = ("side", "kind", "scope", "name", "first_ms", "last_ms", "lacks_key", "lacks_group")
+    name = F.when(F.col("kind") == Kind.PUBLISH.value, F.col("topic")).when(
+        F.col("kind") == Kind.CONSUME.value, F.col("group_name")
+    )
+    events = native.unionByName(otlp).withColumns(
+        {
+            "name": name,
+            "first_ms": F.coalesce("start_ms", "end_ms"),
+            "last_ms": F.greatest("start_ms", "end_ms"),
+            "lacks_key": ~has_full_key(),
+            "lacks_group": F.col("group_name").isNull() & F.col("attempt_id").isNotNull(),
+        }
+    )
+    bad = malformed.select("side").withColumn("scope", F.lit(_MALFORMED))
+    rows = events.select(*columns).unionByName(bad, allowMissingColumns=True)
+    return rows.groupBy("side", "kind", "scope", "name").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.min("first_ms").alias("first_ms"),
+        F.max("last_ms").alias("last_ms"),
+        F.coalesce(F.max("lacks_key"), F.lit(False)).alias("lacks_key"),
+        F.coalesce(F.max("lacks_group"), F.lit(False)).alias("lacks_group"),
+    )
+
+
+def read_facts(rows: Iterable[Any], policy: Policy) -> Facts:
+    """Fold the collected rows of ``overview`` into the facts of the run."""
+    rows = list(rows)
+    inside = [row for row in rows if row["scope"] is None]
+    ends = {side: _last(inside, side) for side in ("native", "otlp")}
+    known = [end for end in ends.values() if end is not None]
+    starts = [row["first_ms"] for row in inside if row["first_ms"] is not None]
+    scopes: dict[str, Counter[str]] = {"native": Counter(), "otlp": Counter()}
+    for row in rows:
+        if row["scope"] not in {None, _MALFORMED}:
+            scopes[row["side"]][row["scope"]] += row["rows"]
+    return Facts(
+        first_ms=min(starts, default=None),
+        data_end_ms=max(known, default=None),
+        horizon_ms=min(known) - policy.grace_ms if len(known) == len(ends) else None,
+        in_scope=_rows_per_side(inside),
+        malformed=_rows_per_side(row for row in rows if row["scope"] == _MALFORMED),
+        scopes=scopes,
+        some_lack_keys=any(row["lacks_key"] for row in inside),
+        some_lack_groups=any(row["lacks_group"] for row in inside),
+        silent=_silent(inside, policy.writer_silent_minimum),
+    )
+
+
+def _last(rows: Iterable[Any], side: str) -> int | None:
+    return max((row["last_ms"] for row in rows if row["side"] == side and row["last_ms"] is not None), default=None)
+
+
+def _rows_per_side(rows: Iterable[Any]) -> dict[str, int]:
+    counts = {"native": 0, "otlp": 0}
+    for row in rows:
+        counts[row["side"]] += row["rows"]
+    return counts
+
+
+def _silent(rows: list[Any], minimum: int) -> dict[tuple[Status, Kind], tuple[str, ...]]:
+    """Name what one side shows at least ``minimum`` times and the other, which does name others, never."""
+    found = {}
+    for kind in (Kind.PUBLISH, Kind.CONSUME):
+        seen = {side: _named(rows, side, kind) for side in ("native", "otlp")}
+        for status, own, other in ((Status.NATIVE_ONLY, "native", "otlp"), (Status.OTLP_ONLY, "otlp", "native")):
+            names = (name for name, count in seen[own].items() if count >= minimum and name not in seen[other])
+            found[status, kind] = tuple(sorted(names)) if seen[other] else ()
+    return found
+
+
+def _named(rows: list[Any], side: str, kind: Kind) -> dict[str, int]:
+    return {
+        row["name"]: row["rows"]
+        for row in rows
+        if row["side"] == side and row["kind"] == kind.value and row["name"] is not None
+    }

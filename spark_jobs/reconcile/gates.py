@@ -1,0 +1,160 @@
+"""This module knows when a run passes: every gate's value, the bound on what went unseen, verdict and exit code."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from spark_jobs.report.result import Gate, Loss
+from spark_jobs.taxonomy import ExitCode, FieldVerdict, Outcome, Reason, Status, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from spark_jobs.reconcile.facts import Facts
+    from spark_jobs.reconcile.policy import Policy
+    from spark_jobs.reconcile.tally import Tally
+
+__all__ = ["concluded", "is_conclusive", "judged", "losses", "upper_bound_95_ppm"]
+
+_ATTRIBUTED: Final = frozenset(
+    reason.value
+    for reason in (
+        *(Reason.COUNTERPART_MALFORMED, Reason.NOT_SAMPLED, Reason.WRITER_SILENT, Reason.SHUTDOWN_WINDOW),
+        *(Reason.LATE_BEYOND_RETENTION, Reason.KEY_DEGRADED, Reason.DROP_ATTRIBUTED),
+    )
+)
+_ALONE_ON_THE_OTHER: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
+_ZERO_SEEN: Final = 3.0
+_Z_95_ONE_SIDED: Final = 1.6448536269514722
+_MILLION: Final = 1_000_000
+_PER_CENT: Final = 100.0
+
+
+def losses(tally: Tally) -> dict[str, Loss]:
+    """Return what each side lacks; ``checked`` are the keys it should have had, settled."""
+    found = {}
+    for side, status in _ALONE_ON_THE_OTHER.items():
+        unexplained = tally.one_sided[status.value, Reason.UNEXPLAINED.value]
+        attributed = sum(tally.one_sided[status.value, reason] for reason in _ATTRIBUTED)
+        checked = tally.keys["both"] + unexplained + attributed
+        found[side] = Loss(
+            unexplained=unexplained,
+            attributed=attributed,
+            checked=checked,
+            upper_bound_95_ppm=upper_bound_95_ppm(unexplained, checked),
+        )
+    return found
+
+
+def upper_bound_95_ppm(seen: int, checked: int) -> float | None:
+    """Return a bound the true rate is below with 95 % confidence: 3/n when none was seen, else Wilson's."""
+    if checked <= 0:
+        return None
+    if seen == 0:
+        return min(1.0, _ZERO_SEEN / checked) * _MILLION
+    rate, square = seen / checked, _Z_95_ONE_SIDED**2
+    middle = rate + square / (2 * checked)
+    spread = _Z_95_ONE_SIDED * math.sqrt(rate * (1 - rate) / checked + square / (4 * checked**2))
+    return min(1.0, (middle + spread) / (1 + square / checked)) * _MILLION
+
+
+def judged(tally: Tally, facts: Facts, policy: Policy) -> tuple[Gate, ...]:
+    """Return every gate of the policy with its value; a strict policy lets warnings fail."""
+    values = _values(tally, facts, policy)
+    gates = []
+    for name, rule in policy.gates.items():
+        severity = "fail" if policy.strict else rule.severity
+        gates.append(
+            Gate(
+                name=name,
+                op=rule.op,
+                threshold=rule.threshold,
+                value=values[name],
+                outcome=_outcome(values[name], rule.op, rule.threshold, severity).value,
+                severity=severity,
+                explanation=rule.explanation,
+            )
+        )
+    return tuple(gates)
+
+
+def _outcome(value: float | None, op: str, threshold: float, severity: str) -> Outcome:
+    if value is None:
+        return Outcome.INCONCLUSIVE
+    holds = value <= threshold if op == "<=" else value >= threshold
+    if holds:
+        return Outcome.PASS
+    return Outcome.FAIL if severity == "fail" else Outcome.WARN
+
+
+def _values(tally: Tally, facts: Facts, policy: Policy) -> dict[str, float | None]:
+    lost = losses(tally)
+    sums = tally.sums
+    excess = sum(sums[f"{side}_{kind}_duplicates"] for side in ("native", "otlp") for kind in ("exact", "other"))
+    late = sum(count for flag, count in tally.timing.items() if flag.startswith("late"))
+    timed = sum(count for flag, count in tally.timing.items() if flag != "no_time")
+    return {
+        "unexplained_loss_native": lost["native"].unexplained,
+        "unexplained_loss_otlp": lost["otlp"].unexplained,
+        "conflicting_duplicates": tally.duplicates["conflicting"],
+        "malformed": sum(facts.malformed.values()),
+        "critical_field_agreement": _agreement(tally, policy, policy.critical),
+        "duplicate_excess": _per_cent(excess, sums["native_records"] + sums["otlp_records"]),
+        "field_agreement": _agreement(tally, policy, tally.fields),
+        "late": _per_cent(late, timed),
+        "writer_silent": tally.reason[Reason.WRITER_SILENT.value],
+    }
+
+
+def _agreement(tally: Tally, policy: Policy, names: Iterable[str]) -> float | None:
+    """Return the per cent of comparisons that agree; what a side may or must leave out is no comparison."""
+    agreed = wrong = 0
+    for name in names:
+        tolerated = {FieldVerdict.NOT_COMPARABLE.value}
+        if name in policy.profile.may_carry:
+            tolerated.add(FieldVerdict.MISSING_OTLP.value)
+        for verdict, count in tally.fields.get(name, {}).items():
+            if verdict in tolerated:
+                continue
+            if verdict in _DISAGREE:
+                wrong += count
+            else:
+                agreed += count
+    return _per_cent(agreed, agreed + wrong)
+
+
+_DISAGREE: Final = frozenset(
+    {FieldVerdict.DIFFERENT.value, FieldVerdict.MISSING_NATIVE.value, FieldVerdict.MISSING_OTLP.value}
+)
+
+
+def _per_cent(part: int, whole: int) -> float | None:
+    return _PER_CENT * part / whole if whole else None
+
+
+def is_conclusive(tally: Tally, facts: Facts) -> bool:
+    """Say whether the run can vouch for anything: neither side empty, and something settled.
+
+    A horizon before every event leaves only what met on both sides as settled; one pending key then makes the whole
+    run inconclusive, since what is missing cannot be told from what is late.
+    """
+    if not all(facts.in_scope.get(side) for side in ("native", "otlp")):
+        return False
+    unsettled = tally.status[Status.PENDING.value]
+    if sum(tally.keys[side] for side in ("native", "otlp")) - tally.keys["both"] - unsettled <= 0:
+        return False
+    before_all = facts.horizon_ms is None or facts.first_ms is None or facts.horizon_ms < facts.first_ms
+    return not (before_all and unsettled)
+
+
+def concluded(gates: Sequence[Gate], *, holds: bool, conclusive: bool) -> tuple[Verdict, ExitCode]:
+    """Return verdict and exit code: a broken identity outranks everything, then doubt, then a failed gate."""
+    outcomes = {gate.outcome for gate in gates}
+    if not holds:
+        return Verdict.FAIL, ExitCode.IDENTITY_BROKEN
+    if not conclusive:
+        return Verdict.INCONCLUSIVE, ExitCode.INCONCLUSIVE
+    if Outcome.FAIL.value in outcomes:
+        return Verdict.FAIL, ExitCode.GATE_FAILED
+    return (Verdict.WARN if Outcome.WARN.value in outcomes else Verdict.PASS), ExitCode.PASS

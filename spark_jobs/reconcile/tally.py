@@ -1,0 +1,124 @@
+"""This module knows the counts of a run: one grouped frame over the verdicts, folded once into plain numbers.
+
+Grouping by the whole map of field verdicts keeps the pass narrow: real runs show dozens of patterns, not millions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from spark_jobs.reconcile.fold import COUNTS
+from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.taxonomy import Reason, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame
+
+    from spark_jobs.reconcile.facts import Facts
+
+__all__ = ["Tally", "bucket_width_ms", "patterns", "read_tally"]
+
+_BUCKET_MS: Final = 600_000
+_LEAST_BUCKETS: Final = 12
+_NICE_MS: Final = (1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, _BUCKET_MS)
+_PATTERN: Final = ("kind", "status", "reason", "reason_detail", "timing", "duplicates", "key_level")
+
+
+def bucket_width_ms(facts: Facts) -> int:
+    """Return ten minutes, or for a short run the largest round width that still gives a dozen buckets."""
+    if facts.first_ms is None or facts.data_end_ms is None:
+        return _BUCKET_MS
+    wanted = (facts.data_end_ms - facts.first_ms) / _LEAST_BUCKETS
+    return max((width for width in _NICE_MS if width <= wanted), default=_NICE_MS[0])
+
+
+def patterns(verdicts: DataFrame, width_ms: int) -> DataFrame:
+    """Return one row per distinct judgement and time bucket, with the sums the books are kept with."""
+    bucket = (F.floor(F.col("event_ms") / width_ms) * width_ms).cast("long").alias("bucket_ms")
+    judged = verdicts.select(
+        *_PATTERN,
+        *COUNTS,
+        bucket,
+        F.col("native").isNotNull().alias("on_native"),
+        F.col("otlp").isNotNull().alias("on_otlp"),
+        F.to_json("field_verdicts").alias("fields"),
+    )
+    return judged.groupBy(*_PATTERN, "bucket_ms", "on_native", "on_otlp", "fields").agg(
+        F.count(F.lit(1)).alias("keys"), *(F.sum(name).alias(name) for name in COUNTS)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts of canonical keys, and per side the sums of ``fold.COUNTS`` over the keys in scope."""
+
+    status: Counter[str] = field(default_factory=Counter)
+    status_by_kind: dict[str, Counter[str]] = field(default_factory=dict)
+    reason: Counter[str] = field(default_factory=Counter)
+    reason_detail: Counter[str] = field(default_factory=Counter)
+    one_sided: Counter[tuple[str, str]] = field(default_factory=Counter)  # (status, reason)
+    timing: Counter[str] = field(default_factory=Counter)
+    duplicates: Counter[str] = field(default_factory=Counter)
+    fields: dict[str, Counter[str]] = field(default_factory=dict)
+    buckets: dict[int, Counter[str]] = field(default_factory=dict)
+    keys: Counter[str] = field(default_factory=Counter)  # native, otlp, both
+    pending: Counter[str] = field(default_factory=Counter)  # native, otlp: pending keys that only that side has
+    sums: Counter[str] = field(default_factory=Counter)
+    outside: Counter[str] = field(default_factory=Counter)  # records of keys outside the window, per side
+
+
+def read_tally(rows: Iterable[Any], facts: Facts) -> Tally:
+    """Fold the collected rows of ``patterns``; malformed pieces and records out of scope are counted as they are."""
+    tally = Tally(fields={name: Counter() for name in COMPARED_FIELDS})
+    for row in rows:
+        _add(tally, row)
+    malformed = sum(facts.malformed.values())
+    if malformed:
+        tally.status[Status.MALFORMED.value] += malformed
+    for scopes in facts.scopes.values():
+        for scope, count in scopes.items():
+            tally.status[Status.OUT_OF_SCOPE.value] += count
+            tally.reason_detail[scope] += count
+            if scope == Reason.TRACE_TRAFFIC.value:
+                tally.reason[scope] += count
+    return tally
+
+
+def _add(tally: Tally, row: Any) -> None:
+    keys, status = row["keys"], row["status"]
+    tally.status[status] += keys
+    tally.status_by_kind.setdefault(row["kind"], Counter())[status] += keys
+    if row["reason_detail"] and row["reason"] != Reason.HALF_RECORD.value:
+        tally.reason_detail[row["reason_detail"]] += keys
+    if row["bucket_ms"] is not None:
+        tally.buckets.setdefault(row["bucket_ms"], Counter())[status] += keys
+    if status == Status.OUT_OF_SCOPE.value:
+        for side in ("native", "otlp"):
+            tally.outside[side] += row[f"{side}_records"]
+        return
+    _add_judgement(tally, row, keys)
+    for name in COUNTS:
+        tally.sums[name] += row[name]
+
+
+def _add_judgement(tally: Tally, row: Any, keys: int) -> None:
+    tally.timing[row["timing"]] += keys
+    if row["reason"]:
+        tally.reason[row["reason"]] += keys
+        tally.one_sided[row["status"], row["reason"]] += keys
+    if row["duplicates"]:
+        tally.duplicates[row["duplicates"]] += keys
+    for side in ("native", "otlp"):
+        if row[f"on_{side}"]:
+            tally.keys[side] += keys
+            tally.pending[side] += keys * (row["status"] == Status.PENDING.value)
+    tally.keys["both"] += keys * (row["on_native"] and row["on_otlp"])
+    for name, verdict in json.loads(row["fields"] or "{}").items():
+        tally.fields[name][verdict] += keys
