@@ -52,12 +52,21 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
     called = known.get(arguments[0]) if arguments else None
     app = _app([called] if called else sorted(known.values(), key=lambda point: point.name))
     try:
-        outcome = app(arguments or ["--help"], prog_name=_NAME, standalone_mode=False)
+        outcome = app(_rewritten(called, arguments) or ["--help"], prog_name=_NAME, standalone_mode=False)
     except typer.Abort as error:
         raise KeyboardInterrupt from error
     except _COMMAND_LINE_ERROR as error:
         raise UsageError(_explain(error)) from error
     return outcome if isinstance(outcome, int) else 0
+
+
+def _rewritten(called: EntryPoint | None, arguments: list[str]) -> list[str]:
+    """Let a command that has ``rewrite_arguments`` spell its words out first; an option parser knows one form only."""
+    try:
+        rewrite = getattr(called.load() if called else None, "rewrite_arguments", None)
+    except Exception:  # noqa: BLE001  registering the command says what is wrong with it
+        return arguments
+    return [*arguments[:1], *rewrite(arguments[1:])] if rewrite else arguments
 
 
 def _app(points: Iterable[EntryPoint]) -> typer.Typer:

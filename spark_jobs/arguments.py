@@ -24,7 +24,8 @@ def spread(arguments: Iterable[str], names: frozenset[str] = _SOURCES) -> list[s
     current, fresh = None, False
     for word in arguments:
         if word.startswith("-") and word != "-":
-            current, fresh = (word if word in names else None), True
+            name, assigned, _ = word.partition("=")
+            current, fresh = (name if name in names else None), not assigned
             spread_out.append(word)
             continue
         if current is not None and not fresh:
