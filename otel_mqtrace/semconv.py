@@ -49,6 +49,12 @@ MQTRACE_REGION_NAME: Final = "mqtrace.region_name"
 MQTRACE_TRANSACTION_ID: Final = "mqtrace.transaction_id"
 MQTRACE_TRANSACTION_STATE: Final = "mqtrace.transaction_state"
 MQTRACE_FROM_TRANSACTION_CHECK: Final = "mqtrace.from_transaction_check"
+MQTRACE_SEND_OUTCOME: Final = "mqtrace.send_outcome"
+"""Only on a send span that ended without the broker's answer: one of the ``SEND_*`` names below."""
+SEND_NOT_AWAITED: Final = "not_awaited"
+"""``delivery.report.only.error``, or a default callback we cannot see: nobody will tell us of a success."""
+SEND_ABANDONED: Final = "abandoned"
+"""The producer was closed or collected with the message still in flight."""
 
 # -- values of mqtrace.trace_type: the two Sub halves are the start and the end of one span ----------------------
 TRACE_TYPE_PUB: Final = "Pub"

@@ -1,0 +1,58 @@
+"""This module knows whether the patched classes trace at all, and the configuration a client was made with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+
+from otel_mqtrace.config import remember_application_kafka_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_mqtrace.hooks.tracing import Tracing
+
+__all__ = ["STATE", "configuration_of", "live", "state_of"]
+
+STATE: Final = "_mqtrace_state"
+"""The instance attribute that holds a client's tracing state."""
+
+
+_DEFAULT_CLIENT_ID: Final = "rdkafka"
+"""What librdkafka calls itself when the configuration does not say."""
+
+
+class _Live:
+    """The Tracing in force; ``None`` makes every patched class behave as if it had never been touched."""
+
+    tracing: Tracing | None = None
+
+
+live: Final = _Live()
+
+
+def configuration_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the merged configuration of a constructor call: a dict, ``conf=``, keywords on top of either.
+
+    Keywords may be spelt with underscores, as the client accepts them. Nothing of it may be kept: it holds passwords.
+    """
+    conf: dict[str, Any] = {"client.id": _DEFAULT_CLIENT_ID}
+    for given in (*args, kwargs.get("conf")):
+        if isinstance(given, dict):
+            conf.update(given)
+    named = {name: value for name, value in kwargs.items() if name != "conf"}
+    conf.update({name.replace("_", ".") if "." not in name else name: value for name, value in named.items()})
+    conf.update(named)
+    if is_instrumentation_enabled():
+        remember_application_kafka_config(conf)
+    return conf
+
+
+def state_of(client: Any, make: Callable[[dict[str, Any] | None], Any]) -> Any:
+    """Return the client's state; a client older than the patch gets one that knows nothing of its configuration."""
+    state = client.__dict__.get(STATE)
+    if state is None:
+        state = make(None)
+        client.__dict__[STATE] = state
+    return state

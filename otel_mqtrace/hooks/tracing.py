@@ -1,0 +1,135 @@
+"""This module knows what every hook is given: the tracer, the clock, the settings, and who the client is."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import trace
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+from opentelemetry.metrics import MeterProvider, get_meter
+from opentelemetry.sdk.trace import SpanLimits
+
+from otel_mqtrace import semconv
+from otel_mqtrace._clock import Clock, SystemClock
+from otel_mqtrace.config import Settings
+from otel_mqtrace.hooks.metrics import MessagingMetrics
+from otel_mqtrace.message_id import new_unique_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["ClientFacts", "Tracing", "host_and_port"]
+
+_SCOPE: Final = "otel_mqtrace"
+_LINKS_PER_SPAN: Final = 128
+_TEST_NET: Final = ("192.0.2.1", 9)
+"""An address nobody answers at (RFC 5737): connecting a UDP socket to it sends nothing and names our own address."""
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracing:
+    """The collaborators of all hooks, bound once. ``before_span`` is called before every span (late attachment)."""
+
+    tracer: trace.Tracer
+    settings: Settings = field(default_factory=Settings)
+    clock: Clock = field(default_factory=SystemClock)
+    metrics: MessagingMetrics | None = None
+    new_id: Callable[[], str] = new_unique_id
+    before_span: Callable[[], None] = _nothing
+    links_per_span: int = _LINKS_PER_SPAN
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        settings: Settings | None = None,
+        tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        **collaborators: Any,
+    ) -> Tracing:
+        """Return a Tracing on the given providers, the global ones by default, and the environment's settings."""
+        tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider, schema_url=semconv.SCHEMA_URL)
+        meter = get_meter(_SCOPE, meter_provider=meter_provider, schema_url=semconv.SCHEMA_URL)
+        limit = SpanLimits().max_links
+        return cls(
+            tracer=tracer,
+            settings=settings or Settings.from_env(),
+            metrics=MessagingMetrics(meter),
+            links_per_span=min(_LINKS_PER_SPAN, limit) if limit else _LINKS_PER_SPAN,
+            **collaborators,
+        )
+
+    def traces(self, topic: str) -> bool:
+        """Whether messages of ``topic`` are traced here and now: not excluded, and tracing not suppressed."""
+        return is_instrumentation_enabled() and not self.settings.excludes(topic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientFacts:
+    """What a client's configuration says about every message: system, group, client id, first server."""
+
+    system: str = "kafka"
+    client_id: str | None = None
+    group_name: str | None = None
+    server_address: str | None = None
+    server_port: int | None = None
+    client_host: str | None = None
+
+    @classmethod
+    def of_kafka(cls, conf: Mapping[str, Any], *, group_name: str | None) -> ClientFacts:
+        """Read librdkafka's configuration; nothing secret is kept."""
+        address, port = host_and_port(str(conf.get("bootstrap.servers") or conf.get("metadata.broker.list") or ""))
+        client_id = str(conf["client.id"]) if conf.get("client.id") else None
+        return cls(
+            client_id=client_id,
+            group_name=group_name or client_id,
+            server_address=address,
+            server_port=port,
+            client_host=local_address(),
+        )
+
+    @property
+    def server(self) -> str | None:
+        """``host:port`` of the first server, or ``None`` when it is unknown."""
+        if self.server_address is None:
+            return None
+        return self.server_address if self.server_port is None else f"{self.server_address}:{self.server_port}"
+
+    def attributes(self) -> dict[str, str | int]:
+        """Return the span attributes that never change for this client."""
+        said = {
+            semconv.MESSAGING_SYSTEM: self.system,
+            semconv.MESSAGING_CLIENT_ID: self.client_id,
+            semconv.SERVER_ADDRESS: self.server_address,
+            semconv.SERVER_PORT: self.server_port,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+
+def host_and_port(servers: str) -> tuple[str | None, int | None]:
+    """Return the first server of a bootstrap list: ``scheme://`` dropped, IPv6 brackets taken off, port as a number."""
+    first = servers.split(",", maxsplit=1)[0].strip().rpartition("://")[2]
+    if not first:
+        return None, None
+    host, separator, port = first.rpartition(":")
+    if not separator or (first.count(":") > 1 and not first.startswith("[")) or not port.isdigit():
+        return first.strip("[]"), None
+    return host.strip("[]"), int(port)
+
+
+@cache
+def local_address() -> str:
+    """Return this machine's own address as RocketMQ's clientHost has it; no name service is asked, nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_TEST_NET)
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

@@ -1,0 +1,98 @@
+"""This module knows the end of a transaction: one ``end_transaction T`` span for each message that was sent in it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import context, trace
+from opentelemetry.trace import Link
+
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.model import MessageType, TraceContext, TraceType, TransactionState
+from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, context_attributes, cost_ms
+
+if TYPE_CHECKING:
+    from otel_mqtrace.hooks.send import SendCall
+    from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+
+__all__ = ["MAX_MESSAGES", "TransactionHook"]
+
+MAX_MESSAGES: Final = 10_000
+"""How many messages of one open transaction are remembered; the ones above are counted in ``overflowed``."""
+
+_END: Final = OPERATIONS[TraceType.END_TRANSACTION]
+_log: Final = logging.getLogger(__name__)
+
+
+class TransactionHook:
+    """The open transaction of one producer. Only an end that succeeded is recorded; a failed one may be tried again."""
+
+    def __init__(self, tracing: Tracing, facts: ClientFacts, *, max_messages: int = MAX_MESSAGES) -> None:
+        self._tracing = tracing
+        self._facts = facts
+        self._max_messages = max_messages
+        self._sent: list[SendCall] = []
+        self.transaction_id: str | None = None
+        self.overflowed = 0
+
+    @guarded("TransactionHook.begin")
+    def begin(self) -> None:
+        """A transaction was opened: messages sent from now on belong to it."""
+        self._sent = []
+        self.transaction_id = self._tracing.new_id()
+
+    @guarded("TransactionHook.joined")
+    def joined(self, call: SendCall) -> None:
+        """Remember a message of the open transaction."""
+        if self.transaction_id is None:
+            return
+        if len(self._sent) >= self._max_messages:
+            if not self.overflowed:
+                _log.warning(
+                    "mqtrace: more than %d messages in a transaction: the rest shows no end", self._max_messages
+                )
+            self.overflowed += 1
+            return
+        self._sent.append(call)
+
+    @guarded("TransactionHook.ended")
+    def ended(self, state: TransactionState, *, start_ns: int) -> None:
+        """Record for each message that the transaction ended; ``start_ns`` is when commit or abort was called."""
+        sent, self._sent = self._sent, []
+        self.transaction_id = None
+        for call in sent:
+            self._record(call, state, start_ns)
+
+    def now_ns(self) -> int:
+        """Return the wall clock of this hook: when a commit or an abort was called."""
+        return self._tracing.clock.wall_ns()
+
+    def _record(self, call: SendCall, state: TransactionState, start_ns: int) -> None:
+        end_ns = max(self._tracing.clock.wall_ns(), start_ns)
+        bean = replace(
+            call.bean, msg_type=MessageType.TRANS_COMMIT, transaction_state=state, from_transaction_check=False
+        )
+        settings = self._tracing.settings
+        operation = TraceContext(
+            trace_type=TraceType.END_TRANSACTION,
+            region_id=settings.region_id,
+            region_name=settings.region_name,
+            group_name=settings.group_name or self._facts.group_name,
+            cost_ms=cost_ms(start_ns, end_ns),
+            success=True,
+        )
+        ambient = context.get_current()
+        if not trace.get_current_span(ambient).get_span_context().is_valid:
+            # Without an ambient span the end belongs to the trace of its send, and is sampled as that was.
+            ambient = trace.set_span_in_context(trace.NonRecordingSpan(call.span_context), ambient)
+        span = self._tracing.tracer.start_span(
+            _END.span_name(call.topic),
+            context=ambient,
+            kind=_END.kind,
+            attributes={**self._facts.attributes(), **context_attributes(operation), **bean_attributes(bean)},
+            links=[Link(call.span_context)],
+            start_time=start_ns,
+        )
+        span.end(end_ns)
