@@ -41,9 +41,10 @@ def reconcile(workspace: Workspace) -> Reconciled:
     command = [sys.executable, "-m", "spark_jobs", "reconcile"]
     sides = ["--native", str(workspace.landing), "--otlp", str(workspace.otlp), "--out", str(workspace.report)]
     done = subprocess.run([*command, *sides, *_OPTIONS], capture_output=True, text=True, check=False)
-    if done.returncode not in _WITH_RESULT:
+    written = workspace.report / "result.json"
+    if done.returncode not in _WITH_RESULT or not written.exists():
         told = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
         raise PeerError(f"the reconciliation ended with exit code {done.returncode}: {told}")
-    result = json.loads((workspace.report / "result.json").read_text(encoding="utf-8"))
+    result = json.loads(written.read_text(encoding="utf-8"))
     verdicts = dataset.dataset(str(workspace.report / "verdicts"), format="parquet")
     return Reconciled(result, verdicts.to_table(columns=list(COLUMNS)).to_pylist())

@@ -13,7 +13,7 @@ from bridge.demo.system import TRACE_TOPIC, create_topics, run_orders
 from bridge.demo.workspace import claim
 from bridge.embedded.cluster import EmbeddedKafka
 from bridge.forwarder.service import forward_once
-from bridge.forwarder.source import KafkaSource
+from bridge.forwarder.source import KafkaTraceSource
 from bridge.landing.writer import LandingWriter
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def demonstrate(out: Path, *, messages: int, seed: int, stages: Stages) -> tuple
 
 def _land(bootstrap_servers: str, workspace: Workspace) -> None:
     with (
-        KafkaSource(bootstrap_servers, TRACE_TOPIC, group=_FORWARDER_GROUP) as source,
+        KafkaTraceSource(bootstrap_servers, TRACE_TOPIC, group=_FORWARDER_GROUP) as source,
         LandingWriter(workspace.landing, format="parquet") as landing,
     ):
         forward_once(source, landing)

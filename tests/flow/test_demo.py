@@ -1,0 +1,78 @@
+"""The whole flow in one run: instrumented orders, two exporters, forwarder, Spark, and every seeded fault found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MESSAGES = 120
+
+
+def demo(*options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    script = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", script, "demo", *options],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    directory = tmp_path_factory.mktemp("demo")
+    return demo("--messages", str(MESSAGES), "--seed", "11", cwd=directory), directory / "mqtrace-demo"
+
+
+@pytest.mark.spark
+def test_every_seeded_fault_is_found_and_nothing_else(run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    """Exit code 0, the two sides of the table agree, and the report's path is printed."""
+    done, out = run
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every seeded fault was found, and nothing else" in done.stdout
+    assert str(out.relative_to(out.parent) / "report" / "report.html") in done.stdout
+    assert "✗" not in done.stdout
+    findings = json.loads((out / "findings.json").read_text(encoding="utf-8"))
+    assert findings["agree"]
+    assert len(findings["faults"]) == 27
+    assert findings["clean_events"]["matched"] == findings["clean_events"]["seeded"] > 2 * MESSAGES
+
+
+@pytest.mark.spark
+def test_the_report_lies_where_it_was_said(run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    """All files of a reconciliation, a landing in parquet, OTLP lines: everything a reader needs to check it again."""
+    _, out = run
+    names = {path.name for path in (out / "report").iterdir()}
+    assert {"result.json", "report.html", "summary.md", "junit.xml", "metrics.prom", "verdicts"} <= names
+    assert list((out / "landing").rglob("part-*.parquet"))
+    assert (out / "otlp" / "traces.jsonl").stat().st_size > 0
+    result = json.loads((out / "report" / "result.json").read_text(encoding="utf-8"))
+    assert (result["verdict"], result["conservation"]["holds"]) == ("FAIL", True)
+
+
+def test_a_foreign_directory_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    """Nothing is started, nothing is deleted, and the line says what to do."""
+    (tmp_path / "thesis.txt").write_text("mine")
+    done = demo("--out", str(tmp_path), "--messages", "100", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("mqtrace: error: ")
+    assert "--out" in done.stderr
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
+def test_too_few_messages_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    """The line names the smallest number that works."""
+    done = demo("--messages", "10", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines() == [done.stderr.strip()]
+    assert "--messages 100" in done.stderr
+    assert list(tmp_path.iterdir()) == []
