@@ -38,6 +38,10 @@ check: $(READY) ## lint, format, types, import contracts, documents against code
 test-peers: java ## the tests against real servers, started from registry packages (needs Maven)
 	@$(BIN)/python -m pytest -m peers -v tests/peers $(ARGS)
 
+.PHONY: bench
+bench: $(READY) ## how long our own steps take: a table, and build/bench.json
+	@$(BIN)/python -m tests.bench.measure
+
 .PHONY: docs
 docs: $(READY) ## write the generated pages: wire format, attributes
 	@$(BIN)/python -m tools.generated_docs
