@@ -87,7 +87,7 @@ def _lost(side: str, loss: Loss) -> tuple[str, str, str]:
     bound = "no bound: nothing was checked"
     if loss.upper_bound_95_ppm is not None:
         bound = f"of {count(loss.checked)}; below {ppm(loss.upper_bound_95_ppm)} at 95 % confidence"
-    return (f"Unexplained, missing in {SIDE_NAME.get(side, side)}", count(loss.unexplained), bound)
+    return (f"Unexplained loss, {SIDE_NAME.get(side, side)}", count(loss.unexplained), bound)
 
 
 def _scope(result: Result) -> str:

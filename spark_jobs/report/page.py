@@ -15,7 +15,7 @@ from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES
 from spark_jobs.report.headline import SIDE_NAME, headline, loss_sentence
 from spark_jobs.report.samples import by_turns, sample_views
 from spark_jobs.report.svg.bars import latency_range, latency_scale, stacked
-from spark_jobs.report.svg.shapes import swatch
+from spark_jobs.report.svg.shapes import sign, swatch
 from spark_jobs.report.svg.timeline import bars_of, timeline
 from spark_jobs.report.templating import environment, template_text
 from spark_jobs.taxonomy import FieldVerdict, Kind, Reason, Status
@@ -64,6 +64,7 @@ def _page(result: Result, samples: Sequence[tuple[SampleView, Markup]]) -> str:
         .render(
             result=result,
             head=headline(result),
+            sign=sign(result.verdict, palette.VERDICT_COLOUR.get(result.verdict, "#7a8794")),
             palette=palette,
             swatch=_swatch,
             style=Markup(style),  # noqa: S704 - our own file
@@ -130,9 +131,9 @@ def _ranges(result: Result) -> dict[str, dict[object, Markup]]:
     stages = {name: row for name, row in result.latency.items() if row.count}
     groups = {at: group.process for at, group in enumerate(result.groups) if group.process.count}
     drawn: dict[str, dict[object, Markup]] = {}
-    for name, rows in (("stages", stages), ("groups", groups)):
+    for name, rows, width in (("stages", stages, 220), ("groups", groups, 84)):
         scale = latency_scale(rows.values())
-        drawn[name] = {key: latency_range(row, scale) for key, row in rows.items()}
+        drawn[name] = {key: latency_range(row, scale, width=width) for key, row in rows.items()}
     return drawn
 
 

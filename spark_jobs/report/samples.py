@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from spark_jobs.report.svg.swimlane import Lane, Stay, swimlane
+from spark_jobs.report.svg.swimlane import MOST_LANES, Lane, Stay, swimlane
 from spark_jobs.report.wording import ABSENT, value_text, visible
 from spark_jobs.taxonomy import FieldVerdict
 
@@ -163,10 +163,18 @@ def _evidence(sample: Sample) -> Iterator[tuple[str, str]]:
 
 
 def _lanes(this: Sample, message: Sequence[Sample]) -> list[Lane]:
+    """Return the lanes of a message, earliest first; ``this`` is among them however many there are."""
+    others = [other for other in message if other is not this][: MOST_LANES - 1]
+    ordered = sorted((this, *others), key=_first_ms)
     return [
         Lane(_lane_name(sample.verdict), _stay(sample.native), _stay(sample.otlp), this=sample is this)
-        for sample in (this, *(other for other in message if other is not this))
+        for sample in ordered
     ]
+
+
+def _first_ms(sample: Sample) -> int:
+    starts = [side["start_ms"] for side in (sample.native, sample.otlp) if side and side.get("start_ms") is not None]
+    return min(starts, default=0)
 
 
 def _lane_name(verdict: dict[str, Any]) -> str:

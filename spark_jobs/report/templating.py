@@ -19,6 +19,7 @@ _FILTERS = {
     "count": wording.count,
     "duration": wording.duration,
     "number": wording.number,
+    "plural": wording.plural,
     "ppm": wording.ppm,
     "utc": wording.utc,
     "visible": wording.visible,

@@ -7,7 +7,7 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-__all__ = ["ABSENT", "count", "duration", "number", "percent", "ppm", "utc", "value_text", "visible"]
+__all__ = ["ABSENT", "count", "duration", "number", "percent", "plural", "ppm", "utc", "value_text", "visible"]
 
 ABSENT = "—"
 """What stands where a side said nothing."""
@@ -50,6 +50,11 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
+def plural(value: int, noun: str) -> str:
+    """Return ``1 event`` or ``2 events``."""
+    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+
+
 def number(value: float | None) -> str:
     """Return a measured value as short as it can be said without losing a digit a gate would look at."""
     if value is None or value != value:  # noqa: PLR0124 - the one test for NaN that takes an int as well
@@ -63,7 +68,7 @@ def duration(ms: float | None) -> str:
         return ABSENT
     for floor, unit_ms, unit in _UNITS:
         if abs(ms) >= floor:
-            return f"{ms / unit_ms:,.1f} {unit}"
+            return f"{ms / unit_ms:,.1f} {unit}".replace(".0 ", " ")
     return f"{ms:,.0f} ms" if ms == int(ms) or abs(ms) >= 100 else f"{ms:.1f} ms"  # noqa: PLR2004
 
 

@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["drawing", "element", "label", "line", "rect", "swatch", "titled"]
+__all__ = ["drawing", "element", "label", "line", "rect", "sign", "swatch", "titled"]
 
 _SANS = "system-ui, sans-serif"
 
@@ -63,6 +63,23 @@ def swatch(colour: str) -> Markup:
     """Return the small square that stands beside a word; decoration, hence hidden from screen readers."""
     square = rect(0, 0, 10, 10, colour, rx=2)
     return element("svg", [square], aria_hidden="true", width=10, height=10)
+
+
+_SIGNS = {
+    "PASS": "M12 24 l8 9 16 -19",
+    "WARN": "M24 11 v16 M24 34 v3",
+    "FAIL": "M15 15 l18 18 M33 15 l-18 18",
+    "INCONCLUSIVE": "M17 18 a7 7 0 1 1 9 7 q-2 1 -2 4 M24 35 v2",
+}
+
+
+def sign(verdict: str, colour: str) -> Markup:
+    """Return the large sign of a verdict: its shape says what its colour says."""
+    marks = [
+        element("circle", cx=24, cy=24, r=23, fill=colour),
+        element("path", d=_SIGNS.get(verdict, ""), fill="none", stroke="#fff", stroke_width=5, stroke_linecap="round"),
+    ]
+    return element("svg", marks, aria_hidden="true", viewBox="0 0 48 48", width=44, height=44)
 
 
 def _plain(value: object) -> str:

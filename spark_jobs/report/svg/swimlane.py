@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-__all__ = ["Lane", "Stay", "swimlane"]
+__all__ = ["MOST_LANES", "Lane", "Stay", "swimlane"]
 
 _WIDTH, _LEFT, _ROW, _TOP = 760, 210, 34, 18
-_MOST_LANES = 8
+MOST_LANES = 8
 _LONGEST_NAME = 30
 
 
@@ -42,7 +42,7 @@ class Lane:
 
 def swimlane(lanes: Iterable[Lane]) -> Markup:
     """Return up to eight lanes on one linear axis that starts at the earliest moment any side names."""
-    shown = list(lanes)[:_MOST_LANES]
+    shown = list(lanes)[:MOST_LANES]
     moments = [ms for lane in shown for stay in (lane.native, lane.otlp) if stay for ms in _known(stay)]
     first, last = min(moments, default=0), max(moments, default=0)
     height = _TOP + _ROW * len(shown) + 18

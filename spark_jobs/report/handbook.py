@@ -1,0 +1,60 @@
+"""This module knows the generated tables of ``docs/reconciliation.md``: the glossary and the metrics, as Markdown.
+
+``python -m spark_jobs.report.handbook docs/reconciliation.md`` writes them anew; a test compares.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES, Entry
+from spark_jobs.report.prometheus import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["BLOCKS", "filled_in"]
+
+_BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def _entries(entries: Iterable[Entry]) -> str:
+    rows = [
+        f"| `{entry.name}` | {entry.problem} | {entry.definition} | {entry.example} | {entry.cause} | {entry.action} |\n"
+        for entry in entries
+    ]
+    return (
+        "| word | a problem? | meaning | example | likely cause | what to do |\n|"
+    return head + " --- |" * 6 + "\n" + "".join(rows)
+    )
+
+
+def _metrics() -> str:
+    rows = [
+        f"| `{metric.name}` | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.says} |\n"
+        for metric in METRICS
+    ]
+    return "| name | labels | says |\n| --- | --- | --- |\n" + "".join(rows)
+
+
+BLOCKS: dict[str, str] = {
+    "statuses": _entries(STATUSES),
+    "reasons": _entries(REASONS),
+    "field-verdicts": _entries(FIELD_VERDICTS),
+    "metrics": _metrics(),
+}
+"""Name of a block → its Markdown."""
+
+
+def filled_in(text: str) -> str:
+    """Return ``text`` with every block between ``<!-- generated: NAME -->`` and ``<!-- end -->`` written anew."""
+    return _BLOCK.sub(lambda block: f"{block[1]}{BLOCKS[block[2]]}{block[3]}", text)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        page = Path(name)
+        page.write_text(filled_in(page.read_text(encoding="utf-8")), encoding="utf-8")
