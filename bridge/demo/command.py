@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
@@ -19,6 +20,7 @@ _NEEDED: Final = (
     ("pyarrow", "spark"),
     ("rich", "cli"),
 )
+_SETTINGS: Final = ("MQTRACE_", "OTEL_")
 
 
 def demo(
@@ -36,6 +38,7 @@ def demo(
 
     Example: mqtrace demo --messages 500 --seed 42
     """
+    _forget_settings()
     for module, extra in _NEEDED:
         if not _present(module):
             raise MissingExtraError("mqtrace demo", extra)
@@ -54,6 +57,12 @@ def demo(
     console.print(verdict)
     console.print(f"report: {workspace.report / 'report.html'}", markup=False, soft_wrap=True)
     return 0 if findings.agree else 1
+
+
+def _forget_settings() -> None:
+    """Make the demo the same in every shell: what is set for an application here is not meant for it."""
+    for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
+        del os.environ[name]
 
 
 def _present(module: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -15,11 +16,16 @@ if TYPE_CHECKING:
 MESSAGES = 120
 
 
+# What a shell may hold for some application: none of it is meant for the demo.
+ENVIRONMENT = {**os.environ, "MQTRACE_ENABLED": "false", "MQTRACE_TOPIC_EXCLUDE": "*", "OTEL_SDK_DISABLED": "true"}
+
+
 def demo(*options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     script = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
     return subprocess.run(
         [sys.executable, "-c", script, "demo", *options],
         cwd=cwd,
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=300,
