@@ -26,18 +26,17 @@ def _entries(entries: Iterable[Entry]) -> str:
         f"| `{entry.name}` | {entry.problem} | {entry.definition} | {entry.example} | {entry.cause} | {entry.action} |\n"
         for entry in entries
     ]
-    return (
-        "| word | a problem? | meaning | example | likely cause | what to do |\n|"
-    return head + " --- |" * 6 + "\n" + "".join(rows)
-    )
+    head = "| word | a problem? | meaning | example | likely cause | what to do |\n|" + " --- |" * 6 + "\n"
+    return head + "".join(rows)
 
 
 def _metrics() -> str:
-    rows = [
-        f"| `{metric.name}` | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.says} |\n"
-        for metric in METRICS
-    ]
+    rows = [f"| `{metric.name}` | {', '.join(map(_code, metric.labels))} | {metric.says} |\n" for metric in METRICS]
     return "| name | labels | says |\n| --- | --- | --- |\n" + "".join(rows)
+
+
+def _code(word: str) -> str:
+    return f"`{word}`"
 
 
 BLOCKS: dict[str, str] = {
