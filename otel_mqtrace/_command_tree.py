@@ -94,7 +94,7 @@ def _options(
 
 def _register(app: typer.Typer, point: EntryPoint) -> None:
     try:
-        function = point.load()
+        function = _understood(point.load())
     except Exception as error:  # noqa: BLE001  one broken command must not take the others along
         cause = _unavailable(point.name, error)
         app.command(
@@ -106,6 +106,14 @@ def _register(app: typer.Typer, point: EntryPoint) -> None:
         return
     text, examples = _help_of(function)
     app.command(point.name, help=escape(text), epilog=_epilog(examples))(function)
+
+
+def _understood(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` if typer can make a command of it; else raise here, where only this command is lost."""
+    alone = typer.Typer(add_completion=False)
+    alone.command()(function)
+    typer.main.get_command(alone)
+    return function
 
 
 def _refusing(cause: MqTraceError) -> Callable[[], None]:

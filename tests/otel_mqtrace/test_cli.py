@@ -1,0 +1,174 @@
+"""The command line: one line per error, the exit codes of the contract, and one command's trouble is its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, entry_points, version
+
+import pytest
+
+from otel_mqtrace import _command_tree, cli
+from otel_mqtrace._command_tree import COMMAND_GROUP, run
+from otel_mqtrace._errors import MissingExtraError, MqTraceError, UsageError
+
+
+def _points(*names):
+    return [EntryPoint(name, f"tests.support.commands:{name.replace('-', '_')}", COMMAND_GROUP) for name in names]
+
+
+def _mqtrace(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+def test_a_commands_number_is_the_exit_code():
+    """What the function returns is the exit code; nothing, or anything but a number, is 0; typer.Exit is heard."""
+    assert run(["answers"], _points("answers")) == 3
+    assert run(["says-nothing"], _points("says-nothing")) == 0
+    assert run(["leaves"], _points("leaves")) == 7
+
+
+def test_only_the_called_command_is_imported():
+    """A command that would break on import costs nobody else."""
+    points = [*_points("answers"), EntryPoint("broken", "tests.support.no_such_module:command", COMMAND_GROUP)]
+    assert run(["answers"], points) == 3
+
+
+def test_a_broken_command_says_so_when_it_is_called():
+    """Whatever its options, the call ends in the one line that says why the command is not there."""
+    broken = EntryPoint("broken", "tests.support.no_such_module:command", COMMAND_GROUP)
+    with pytest.raises(MqTraceError, match=r"^mqtrace broken cannot be loaded \(.*no_such_module.*\); reinstall"):
+        run(["broken", "--strange", "x", "--help"], [broken])
+
+
+def test_a_command_that_typer_cannot_make_is_a_broken_command(capsys):
+    """A wrong annotation is one command's defect, not everybody's."""
+    points = _points("answers", "cannot-be-parsed")
+    assert run(["--help"], points) == 0
+    assert "Answer with a number" in capsys.readouterr().out
+    with pytest.raises(MqTraceError, match="cannot-be-parsed cannot be loaded"):
+        run(["cannot-be-parsed"], points)
+
+
+def test_a_missing_dependency_names_the_extra():
+    """A module of an extra that is not there becomes the sentence that installs it."""
+    absent = ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql")
+    said = _command_tree._unavailable("reconcile", absent)
+    assert isinstance(said, MissingExtraError)
+    assert str(said) == "mqtrace reconcile needs the 'spark' extra: pip install 'otel-mqtrace[spark]'"
+
+
+def test_help_lists_the_broken_command_beside_the_others(capsys):
+    """The list of commands survives a broken one and says that it is not available."""
+    broken = EntryPoint("broken", "tests.support.no_such_module:command", COMMAND_GROUP)
+    assert run(["--help"], [*_points("answers"), broken]) == 0
+    shown = capsys.readouterr().out
+    assert "Not available" in shown
+    assert "Answer with a number" in shown
+
+
+def test_no_arguments_are_a_question_for_help(capsys):
+    """`mqtrace` alone shows what there is."""
+    assert run([], _points("answers")) == 0
+    assert "answers" in capsys.readouterr().out
+
+
+def test_help_shows_the_docstring_without_its_sections(capsys):
+    """The text before the sections is the help, the example stands below the options, brackets stay brackets."""
+    assert run(["answers", "--help"], _points("answers")) == 0
+    shown = capsys.readouterr().out
+    assert "mqtrace answers [7]" in shown
+    assert shown.index("--number") < shown.index("Example:")
+    assert "Args:" not in shown
+    assert "Returns" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nope"], "No such command 'nope'"),
+        (["answers", "--nope"], "No such option: --nope"),
+        (["answers", "--number", "x"], "Invalid value for '--number'"),
+        (["answers", "stray"], "unexpected extra argument"),
+    ],
+)
+def test_a_wrong_command_line_is_a_usage_error(arguments, said):
+    """It is told in one line that names the help to read."""
+    with pytest.raises(UsageError) as caught:
+        run(arguments, _points("answers"))
+    assert said in str(caught.value)
+    assert "--help'" in str(caught.value)
+
+
+def test_giving_up_is_an_interrupt():
+    """typer.Abort, its word for a user who stops at a question, is the same as Ctrl-C."""
+    with pytest.raises(KeyboardInterrupt):
+        run(["gives-up"], _points("gives-up"))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UsageError("no such thing;\n  try another"), 2, "mqtrace: error: no such thing; try another\n"),
+        (
+            PermissionError(13, "Permission denied", "landing"),
+            2,
+            "mqtrace: error: [Errno 13] Permission denied: 'landing'\n",
+        ),
+        (MqTraceError(), 2, "mqtrace: error: MqTraceError\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(), 1, ""),
+    ],
+)
+def test_an_error_is_one_line_and_a_code(error, code, line, capsys, monkeypatch):
+    """What was raised on purpose, by the system or by the user ends without a traceback."""
+
+    def fail(_arguments):
+        raise error
+
+    monkeypatch.setattr(cli, "_run", fail)
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # restored, because a closed pipe takes it away
+    assert cli.main([]) == code
+    assert capsys.readouterr().err == line
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch):
+    """An error that nobody meant is not dressed up as the user's."""
+
+    def fail(_arguments):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli, "_run", fail)
+    with pytest.raises(ZeroDivisionError):
+        cli.main([])
+
+
+def test_the_version_is_the_distributions():
+    """`mqtrace --version` in a process of its own."""
+    done = _mqtrace("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"mqtrace {version('otel-mqtrace')}\n", "")
+
+
+def test_without_typer_the_command_names_its_extra(tmp_path):
+    """The base installation has no typer: one sentence, exit code 2."""
+    (tmp_path / "typer.py").write_text("raise ImportError('not installed')\n")
+    done = _mqtrace("decode", env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 2
+    assert done.stderr == "mqtrace: error: the mqtrace command needs the 'cli' extra: pip install 'otel-mqtrace[cli]'\n"
+
+
+@pytest.mark.parametrize("point", entry_points(group=COMMAND_GROUP), ids=lambda point: point.name)
+def test_every_command_has_help_with_an_example(point, capsys):
+    """Each installed command can be imported and shows how it is used."""
+    assert run([point.name, "--help"], [point]) == 0
+    shown = capsys.readouterr().out
+    assert "Example:" in shown
+    assert f"mqtrace {point.name}" in shown.split("Example:")[1]

@@ -1,0 +1,124 @@
+"""Unique ids look like RocketMQ's, never repeat, and survive threads and forks."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_mqtrace._clock import MonotonicNs, WallNs
+from otel_mqtrace.message_id import UniqueId, UniqueIds, new_unique_id, read_unique_id
+
+DAY_MS = 86_400_000
+
+
+class _Clock:
+    def __init__(self, *moment: int) -> None:
+        self.at(*moment)
+
+    def at(self, *moment: int) -> None:
+        self.now_ms = int(datetime(*moment, tzinfo=timezone.utc).timestamp() * 1000)
+
+    def wall_ns(self) -> WallNs:
+        return WallNs(self.now_ms * 1_000_000)
+
+    def monotonic_ns(self) -> MonotonicNs:
+        return MonotonicNs(0)
+
+
+def _fixed(clock):
+    return UniqueIds(clock=clock, address="172.20.21.17", pid=0x16D14, origin=0x18B4AAC2)
+
+
+def test_an_id_is_laid_out_as_rocketmqs():
+    """Address, process id, origin, milliseconds of the month, counter: every part at its place, upper-case."""
+    ids = _fixed(_Clock(2026, 11, 1, 0, 0, 1))
+    assert ids.new() == "AC1415116D1418B4AAC2000003E80000"
+    assert ids.new() == "AC1415116D1418B4AAC2000003E80001"
+
+
+def test_an_id_of_a_real_client_is_read():
+    """What a RocketMQ client made is taken apart."""
+    assert read_unique_id("C00002027A9A4E0E2F2A697209A70001") == UniqueId(
+        "192.0.2.2", 0x7A9A, 0x4E0E2F2A, 0x697209A7, 1
+    )
+
+
+def test_an_ipv6_id_has_56_digits():
+    """A client with an IPv6 address writes 16 bytes of it."""
+    read = read_unique_id("20010DB8000000000000000000000001" + "6D1418B4AAC217FE1B4E0007")
+    assert read == UniqueId("2001:db8::1", 0x6D14, 0x18B4AAC2, 0x17FE1B4E, 7)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "AC1415116D1418B4AAC217FE1B4E000", "G" * 32, "0" * 33, " " + "0" * 31, "\u0660" * 32]
+)
+def test_what_is_no_id_reads_as_none(text):
+    """A wrong length or a character that is no hex digit is not an id, and not an error."""
+    assert read_unique_id(text) is None
+
+
+@given(st.text(max_size=60))
+def test_reading_never_raises(text):
+    """Any text is an id or is not."""
+    assert read_unique_id(text) is None or len(text) in {32, 56}
+
+
+def test_the_month_begins_anew():
+    """The time part restarts with each month, December included, and a clock that steps back is followed."""
+    clock = _Clock(2026, 12, 31, 23, 59, 59)
+    ids = _fixed(clock)
+    assert read_unique_id(ids.new()).ms_in_month == 31 * DAY_MS - 1000
+    clock.at(2027, 1, 1)
+    assert read_unique_id(ids.new()).ms_in_month == 0
+    clock.at(2026, 12, 1, 0, 0, 2)
+    assert read_unique_id(ids.new()).ms_in_month == 2000
+
+
+def test_the_counter_wraps_at_16_bits():
+    """65 536 ids later the counter is where it was."""
+    ids = _fixed(_Clock(2026, 11, 21))
+    first = [ids.new() for _ in range(1 << 16)]
+    assert len(set(first)) == 1 << 16
+    assert ids.new() == first[0]
+
+
+def test_threads_never_share_an_id():
+    """Eight threads at once make as many ids as they ask for."""
+    with ThreadPoolExecutor(8) as pool:
+        made = [one for part in pool.map(lambda _: [new_unique_id() for _ in range(4000)], range(8)) for one in part]
+    assert len(set(made)) == 32_000
+    assert all(len(one) == 32 and one == one.upper() for one in made)
+
+
+def test_two_sources_of_one_process_differ():
+    """The random origin keeps apart what shares an address and a process id, as containers do."""
+    clock = _Clock(2026, 11, 21)
+    assert (
+        UniqueIds(clock=clock, address="10.0.0.1", pid=1).new()
+        != UniqueIds(clock=clock, address="10.0.0.1", pid=1).new()
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_does_not_repeat_its_parent():
+    """Parent and child go on from the same counter but not with the same prefix."""
+    ids = UniqueIds(clock=_Clock(2026, 11, 21))
+    ids.new()
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write_end, ids.new().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        theirs = read_unique_id(pipe.read().decode())
+    ours = read_unique_id(ids.new())
+    assert theirs.counter == ours.counter == 1
+    assert (theirs.pid, ours.pid) == (child & 0xFFFF, os.getpid() & 0xFFFF)
+    assert theirs.origin != ours.origin

@@ -1,0 +1,82 @@
+"""This module knows the recorded native bodies: what real clients wrote, and what RocketMQ's own reader made of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from otel_mqtrace.model import (
+    AccessChannel,
+    ContextCode,
+    MessageType,
+    TraceBean,
+    TraceContext,
+    TraceType,
+    TransactionState,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "native"
+RECORDED = VECTORS / "recorded"
+RECORDED_FILES = sorted(path.stem for path in RECORDED.glob("*.jsonl"))
+MAP_B_WRITERS = frozenset({"5.0.0", "5.1.0"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedBody:
+    """One message of a trace topic; ``reference`` is the writer's own decode, ``newest`` that of client 5.5.0."""
+
+    line: int
+    version: str
+    scenario: str | None
+    body: bytes
+    reference: dict[str, Any]
+    newest: dict[str, Any]
+
+    @property
+    def msg_type_map(self) -> str:
+        """Return the map of message type ordinals that the writer used."""
+        return "b" if self.version in MAP_B_WRITERS else "a"
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def recorded(stem: str) -> Iterator[RecordedBody]:
+    """Yield the bodies of one recorded file."""
+    for line, item in enumerate(json_lines(RECORDED / f"{stem}.jsonl"), start=1):
+        yield RecordedBody(
+            line=line,
+            version=item["version"],
+            scenario=item["scenario"],
+            body=base64.b64decode(item["body_base64"]),
+            reference=item["reference_decode"],
+            newest=item.get("reference_decode_newest", item["reference_decode"]),
+        )
+
+
+def trace_context(item: dict[str, Any]) -> TraceContext:
+    """Build the context that a golden vector describes; enums stand by name in it."""
+    by_name: dict[str, Any] = {
+        "trace_type": TraceType,
+        "msg_type": MessageType,
+        "context_code": ContextCode.__getitem__,
+        "transaction_state": TransactionState,
+        "access_channel": AccessChannel,
+    }
+
+    def typed(fields: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: by_name[name](value) if name in by_name and value is not None else value
+            for name, value in fields.items()
+            if name != "beans"
+        }
+
+    return TraceContext(**typed(item), beans=tuple(TraceBean(**typed(bean)) for bean in item["beans"]))

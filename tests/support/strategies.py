@@ -1,0 +1,89 @@
+"""This module knows how to make up trace contexts and bodies; hypothesis derives them from the layout table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from bridge.codec.native.layout import (
+    BEAN_FIELDS,
+    DIALECTS,
+    FIELD_SEPARATOR,
+    FIELDS,
+    FORMS,
+    RECORD_TERMINATOR,
+    CloudSubAfter,
+    Dialect,
+    FieldKind,
+)
+from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceContext, TraceType, TransactionState
+
+SEPARATORS = FIELD_SEPARATOR + RECORD_TERMINATOR
+
+texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=SEPARATORS), max_size=12)
+"""What a field can carry unchanged: no separators, no lone surrogates."""
+
+_LIMITS = {FieldKind.LONG: 1 << 63, FieldKind.INT: 1 << 31}
+
+
+def values(name: str, dialect: Dialect) -> st.SearchStrategy[Any]:
+    """Values of one field, as the dialect can say them; absent ones only where the format has a text for "nothing"."""
+    kind = FIELDS[name]
+    return {
+        FieldKind.TEXT: lambda: st.none() | texts,
+        FieldKind.LONG: lambda: st.integers(-_LIMITS[FieldKind.LONG], _LIMITS[FieldKind.LONG] - 1),
+        FieldKind.INT: lambda: st.integers(-_LIMITS[FieldKind.INT], _LIMITS[FieldKind.INT] - 1),
+        FieldKind.BOOL: st.booleans,
+        FieldKind.MESSAGE_TYPE: lambda: st.sampled_from(dialect.message_types),
+        FieldKind.CONTEXT_CODE: lambda: st.sampled_from(ContextCode),
+        FieldKind.TRANSACTION_STATE: lambda: st.sampled_from(TransactionState),
+    }[kind]()
+
+
+@st.composite
+def sayable(draw: st.DrawFn) -> tuple[TraceContext, str, AccessChannel]:
+    """Draw a context, a dialect and a channel that can say it: every field of the form filled, one to three beans."""
+    channel = draw(st.sampled_from(AccessChannel))
+    trace_type = draw(st.sampled_from(TraceType))
+    able = [
+        dialect
+        for dialect in DIALECTS.values()
+        if dialect.form(trace_type) and dialect.cloud_quirk(trace_type, channel) is not CloudSubAfter.GLUED
+    ]
+    dialect = draw(st.sampled_from(able))
+    form = dialect.form(trace_type, channel)
+    assert form is not None
+    of_context = {name: draw(values(name, dialect)) for name in form.fields if name not in BEAN_FIELDS}
+    beans = draw(st.integers(1, 3))
+    trace_ctx = TraceContext(
+        trace_type=trace_type,
+        beans=tuple(
+            TraceBean(**{name: draw(values(name, dialect)) for name in form.fields if name in BEAN_FIELDS})
+            for _ in range(beans)
+        ),
+        **of_context,
+    )
+    return trace_ctx, dialect.name, channel
+
+
+_words = st.sampled_from(
+    [
+        *(trace_type.value for trace_type in TraceType),
+        *("", "null", "0", "1", "4", "9", "-5", "+7", "true", "FALSE", "1700000000000", "٣", "1_0", " 1", "UNKNOW"),
+        *("COMMIT_MESSAGE", "pub", "订单", "99999999999999999999"),
+    ]
+)
+pieces = st.lists(_words, min_size=1, max_size=1 + max(form.count for forms in FORMS.values() for form in forms)).map(
+    FIELD_SEPARATOR.join
+)
+"""Pieces that look like records: type names, numbers and nonsense between field separators."""
+
+bodies = st.one_of(
+    st.binary(max_size=200),
+    st.lists(pieces, max_size=6).map(lambda parts: RECORD_TERMINATOR.join(parts).encode()),
+    st.lists(st.sampled_from([b"\x01", b"\x02", b"SubAfter", b"Pub", b"\xff", b"7", b"null"]), max_size=60).map(
+        b"".join
+    ),
+)
+"""Anything that may be found in a trace message, from noise to near-records."""
