@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import threading
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -13,8 +14,6 @@ import typer
 from otel_mqtrace._errors import PeerError, UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bridge.forwarder.service import ForwardCounts
     from bridge.forwarder.source import KafkaTraceSource
 

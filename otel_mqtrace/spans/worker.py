@@ -34,9 +34,9 @@ class Worker:
             return True  # somebody else is starting it; waiting here could hold up the application
         try:
             if not self.running:
-                thread = threading.Thread(target=self._body, name=self._name, daemon=True)
-                thread.start()
-                self._thread = thread
+                # Known before it runs: its very first step may have to recognise itself.
+                self._thread = threading.Thread(target=self._body, name=self._name, daemon=True)
+                self._thread.start()
         except RuntimeError:
             return False
         finally:

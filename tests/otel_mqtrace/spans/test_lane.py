@@ -1,0 +1,224 @@
+"""One exporter's lane, without threads and without waiting: time is moved by hand."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace.spans.stats import ExportOutcome
+from otel_mqtrace.testing import ManualClock
+from tests.support.lanes import Scripted, account_balances, lane_of, span
+
+FOREVER = MonotonicNs(10**18)
+
+
+def _offer(lane, *names):
+    for name in names:
+        lane.offer(span(name))
+
+
+def test_a_batch_leaves_when_it_is_full():
+    """Nothing waits for time once there is enough."""
+    exporter, clock = Scripted(), ManualClock()
+    lane = lane_of(exporter, clock=clock, max_export_batch_size=2)
+    _offer(lane, "a")
+    assert not lane.ready(clock.monotonic_ns())
+    _offer(lane, "b", "c")
+    assert lane.run_once(clock.monotonic_ns()) == 2
+    assert lane.run_once(clock.monotonic_ns()) == 0
+    assert exporter.batches == [["a", "b"]]
+
+
+def test_a_batch_leaves_when_its_oldest_span_has_lingered():
+    """500 ms after the first, not after the last, and not a nanosecond early."""
+    exporter, clock = Scripted(), ManualClock()
+    lane = lane_of(exporter, clock=clock)
+    _offer(lane, "a")
+    clock.advance(ms=400)
+    _offer(lane, "b")
+    clock.advance(ms=100, ns=-1)
+    assert lane.run_once(clock.monotonic_ns()) == 0
+    clock.advance(ns=1)
+    assert lane.run_once(clock.monotonic_ns()) == 2
+
+
+def test_what_a_batch_left_behind_keeps_its_own_arrival_time():
+    """The rest of a burst lingers from its own arrival, not from the last export."""
+    exporter, clock = Scripted(), ManualClock()
+    lane = lane_of(exporter, clock=clock, max_export_batch_size=2)
+    _offer(lane, "a", "b", "c")
+    clock.advance(ms=499)
+    lane.run_once(clock.monotonic_ns())
+    clock.advance(ms=1)
+    assert lane.run_once(clock.monotonic_ns()) == 1
+
+
+def test_a_closing_lane_lets_everything_go():
+    """Closing is the third reason."""
+    lane = lane_of(Scripted())
+    _offer(lane, "a")
+    lane.close()
+    assert lane.ready(MonotonicNs(0))
+
+
+@pytest.mark.parametrize(
+    "answer", [SpanExportResult.FAILURE, ValueError("broken"), None], ids=["failure", "exception", "nothing"]
+)
+def test_a_batch_that_was_not_exported_is_failed(answer):
+    """FAILURE, an exception and no answer at all end the same way: counted, and the next batch goes out."""
+    exporter = Scripted(answer)
+    lane = lane_of(exporter, max_export_batch_size=1)
+    _offer(lane, "a", "b")
+    lane.run_once(MonotonicNs(0))
+    lane.run_once(MonotonicNs(0))
+    stats = lane.stats()
+    assert (stats["failed"], stats["exported"], stats["pending"]) == (1, 1, 0)
+
+
+def test_system_exit_from_an_exporter_is_counted_before_it_goes_on():
+    """In the caller's own thread it is the caller's to handle; the account is right anyway."""
+    lane = lane_of(Scripted(SystemExit(3)), max_export_batch_size=1)
+    _offer(lane, "a")
+    with pytest.raises(SystemExit):
+        lane.run_once(MonotonicNs(0))
+    assert lane.stats()["failed"] == 1
+    assert account_balances(lane.stats())
+
+
+class _Precise(Scripted):
+    """Knows what became of every span."""
+
+    outcome = ExportOutcome(exported=1, failed=1, dropped={"too_large": 1})
+
+    def take_outcome(self):
+        return self.outcome
+
+
+def test_an_exporter_that_knows_better_is_believed():
+    """Part exported, part failed, part dropped under the exporter's own reason."""
+    lane = lane_of(_Precise(SpanExportResult.FAILURE), max_export_batch_size=3)
+    _offer(lane, "a", "b", "c")
+    lane.run_once(MonotonicNs(0))
+    stats = lane.stats()
+    assert (stats["exported"], stats["failed"], stats["dropped"]["too_large"]) == (1, 1, 1)
+
+
+def test_an_outcome_that_does_not_add_up_is_not_believed():
+    """Otherwise one wrong exporter would break the account."""
+    lane = lane_of(_Precise(), max_export_batch_size=2)
+    _offer(lane, "a", "b")
+    lane.run_once(MonotonicNs(0))
+    assert lane.stats()["exported"] == 2
+    assert account_balances(lane.stats())
+
+
+class _Timed(Scripted):
+    def export(self, spans, timeout_millis=None):
+        self.timeout_millis = timeout_millis
+        return super().export(spans)
+
+
+def test_the_export_timeout_is_given_to_an_exporter_that_takes_it():
+    """A timeout that is accepted is handed on, not swallowed."""
+    exporter = _Timed()
+    lane = lane_of(exporter, max_export_batch_size=1, export_timeout_ms=1234)
+    _offer(lane, "a")
+    lane.run_once(MonotonicNs(0))
+    assert exporter.timeout_millis == 1234
+
+
+class _Nosy(Scripted):
+    def export(self, spans):
+        self.enabled = is_instrumentation_enabled()
+        return super().export(spans)
+
+
+def test_instrumentation_is_off_while_exporting_and_on_afterwards():
+    """An exporter's own requests are never traced."""
+    exporter = _Nosy(ValueError("broken"))
+    lane = lane_of(exporter, max_export_batch_size=1)
+    _offer(lane, "a")
+    lane.run_once(MonotonicNs(0))
+    assert exporter.enabled is False
+    assert is_instrumentation_enabled()
+
+
+class _Picky(Scripted):
+    def wants(self, each):
+        if each.name == "bad":
+            raise ValueError(each.name)
+        return each.name != "not mine"
+
+
+def test_a_lane_asks_its_exporter_what_it_wants():
+    """A refused span was never offered; one the exporter cannot even look at is counted."""
+    lane = lane_of(_Picky())
+    assert lane.wants(span("mine"))
+    assert not lane.wants(span("not mine"))
+    assert lane.stats()["offered"] == 0
+    assert not lane.wants(span("bad"))
+    assert lane.stats()["dropped"]["wants_error"] == 1
+    assert account_balances(lane.stats())
+
+
+def test_flushing_exports_what_waits_and_then_asks_the_exporter():
+    """In that order, with the time that is left."""
+    exporter = Scripted()
+    lane = lane_of(exporter, max_export_batch_size=2)
+    _offer(lane, "a", "b", "c")
+    assert lane.await_flush(lane.request_flush(), FOREVER)
+    assert exporter.names == ["a", "b", "c"]
+    assert len(exporter.flushes) == 1
+
+
+def test_flushing_tells_when_an_export_failed():
+    """A flush that lost something is no success, and does not bother the exporter further."""
+    exporter = Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
+    lane = lane_of(exporter, max_export_batch_size=1)
+    _offer(lane, "a", "b")
+    assert not lane.await_flush(lane.request_flush(), FOREVER)
+    assert exporter.flushes == []
+
+
+def test_a_flush_with_no_time_left_says_so():
+    """The deadline is looked at before an export is begun."""
+    exporter = Scripted()
+    lane = lane_of(exporter)
+    _offer(lane, "a")
+    assert not lane.await_flush(lane.request_flush(), MonotonicNs(0))
+    assert exporter.batches == []
+    assert lane.stats()["pending"] == 1
+
+
+def test_finishing_counts_what_was_left():
+    """No time at all is allowed: the rest is dropped by name and the exporter is still shut down."""
+    exporter = Scripted()
+    lane = lane_of(exporter)
+    _offer(lane, "a", "b")
+    lane.close()
+    lane.finish(MonotonicNs(0))
+    assert lane.stats()["dropped"]["shutdown_timeout"] == 2
+    assert account_balances(lane.stats())
+    assert exporter.batches == []
+
+
+def test_losses_are_told_in_sums_and_not_per_span(caplog):
+    """One line for a thousand refusals, then silence for half a minute, then the next sum."""
+    clock = ManualClock()
+    lane = lane_of(Scripted(), clock=clock, max_queue_size=1, max_export_batch_size=1)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            _offer(lane, *["a"] * 1000)
+            lane.run_once(clock.monotonic_ns())
+        assert [record.getMessage() for record in caplog.records] == [
+            "mqtrace: test: 999 spans lost since the last line; totals of 1000: queue_full 999"
+        ]
+        clock.advance(ms=30_000)
+        _offer(lane, "a")
+        lane.run_once(clock.monotonic_ns())
+    assert "1998 spans lost" in caplog.records[-1].getMessage()
+    assert len(caplog.records) == 2

@@ -1,0 +1,425 @@
+"""The processor as an application meets it: in a TracerProvider, with threads, shutdown and forks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+from otel_mqtrace.testing import ManualClock
+from tests.support.lanes import GENEROUS_S, Scripted, Stuck, account_balances, span
+
+GENEROUS_MS = GENEROUS_S * 1000
+
+
+@pytest.fixture
+def provider():
+    """A provider that is shut down afterwards, so that no thread stays."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    yield provider
+    provider.shutdown()
+
+
+def _attached(provider, *exporters, **options):
+    processor = MqTraceSpanProcessor(*exporters, **options)
+    provider.add_span_processor(processor)
+    return processor, provider.get_tracer("tests")
+
+
+def test_spans_arrive_in_order_and_in_batches(provider):
+    """The main way through: SDK, lane, worker, exporter."""
+    exporter = Scripted()
+    processor, tracer = _attached(provider, exporter)
+    for number in range(250):
+        tracer.start_span(str(number)).end()
+    assert processor.force_flush(GENEROUS_MS)
+    assert exporter.names == [str(number) for number in range(250)]
+    assert max(map(len, exporter.batches)) <= 100
+    assert processor.stats() == {
+        "Scripted": {
+            "offered": 250,
+            "exported": 250,
+            "dropped": {"queue_full": 0, "already_shutdown": 0, "shutdown_timeout": 0, "too_large": 0},
+            "failed": 0,
+            "pending": 0,
+        }
+    }
+
+
+def test_a_span_leaves_by_itself_after_the_delay(provider):
+    """Nobody flushes: the worker does it."""
+    arrived = threading.Event()
+
+    class Waiting(Scripted):
+        def export(self, spans):
+            arrived.set()
+            return super().export(spans)
+
+    _, tracer = _attached(provider, Waiting(), schedule_delay_millis=1)
+    tracer.start_span("a").end()
+    assert arrived.wait(GENEROUS_S)
+
+
+def test_the_defaults_are_those_of_the_contract():
+    """2048, 100, 500 ms, 30 s, 30 s, refuse the newest."""
+    settings = MqTraceSpanProcessor(Scripted()).settings
+    assert (settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms) == (2048, 100, 500)
+    assert (settings.export_timeout_ms, settings.shutdown_timeout_ms, settings.drop_policy) == (
+        30_000,
+        30_000,
+        "newest",
+    )
+
+
+@pytest.mark.parametrize(("preset", "expected"), [("rocketmq4", (1024, 100, 500)), ("rocketmq5", (2048, 10, 5000))])
+def test_a_preset_is_a_rocketmq_generation(preset, expected):
+    """The numbers of AsyncTraceDispatcher before and since 5.3.1."""
+    settings = MqTraceSpanProcessor.preset(preset, Scripted()).settings
+    assert (settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms) == expected
+
+
+def test_the_batch_of_rocketmq5_is_capped_at_twenty():
+    """As traceMsgBatchNum is."""
+    settings = MqTraceSpanProcessor.preset("rocketmq5", Scripted(), max_export_batch_size=50).settings
+    assert settings.max_export_batch_size == 20
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones():
+    """A mistake in code is told at once."""
+    with pytest.raises(ValueError, match="rocketmq4, rocketmq5"):
+        MqTraceSpanProcessor.preset("rocketmq6", Scripted())
+
+
+def test_the_environment_speaks_when_code_does_not(monkeypatch):
+    """MQTRACE_* before OTEL_BSP_*, a keyword before both."""
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "300")
+    monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "7000")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "soon")
+    monkeypatch.setenv("MQTRACE_QUEUE_SIZE", "400")
+    monkeypatch.setenv("MQTRACE_LINGER_MS", "50")
+    settings = MqTraceSpanProcessor(Scripted(), schedule_delay_millis=70).settings
+    assert (settings.max_queue_size, settings.export_timeout_ms, settings.schedule_delay_ms) == (400, 7000, 70)
+
+
+def test_an_environment_that_contradicts_itself_does_not_break_start_up(monkeypatch):
+    """The stock processor raises here; ours shrinks the batch."""
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "10")
+    assert MqTraceSpanProcessor(Scripted()).settings.max_export_batch_size == 10
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_queue_size": 0},
+        {"max_queue_size": 10, "max_export_batch_size": 11},
+        {"schedule_delay_millis": -1},
+        {"drop_policy": "random"},
+    ],
+)
+def test_a_wrong_value_in_code_is_refused(wrong):
+    """Told to the programmer, not to the log."""
+    with pytest.raises(ValueError, match=r".+"):
+        MqTraceSpanProcessor(Scripted(), **wrong)
+
+
+def test_unsampled_spans_are_nobodys():
+    """Neither offered nor counted."""
+    provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
+    processor, tracer = _attached(provider, Scripted(), background=False)
+    tracer.start_span("a").end()
+    processor.on_end(span("b", sampled=False))
+    processor.on_end(ReadableSpan("no context"))
+    assert processor.stats()["Scripted"]["offered"] == 0
+
+
+def test_a_stuck_exporter_does_not_delay_its_neighbour(provider):
+    """One lane per exporter: the other one has its spans while the first still hangs."""
+    stuck, free = Stuck(), Scripted()
+    processor, tracer = _attached(provider, stuck, free, max_export_batch_size=1)
+    tracer.start_span("a").end()
+    assert stuck.entered.wait(GENEROUS_S)
+    assert not processor.force_flush(1)
+    free_lane = processor.lanes[1]
+    free_lane.await_flush(free_lane.request_flush(), processor._deadline(GENEROUS_MS))
+    assert free.names == ["a"]
+    assert processor.stats()["Stuck"]["pending"] == 1
+    stuck.let_go.set()
+    assert processor.force_flush(GENEROUS_MS)
+
+
+def test_the_application_never_waits_for_a_full_queue(provider):
+    """With the exporter hanging, what does not fit is refused and counted, in exact numbers."""
+    stuck = Stuck()
+    processor, tracer = _attached(provider, stuck, max_queue_size=10, max_export_batch_size=1)
+    tracer.start_span("first").end()
+    assert stuck.entered.wait(GENEROUS_S)
+    for number in range(30):
+        tracer.start_span(str(number)).end()
+    stats = processor.stats()["Stuck"]
+    assert (stats["offered"], stats["pending"], stats["dropped"]["queue_full"]) == (31, 11, 20)
+    stuck.let_go.set()
+    assert processor.force_flush(GENEROUS_MS)
+    assert stuck.names == ["first", *map(str, range(10))]
+
+
+def test_the_account_balances_at_every_instant_under_eight_threads(provider):
+    """Read while spans end, batches fail and the queue overflows."""
+    answers = [SpanExportResult.SUCCESS, SpanExportResult.FAILURE, ValueError("x"), SystemExit(1)] * 50
+    exporter = Scripted(*answers)
+    processor, tracer = _attached(
+        provider, exporter, max_queue_size=50, max_export_batch_size=20, schedule_delay_millis=1
+    )
+    start, seen = threading.Barrier(9), []
+
+    def work():
+        start.wait(GENEROUS_S)
+        for _ in range(400):
+            tracer.start_span("a").end()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    start.wait(GENEROUS_S)
+    while any(thread.is_alive() for thread in threads):
+        seen.append(processor.stats()["Scripted"])
+    for thread in threads:
+        thread.join()
+    processor.shutdown()
+    final = processor.stats()["Scripted"]
+    assert all(map(account_balances, [*seen, final]))
+    assert (final["offered"], final["pending"]) == (3200, 0)
+    assert final["exported"] == sum(len(batch) for batch in exporter.batches) - final["failed"]
+    assert exporter.most_concurrent == 1
+
+
+@pytest.mark.parametrize("poison", [SystemExit(1), GeneratorExit(), KeyboardInterrupt()], ids=repr)
+def test_the_worker_survives_whatever_an_exporter_raises(provider, poison):
+    """The stock worker dies of SystemExit and never exports again."""
+    exporter = Scripted(poison)
+    processor, tracer = _attached(provider, exporter, max_export_batch_size=1)
+    tracer.start_span("a").end()
+    tracer.start_span("b").end()
+    processor.force_flush(GENEROUS_MS)
+    stats = processor.stats()["Scripted"]
+    assert (stats["failed"], stats["exported"]) == (1, 1)
+
+
+def test_an_exporter_may_flush_its_own_processor_without_hanging(provider):
+    """It is told no instead of waiting for itself."""
+
+    class Recursive(Scripted):
+        def export(self, spans):
+            self.answer = processor.force_flush(GENEROUS_MS)
+            return super().export(spans)
+
+    exporter = Recursive()
+    processor, tracer = _attached(provider, exporter, max_export_batch_size=1)
+    tracer.start_span("a").end()
+    assert processor.force_flush(GENEROUS_MS)
+    assert exporter.answer is False
+
+
+def test_flushing_accepts_none_and_an_empty_processor():
+    """As the SDK's callers do."""
+    assert MqTraceSpanProcessor(Scripted(), background=False).force_flush(None)
+    assert MqTraceSpanProcessor().force_flush()
+
+
+def test_shutdown_drains_once_and_then_refuses():
+    """Idempotent; what comes later is counted as already_shutdown."""
+    exporter = Scripted()
+    processor = MqTraceSpanProcessor(exporter)
+    processor.on_end(span("a"))
+    processor.shutdown()
+    processor.shutdown()
+    processor.on_end(span("late"))
+    stats = processor.stats()["Scripted"]
+    assert (exporter.names, exporter.shutdowns) == (["a"], 1)
+    assert (stats["exported"], stats["dropped"]["already_shutdown"]) == (1, 1)
+
+
+def test_shutdown_is_bounded_when_the_exporter_hangs():
+    """Zero milliseconds are honoured: what waits is dropped by name, what is in flight stays pending."""
+    stuck = Stuck()
+    processor = MqTraceSpanProcessor(stuck, max_export_batch_size=1)
+    processor.on_end(span("in flight"))
+    assert stuck.entered.wait(GENEROUS_S)
+    processor.on_end(span("waiting"))
+    processor.shutdown(timeout_millis=0)
+    stats = processor.stats()["Stuck"]
+    assert (stats["pending"], stats["dropped"]["shutdown_timeout"]) == (1, 1)
+    stuck.let_go.set()
+    assert processor.lanes[0]._queue.wait_until_empty(GENEROUS_S)
+    assert account_balances(processor.stats()["Stuck"])
+
+
+def test_shutdown_drains_in_the_calling_thread_when_no_thread_can_start(monkeypatch):
+    """Python refuses new threads while it shuts down; the spans leave all the same."""
+
+    def refuse(_self):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    exporter = Scripted()
+    processor = MqTraceSpanProcessor(exporter)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    processor.on_end(span("a"))
+    processor.shutdown()
+    assert (exporter.names, exporter.shutdowns) == (["a"], 1)
+
+
+def test_no_thread_starts_before_the_first_span():
+    """So that the parent of a pre-forking server has none."""
+    before = threading.active_count()
+    MqTraceSpanProcessor(Scripted(), Scripted())
+    assert threading.active_count() == before
+
+
+def test_two_exporters_of_one_class_have_two_accounts():
+    """The second is told apart by its number."""
+    assert list(MqTraceSpanProcessor(Scripted(), Scripted()).stats()) == ["Scripted", "Scripted#2"]
+
+
+class _Starts(Scripted):
+    exports_starts = True
+
+    def __init__(self):
+        super().__init__()
+        self.spans = []
+
+    def wants(self, each):
+        return each.attributes.get("mine", False)
+
+    def export(self, spans):
+        self.spans += spans
+        return super().export(spans)
+
+
+def test_starts_are_offered_as_snapshots_to_those_who_want_them():
+    """What was on the span when it started, no end time, and not the live span itself."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    starts, plain = _Starts(), Scripted()
+    processor, tracer = _attached(provider, starts, plain, background=False)
+    live = tracer.start_span("a", attributes={"mine": True, "x": 1})
+    live.set_attribute("x", 2)
+    live.end()
+    tracer.start_span("b").end()
+    processor.force_flush()
+    first, second = starts.spans
+    assert (first.end_time, dict(first.attributes)) == (None, {"mine": True, "x": 1})
+    assert not hasattr(first, "set_attribute")
+    assert (first.context, first.start_time) == (second.context, second.start_time)
+    assert (second.end_time is not None, second.attributes["x"]) == (True, 2)
+    assert plain.names == ["a", "b"]
+
+
+def test_nothing_of_ours_reaches_the_application():
+    """Not even a clock that breaks: swallowed and counted."""
+
+    class Broken(ManualClock):
+        def monotonic_ns(self):
+            raise OSError("no clock")
+
+    processor = MqTraceSpanProcessor(Scripted(), clock=Broken(), background=False)
+    processor.on_end(span("a"))
+    processor.on_start(span("a"))
+    assert processor.internal_errors == 1
+
+
+def test_self_metrics_say_what_the_account_says():
+    """The metrics of the SDK's own processors, losses by error.type."""
+    reader = InMemoryMetricReader()
+    processor = MqTraceSpanProcessor(
+        Scripted(),
+        meter_provider=MeterProvider([reader], shutdown_on_exit=False),
+        background=False,
+        max_queue_size=2,
+        max_export_batch_size=2,
+    )
+    for name in "abc":
+        processor.on_end(span(name))
+    processor.run_once()
+    processor.on_end(span("d"))
+    metrics = {
+        (metric.name, point.attributes.get("error.type")): point.value
+        for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+        for point in metric.data.data_points
+    }
+    assert metrics == {
+        ("otel.sdk.processor.span.queue.size", None): 1,
+        ("otel.sdk.processor.span.queue.capacity", None): 2,
+        ("otel.sdk.processor.span.processed", None): 2,
+        ("otel.sdk.processor.span.processed", "queue_full"): 1,
+    }
+
+
+FORKING = """
+import json, multiprocessing, os, sys, threading
+from opentelemetry.sdk.trace import TracerProvider
+from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+from tests.support.lanes import Scripted
+
+class Writing(Scripted):
+    after_forks = 0
+    def export(self, spans):
+        os.write(1, (json.dumps([os.getpid() == parent, [s.name for s in spans], self.after_forks]) + "\\n").encode())
+        return super().export(spans)
+    def after_fork(self):
+        self.after_forks += 1
+
+parent = os.getpid()
+processor = MqTraceSpanProcessor(Writing(), schedule_delay_millis=60_000)
+provider = TracerProvider()
+provider.add_span_processor(processor)
+tracer = provider.get_tracer("x")
+tracer.start_span("of the parent").end()
+
+def child():
+    assert processor.stats()["Writing"]["offered"] == 0
+    tracer.start_span("of the child").end()
+    assert processor.stats()["Writing"]["offered"] == 1
+
+if sys.argv[1] == "fork":
+    pid = os.fork()
+    if not pid:
+        child()
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+else:
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("way", ["fork", "multiprocessing"])
+def test_a_forked_child_exports_its_own_spans_and_only_those(way):
+    """An empty queue of its own, a worker of its own, flushed at its end even past atexit; the exporter was told."""
+    done = subprocess.run([sys.executable, "-c", FORKING, way], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(map(json.loads, done.stdout.splitlines())) == [
+        [False, ["of the child"], 1],
+        [True, ["of the parent"], 0],
+    ]
+
+
+def test_a_fork_nobody_told_of_is_noticed_by_its_pid(monkeypatch):
+    """uWSGI forks without running Python's hooks."""
+    exporter = Scripted()
+    processor = MqTraceSpanProcessor(exporter, background=False)
+    processor.on_end(span("of the parent"))
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    processor.on_end(span("of the child"))
+    processor.force_flush()
+    assert exporter.names == ["of the child"]

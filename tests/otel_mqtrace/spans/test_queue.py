@@ -1,0 +1,141 @@
+"""The bounded queue and its account."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_mqtrace.spans.queue import SpanQueue
+from otel_mqtrace.spans.stats import ExportOutcome
+from otel_mqtrace.testing import ManualClock
+from tests.support.lanes import account_balances
+
+
+def _queue(max_size=3, drop_policy="newest"):
+    return SpanQueue(max_size=max_size, clock=ManualClock(), drop_policy=drop_policy)
+
+
+def test_a_full_queue_refuses_the_newest():
+    """As RocketMQ does: what is already waiting stays."""
+    queue = _queue()
+    assert [queue.offer(n) for n in range(5)] == [1, 2, 3, 0, 0]
+    assert queue.take(10) == [0, 1, 2]
+    assert queue.stats()["dropped"]["queue_full"] == 2
+
+
+def test_a_full_queue_evicts_the_oldest_when_told_to():
+    """The other policy: the newest are kept."""
+    queue = _queue(drop_policy="oldest")
+    assert all(queue.offer(n) for n in range(5))
+    assert queue.take(10) == [2, 3, 4]
+    assert queue.stats()["dropped"]["queue_full"] == 2
+
+
+def test_what_is_in_flight_is_pending_until_it_is_settled():
+    """Taking a batch loses nothing from the account."""
+    queue = _queue()
+    queue.offer("a")
+    queue.offer("b")
+    queue.take(1)
+    assert queue.stats()["pending"] == 2
+    queue.settle(ExportOutcome(exported=1))
+    assert (queue.stats()["pending"], queue.stats()["exported"]) == (1, 1)
+
+
+def test_room_is_counted_by_what_waits_not_by_what_flies():
+    """A batch on its way makes room at once."""
+    queue = _queue(max_size=1)
+    queue.offer("a")
+    queue.take(1)
+    assert queue.offer("b") == 1
+
+
+def test_a_closed_queue_counts_what_it_refuses():
+    """Offered after shutdown has its own reason."""
+    queue = _queue()
+    queue.close()
+    assert queue.offer("late") == 0
+    assert queue.stats()["dropped"]["already_shutdown"] == 1
+
+
+def test_a_flush_mark_ignores_what_came_later():
+    """A flush waits for what was there, not for a stream that never ends."""
+    queue = _queue()
+    queue.offer("before")
+    mark = queue.request_flush()
+    queue.offer("after")
+    assert not queue.reached(mark)
+    queue.take(1)
+    assert not queue.reached(mark)
+    queue.settle(ExportOutcome(exported=1))
+    assert queue.reached(mark)
+
+
+def test_a_flush_mark_knows_what_was_lost_since():
+    """Evictions and failures count against the flush, refusals of later spans do not."""
+    queue = _queue(max_size=2)
+    queue.offer("a")
+    queue.offer("b")
+    mark = queue.request_flush()
+    queue.offer("refused")
+    assert queue.lost_since(mark) == 0
+    queue.take(2)
+    queue.settle(ExportOutcome(exported=1, failed=1))
+    assert queue.lost_since(mark) == 1
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.just(("offer", 0)),
+        st.tuples(st.just("take"), st.integers(1, 4)),
+        st.tuples(st.just("settle"), st.sampled_from(["exported", "failed", "too_large"])),
+        st.just(("refuse", 0)),
+        st.just(("abandon", 0)),
+        st.just(("close", 0)),
+    ),
+    max_size=60,
+)
+
+
+@given(steps=STEPS, max_size=st.integers(1, 5), drop_policy=st.sampled_from(["newest", "oldest"]))
+def test_the_account_balances_after_every_step(steps, max_size, drop_policy):
+    """offered = exported + dropped + failed + pending, whatever happens in whatever order."""
+    queue, in_flight = _queue(max_size, drop_policy), 0
+    for step, argument in steps:
+        if step == "offer":
+            queue.offer("x")
+        elif step == "take" and not in_flight:
+            in_flight = len(queue.take(argument))
+        elif step == "settle" and in_flight:
+            fate = {"dropped": {argument: in_flight}} if argument == "too_large" else {argument: in_flight}
+            queue.settle(ExportOutcome(**fate))
+            in_flight = 0
+        elif step == "refuse":
+            queue.refuse("too_large")
+        elif step == "abandon":
+            queue.abandon()
+        elif step == "close":
+            queue.close()
+        assert account_balances(queue.stats())
+        assert queue.stats()["pending"] <= max_size + in_flight
+
+
+@given(steps=STEPS)
+def test_a_mark_is_reached_exactly_when_everything_before_it_is_gone(steps):
+    """Under either fate and with evictions in between."""
+    queue, in_flight, number = _queue(3, "oldest"), [], 0
+    queue.offer(number)
+    mark = queue.request_flush()
+    waiting = [number]
+    for step, argument in steps:
+        if step == "offer":
+            number += 1
+            queue.offer(number)
+            waiting = [*waiting, number][-3:]
+        elif step == "take" and not in_flight:
+            in_flight = queue.take(argument)
+            waiting = waiting[len(in_flight) :]
+        elif step == "settle" and in_flight:
+            queue.settle(ExportOutcome(exported=len(in_flight)))
+            in_flight = []
+        assert queue.reached(mark) == (0 not in [*waiting, *in_flight])

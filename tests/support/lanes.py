@@ -1,0 +1,87 @@
+"""Exporters whose behaviour a test decides, and spans to feed them."""
+
+from __future__ import annotations
+
+import threading
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from otel_mqtrace.spans.lane import Lane
+from otel_mqtrace.spans.settings import LaneSettings
+from otel_mqtrace.testing import ManualClock
+
+GENEROUS_S = 20.0  # never waited for unless something is broken
+
+
+def span(name="a", *, sampled=True, **attributes):
+    """An ended span that no SDK had a hand in."""
+    flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
+    context = SpanContext(trace_id=1, span_id=1, is_remote=False, trace_flags=flags)
+    return ReadableSpan(
+        name, context=context, resource=Resource.get_empty(), attributes=attributes, start_time=1, end_time=2
+    )
+
+
+class Scripted(SpanExporter):
+    """Answers each export with the next of ``answers`` (a result, an exception to raise); afterwards with success."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.batches = []
+        self.flushes = []
+        self.shutdowns = 0
+        self.concurrent = 0
+        self.most_concurrent = 0
+
+    def export(self, spans):
+        self.concurrent += 1
+        self.most_concurrent = max(self.most_concurrent, self.concurrent)
+        self.batches.append([each.name for each in spans])
+        answer = self.answers.pop(0) if self.answers else SpanExportResult.SUCCESS
+        self.concurrent -= 1
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def force_flush(self, timeout_millis=30000):
+        self.flushes.append(timeout_millis)
+        return True
+
+    def shutdown(self):
+        self.shutdowns += 1
+
+    @property
+    def names(self):
+        return [name for batch in self.batches for name in batch]
+
+
+class Stuck(Scripted):
+    """Hangs in every export until it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.entered = threading.Event()
+        self.let_go = threading.Event()
+
+    def export(self, spans):
+        self.entered.set()
+        self.let_go.wait(GENEROUS_S)
+        return super().export(spans)
+
+
+def lane_of(exporter, *, clock=None, background=False, **settings):
+    """A lane without a thread unless asked for, on a clock that stands still unless given."""
+    return Lane(
+        exporter,
+        name="test",
+        settings=LaneSettings(background=background, **settings),
+        clock=clock or ManualClock(),
+    )
+
+
+def account_balances(stats):
+    """Whether every offered span is accounted for."""
+    return stats["offered"] == (stats["exported"] + sum(stats["dropped"].values()) + stats["failed"] + stats["pending"])
