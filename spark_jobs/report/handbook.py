@@ -22,10 +22,8 @@ _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOT
 
 
 def _entries(entries: Iterable[Entry]) -> str:
-    rows = [
-        f"| `{entry.name}` | {entry.problem} | {entry.definition} | {entry.example} | {entry.cause} | {entry.action} |\n"
-        for entry in entries
-    ]
+    columns = ("problem", "definition", "example", "cause", "action")
+    rows = [f"| `{entry.name}` | {' | '.join(getattr(entry, column) for column in columns)} |\n" for entry in entries]
     head = "| word | a problem? | meaning | example | likely cause | what to do |\n|" + " --- |" * 6 + "\n"
     return head + "".join(rows)
 

@@ -53,7 +53,7 @@ def _escaped(text: str) -> str:
 def _plain(value: float) -> str:
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    return repr(int(value)) if value == int(value) else repr(float(value))
+    return repr(int(value)) if value == int(value) else f"{value:.12g}"
 
 
 def _one(value: float | None) -> list[_Sample]:

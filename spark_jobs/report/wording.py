@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -57,14 +58,14 @@ def plural(value: int, noun: str) -> str:
 
 def number(value: float | None) -> str:
     """Return a measured value as short as it can be said without losing a digit a gate would look at."""
-    if value is None or value != value:  # noqa: PLR0124 - the one test for NaN that takes an int as well
+    if value is None or not math.isfinite(value):
         return ABSENT
     return count(int(value)) if value == int(value) else f"{value:,.6g}"
 
 
 def duration(ms: float | None) -> str:
     """Return milliseconds in the unit a person would choose."""
-    if ms is None:
+    if ms is None or not math.isfinite(ms):
         return ABSENT
     for floor, unit_ms, unit in _UNITS:
         if abs(ms) >= floor:

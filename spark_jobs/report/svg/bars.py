@@ -40,8 +40,9 @@ def stacked(parts: Mapping[str, int], colours: Mapping[str, str], *, width: int 
 
 def latency_scale(rows: Iterable[Latency]) -> tuple[float, float]:
     """Return the range, milliseconds, that holds every percentile of ``rows`` on one logarithmic axis."""
-    values = [value for row in rows for value in (row.p50, row.p95, row.p99, row.max) if value and value > 0]
-    low, high = min(values, default=1.0), max(values, default=10.0)
+    values = [value or 0 for row in rows for value in (row.p50, row.p95, row.p99, row.max)]
+    drawable = [value for value in values if 0 < value < math.inf]
+    low, high = min(drawable, default=1.0), max(drawable, default=10.0)
     return max(low * 0.8, 0.01), max(high * 1.1, low * 2, 0.02)
 
 

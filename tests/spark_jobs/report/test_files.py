@@ -1,0 +1,173 @@
+"""The five files of a run, each read back by the kind of program it is for."""
+
+import json
+import re
+import stat
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from otel_mqtrace._errors import UsageError
+from spark_jobs.report.junit import render_junit
+from spark_jobs.report.markdown import render_summary
+from spark_jobs.report.prometheus import METRICS, render_metrics
+from spark_jobs.report.render import REPORTS, write_reports
+from spark_jobs.report.result import Latency, Loss
+from spark_jobs.taxonomy import Reason, Status
+from tests.support.results import gates, groups, result, sample
+
+SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
+
+
+def metrics(made):
+    """Read the exposition format back: {(name, ((label, value), …)): number}."""
+    read = {}
+    for line in render_metrics(made).splitlines():
+        if not line.startswith("#"):
+            found = SAMPLE.fullmatch(line)
+            labels = tuple(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', found["labels"] or ""))
+            key = (found["name"].removeprefix("mqtrace_reconcile_"), labels)
+            assert key not in read, f"twice: {key}"
+            read[key] = float(found["value"])
+    return read
+
+
+def test_a_run_leaves_five_files_and_nothing_else(tmp_path):
+    """All are there, readable by others, and no half-written neighbour is left."""
+    written = write_reports(result(), tmp_path / "deep" / "out")
+    assert set(written) == set(REPORTS) == {path.name for path in (tmp_path / "deep" / "out").iterdir()}
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o644 for path in written.values())
+
+
+def test_writing_again_replaces_and_the_same_result_gives_the_same_bytes(tmp_path):
+    """A report is a function of its result: no clock, no random order in it."""
+    first = {name: path.read_bytes() for name, path in write_reports(result(), tmp_path).items()}
+    write_reports(result(verdict="PASS"), tmp_path)
+    assert {name: path.read_bytes() for name, path in write_reports(result(), tmp_path).items()} == first
+
+
+def test_a_place_that_cannot_be_written_is_said_in_one_line(tmp_path):
+    """The message names the directory and the mend."""
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UsageError, match="--out") as refused:
+        write_reports(result(), tmp_path / "file")
+    assert "\n" not in str(refused.value)
+    assert str(tmp_path / "file") in str(refused.value)
+
+
+def test_result_json_has_the_stable_keys_of_the_contract():
+    """Dashboards and checks read exactly these."""
+    made = result()
+    read = json.loads(made.dumps())
+    assert read["schema_version"] == 1
+    assert (read["verdict"], read["exit_code"]) == ("FAIL", 1)
+    assert read["window"] == {"begin_ms": made.window.begin_ms, "end_ms": made.window.end_ms}
+    assert read["horizon"] == made.horizon_ms
+    for side in ("native", "otlp"):
+        books = getattr(made.inputs, side)
+        for name in ("records_read", "malformed", "out_of_scope", "exact_duplicates", "canonical_keys"):
+            assert read["inputs"][side][name] == getattr(books, name)
+        assert set(read["loss"][side]) >= {"unexplained", "attributed", "upper_bound_95_ppm"}
+    assert read["status"] == made.status
+    assert read["reason"] == made.reason
+    assert read["fields"]["store_host"] == {"EQUAL": 5935, "DIFFERENT": 7}
+    assert set(read["gates"][0]) >= {"name", "op", "threshold", "value", "outcome"}
+    assert set(read["conservation"]) == {"holds", "native", "otlp"}
+    assert read["spark"] == {"jobs": 14, "stages": 31, "wall_seconds": 21.4}
+    assert len(read["groups"]) == 3
+    assert "samples" not in read
+
+
+def test_result_json_has_no_word_for_infinity():
+    """NaN and infinity are not JSON: they become null, and a strict parser reads the file."""
+    made = result(latency={"queue": Latency(count=1, p50=float("nan"), p95=float("inf"))})
+    read = json.loads(made.dumps(), parse_constant=pytest.fail)
+    assert read["latency"]["queue"]["p50"] is None
+    assert read["latency"]["queue"]["p95"] is None
+
+
+def test_junit_has_one_test_per_gate():
+    """A failure carries value and threshold; an undecidable gate is skipped; a warning passes and says so."""
+    suite = ET.fromstring(render_junit(result()).encode())
+    cases = {case.get("name"): case for case in suite.iter("testcase")}
+    assert list(cases) == [gate.name for gate in gates()]
+    failed = [name for name, case in cases.items() if case.find("failure") is not None]
+    assert failed == ["unexplained_loss", "malformed", "critical_field_agreement"]
+    assert "0.999512" in cases["critical_field_agreement"].find("failure").get("message")
+    assert ">= 1" in cases["critical_field_agreement"].find("failure").get("message")
+    assert cases["late_rate"].find("skipped") is not None
+    assert cases["duplicate_rate"].find("failure") is None
+    assert cases["duplicate_rate"].findtext("system-out").startswith("warn: ")
+    inner = suite.find("testsuite")
+    assert (inner.get("tests"), inner.get("failures"), inner.get("skipped"), inner.get("errors")) == (
+        "6",
+        "3",
+        "1",
+        "0",
+    )
+
+
+def test_junit_is_red_when_the_books_do_not_balance():
+    """Even with every gate green, an untrustworthy run must not pass a CI server."""
+    broken = replace(result().conservation, holds=False)
+    suite = ET.fromstring(render_junit(result(gates=gates()[1:2], conservation=broken, exit_code=3)).encode())
+    assert [case.get("name") for case in suite.iter("testcase") if case.find("error") is not None] == ["conservation"]
+
+
+def test_metrics_say_the_numbers_of_the_result():
+    """Counts, gates, losses, latencies and books, each under its documented name."""
+    made = result()
+    read = metrics(made)
+    assert {labels[0][1]: value for (name, labels), value in read.items() if name == "events"} == made.status
+    assert {labels[0][1]: value for (name, labels), value in read.items() if name == "reason_events"} == made.reason
+    assert read["verdict", (("verdict", "FAIL"),)] == 1
+    assert sum(value for (name, _), value in read.items() if name == "verdict") == 1
+    assert read["records", (("side", "native"), ("place", "records_read"))] == 9958
+    assert read["gate_value", (("gate", "critical_field_agreement"), ("op", ">="))] == 0.999512
+    assert read["latency_seconds", (("stage", "publish"), ("quantile", "0.5"))] == 0.0021
+    assert read["unexplained_ratio_upper_bound", (("side", "otlp"),)] == pytest.approx(0.0017134)
+    assert read["group_events", (("topic", "OrderTopic"), ("group", "billing"), ("count", "redeliveries"))] == 22
+    assert read["horizon_seconds", ()] == made.horizon_ms / 1000
+
+
+def test_a_metric_without_a_value_is_left_out():
+    """A gate that could not be measured has no value; 0 would be a lie."""
+    read = metrics(result(horizon_ms=None, loss={"native": Loss()}))
+    assert not [key for key in read if key[0] in {"horizon_seconds", "unexplained_ratio_upper_bound"}]
+    assert not [key for key in read if key[0] == "gate_value" and key[1][0][1] == "late_rate"]
+
+
+def test_every_metric_is_declared_once_with_its_labels():
+    """Name, type and help stand once before the samples; the labels are those the table declares."""
+    text = render_metrics(result())
+    assert re.findall(r"# TYPE mqtrace_reconcile_(\w+) gauge", text) == [metric.name for metric in METRICS]
+    declared = {metric.name: metric.labels for metric in METRICS}
+    for name, labels in metrics(result()):
+        assert tuple(label for label, _ in labels) == declared[name]
+
+
+def test_the_summary_tells_the_verdict_and_every_count():
+    """What a reviewer sees in the step summary are the numbers of the result."""
+    made = result()
+    text = render_summary(made)
+    assert text.startswith("## ❌ FAIL")
+    for name, n in {**made.status, **made.reason, **made.reason_detail}.items():
+        assert f"| {name} | {n:,} |" in text
+    for gate in made.gates:
+        assert f"| {gate.name} |" in text
+    assert {*(status.value for status in Status), *(reason.value for reason in Reason)} >= {*made.status, *made.reason}
+
+
+def test_the_summary_never_exceeds_sixty_kilobytes():
+    """A thousand groups, gates and samples full of Chinese text: whole sections give way, and it says so."""
+    many = tuple(replace(groups()[2], topic="退款" * 100, group=f"群{at}") for at in range(1000))
+    lots = tuple(replace(gates()[0], name=f"gate-{at}", explanation="因" * 500) for at in range(200))
+    text = render_summary(
+        result(groups=many, gates=lots, samples=tuple(sample(at, topic="退" * 300) for at in range(400)))
+    )
+    assert len(text.encode()) <= 60_000
+    assert "more in report.html" in text
+    tight = render_summary(result(), most_bytes=2000)
+    assert len(tight.encode()) <= 2000
+    assert tight.endswith("_Further sections are in report.html._\n")

@@ -1,0 +1,139 @@
+"""Whatever stands in a key, a topic or a path is shown, and obeyed by nothing."""
+
+import json
+import re
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.report.junit import render_junit
+from spark_jobs.report.markdown import cell, render_summary
+from spark_jobs.report.page import render_page
+from spark_jobs.report.prometheus import render_metrics
+from spark_jobs.report.result import Field, Gate, MalformedSample
+from spark_jobs.report.wording import visible
+from tests.support.html_page import Page
+from tests.support.results import groups, otlp_fields, result, sample, side_fields
+
+HOSTILE = {
+    "script": "<script>alert(1)</script>",
+    "closing": "</script></style></title><img src=x onerror=alert(1)>",
+    "quotes": "\"' onmouseover='alert(1)' x=\"",
+    "comment": "<!-- --> ]]> <![CDATA[ &amp; &lt;",
+    "line separator": "a\u2028b\u2029c",
+    "right to left": "invoice\u202efdp.exe \u05d0\u05d1",
+    "nul": "a\x00b\x01c\x1b[31m",
+    "surrogate": "half \ud83d pair",
+    "long": "x" * 10_240,
+    "chinese": "订单-4711",
+    "emoji": "🧾👩‍👩‍👧",
+    "jinja": "{{ 7 * 7 }}{% raw %}",
+    "markdown": "| a | [x](javascript:alert(1)) `code` @team #1 **b** _c_",
+    "metrics": 'x"} 1\nforged{a="b\\',
+}
+
+
+def poisoned(text):
+    """A result with ``text`` wherever text from outside may stand."""
+    base = result()
+    side, other = side_fields(topic=text, keys=[text, text], path=text), otlp_fields(topic=text, tags=text, path=text)
+    verdicts = {"topic": "DIFFERENT", "keys": "DIFFERENT", text: "DIFFERENT"}
+    evil = sample(
+        1, topic=text, group=text, msg_id=text, reason_detail=text, native=side, otlp=other, field_verdicts=verdicts
+    )
+    return replace(
+        base,
+        profile=text,
+        native_writer=text,
+        reason_detail={text: 3},
+        status_by_kind={**base.status_by_kind, text: {"MISMATCHED": 1}},
+        fields=(Field(name=text, verdicts={"DIFFERENT": 2}, differing_pairs=((text, text, 2),)),),
+        gates=(Gate(name=text, op="<=", threshold=0, value=1, outcome="fail", explanation=text),),
+        conservation=replace(base.conservation, native=text, otlp=text),
+        groups=tuple(replace(group, topic=text, group=text) for group in groups()),
+        malformed=(
+            MalformedSample(side="native", path=text, line=1, record_index=0, field=text, reason=text, text=text),
+        ),
+        samples=(evil,),
+        versions={text: text},
+        inputs=replace(base.inputs, native=replace(base.inputs.native, sources=(text,), layouts=(text,))),
+        latency={text: base.latency["queue"]},
+    )
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_the_page_shows_it_and_gains_no_element(text):
+    """The page has exactly the elements it has for a harmless text, and its policy knows two digests and no others."""
+    harmless, hostile = Page(render_page(poisoned("harmless"))), Page(render_page(poisoned(text)))
+    assert [tag for tag, _ in hostile.elements if tag not in {"mark", "tspan"}] == [
+        tag for tag, _ in harmless.elements if tag not in {"mark", "tspan"}
+    ]
+    assert [sorted(attrs) for _, attrs in hostile.elements] == [sorted(attrs) for _, attrs in harmless.elements]
+    assert hostile.scripts == harmless.scripts
+    assert " ".join(visible(text, limit=80).split()) in hostile.text
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_no_invisible_or_turning_character_reaches_the_page(text):
+    """What cannot be seen cannot deceive: it is spelled out."""
+    written = render_page(poisoned(text))
+    assert not re.search("[\x00-\x08\x0b-\x1f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", written)
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_junit_stays_well_formed_and_says_it(text):
+    """A strict XML parser reads the file back, with the gate's name in it."""
+    suite = ET.fromstring(render_junit(poisoned(text)).encode())
+    assert [case.get("name") for case in suite.iter("testcase")] == [visible(text)]
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_metrics_stay_one_sample_per_line(text):
+    """A label can neither end its line nor its quotes."""
+    lines = render_metrics(poisoned(text)).splitlines()
+    label = r'[a-z_]+="(?:[^"\\\n]|\\["\\n])*"'
+    sample_line = re.compile(rf"mqtrace_reconcile_\w+(?:\{{{label}(?:,{label})*\}})? -?[\d.e+-]+")
+    assert len(lines) == len(render_metrics(poisoned("harmless")).splitlines())
+    for line in lines:
+        assert line.startswith("# ") or sample_line.fullmatch(line), line
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_the_summary_keeps_its_tables(text):
+    """Every table row has the columns of its head, however many pipes a value has."""
+    for block in re.findall(r"(?:^\|.*\n)+", render_summary(poisoned(text)), re.MULTILINE):
+        widths = {row.count("|") for row in block.splitlines()}
+        assert len(widths) == 1, block
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_result_json_carries_it_unchanged(text):
+    """Programs get the value itself, not its spelling for people."""
+    written = poisoned(text).dumps().encode("utf-8", "backslashreplace").decode()
+    assert json.loads(written)["groups"][0]["topic"] == text
+
+
+@given(st.text(max_size=60))
+def test_a_markdown_cell_is_inert_whatever_it_holds(text):
+    """No character that Markdown or HTML gives a meaning to is left alone, except inside a word."""
+    written = cell(text)
+    assert not re.search(r"[|`*\[\]<>!~\\@:\n]", written)
+    assert not re.search(r"&(?!#\d+;)", written)
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=300)
+def test_visible_text_is_legal_xml(text):
+    """Whatever text comes, an XML parser can read it back."""
+    shown = visible(text)
+    element = ET.fromstring(ET.tostring(_element(shown)))
+    assert (element.text or "") == shown
+
+
+def _element(text):
+    element = ET.Element("t")
+    element.text = text
+    return element

@@ -1,0 +1,127 @@
+"""The vocabulary of the report: colours, definitions, numbers and times."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs import schemas
+from spark_jobs.report import palette, wording
+from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES
+from spark_jobs.report.handbook import BLOCKS, filled_in
+from spark_jobs.report.samples import EVIDENCE_FIELDS
+from spark_jobs.taxonomy import FieldVerdict, Outcome, Reason, Status, Verdict
+
+HANDBOOK = Path(__file__).parents[3] / "docs" / "reconciliation.md"
+
+
+@pytest.mark.parametrize(
+    ("entries", "closed_list"), [(STATUSES, Status), (REASONS, Reason), (FIELD_VERDICTS, FieldVerdict)]
+)
+def test_every_word_of_a_closed_list_is_explained_in_its_order(entries, closed_list):
+    """A status, reason or field verdict without a definition could not be acted upon."""
+    assert [entry.name for entry in entries] == [word.value for word in closed_list]
+    assert all(entry.definition and entry.example and entry.cause and entry.action for entry in entries)
+
+
+def test_the_handbook_says_what_the_report_says():
+    """docs/reconciliation.md was written by the module that knows; `python -m spark_jobs.report.handbook` mends it."""
+    text = HANDBOOK.read_text(encoding="utf-8")
+    assert filled_in(text) == text
+    assert all(f"<!-- generated: {name} -->\n{block}<!-- end -->" in text for name, block in BLOCKS.items())
+
+
+@pytest.mark.parametrize(
+    ("colours", "closed_list"),
+    [
+        (palette.STATUS_COLOUR, Status),
+        (palette.FIELD_COLOUR, FieldVerdict),
+        (palette.OUTCOME_COLOUR, Outcome),
+        (palette.VERDICT_COLOUR, Verdict),
+    ],
+)
+def test_every_word_has_a_colour_that_can_be_seen_on_both_pages(colours, closed_list):
+    """At least 3:1 against the light and the dark page, and no two statuses alike."""
+    assert list(colours) == [word.value for word in closed_list]
+    assert len(set(colours.values())) == len(colours)
+    for colour in colours.values():
+        assert contrast(colour, palette.LIGHT_PAGE) >= 3
+        assert contrast(colour, palette.DARK_PAGE) >= 3
+
+
+def test_text_has_the_contrast_of_wcag_aa_in_light_and_dark():
+    """Every text colour of the style sheet reaches 4.5:1 on each ground it is used on."""
+    style = (Path(palette.__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
+    light, dark = (
+        dict(pair.split(":") for pair in block.split(";") if pair.startswith("--")) for block in themes(style)
+    )
+    assert (light["--page"], dark["--page"]) == (palette.LIGHT_PAGE, palette.DARK_PAGE)
+    for theme in (light, dark):
+        for ink in ("--ink", "--quiet", "--link", "--pass", "--warn", "--fail", "--inconclusive"):
+            for ground in ("--page", "--card", "--tint"):
+                assert contrast(theme[ink], theme[ground]) >= 4.5, (ink, ground)
+        assert contrast(theme["--ink"], theme["--mark"]) >= 4.5
+
+
+def test_the_evidence_of_a_sample_are_fields_of_a_side():
+    """The names of the evidence are those the verdict rows carry."""
+    assert set(EVIDENCE_FIELDS) <= set(schemas.SIDE_FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("ms", "said"),
+    [
+        (0, "1970-01-01 00:00:00.000 UTC"),
+        (1_795_276_800_123, "2026-11-21 16:00:00.123 UTC"),
+        (-1, "1969-12-31 23:59:59.999 UTC"),
+        (10**18, "1000000000000000000 ms"),
+        (None, "—"),
+    ],
+)
+def test_a_time_reads_as_utc(ms, said):
+    """Also before 1970, and what no calendar has stays a number."""
+    assert wording.utc(ms) == said
+
+
+@pytest.mark.parametrize(
+    ("ms", "said"),
+    [(0.4, "0.4 ms"), (5, "5 ms"), (9_999, "9,999 ms"), (12_340, "12.3 s"), (60_000, "1 min"), (7_200_000, "2 h")],
+)
+def test_a_duration_has_the_unit_a_person_would_choose(ms, said):
+    """Milliseconds up to ten seconds, then seconds, minutes, hours."""
+    assert wording.duration(ms) == said
+
+
+def test_a_share_never_rounds_to_all_or_nothing():
+    """One loss in a million is not 0 %, and all but one is not 100 %."""
+    assert wording.percent(1, 10**6) == "< 0.01 %"
+    assert wording.percent(10**6 - 1, 10**6) == "> 99.99 %"
+    assert (wording.percent(0, 5), wording.percent(5, 5), wording.percent(0, 0)) == ("0 %", "100 %", "—")
+
+
+@given(st.text(max_size=500), st.integers(min_value=1, max_value=400))
+def test_what_is_cut_says_how_long_it_was(text, limit):
+    """A prefix never poses as the value."""
+    shown = wording.visible(text, limit=limit)
+    assert ("characters)" in shown[-20:]) or len(text) <= limit
+    assert "\n" not in shown
+
+
+def themes(style):
+    """The declarations of the light and of the dark theme."""
+    return [block.split("}")[0].replace("\n", "") for block in style.split(":root{")[1:3]]
+
+
+def contrast(one, other):
+    """WCAG 2 contrast ratio of two #rrggbb colours."""
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour):
+    digits = colour.strip().lstrip("#")
+    digits = "".join(digit * 2 for digit in digits) if len(digits) == 3 else digits
+    channels = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
