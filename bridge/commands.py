@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["Format", "MessageTypeMap", "decode", "dialects", "encode"]
+__all__ = ["Format", "MessageTypeMap", "OutputFraming", "decode", "dialects", "encode"]
 
 _STDIN = "-"
 _Item = TypeVar("_Item")
@@ -202,12 +202,20 @@ def _decoded(names: list[str], framing: Framing, msg_type_map: str, charset: str
     body_index = 0
     for name in _readable(names):
         with _opened(name) as stream:
-            for body in read_bodies(stream, framing, name=name):
+            for body in _bar_over(read_bodies(stream, framing, name=name), stream, name):
                 if isinstance(body, BadBody):
                     yield _bad_body(body_index, body)
                 else:
                     yield from body_json(body_index, decode_body(body, msg_type_map=msg_type_map, charset=charset))
                 body_index += 1
+
+
+def _bar_over(bodies: Iterator[_Item], stream: io.BufferedReader, name: str) -> Iterable[_Item]:
+    if not sys.stderr.isatty() or sys.stdout.isatty():  # records running over the terminal are progress enough
+        return bodies
+    from bridge.codec.progress import watched  # noqa: PLC0415  only a terminal is worth loading rich for
+
+    return watched(bodies, stream, name=name)
 
 
 def _bad_body(body_index: int, body: BadBody) -> dict[str, Any]:

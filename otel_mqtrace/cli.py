@@ -5,6 +5,7 @@ The commands themselves are entry points (``_command_tree``), so that a missing 
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is one line on standard error and exit code 2; an interrupt is 130; anything else is a defect and keeps its
     traceback.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a command
     try:
         return _run(sys.argv[1:] if arguments is None else list(arguments))
     except KeyboardInterrupt:

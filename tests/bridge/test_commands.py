@@ -12,9 +12,11 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from bridge.codec.framing import Framing, detect
 from bridge.codec.native import DIALECTS, IMITATORS, decode_body
+from bridge.codec.progress import watched
 from bridge.codec.records import RECORD_KEYS
 from otel_mqtrace import cli
 from tests.support.native_vectors import RECORDED, VECTORS, json_lines, recorded
@@ -247,6 +249,26 @@ def test_a_reader_that_goes_away_ends_the_command(tmp_path):
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait(60) == 1
+
+
+def _watched(path, items, **options):
+    screen = io.StringIO()
+    with path.open("rb") as stream:
+        given = list(
+            watched(items(stream), stream, name="part-0", **options, console=Console(file=screen, force_terminal=True))
+        )
+    return given, screen.getvalue()
+
+
+def test_a_large_file_is_read_under_a_bar(tmp_path):
+    """The items pass unchanged; the bar says the file's name, and only for a file worth waiting for."""
+    path = tmp_path / "part-0.jsonl"
+    path.write_bytes(_line(PUB) * 50)
+    lines = path.read_bytes().splitlines(keepends=True)
+    given, shown = _watched(path, iter, large_bytes=1)
+    assert given == lines
+    assert "part-0" in shown
+    assert _watched(path, iter) == (lines, "")
 
 
 # -- encode -----------------------------------------------------------------------------------------------------------

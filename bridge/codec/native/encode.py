@@ -88,7 +88,7 @@ def encode_context(
         raise EncodeError(f"{trace_ctx.trace_type.value} without messages has nothing to say", field="beans")
     written = trace_ctx.beans[:1] if trace_ctx.trace_type in _FIRST_BEAN_ONLY else trace_ctx.beans
     records = [_record(plan, trace_ctx, bean) for bean in written]
-    keys = frozenset(key.translate(_SEPARATORS) for key in _keys(trace_ctx.beans, splits=row.splits_keys))
+    keys = frozenset(_clean(key) for key in _keys(trace_ctx.beans, splits=row.splits_keys))
     body, unspeakable = _utf8("".join(text for text, _ in records))
     return EncodedContext(body, keys, unspeakable + sum(replaced for _, replaced in records))
 
@@ -136,6 +136,11 @@ def _keys(beans: Iterable[TraceBean], *, splits: bool) -> Iterable[str]:
         yield NULL_TEXT if bean.msg_id is None else bean.msg_id  # what a null id reads as in the joined property
         if bean.keys:
             yield from _java_split(bean.keys) if splits else (bean.keys,)
+
+
+def _clean(key: str) -> str:
+    """Replace in a key what is replaced in a value, so that the index and the record say the same."""
+    return key.translate(_SEPARATORS).encode(errors="replace").decode()
 
 
 def _java_split(keys: str) -> list[str]:

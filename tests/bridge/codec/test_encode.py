@@ -97,9 +97,11 @@ def test_separators_in_a_value_become_underscores_and_are_counted():
 
 def test_lone_surrogates_become_question_marks_and_are_counted():
     """A text that UTF-8 cannot carry is written as Java writes it, and the loss is counted."""
-    encoded = encode_context(replace(PUB, group_name="g\ud83d"))
+    bean = replace(PUB.beans[0], keys="k\ud83d")
+    encoded = encode_context(replace(PUB, group_name="g\ud83d", beans=(bean,)))
     assert decode_body(encoded.body).contexts[0].group_name == "g?"
-    assert encoded.replaced == 1
+    assert encoded.replaced == 2
+    assert encoded.keys == {"ID", "k?"}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

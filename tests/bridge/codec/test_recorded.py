@@ -133,6 +133,25 @@ def test_what_any_client_wrote_is_written_again_in_its_own_dialect(name):
         assert written == body.body
 
 
+@pytest.mark.parametrize(
+    ("name", "counts", "broken"),
+    [
+        ("dual-app-4.9.8-dup", {"Pub": 107, "SubBefore": 222, "SubAfter": 222, "EndTransaction": 11, "Recall": 0}, 0),
+        (
+            "dual-scenarios-5.3.3-old",
+            {"Pub": 169, "SubBefore": 45, "SubAfter": 45, "EndTransaction": 10, "Recall": 2},
+            2,
+        ),
+    ],
+)
+def test_the_twice_recorded_runs_hold_what_was_counted_when_they_were_recorded(name, counts, broken):
+    """Record for record, the counts are those taken by the people who recorded the runs."""
+    decoded = [decode_body(body.body) for body in recorded(name)]
+    types = [trace_ctx.trace_type.value for body in decoded for trace_ctx in body.contexts]
+    assert {trace_type.value: types.count(trace_type.value) for trace_type in TraceType} == counts
+    assert sum(len(body.errors) for body in decoded) == broken
+
+
 def test_glued_records_of_real_clients_are_all_recovered():
     """Where the newest RocketMQ reader throws on glued records, we find as many SubAfter halves as SubBefore ones."""
     thrown, halves = 0, []
