@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.report.result import Result
 
-__all__ = ["MOST_SUMMARY_BYTES", "render_summary"]
+__all__ = ["MOST_SUMMARY_BYTES", "cell", "render_summary"]
 
 MOST_SUMMARY_BYTES = 60_000
 """A review comment takes 64 KB, a step summary more; the contract says 60 KB."""

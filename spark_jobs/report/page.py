@@ -138,7 +138,12 @@ def _ranges(result: Result) -> dict[str, dict[object, Markup]]:
 
 
 def _strata(samples: Sequence[tuple[SampleView, Markup]]) -> dict[str, list[Markup]]:
+    """Return the samples under their finding, what weighs most first: unexplained, then problems, then what is fine."""
     strata: defaultdict[str, list[Markup]] = defaultdict(list)
-    for view, written in samples:
+    for view, written in sorted(samples, key=lambda sample: _weight(sample[0])):
         strata[view.stratum].append(written)
     return dict(strata)
+
+
+def _weight(view: SampleView) -> tuple[bool, bool, str]:
+    return (view.reason != Reason.UNEXPLAINED.value, view.status not in palette.PROBLEMS, view.stratum)

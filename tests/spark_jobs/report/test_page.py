@@ -117,11 +117,13 @@ def test_samples_lay_both_sides_open_with_the_difference_marked_and_the_place():
 
 
 def test_samples_are_grouped_under_their_finding():
-    """Each stratum has a heading, and each sample exactly one place."""
+    """Each stratum has a heading, unexplained loss first and matches last, and each sample exactly one place."""
     made = result()
     text = render_page(made)
     headings = re.findall(r"<h3>(.*?) <small>", text)
-    assert headings == list(dict.fromkeys(item.stratum for item in made.samples))
+    assert sorted(headings) == sorted({item.stratum for item in made.samples})
+    assert headings[:2] == ["NATIVE_ONLY UNEXPLAINED", "OTLP_ONLY UNEXPLAINED"]
+    assert set(headings[-3:]) == {"MATCHED_EXACT", "MATCHED_NORMALISED", "PENDING"}
     assert text.count('<details class="sample"') == len(made.samples)
 
 
