@@ -48,7 +48,7 @@ STATUSES: tuple[Entry, ...] = (
         "Both sides recorded it once, and at least one field differs or is missing against the policy.",
         "Native says the consume succeeded, the span carries an error.",
         "One writer sets a field from another source, at another moment, or not at all.",
-        "Open a sample below: the differing part is marked. Mend the writer, or relax the field in the policy.",
+        "Open one of its samples: the differing part is marked. Mend the writer, or relax the field in the policy.",
     ),
     Entry(
         Status.DUPLICATED_NATIVE.value,
