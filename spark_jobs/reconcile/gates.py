@@ -101,7 +101,7 @@ def _values(tally: Tally, facts: Facts, policy: Policy) -> dict[str, float | Non
         "malformed": sum(facts.malformed.values()),
         "critical_field_agreement": _agreement(tally, policy, policy.critical),
         "duplicate_excess": _per_cent(excess, sums["native_records"] + sums["otlp_records"]),
-        "field_agreement": _agreement(tally, policy, tally.fields),
+        "field_agreement": _agreement(tally, policy, set(tally.fields) - policy.critical),
         "late": _per_cent(late, timed),
         "writer_silent": tally.reason[Reason.WRITER_SILENT.value],
     }

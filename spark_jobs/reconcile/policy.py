@@ -49,7 +49,7 @@ DEFAULT_GATES: Final[dict[str, GateRule]] = {
     "malformed": GateRule("<=", 0, "fail", "pieces of input on either side that could not be read"),
     "critical_field_agreement": GateRule(">=", 100, "fail", "per cent of compared critical fields that agree"),
     "duplicate_excess": GateRule("<=", 0.1, "fail", "per cent of records beyond the first of their key"),
-    "field_agreement": GateRule(">=", 100, "warn", "per cent of all compared fields that agree"),
+    "field_agreement": GateRule(">=", 100, "warn", "per cent of the other compared fields that agree"),
     "late": GateRule("<=", 1, "warn", "per cent of keys whose record arrived later than the grace period"),
     "writer_silent": GateRule("<=", 0, "warn", "keys of a topic or group that shows nothing at all on the other side"),
 }

@@ -1,0 +1,220 @@
+"""When a run passes: gates, bounds, verdicts and exit codes, from plain numbers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.reconcile.balance import SideRead, balanced
+from spark_jobs.reconcile.facts import Facts
+from spark_jobs.reconcile.gates import concluded, is_conclusive, judged, losses, upper_bound_95_ppm
+from spark_jobs.reconcile.policy import DEFAULT_GATES, read_policy
+from spark_jobs.reconcile.tally import Tally, bucket_width_ms, read_tally
+
+FACTS = Facts(first_ms=0, data_end_ms=600_000, horizon_ms=540_000, in_scope={"native": 100, "otlp": 100})
+
+
+def tally(**parts) -> Tally:
+    """Return the counts of a run of a hundred clean keys, changed as told."""
+    clean = {
+        "status": Counter(MATCHED_EXACT=100),
+        "keys": Counter(native=100, otlp=100, both=100),
+        "sums": Counter(native_records=100, otlp_records=100),
+        "fields": {"success": Counter(EQUAL=100), "tags": Counter(EQUAL=100)},
+        "timing": Counter(on_time=100),
+    }
+    return Tally(**{**clean, **parts})
+
+
+def outcomes(counts: Tally, facts: Facts = FACTS, policy=None) -> dict[str, str]:
+    return {gate.name: gate.outcome for gate in judged(counts, facts, policy or read_policy(None))}
+
+
+def test_a_clean_run_passes_every_gate():
+    """Nothing lost, nothing doubled, everything equal: PASS and exit 0."""
+    gates = judged(tally(), FACTS, read_policy(None))
+    assert {gate.outcome for gate in gates} == {"pass"}
+    assert concluded(gates, holds=True, conclusive=True) == ("PASS", 0)
+
+
+@pytest.mark.parametrize(
+    ("gate", "outcome", "parts", "facts"),
+    [
+        ("unexplained_loss_native", "fail", {"one_sided": Counter({("OTLP_ONLY", "UNEXPLAINED"): 1})}, {}),
+        ("unexplained_loss_otlp", "fail", {"one_sided": Counter({("NATIVE_ONLY", "UNEXPLAINED"): 1})}, {}),
+        ("conflicting_duplicates", "fail", {"duplicates": Counter(conflicting=1)}, {}),
+        ("malformed", "fail", {}, {"malformed": {"native": 0, "otlp": 1}}),
+        ("critical_field_agreement", "fail", {"fields": {"success": Counter(EQUAL=99, DIFFERENT=1)}}, {}),
+        ("field_agreement", "warn", {"fields": {"success": Counter(EQUAL=9), "tags": Counter(MISSING_OTLP=1)}}, {}),
+        ("late", "warn", {"timing": Counter(on_time=98, late_native=2)}, {}),
+        ("writer_silent", "warn", {"reason": Counter(WRITER_SILENT=1)}, {}),
+        (
+            "duplicate_excess",
+            "fail",
+            {"sums": Counter(native_records=1_000, otlp_records=1_000, otlp_exact_duplicates=3)},
+            {},
+        ),
+    ],
+)
+def test_each_gate_closes_on_what_it_is_there_for(gate, outcome, parts, facts):
+    """One thing wrong closes its gate and no other."""
+    found = outcomes(tally(**parts), replace(FACTS, **facts))
+    assert {name for name, result in found.items() if result not in {"pass", "inconclusive"}} == {gate}
+    assert found[gate] == outcome
+
+
+def test_two_in_a_thousand_doubled_is_too_many_and_one_is_not():
+    """The bound is a rate of records, inclusive."""
+    sums = Counter(native_records=1_000, otlp_records=0, native_exact_duplicates=1)
+    assert outcomes(tally(sums=sums))["duplicate_excess"] == "pass"
+    sums["native_exact_duplicates"] = 2
+    assert outcomes(tally(sums=sums))["duplicate_excess"] == "fail"
+
+
+def test_strict_lets_a_warning_fail_the_run():
+    """The same late keys: a warning and exit 0, or a failure and exit 1."""
+    late = tally(timing=Counter(on_time=1, late_otlp=1))
+    for policy, expected in ((read_policy(None), ("WARN", 0)), (replace(read_policy(None), strict=True), ("FAIL", 1))):
+        assert concluded(judged(late, FACTS, policy), holds=True, conclusive=True) == expected
+
+
+def test_a_gate_with_nothing_to_measure_says_so():
+    """No arrival times: neither pass nor fail, and the run is judged by the others."""
+    gates = judged(tally(timing=Counter(no_time=100)), FACTS, read_policy(None))
+    assert {gate.outcome for gate in gates if gate.name == "late"} == {"inconclusive"}
+    assert concluded(gates, holds=True, conclusive=True) == ("PASS", 0)
+
+
+def test_every_gate_has_a_value_and_every_value_a_gate():
+    """A gate added to the table without a value would fail to be judged at all."""
+    assert [gate.name for gate in judged(tally(), FACTS, read_policy(None))] == [*DEFAULT_GATES]
+
+
+def test_broken_books_outrank_doubt_and_doubt_outranks_a_failed_gate():
+    """Exit 3, then 4, then 1."""
+    gates = judged(tally(duplicates=Counter(conflicting=1)), FACTS, read_policy(None))
+    assert concluded(gates, holds=False, conclusive=False) == ("FAIL", 3)
+    assert concluded(gates, holds=True, conclusive=False) == ("INCONCLUSIVE", 4)
+    assert concluded(gates, holds=True, conclusive=True) == ("FAIL", 1)
+
+
+@pytest.mark.parametrize("in_scope", [{}, {"native": 3, "otlp": 0}, {"native": 0, "otlp": 3}, {"native": 0, "otlp": 0}])
+def test_an_empty_side_is_never_a_pass(in_scope):
+    """One side empty or both: inconclusive."""
+    assert not is_conclusive(tally(), replace(FACTS, in_scope=in_scope))
+
+
+def test_nothing_settled_is_inconclusive():
+    """All keys pending; or a horizon before the first event while anything is still one-sided."""
+    pending = tally(status=Counter(PENDING=4), keys=Counter(native=2, otlp=2, both=0))
+    assert not is_conclusive(pending, FACTS)
+    young = replace(FACTS, horizon_ms=-1)
+    assert not is_conclusive(tally(status=Counter(MATCHED_EXACT=99, PENDING=1)), young)
+    assert is_conclusive(tally(), young)
+
+
+def test_none_lost_among_n_is_bounded_by_three_over_n():
+    """The rule of three, in parts per million."""
+    assert upper_bound_95_ppm(0, 3_000) == pytest.approx(1_000)
+    assert upper_bound_95_ppm(0, 0) is None
+    assert upper_bound_95_ppm(0, 1) == 1_000_000
+
+
+@given(seen=st.integers(1, 500), more=st.integers(0, 100_000))
+def test_the_bound_lies_above_what_was_seen_and_never_above_everything(seen, more):
+    """Wilson's bound, one-sided."""
+    checked = seen + more
+    bound = upper_bound_95_ppm(seen, checked)
+    assert seen / checked * 1e6 <= bound * (1 + 1e-12) <= 1e6 * (1 + 1e-9)
+    assert math.isfinite(bound)
+
+
+def test_loss_is_told_by_the_side_that_lacks_it():
+    """What only OTLP has the native side lost; a named cause is attributed, not unexplained."""
+    counts = tally(
+        one_sided=Counter(
+            {
+                ("OTLP_ONLY", "UNEXPLAINED"): 2,
+                ("OTLP_ONLY", "COUNTERPART_MALFORMED"): 3,
+                ("OTLP_ONLY", "BY_DESIGN"): 50,
+                ("NATIVE_ONLY", "IN_FLIGHT"): 1,
+            }
+        )
+    )
+    lost = losses(counts)
+    assert (lost["native"].unexplained, lost["native"].attributed, lost["native"].checked) == (2, 3, 105)
+    assert (lost["otlp"].unexplained, lost["otlp"].attributed, lost["otlp"].checked) == (0, 0, 100)
+
+
+ROW = {
+    "kind": "consume",
+    "status": "MATCHED_EXACT",
+    "reason": None,
+    "reason_detail": None,
+    "timing": "no_time",
+    "duplicates": None,
+    "key_level": 1,
+    "bucket_ms": 0,
+    "on_native": True,
+    "on_otlp": True,
+    "fields": '{"success":"EQUAL"}',
+    "keys": 2,
+    "native_count": 2,
+    "native_records": 4,
+    "native_exact_duplicates": 0,
+    "native_other_duplicates": 0,
+    "half_merged": 2,
+    "otlp_count": 2,
+    "otlp_records": 2,
+    "otlp_exact_duplicates": 0,
+    "otlp_other_duplicates": 0,
+}
+DUPLICATE = {**ROW, "keys": 1, "native_records": 3, "half_merged": 1, "native_exact_duplicates": 1, "otlp_records": 1}
+LOST = {
+    **ROW,
+    "keys": 1,
+    "status": "NATIVE_ONLY",
+    "on_otlp": False,
+    "native_records": 2,
+    "half_merged": 1,
+    "otlp_records": 0,
+}
+BOOKS = [ROW, DUPLICATE, LOST]
+SCOPES = {"native": {}, "otlp": {"TRACE_TRAFFIC": 5}}
+
+
+def test_the_books_balance_when_every_record_is_found_again():
+    """Read and exploded on the left; malformed, out of scope, merged, copies and keys on the right."""
+    facts = replace(FACTS, scopes=SCOPES, malformed={"native": 1, "otlp": 0})
+    counts = read_tally(BOOKS, facts)
+    inputs, conservation = balanced(
+        SideRead(records_read=9, exploded=1), SideRead(records_read=8, exploded=0), counts, facts
+    )
+    assert conservation.holds
+    assert (inputs.native.canonical_keys, inputs.native.half_merged, inputs.native.exact_duplicates) == (4, 4, 1)
+    assert (inputs.otlp.canonical_keys, inputs.otlp.out_of_scope) == (3, 5)
+    assert counts.reason["TRACE_TRAFFIC"] == 5
+
+
+@pytest.mark.parametrize(("native", "otlp"), [(10, 8), (9, 7)])
+def test_one_record_unaccounted_for_breaks_the_books(native, otlp):
+    """A record more than was found again, on either side."""
+    facts = replace(FACTS, scopes=SCOPES, malformed={"native": 1, "otlp": 0})
+    counts = read_tally(BOOKS, facts)
+    read = SideRead(records_read=native, exploded=1), SideRead(records_read=otlp, exploded=0)
+    _, conservation = balanced(*read, counts, facts)
+    assert not conservation.holds
+    assert "≠" in conservation.native + conservation.otlp
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "width_ms"), [(10_000, 1_000), (100_000, 5_000), (86_400_000, 600_000), (0, 1_000)]
+)
+def test_a_short_run_gets_narrow_buckets(span_ms, width_ms):
+    """Ten minutes at most, a dozen buckets at least, round numbers always."""
+    assert bucket_width_ms(replace(FACTS, first_ms=0, data_end_ms=span_ms)) == width_ms

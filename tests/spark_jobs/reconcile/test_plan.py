@@ -1,0 +1,51 @@
+"""What the one keyed pass costs: the plan Spark makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.events import consumed, delivery, publish
+from tests.support.judging import judged
+
+pytestmark = pytest.mark.spark
+
+
+def _plan(frame) -> str:
+    return frame._jdf.queryExecution().executedPlan().toString()
+
+
+def _everything():
+    sends = [publish("native", "A"), publish("otlp", "A", writer="java-agent-old", offset_msg_id=None)]
+    return [*sends, *delivery("A"), *delivery("A", group=None), consumed("A", attempt=None)]
+
+
+def _complete():
+    return [publish("native", "A"), publish("otlp", "A"), *delivery("A"), consumed("A")]
+
+
+def test_the_whole_reconciliation_needs_one_exchange(spark):
+    """Weak keys, unknown groups and damaged records included, rows move between partitions once, and never join."""
+    plan = _plan(judged(spark, _everything(), malformed=[("native", "A")]))
+    assert plan.count("Exchange hashpartitioning") == 1
+    assert plan.count("Exchange") == 1
+    assert "Join" not in plan
+    assert "Python" not in plan
+
+
+def test_pairing_by_weak_keys_is_left_out_when_no_row_lacks_its_key(spark):
+    """An input whose events all carry their full key pays for one window only, the one over the message."""
+    assert _plan(judged(spark, _complete())).count("Window [") < _plan(judged(spark, _everything())).count("Window [")
+
+
+def test_the_verdicts_do_not_depend_on_partitions_or_row_order(spark):
+    """One partition or seven, forwards or backwards: the same rows."""
+    events = [row for number in range(20) for row in [*delivery(f"M{number}"), *delivery(f"M{number}", at_ms=3)]]
+    events += [consumed(f"M{number}", attempt=None, at_ms=number % 3) for number in range(20)]
+    answers = []
+    default = spark.conf.get("spark.sql.shuffle.partitions")
+    for partitions, ordered in ((1, events), (7, events[::-1])):
+        spark.conf.set("spark.sql.shuffle.partitions", partitions)
+        frame = judged(spark, ordered).drop("field_verdicts")
+        answers.append(sorted(map(repr, frame.collect())))
+    spark.conf.set("spark.sql.shuffle.partitions", default)
+    assert answers[0] == answers[1]

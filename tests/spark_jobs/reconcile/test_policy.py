@@ -1,0 +1,133 @@
+"""The policy file: what it may say, and the one line for each thing wrong in it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from otel_mqtrace._errors import MqTraceError, UsageError
+from spark_jobs.reconcile.policy import parse_duration_ms, read_policy
+from spark_jobs.reconcile.profiles import NATIVE_CARRIES, PROFILES, by_design_rules, parse_native_writer
+from spark_jobs.schemas import COMPARED_FIELDS
+
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="the standard library reads TOML since 3.11")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("60s", 60_000),
+        ("5m", 300_000),
+        ("0", 0),
+        ("250ms", 250),
+        ("1.5h", 5_400_000),
+        (" 2 d ", 172_800_000),
+        ("7", 7_000),
+    ],
+)
+def test_a_duration_is_a_number_and_a_unit(text, expected_ms):
+    """Bare numbers are seconds."""
+    assert parse_duration_ms(text, name="--grace") == expected_ms
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1s", "5 parsecs", "1e3s"])
+def test_a_wrong_duration_is_named_with_its_option(text):
+    """The line says which option, what was written and how to write it."""
+    with pytest.raises(UsageError, match=r"--grace .* 60s"):
+        parse_duration_ms(text, name="--grace")
+
+
+def test_a_policy_changes_only_what_it_names(tmp_path):
+    """Grace, tolerances, critical fields and gates come from the file; everything else stays."""
+    path = tmp_path / "policy.toml"
+    path.write_text(
+        'grace = "5m"\nwriter_silent_minimum = 9\n'
+        "[fields.start_ms]\ntolerance_ms = 40\n[fields.tags]\ncritical = true\n"
+        '[gates.malformed]\nthreshold = 3\nseverity = "warn"\n'
+    )
+    policy, default = read_policy(path), read_policy(None)
+    assert (policy.grace_ms, policy.writer_silent_minimum) == (300_000, 9)
+    assert (policy.tolerance("start_ms"), policy.tolerance("end_ms")) == (40, default.tolerance("end_ms"))
+    assert policy.critical == default.critical | {"tags"}
+    assert (policy.gates["malformed"].threshold, policy.gates["malformed"].severity) == (3, "warn")
+    assert {name: gate for name, gate in policy.gates.items() if name != "malformed"} == {
+        name: gate for name, gate in default.gates.items() if name != "malformed"
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("graze = 1", "unknown key 'graze'"),
+        ("[gates.speed]\nthreshold = 1", "unknown key 'speed'"),
+        ("[fields.colour]\ncritical = true", "unknown key 'colour'"),
+        ("[fields.tags]\ntolerance_ms = 3", "unknown key 'tolerance_ms'"),
+        ("[gates.late]\nseverity = 'loud'", "no severity"),
+        ("[gates.late]\nthreshold = 'much'", "no number"),
+        ("[fields.end_ms]\ntolerance_ms = -1", "no count"),
+        ("gates = 3", "must be tables"),
+        ("grace = 'later'", "no duration"),
+        ("grace = ", "no TOML"),
+    ],
+)
+def test_a_wrong_policy_is_refused_in_one_line_that_names_the_place(tmp_path, text, said):
+    """Nothing in a policy is silently ignored."""
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(MqTraceError, match=said) as refused:
+        read_policy(path)
+    assert "policy.toml" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_policy_that_is_not_there_is_a_usage_error(tmp_path):
+    """The path and the system's reason are in the line."""
+    with pytest.raises(UsageError, match=r"none\.toml cannot be read: No such file"):
+        read_policy(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("options", [{"profile": "perl"}, {"native_writer": "kafka"}, {"native_writer": "rocketmq-x"}])
+def test_an_unknown_writer_is_a_usage_error(options):
+    """The line names the choices."""
+    with pytest.raises(UsageError, match=r"choose one of|write mqtrace"):
+        read_policy(None, **options)
+
+
+def test_starts_made_from_one_event_object_must_be_equal():
+    """Zero tolerance when both records are ours; the agent's hooks run at another moment."""
+    assert read_policy(None).tolerance("start_ms") == 0
+    assert read_policy(None, native_writer="rocketmq").tolerance("start_ms") > 0
+    assert read_policy(None, profile="java-agent", native_writer="rocketmq").tolerance("start_ms") >= 331
+
+
+def test_a_rule_of_a_version_holds_from_that_version_on():
+    """Batch-sent messages lost their consumer records with RocketMQ 5.3.1; no version means the newest."""
+    rule = "rocketmq_records_no_delivery_of_batch_sent_messages"
+
+    def rules(writer: str) -> set[str]:
+        return {found.rule for found in by_design_rules("java-agent", writer)}
+
+    assert rule not in rules("rocketmq-4.9.8")
+    assert rule not in rules("rocketmq-5.3.0")
+    assert rule in rules("rocketmq-5.3.1")
+    assert rule in rules("rocketmq-5.10")
+    assert rule in rules("rocketmq")
+    assert rules("mqtrace").isdisjoint(rules("rocketmq")) is False
+    assert not {found.rule for found in by_design_rules("mqtrace", "mqtrace")}
+
+
+def test_a_writer_is_a_name_and_perhaps_a_version():
+    """Versions compare as numbers, not as text."""
+    assert parse_native_writer("rocketmq-5.10.0") == ("rocketmq", (5, 10, 0))
+    assert parse_native_writer("mqtrace") == ("mqtrace", ())
+    assert parse_native_writer("mqtrace-1") is None
+
+
+def test_the_tables_speak_of_compared_fields_only():
+    """A name that is misspelt in a table would silently excuse a field."""
+    known = set(COMPARED_FIELDS)
+    assert all(fields <= known for fields in NATIVE_CARRIES.values())
+    for profile in PROFILES.values():
+        assert profile.may_carry <= known
+        assert all(fields <= known for fields in profile.carries.values())

@@ -1,0 +1,388 @@
+"""Every status and reason, one small story each; all stories are judged in one run, as messages of one input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from spark_jobs.reconcile.policy import read_policy
+from tests.support.events import START_MS, after, before, consumed, delivery, publish
+from tests.support.judging import judged
+
+pytestmark = pytest.mark.spark
+
+MINUTE_MS = 60_000
+END_MS = 30 * MINUTE_MS
+"""How long after the stories the input goes on, so that they are settled."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """Events of one message, and the one verdict that its key of ``kind`` must get."""
+
+    says: str
+    events: list[dict[str, Any]]
+    status: str
+    reason: str | None = None
+    kind: str = "consume"
+    also: dict[str, Any] = field(default_factory=dict)
+    keys: int = 1
+
+
+def both(msg_id: str, **fields: Any) -> list[dict[str, Any]]:
+    return [publish("native", msg_id, **fields), publish("otlp", msg_id, **fields)]
+
+
+def mqtrace_stories() -> dict[str, Story]:
+    return {
+        "M01": Story("a send both sides tell alike is exact", both("M01"), "MATCHED_EXACT", kind="publish"),
+        "M02": Story(
+            "two halves and a span are one delivery",
+            [*delivery("M02"), consumed("M02")],
+            "MATCHED_EXACT",
+            also={"native_records": 2, "half_merged": 1, "key_level": 1},
+        ),
+        "M03": Story(
+            "a duration off by the tolerance is matched, and said so",
+            [publish("native", "M03"), publish("otlp", "M03", end_ms=START_MS + 13, cost_ms=13)],
+            "MATCHED_NORMALISED",
+            kind="publish",
+        ),
+        "M04": Story(
+            "another outcome is a mismatch",
+            [*delivery("M04"), consumed("M04", success=False)],
+            "MISMATCHED",
+        ),
+        "M05": Story(
+            "a field one side leaves out is a mismatch",
+            [publish("native", "M05", tags="A"), publish("otlp", "M05")],
+            "MISMATCHED",
+            kind="publish",
+        ),
+        "M06": Story(
+            "the same native record twice is an exact duplicate",
+            [*delivery("M06"), after("M06"), consumed("M06")],
+            "DUPLICATED_NATIVE",
+            also={"duplicates": "exact", "native_count": 2, "native_exact_duplicates": 1},
+        ),
+        "M07": Story(
+            "two spans of one attempt that contradict each other conflict",
+            [*delivery("M07"), consumed("M07"), consumed("M07", span_id="b", success=False)],
+            "DUPLICATED_OTLP",
+            also={"duplicates": "conflicting", "otlp_count": 2},
+        ),
+        "M08": Story(
+            "copies on both sides",
+            [*both("M08"), *both("M08")],
+            "DUPLICATED_BOTH",
+            kind="publish",
+            also={"duplicates": "exact"},
+        ),
+        "M09": Story(
+            "copies win over a mismatch, whose field verdicts stay",
+            [publish("native", "M09"), *[publish("otlp", "M09", topic="other")] * 2],
+            "DUPLICATED_OTLP",
+            kind="publish",
+        ),
+        "M10": Story("a lost span", delivery("M10"), "NATIVE_ONLY", "UNEXPLAINED"),
+        "M11": Story("a lost native record", [consumed("M11")], "OTLP_ONLY", "UNEXPLAINED"),
+        "M12": Story(
+            "a start without an end, the span still open, is in flight",
+            [before("M12", at_ms=END_MS - MINUTE_MS)],
+            "NATIVE_ONLY",
+            "IN_FLIGHT",
+        ),
+        "M13": Story(
+            "a start that never ended within the consume timeout is abandoned",
+            [before("M13")],
+            "NATIVE_ONLY",
+            "ABANDONED",
+        ),
+        "M14": Story(
+            "the end lost while the span is whole is half a record",
+            [before("M14"), consumed("M14")],
+            "MISMATCHED",
+            "HALF_RECORD",
+            also={"reason_detail": "before"},
+        ),
+        "M15": Story(
+            "the start lost while the span is whole is half a record",
+            [after("M15"), consumed("M15")],
+            "MISMATCHED",
+            "HALF_RECORD",
+            also={"reason_detail": "after"},
+        ),
+        "M16": Story(
+            "an end alone, with no span, is a lost span",
+            [after("M16")],
+            "NATIVE_ONLY",
+            "UNEXPLAINED",
+            also={"event_ms": START_MS + 100},
+        ),
+        "M17": Story("what a damaged native record names", [consumed("M17")], "OTLP_ONLY", "COUNTERPART_MALFORMED"),
+        "M18": Story(
+            "one side only and newer than the horizon is not judged yet",
+            [consumed("M18", at_ms=END_MS - 1_000)],
+            "PENDING",
+        ),
+        "M19": Story(
+            "a redelivery is another key, never a duplicate",
+            [
+                *delivery("M19"),
+                *delivery("M19", attempt="A2", at_ms=900, retry_times=1),
+                *(consumed("M19"), consumed("M19", attempt="A2", at_ms=900, retry_times=1)),
+            ],
+            "MATCHED_EXACT",
+            keys=2,
+        ),
+        "M20": Story(
+            "two groups are two keys",
+            [
+                *delivery("M20"),
+                *delivery("M20", group="shipping", attempt="A9"),
+                *(consumed("M20"), consumed("M20", group="shipping", attempt="A9")),
+            ],
+            "MATCHED_EXACT",
+            keys=2,
+        ),
+        "M21": Story(
+            "the end of a cloud client names no group; the request id says whose it was",
+            [before("M21"), after("M21", group=None), consumed("M21")],
+            "MATCHED_EXACT",
+        ),
+        "M22": Story(
+            "a failed send has no offset id; both sides know when it began",
+            both("M22", offset_msg_id=None, success=False),
+            "MATCHED_EXACT",
+            kind="publish",
+        ),
+        "M23": Story(
+            "attempts that differ on both sides never pair, however alike",
+            [*delivery("M23", attempt="A1"), consumed("M23", attempt="A2")],
+            "NATIVE_ONLY",
+            "UNEXPLAINED",
+            keys=2,
+        ),
+        "M24": Story(
+            "separator characters in a value are written as an underscore",
+            [publish("native", "M24", tags="a_b"), publish("otlp", "M24", tags="a\x01b")],
+            "MATCHED_NORMALISED",
+            kind="publish",
+            also={"tags": "SANITISED"},
+        ),
+        "M25": Story(
+            "a topic of the native wire has no namespace",
+            [publish("native", "M25"), publish("otlp", "M25", topic="team%orders")],
+            "MATCHED_NORMALISED",
+            kind="publish",
+            also={"topic": "orders"},
+        ),
+        "M26": Story(
+            "the native wire carries no topic of a delivery: not comparable, and taken from the send",
+            [*both("M26"), *delivery("M26"), consumed("M26", topic=None)],
+            "MATCHED_EXACT",
+            also={"topic": "orders", "queue_ms": 90, "end_to_end_ms": 110},
+        ),
+        "M27": Story(
+            "of copies on one side only, the loss is what counts",
+            [*delivery("M27"), *delivery("M27")],
+            "NATIVE_ONLY",
+            "UNEXPLAINED",
+            also={"native_count": 2, "duplicates": "exact"},
+        ),
+        "M28": Story(
+            "a listener's cost is its batch's, divided and rounded down",
+            [*delivery("M28", cost_ms=3, end_ms=START_MS + 110), consumed("M28", batch_size=3)],
+            "MATCHED_NORMALISED",
+        ),
+        "END": Story("the input goes on", both("END", at_ms=END_MS), "MATCHED_EXACT", kind="publish"),
+    }
+
+
+STORIES = mqtrace_stories()
+
+
+@pytest.fixture(scope="module")
+def answers(spark):
+    events = [row for story in STORIES.values() for row in story.events]
+    return judged(spark, events, malformed=[("native", "M17")]).collect()
+
+
+@pytest.mark.parametrize("msg_id", [*STORIES], ids=[story.says for story in STORIES.values()])
+def test_each_story_gets_its_verdict(answers, msg_id):
+    """The status, the reason and whatever else the story says stand in its verdict row."""
+    story = STORIES[msg_id]
+    rows = [row for row in answers if row["msg_id"] == msg_id and row["kind"] == story.kind]
+    assert len(rows) == story.keys, rows
+    mine = [row for row in rows if (row["status"], row["reason"]) == (story.status, story.reason)]
+    assert mine, [(row["status"], row["reason"], row["field_verdicts"]) for row in rows]
+    for name, expected in story.also.items():
+        found = {row["field_verdicts"][name] if name == "tags" else row[name] for row in mine}
+        assert expected in found, name
+
+
+def test_field_verdicts_stay_beside_duplicates(answers):
+    """DUPLICATED_* names the status; which field differs is still told."""
+    row = next(row for row in answers if row["msg_id"] == "M09")
+    assert row["field_verdicts"]["topic"] == "DIFFERENT"
+
+
+def test_the_native_copy_without_an_end_misses_what_the_end_would_say(answers):
+    """A half record's outcome is MISSING_NATIVE, its start EQUAL."""
+    verdicts = next(row for row in answers if row["msg_id"] == "M14")["field_verdicts"]
+    assert (verdicts["start_ms"], verdicts["success"]) == ("EQUAL", "MISSING_NATIVE")
+
+
+def agent(row: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """Strip a span of what OpenTelemetry's Java agent does not write."""
+    unknown = ("attempt_id", "offset_msg_id", "retry_times", "region_id", "msg_type")
+    return {**row, **dict.fromkeys(unknown), "writer": "java-agent-new", **fields}
+
+
+def agent_stories() -> dict[str, Story]:
+    def transaction_end(msg_id: str) -> dict[str, Any]:
+        row = publish("native", msg_id, transaction_id=msg_id, cost_ms=0)
+        return {
+            **row,
+            "kind": "transaction_end",
+            "transaction_state": "COMMIT_MESSAGE",
+            "from_transaction_check": False,
+        }
+
+    return {
+        "J01": Story(
+            "a send pairs by its message alone",
+            [publish("native", "J01"), agent(publish("otlp", "J01", at_ms=20), group_name=None)],
+            "MATCHED_NORMALISED",
+            kind="publish",
+            also={"key_level": 3},
+        ),
+        "J02": Story(
+            "deliveries of one group pair in the order they happened, each with its own span",
+            [
+                *delivery("J02"),
+                *delivery("J02", attempt="A2", at_ms=9_000, success=False, context_code="FAILED"),
+                agent(consumed("J02", at_ms=9_001, success=False, context_code="FAILED")),
+                agent(consumed("J02", at_ms=101)),
+            ],
+            "MATCHED_NORMALISED",
+            keys=2,
+            also={"key_level": 2},
+        ),
+        "J03": Story(
+            "a span without a group pairs by the message",
+            [*delivery("J03"), agent(consumed("J03"), group_name=None)],
+            "MATCHED_NORMALISED",
+            also={"key_level": 3},
+        ),
+        "J04": Story(
+            "the end of a transaction has no span by design",
+            [transaction_end("J04")],
+            "NATIVE_ONLY",
+            "BY_DESIGN",
+            kind="transaction_end",
+            also={"reason_detail": "java_agent_makes_no_span_for_transaction_end"},
+        ),
+        "J05": Story(
+            "a check that ends one transaction twice is two events",
+            [transaction_end("J05"), {**transaction_end("J05"), "start_ms": START_MS + 70}],
+            "NATIVE_ONLY",
+            "BY_DESIGN",
+            kind="transaction_end",
+            keys=2,
+        ),
+        "J06": Story(
+            "a failed send leaves no native record by design",
+            [agent(publish("otlp", "J06", success=False))],
+            "OTLP_ONLY",
+            "BY_DESIGN",
+            kind="publish",
+            also={"reason_detail": "rocketmq_records_no_failed_send"},
+        ),
+        "J07": Story(
+            "a delivery of a batch-sent message leaves no native record by design since 5.3.1",
+            [
+                publish("native", "J07", batch_size=3),
+                agent(publish("otlp", "J07", batch_size=3)),
+                agent(consumed("J07")),
+            ],
+            "OTLP_ONLY",
+            "BY_DESIGN",
+            also={"reason_detail": "rocketmq_records_no_delivery_of_batch_sent_messages"},
+        ),
+        "J08": Story(
+            "too late is a success to RocketMQ and an error to a span",
+            [
+                *delivery("J08", context_code="TIME_OUT"),
+                agent(consumed("J08", success=False, context_code="TIME_OUT")),
+            ],
+            "MATCHED_NORMALISED",
+        ),
+        "J09": Story("a lost span stays unexplained", delivery("J09"), "NATIVE_ONLY", "UNEXPLAINED"),
+        "J10": Story(
+            "a start beyond what cold hooks cost differs",
+            [publish("native", "J10"), agent(publish("otlp", "J10", at_ms=900))],
+            "MISMATCHED",
+            kind="publish",
+        ),
+        "END": Story(
+            "the input goes on",
+            [publish("native", "END", at_ms=END_MS), agent(publish("otlp", "END", at_ms=END_MS))],
+            "MATCHED_EXACT",
+            kind="publish",
+        ),
+    }
+
+
+AGENT_STORIES = agent_stories()
+
+
+@pytest.fixture(scope="module")
+def agent_answers(spark):
+    one_way = agent(publish("otlp", None, offset_msg_id=None))
+    events = [row for story in AGENT_STORIES.values() for row in story.events]
+    policy = read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3")
+    return judged(spark, [*events, one_way], policy=policy).collect()
+
+
+@pytest.mark.parametrize("msg_id", [*AGENT_STORIES], ids=[story.says for story in AGENT_STORIES.values()])
+def test_each_story_of_two_foreign_writers_gets_its_verdict(agent_answers, msg_id):
+    """RocketMQ's own trace against the Java agent: weak keys, wide tolerances, gaps by design."""
+    story = AGENT_STORIES[msg_id]
+    rows = [row for row in agent_answers if row["msg_id"] == msg_id and row["kind"] == story.kind]
+    assert len(rows) == story.keys, rows
+    for row in rows:
+        assert (row["status"], row["reason"]) == (story.status, story.reason), row["field_verdicts"]
+        assert {name: row[name] for name in story.also} == story.also
+
+
+def test_a_one_way_send_has_no_id_and_no_native_record_by_design(agent_answers):
+    """The span of a one-way send stands alone under a key of its own."""
+    row = next(row for row in agent_answers if row["msg_id"] is None)
+    assert (row["status"], row["reason_detail"]) == ("OTLP_ONLY", "rocketmq_records_no_one_way_send")
+
+
+def test_a_window_leaves_out_whole_keys(spark):
+    """A key outside the window is out of scope on both sides, even when its two starts straddle the border."""
+    policy = replace(read_policy(None), begin_ms=START_MS, end_ms=START_MS + 1_000, grace_ms=0)
+    straddling = [publish("native", "W1", at_ms=1_000), publish("otlp", "W1", at_ms=1_001)]
+    events = [*straddling, *both("W2", at_ms=-1), *both("W3", at_ms=500), publish("native", "W4", at_ms=5_000)]
+    found = {row["msg_id"]: row["status"] for row in judged(spark, events, policy=policy).collect()}
+    assert found == {"W1": "MISMATCHED", "W2": "OUT_OF_SCOPE", "W3": "MATCHED_EXACT", "W4": "OUT_OF_SCOPE"}
+
+
+def test_a_silent_writer_is_told_from_loss(spark):
+    """A topic of which the other side shows nothing at all is WRITER_SILENT; a few sends are too few to say so."""
+    many = [publish("otlp", f"S{number}", topic="silent") for number in range(5)]
+    few = [publish("otlp", f"F{number}", topic="rare") for number in range(4)]
+    events = [*many, *few, *both("END", at_ms=END_MS)]
+    found = {row["msg_id"]: row["reason"] for row in judged(spark, events).collect() if row["reason"]}
+    assert {msg_id[0]: reason for msg_id, reason in found.items()} == {"S": "WRITER_SILENT", "F": "UNEXPLAINED"}
+
+
+def test_an_empty_side_settles_nothing(spark):
+    """With nothing on the other side every key is pending: there is no horizon to be older than."""
+    found = {row["status"] for row in judged(spark, delivery("E1")).collect()}
+    assert found == {"PENDING"}

@@ -1,0 +1,47 @@
+"""How sources and instants are written on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_mqtrace._errors import UsageError
+from spark_jobs.arguments import parse_instant_ms, spread
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--native a b --otlp c", "--native a --native b --otlp c"),
+        ("--native a --native b --otlp c d --out o", "--native a --native b --otlp c --otlp d --out o"),
+        ("--out o --strict --native a b", "--out o --strict --native a --native b"),
+        ("--native=a b --otlp c", "--native=a --native b --otlp c"),
+        ("--native a b --json", "--native a --native b --json"),
+        ("--native - b --otlp c", "--native - --native b --otlp c"),
+        ("--help", "--help"),
+        ("--out o stray --native a", "--out o stray --native a"),
+    ],
+)
+def test_a_shell_expanded_list_follows_its_option(words, expected):
+    """Every further word after --native or --otlp is one more of it; other options stay as they are."""
+    assert spread(words.split()) == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("1795262400000", 1_795_262_400_000),
+        ("2026-11-21T12:00:00Z", 1_795_262_400_000),
+        ("2026-11-21T12:00:00", 1_795_262_400_000),
+        ("2026-11-21T20:00:00+08:00", 1_795_262_400_000),
+        ("2026-11-21", 1_795_219_200_000),
+    ],
+)
+def test_an_instant_is_iso_8601_or_epoch_milliseconds(text, expected_ms):
+    """UTC unless an offset is named."""
+    assert parse_instant_ms(text, name="--begin") == expected_ms
+
+
+def test_a_wrong_instant_names_its_option():
+    """The line shows how to write it."""
+    with pytest.raises(UsageError, match=r"--end 'tomorrow' is no time; write 2026"):
+        parse_instant_ms("tomorrow", name="--end")

@@ -1,0 +1,114 @@
+"""Events as the normaliser hands them over, with defaults that make a clean send or delivery."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+from spark_jobs.schemas import EVENT
+
+START_MS = 1_795_262_400_000
+"""2026-11-21T12:00:00Z, when every story in the tests begins."""
+
+_COMMON: dict[str, Any] = {"writer": "mqtrace", "path": "input.jsonl", "line": 1, "record_index": 0, "region_id": "R"}
+
+
+def event(side: str, kind: str, msg_id: str | None, **fields: Any) -> dict[str, Any]:
+    """Return an ``EVENT`` row; ``raw_hash`` follows from the content unless given."""
+    row = {**dict.fromkeys(EVENT.names), **_COMMON, "half": "whole", "side": side, "kind": kind, "msg_id": msg_id}
+    row.update(fields)
+    if row["raw_hash"] is None:
+        row["raw_hash"] = zlib.crc32(repr(sorted(row.items(), key=str)).encode())
+    return row
+
+
+def publish(side: str, msg_id: str | None, *, at_ms: int = 0, cost_ms: int = 10, **fields: Any) -> dict[str, Any]:
+    """Return one side's record of a send that began ``at_ms`` after ``START_MS``."""
+    start_ms = START_MS + at_ms
+    defaults = {
+        "topic": "orders",
+        "group_name": "producers",
+        "offset_msg_id": f"orders-0@{msg_id}",
+        "start_ms": start_ms,
+        "end_ms": start_ms + cost_ms,
+        "cost_ms": cost_ms,
+        "success": True,
+        "body_length": 12,
+        "msg_type": "Normal_Msg",
+    }
+    return event(side, "publish", msg_id, **{**_with_span(side, f"p{msg_id}"), **defaults, **fields})
+
+
+def consumed(
+    msg_id: str,
+    *,
+    group: str = "billing",
+    attempt: str | None = "A1",
+    at_ms: int = 100,
+    cost_ms: int = 10,
+    **fields: Any,
+) -> dict[str, Any]:
+    """Return the span of one delivery."""
+    start_ms = START_MS + at_ms
+    defaults = {
+        "topic": "orders",
+        "group_name": group,
+        "attempt_id": attempt,
+        "start_ms": start_ms,
+        "end_ms": start_ms + cost_ms,
+        "cost_ms": cost_ms,
+        "retry_times": 0,
+        "success": True,
+        "context_code": "SUCCESS",
+    }
+    own = _with_span("otlp", f"c{msg_id}{group}{attempt}{at_ms}")
+    return event("otlp", "consume", msg_id, **{**own, **defaults, **fields})
+
+
+def before(
+    msg_id: str, *, group: str | None = "billing", attempt: str | None = "A1", at_ms: int = 100, **fields: Any
+) -> dict[str, Any]:
+    """Return a SubBefore."""
+    defaults = {"group_name": group, "attempt_id": attempt, "start_ms": START_MS + at_ms, "retry_times": 0}
+    return event("native", "consume", msg_id, **{"half": "before", **defaults, **fields})
+
+
+def after(
+    msg_id: str,
+    *,
+    group: str | None = "billing",
+    attempt: str | None = "A1",
+    at_ms: int = 100,
+    cost_ms: int = 10,
+    **fields: Any,
+) -> dict[str, Any]:
+    """Return the SubAfter of a delivery that began ``at_ms`` after ``START_MS``."""
+    defaults = {
+        "group_name": group,
+        "attempt_id": attempt,
+        "end_ms": START_MS + at_ms + cost_ms,
+        "cost_ms": cost_ms,
+        "success": True,
+        "context_code": "SUCCESS",
+        "region_id": None,
+    }
+    return event("native", "consume", msg_id, **{"half": "after", **defaults, **fields})
+
+
+def delivery(msg_id: str, **fields: Any) -> list[dict[str, Any]]:
+    """Return both native halves of one delivery."""
+    only_after = {"cost_ms", "success", "context_code"}
+    shared = {name: value for name, value in fields.items() if name not in only_after}
+    only_before = {"retry_times"}
+    return [before(msg_id, **shared), after(msg_id, **{k: v for k, v in fields.items() if k not in only_before})]
+
+
+def _with_span(side: str, seed: str) -> dict[str, Any]:
+    if side == "native":
+        return {}
+    return {"trace_id": f"{zlib.crc32(seed.encode()):032x}", "span_id": f"{zlib.crc32(seed.encode()):016x}"}
+
+
+def rows_of(events: list[dict[str, Any]], side: str) -> list[tuple[Any, ...]]:
+    """Return one side's events as rows in the order of ``EVENT``."""
+    return [tuple(row[name] for name in EVENT.names) for row in events if row["side"] == side]

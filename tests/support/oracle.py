@@ -1,0 +1,196 @@
+"""The reconciliation once more, in plain Python and as slowly as it likes: what Spark's verdicts are compared with.
+
+It reads the definitions (statuses, reasons, identity, precedence), not the implementation. Profile ``mqtrace`` only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+TIMEOUT_MS = 15 * 60_000
+MERGED = ("group_name", "region_id", "retry_times", "start_ms", "end_ms", "cost_ms", "success", "context_code", "topic")
+PUBLISH_FIELDS = (
+    *("topic", "group_name", "offset_msg_id", "region_id", "body_length", "msg_type", "start_ms", "end_ms", "cost_ms"),
+    "success",
+)
+CONSUME_FIELDS = ("group_name", "region_id", "retry_times", "start_ms", "end_ms", "cost_ms", "success", "context_code")
+TOLERANCE_MS = {"start_ms": 0, "end_ms": 5, "cost_ms": 5}
+
+
+@dataclass
+class Key:
+    """One canonical key while it is put together."""
+
+    kind: str
+    ident: str
+    native: list[dict[str, Any]] = field(default_factory=list)
+    otlp: list[dict[str, Any]] = field(default_factory=list)
+    level: int | None = None
+
+
+def verdicts(events: list[dict[str, Any]], *, grace_ms: int, damaged: dict[str, set[str]]) -> list[tuple[Any, ...]]:
+    """Return ``(msg_id, kind, status, reason, key_level, native_count, otlp_count, duplicates)`` per key, sorted.
+
+    ``damaged`` names, per side, the messages that its malformed records mention.
+    """
+    ends = [_last([row for row in events if row["side"] == side]) for side in ("native", "otlp")]
+    horizon_ms = None if None in ends else min(ends) - grace_ms
+    data_end_ms = max(end for end in ends if end is not None)
+    messages = defaultdict(list)
+    for row in events:
+        messages[row["msg_id"]].append(row)
+    found = []
+    for msg_id, rows in messages.items():
+        hurt = {side: msg_id in named for side, named in damaged.items()}
+        found += [(msg_id, *_judge(key, horizon_ms, data_end_ms, hurt)) for key in _keys(rows)]
+    return sorted(found, key=repr)
+
+
+def _last(rows: list[dict[str, Any]]) -> int | None:
+    return max((ms for row in rows for ms in (row["start_ms"], row["end_ms"]) if ms is not None), default=None)
+
+
+def _keys(rows: list[dict[str, Any]]) -> list[Key]:
+    keys: dict[tuple[str, str], Key] = {}
+    for row in rows:
+        ident = _ident(row)
+        key = keys.setdefault((row["kind"], ident), Key(row["kind"], ident))
+        getattr(key, row["side"]).append(row)
+    for key in keys.values():
+        key.level = 1 if key.native and key.otlp else None
+    found = list(keys.values())
+    for level in (2, 3):
+        found = _meet(found, level)
+    return found
+
+
+def _ident(row: dict[str, Any]) -> str:
+    own = f"own/{row['side']}/{row['span_id'] or row['raw_hash']}"
+    if row["kind"] == "publish":
+        return f"offset/{row['offset_msg_id']}" if row["offset_msg_id"] else f"start/{row['start_ms']}"
+    return f"attempt/{row['group_name']}/{row['attempt_id']}" if row["attempt_id"] else own
+
+
+def _lacks(row: dict[str, Any]) -> bool:
+    return row["offset_msg_id"] is None if row["kind"] == "publish" else row["attempt_id"] is None
+
+
+def _meet(keys: list[Key], level: int) -> list[Key]:
+    """Pair what is one-sided by its order in time, if at least one of the two lacks part of its key."""
+    free: dict[tuple[str, str], list[Key]] = defaultdict(list)
+    for key in keys:
+        row = (key.native or key.otlp)[0]
+        if key.level is None and (level == 2 or key.kind == "publish"):  # a consume with a group stops at level 2
+            free[key.kind, row["group_name"] if level == 2 else ""].append(key)
+    gone = set()
+    for rivals in free.values():
+        native = sorted((key for key in rivals if key.native), key=_order)
+        otlp = sorted((key for key in rivals if key.otlp), key=_order)
+        if any(_lacks(key.otlp[0]) for key in otlp):
+            otlp = [key for key in otlp if _lacks(key.otlp[0])]
+        else:
+            native = [key for key in native if _lacks(key.native[0])]
+        for one, other in zip(native, otlp, strict=False):
+            one.otlp, one.level = other.otlp, level
+            gone.add(id(other))
+    return [key for key in keys if id(key) not in gone]
+
+
+def _order(key: Key) -> tuple[int, int, str]:
+    kept = _kept(key.native) if key.native else min(key.otlp, key=_position)
+    return (kept["start_ms"], kept["raw_hash"], key.ident)
+
+
+def _position(row: dict[str, Any]) -> tuple[Any, ...]:
+    start_ms = row["end_ms"] if row["start_ms"] is None else row["start_ms"]
+    return (start_ms, row["raw_hash"], row["path"], row["line"], row["record_index"])
+
+
+def _kept(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the native record of a key: the earliest of each half, merged."""
+    halves = [min(found, key=_position) for half in ("before", "after", "whole") if (found := _half(rows, half))]
+    merged = dict(halves[0])
+    for name in MERGED:
+        merged[name] = next((half[name] for half in halves if half[name] is not None), None)
+    if merged["start_ms"] is None:
+        merged["start_ms"] = merged["end_ms"] - merged["cost_ms"]
+    return merged
+
+
+def _half(rows: list[dict[str, Any]], half: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["half"] == half]
+
+
+def _judge(key: Key, horizon_ms: int | None, data_end_ms: int, hurt: dict[str, bool]) -> tuple[Any, ...]:
+    native = _kept(key.native) if key.native else None
+    otlp = min(key.otlp, key=_position) if key.otlp else None
+    parts = [_half(key.native, half) for half in ("before", "after", "whole")]
+    status, reason = _status(key, native, otlp, parts)
+    if status in {"NATIVE_ONLY", "OTLP_ONLY"}:
+        reason = _reason(status, parts, native, data_end_ms, hurt)
+        last_ms = _last([row for row in (native, otlp) if row])
+        if reason != "IN_FLIGHT" and (horizon_ms is None or last_ms > horizon_ms):
+            status, reason = "PENDING", None
+    counts = (max(len(part) for part in parts), len(key.otlp))
+    return (key.kind, status, reason, key.level, *counts, _copies([*parts, key.otlp]))
+
+
+def _reason(
+    status: str,
+    parts: list[list[dict[str, Any]]],
+    native: dict[str, Any] | None,
+    data_end_ms: int,
+    hurt: dict[str, bool],
+) -> str:
+    if native and parts[0] and not parts[1]:
+        return "IN_FLIGHT" if data_end_ms - native["start_ms"] <= TIMEOUT_MS else "ABANDONED"
+    return "COUNTERPART_MALFORMED" if hurt["otlp" if status == "NATIVE_ONLY" else "native"] else "UNEXPLAINED"
+
+
+def _status(
+    key: Key, native: dict[str, Any] | None, otlp: dict[str, Any] | None, parts: list[list[dict[str, Any]]]
+) -> tuple[str, str | None]:
+    if native is None or otlp is None:
+        return ("OTLP_ONLY" if native is None else "NATIVE_ONLY"), None
+    half = key.kind == "consume" and bool(parts[0]) != bool(parts[1])
+    reason = "HALF_RECORD" if half else None
+    doubled = (any(len(part) > 1 for part in parts), len(key.otlp) > 1)
+    if any(doubled):
+        return {(True, True): "DUPLICATED_BOTH", (True, False): "DUPLICATED_NATIVE"}.get(
+            doubled, "DUPLICATED_OTLP"
+        ), reason
+    found = {_field(name, native[name], otlp[name]) for name in _fields(key.kind)}
+    if half or found & {"DIFFERENT", "MISSING_NATIVE", "MISSING_OTLP"}:
+        return "MISMATCHED", reason
+    return ("MATCHED_NORMALISED" if "WITHIN_TOLERANCE" in found else "MATCHED_EXACT"), None
+
+
+def _fields(kind: str) -> tuple[str, ...]:
+    return PUBLISH_FIELDS if kind == "publish" else CONSUME_FIELDS
+
+
+def _field(name: str, native: Any, otlp: Any) -> str | None:
+    if native == otlp:
+        return "EQUAL"
+    if native is None or otlp is None:
+        return "MISSING_NATIVE" if native is None else "MISSING_OTLP"
+    near = name in TOLERANCE_MS and abs(native - otlp) <= TOLERANCE_MS[name]
+    slack_ms = 1 + TOLERANCE_MS["cost_ms"]  # a cost was rounded down once
+    near = near or (name == "cost_ms" and abs(native - otlp) <= slack_ms)
+    return "WITHIN_TOLERANCE" if near else "DIFFERENT"
+
+
+def _copies(parts: list[list[dict[str, Any]]]) -> str | None:
+    kinds = set()
+    for part in parts:
+        hashes = {row["raw_hash"] for row in part}
+        said = {repr([row[name] for name in (*PUBLISH_FIELDS, *CONSUME_FIELDS)]) for row in part}
+        if len(said) > 1:
+            kinds.add("conflicting")
+        elif len(hashes) > 1:
+            kinds.add("equivalent")
+        elif len(part) > 1:
+            kinds.add("exact")
+    return next((kind for kind in ("conflicting", "equivalent", "exact") if kind in kinds), None)
