@@ -60,14 +60,15 @@ class Packed:
     """What became of the contexts given to :func:`pack`.
 
     ``refused`` maps the position of a context that is not, or not completely, in ``messages`` to the reason:
-    ``too_large`` or ``encode_error``. ``replaced`` counts separator characters written as ``_``; ``keys_left_out``
-    counts keys that found no room beside their own record.
+    ``too_large`` or ``encode_error``; ``first_error`` is the encoder's first complaint. ``replaced`` counts separator
+    characters written as ``_``; ``keys_left_out`` counts keys that found no room beside their own record.
     """
 
     messages: list[TraceMessage] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     replaced: int = 0
     keys_left_out: int = 0
+    first_error: str | None = None
 
     @property
     def reasons(self) -> Counter[str]:
@@ -143,7 +144,8 @@ def _encoded(  # noqa: PLR0913, PLR0917 - one loop of `pack`, named
         piece = pieces.pop(0)
         try:
             encoded = encode(piece, dialect)
-        except EncodeError:
+        except EncodeError as error:
+            packed.first_error = packed.first_error or str(error)
             # One bad message must not take the others of its call along.
             pieces[:0] = _split(piece)
             if len(piece.beans) <= 1:

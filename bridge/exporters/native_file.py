@@ -80,7 +80,7 @@ class NativeFileSpanExporter(SpanExporter):
         )
         self._writing = threading.Lock()
         self._closed = False
-        self._told = False
+        self._told: set[str] = set()
         self._outcome: ExportOutcome | None = None
 
     def wants(self, span: ReadableSpan) -> bool:
@@ -97,6 +97,8 @@ class NativeFileSpanExporter(SpanExporter):
         ]
         written = self._write(messages)
         self._outcome = self._packer.settle(spans, packed, () if written else packed.messages)
+        if packed.first_error is not None:
+            self._tell_once(packed.first_error)
         return SpanExportResult.SUCCESS if written else SpanExportResult.FAILURE
 
     def take_outcome(self) -> ExportOutcome | None:
@@ -147,9 +149,6 @@ class NativeFileSpanExporter(SpanExporter):
         return True
 
     def _tell_once(self, text: str) -> None:
-        _logger.log(
-            logging.DEBUG if self._told else logging.WARNING,
-            "mqtrace: native traces are not written: %s (said once)",
-            text,
-        )
-        self._told = True
+        level = logging.DEBUG if text in self._told else logging.WARNING
+        self._told.add(text)
+        _logger.log(level, "mqtrace: native traces are not written: %s (said once; counted in stats())", text)

@@ -116,6 +116,8 @@ class NativeKafkaSpanExporter(SpanExporter):
         packed = self._packer.pack(spans)
         undelivered = self._deliver(packed.messages, deadline) if packed.messages else []
         self._outcome = self._packer.settle(spans, packed, undelivered)
+        if packed.first_error is not None:
+            self._tell_once(packed.first_error)
         return SpanExportResult.FAILURE if undelivered else SpanExportResult.SUCCESS
 
     def take_outcome(self) -> ExportOutcome | None:

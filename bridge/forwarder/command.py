@@ -35,6 +35,7 @@ def forward(  # noqa: PLR0913 - one parameter per option
     accept_trimmed: Annotated[
         bool, typer.Option("--accept-trimmed", help="Go on after messages that retention removed.")
     ] = False,
+    timeout_ms: Annotated[float, typer.Option(help="How long one answer of the broker may take.")] = 10_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> int:
     """Forward a native trace topic into a landing: raw bodies, durable before their offsets are committed.
@@ -47,7 +48,7 @@ def forward(  # noqa: PLR0913 - one parameter per option
     from bridge.forwarder.service import forward_once, forward_until  # noqa: PLC0415 - keep `mqtrace --help` fast
     from bridge.landing.writer import LandingWriter  # noqa: PLC0415 - keep `mqtrace --help` fast
 
-    opened = _open(source, group=group, kafka_config=kafka_config, accept_trimmed=accept_trimmed)
+    opened = _open(source, group=group, kafka_config=kafka_config, accept_trimmed=accept_trimmed, timeout_ms=timeout_ms)
     writer = LandingWriter(landing, format=landing_format)
     try:
         with opened:

@@ -188,7 +188,10 @@ class Lane:
         arrived = self._drain(lambda: self._queue.reached(mark), deadline) or self._queue.wait_for_mark(
             mark, self._remaining_ms(deadline) / 1e3
         )
-        return arrived and self._queue.lost_since(mark) == 0 and self._flush_exporter(deadline)
+        if not arrived:
+            return False
+        nothing_lost = self._queue.lost_since(mark) == 0
+        return self._flush_exporter(deadline) and nothing_lost
 
     def close(self) -> None:
         """Refuse new spans and let the worker drain; returns at once."""

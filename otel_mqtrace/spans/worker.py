@@ -55,5 +55,5 @@ class Worker:
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread to end, at most ``timeout_s`` seconds."""
-        if self._thread is not None and not self.is_current:
+        if self._thread is not None and self.running and not self.is_current:
             self._thread.join(max(timeout_s, 0.0))

@@ -176,12 +176,12 @@ def test_flushing_exports_what_waits_and_then_asks_the_exporter():
 
 
 def test_flushing_tells_when_an_export_failed():
-    """A flush that lost something is no success, and does not bother the exporter further."""
+    """A flush that lost something is no success; what did arrive is flushed on all the same."""
     exporter = Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
     lane = lane_of(exporter, max_export_batch_size=1)
     _offer(lane, "a", "b")
     assert not lane.await_flush(lane.request_flush(), FOREVER)
-    assert exporter.flushes == []
+    assert len(exporter.flushes) == 1
 
 
 def test_a_flush_with_no_time_left_says_so():

@@ -1,0 +1,61 @@
+"""Spans of the kinds the native exporters write, made by a real SDK from our own mapping."""
+
+from __future__ import annotations
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import Link, SpanContext, TraceFlags
+
+from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
+from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
+from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+
+_SOMEWHERE = SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+def bean(number, *, topic="orders", keys=None, **fields):
+    """Message ``number`` of ``topic``."""
+    return TraceBean(topic=topic, msg_id=f"{number:032X}", keys=keys or f"order-{number}", **fields)
+
+
+def pub(number, *, region_id="DefaultRegion", **fields):
+    """The record of one successful send."""
+    return TraceContext(
+        trace_type=TraceType.PUB,
+        timestamp_ms=1_700_000_000_000 + number,
+        region_id=region_id,
+        group_name="shop",
+        cost_ms=3,
+        success=True,
+        beans=(bean(number, **{"tags": "new", "body_length": 10, "msg_type": MessageType.NORMAL, **fields}),),
+    )
+
+
+def sub(*beans, before=True):
+    """One half of a listener call for ``beans``."""
+    return TraceContext(
+        trace_type=TraceType.SUB_BEFORE if before else TraceType.SUB_AFTER,
+        timestamp_ms=1_700_000_000_000,
+        region_id="DefaultRegion",
+        group_name="billing",
+        request_id="R" * 32,
+        cost_ms=1,
+        success=True,
+        context_code=ContextCode.SUCCESS,
+        beans=beans,
+    )
+
+
+def traced(*exporters, **options):
+    """A processor without threads and a function that makes the span of one context pass through it."""
+    processor = MqTraceSpanProcessor(*exporters, **{"background": False, **options})
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    tracer = provider.get_tracer("tests")
+
+    def trace(trace_ctx):
+        said = span_attributes(trace_ctx)
+        links = [Link(_SOMEWHERE, attributes=attributes) for attributes in said.links]
+        operation = OPERATIONS[trace_ctx.trace_type]
+        tracer.start_span(operation.name, kind=operation.kind, attributes=said.span, links=links).end()
+
+    return processor, trace
