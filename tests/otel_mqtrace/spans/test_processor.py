@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -68,68 +64,6 @@ def test_a_span_leaves_by_itself_after_the_delay(provider):
     _, tracer = _attached(provider, Waiting(), schedule_delay_millis=1)
     tracer.start_span("a").end()
     assert arrived.wait(GENEROUS_S)
-
-
-def test_the_defaults_are_those_of_the_contract():
-    """2048, 100, 500 ms, 30 s, 30 s, refuse the newest."""
-    settings = MqTraceSpanProcessor(Scripted()).settings
-    assert (settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms) == (2048, 100, 500)
-    assert (settings.export_timeout_ms, settings.shutdown_timeout_ms, settings.drop_policy) == (
-        30_000,
-        30_000,
-        "newest",
-    )
-
-
-@pytest.mark.parametrize(("preset", "expected"), [("rocketmq4", (1024, 100, 500)), ("rocketmq5", (2048, 10, 5000))])
-def test_a_preset_is_a_rocketmq_generation(preset, expected):
-    """The numbers of AsyncTraceDispatcher before and since 5.3.1."""
-    settings = MqTraceSpanProcessor.preset(preset, Scripted()).settings
-    assert (settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms) == expected
-
-
-def test_the_batch_of_rocketmq5_is_capped_at_twenty():
-    """As traceMsgBatchNum is."""
-    settings = MqTraceSpanProcessor.preset("rocketmq5", Scripted(), max_export_batch_size=50).settings
-    assert settings.max_export_batch_size == 20
-
-
-def test_an_unknown_preset_is_refused_with_the_known_ones():
-    """A mistake in code is told at once."""
-    with pytest.raises(ValueError, match="rocketmq4, rocketmq5"):
-        MqTraceSpanProcessor.preset("rocketmq6", Scripted())
-
-
-def test_the_environment_speaks_when_code_does_not(monkeypatch):
-    """MQTRACE_* before OTEL_BSP_*, a keyword before both."""
-    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "300")
-    monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "7000")
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "soon")
-    monkeypatch.setenv("MQTRACE_QUEUE_SIZE", "400")
-    monkeypatch.setenv("MQTRACE_LINGER_MS", "50")
-    settings = MqTraceSpanProcessor(Scripted(), schedule_delay_millis=70).settings
-    assert (settings.max_queue_size, settings.export_timeout_ms, settings.schedule_delay_ms) == (400, 7000, 70)
-
-
-def test_an_environment_that_contradicts_itself_does_not_break_start_up(monkeypatch):
-    """The stock processor raises here; ours shrinks the batch."""
-    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "10")
-    assert MqTraceSpanProcessor(Scripted()).settings.max_export_batch_size == 10
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"max_queue_size": 0},
-        {"max_queue_size": 10, "max_export_batch_size": 11},
-        {"schedule_delay_millis": -1},
-        {"drop_policy": "random"},
-    ],
-)
-def test_a_wrong_value_in_code_is_refused(wrong):
-    """Told to the programmer, not to the log."""
-    with pytest.raises(ValueError, match=r".+"):
-        MqTraceSpanProcessor(Scripted(), **wrong)
 
 
 def test_unsampled_spans_are_nobodys():
@@ -360,66 +294,3 @@ def test_self_metrics_say_what_the_account_says():
         ("otel.sdk.processor.span.processed", None): 2,
         ("otel.sdk.processor.span.processed", "queue_full"): 1,
     }
-
-
-FORKING = """
-import json, multiprocessing, os, sys, threading
-from opentelemetry.sdk.trace import TracerProvider
-from otel_mqtrace.spans.processor import MqTraceSpanProcessor
-from tests.support.lanes import Scripted
-
-class Writing(Scripted):
-    after_forks = 0
-    def export(self, spans):
-        os.write(1, (json.dumps([os.getpid() == parent, [s.name for s in spans], self.after_forks]) + "\\n").encode())
-        return super().export(spans)
-    def after_fork(self):
-        self.after_forks += 1
-
-parent = os.getpid()
-processor = MqTraceSpanProcessor(Writing(), schedule_delay_millis=60_000)
-provider = TracerProvider()
-provider.add_span_processor(processor)
-tracer = provider.get_tracer("x")
-tracer.start_span("of the parent").end()
-
-def child():
-    assert processor.stats()["Writing"]["offered"] == 0
-    tracer.start_span("of the child").end()
-    assert processor.stats()["Writing"]["offered"] == 1
-
-if sys.argv[1] == "fork":
-    pid = os.fork()
-    if not pid:
-        child()
-        sys.exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-else:
-    process = multiprocessing.get_context("fork").Process(target=child)
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.parametrize("way", ["fork", "multiprocessing"])
-def test_a_forked_child_exports_its_own_spans_and_only_those(way):
-    """An empty queue of its own, a worker of its own, flushed at its end even past atexit; the exporter was told."""
-    done = subprocess.run([sys.executable, "-c", FORKING, way], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(map(json.loads, done.stdout.splitlines())) == [
-        [False, ["of the child"], 1],
-        [True, ["of the parent"], 0],
-    ]
-
-
-def test_a_fork_nobody_told_of_is_noticed_by_its_pid(monkeypatch):
-    """uWSGI forks without running Python's hooks."""
-    exporter = Scripted()
-    processor = MqTraceSpanProcessor(exporter, background=False)
-    processor.on_end(span("of the parent"))
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    processor.on_end(span("of the child"))
-    processor.force_flush()
-    assert exporter.names == ["of the child"]

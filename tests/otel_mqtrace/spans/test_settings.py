@@ -1,0 +1,70 @@
+"""How the processor is tuned: by code, by environment, by preset."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+from tests.support.lanes import Scripted
+
+
+def test_the_defaults_are_those_of_the_contract():
+    """2048, 100, 500 ms, 30 s, 30 s, refuse the newest."""
+    settings = MqTraceSpanProcessor(Scripted()).settings
+    assert (settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms) == (2048, 100, 500)
+    assert (settings.export_timeout_ms, settings.shutdown_timeout_ms, settings.drop_policy) == (
+        30_000,
+        30_000,
+        "newest",
+    )
+
+
+@pytest.mark.parametrize(("preset", "expected"), [("rocketmq4", (1024, 100, 500)), ("rocketmq5", (2048, 10, 5000))])
+def test_a_preset_is_a_rocketmq_generation(preset, expected):
+    """The numbers of AsyncTraceDispatcher before and since 5.3.1."""
+    settings = MqTraceSpanProcessor.preset(preset, Scripted()).settings
+    assert (settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms) == expected
+
+
+def test_the_batch_of_rocketmq5_is_capped_at_twenty():
+    """As traceMsgBatchNum is."""
+    settings = MqTraceSpanProcessor.preset("rocketmq5", Scripted(), max_export_batch_size=50).settings
+    assert settings.max_export_batch_size == 20
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones():
+    """A mistake in code is told at once."""
+    with pytest.raises(ValueError, match="rocketmq4, rocketmq5"):
+        MqTraceSpanProcessor.preset("rocketmq6", Scripted())
+
+
+def test_the_environment_speaks_when_code_does_not(monkeypatch):
+    """MQTRACE_* before OTEL_BSP_*, a keyword before both."""
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "300")
+    monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "7000")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "soon")
+    monkeypatch.setenv("MQTRACE_QUEUE_SIZE", "400")
+    monkeypatch.setenv("MQTRACE_LINGER_MS", "50")
+    settings = MqTraceSpanProcessor(Scripted(), schedule_delay_millis=70).settings
+    assert (settings.max_queue_size, settings.export_timeout_ms, settings.schedule_delay_ms) == (400, 7000, 70)
+
+
+def test_an_environment_that_contradicts_itself_does_not_break_start_up(monkeypatch):
+    """The stock processor raises here; ours shrinks the batch."""
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "10")
+    assert MqTraceSpanProcessor(Scripted()).settings.max_export_batch_size == 10
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_queue_size": 0},
+        {"max_queue_size": 10, "max_export_batch_size": 11},
+        {"schedule_delay_millis": -1},
+        {"drop_policy": "random"},
+    ],
+)
+def test_a_wrong_value_in_code_is_refused(wrong):
+    """Told to the programmer, not to the log."""
+    with pytest.raises(ValueError, match=r".+"):
+        MqTraceSpanProcessor(Scripted(), **wrong)
