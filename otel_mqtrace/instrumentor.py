@@ -99,7 +99,7 @@ class MqTraceInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         if foreign is not None and settings.on_conflict == "step_back":
             _log.warning(
                 "mqtrace: %s already wraps confluent-kafka, so nothing is traced here: disable it, "
-                "or set MQTRACE_ON_CONFLICT=wrap to trace underneath it",
+                "or set MQTRACE_ON_CONFLICT=wrap to trace as well and leave the trace headers to it",
                 foreign,
             )
             return
@@ -110,6 +110,7 @@ class MqTraceInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             tracer_provider=tracer_provider,
             meter_provider=meter_provider,
             before_span=self._attachment.attach,
+            writes_trace_headers=foreign is None,
             **collaborators,
         )
         self._patches = patching.Patches.apply(tracing)

@@ -19,6 +19,7 @@ __all__ = ["AutomaticScope", "EnteredScope", "ambient_context"]
 
 _AUTOMATIC: Final = context.create_key("mqtrace-automatic")
 _entered: Final[ContextVar[object]] = ContextVar("mqtrace-entered", default=None)
+_automatic: Final[ContextVar[object]] = ContextVar("mqtrace-automatic", default=None)
 
 
 def ambient_context() -> Context:
@@ -55,11 +56,20 @@ class AutomaticScope:
         self._before = ambient_context()
         behind = (trace.get_current_span(otel_ctx), self._before)
         self._ctx = context.set_value(_AUTOMATIC, behind, otel_ctx)
+        self._marker: Token[object] = _automatic.set(self)
         context.attach(self._ctx)
 
     def leave(self) -> bool:
-        """Restore what was current before, if ours still is; tell whether it was (else another thread still has it)."""
+        """Restore what was current before, if ours still is; ``False`` when it must be tried again later or elsewhere.
+
+        That is: something of the user's lies on top of it, another thread has it, or this is a task's copy of the
+        context it was entered in.
+        """
         if context.get_current() is not self._ctx:
             return False
         context.attach(self._before)
+        try:
+            _automatic.reset(self._marker)
+        except ValueError:
+            return False
         return True

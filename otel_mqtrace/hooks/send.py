@@ -178,10 +178,11 @@ class SendHook:
         )
 
     def _headers(self, headers: list[Header], span: Span, ambient: Context, bean: TraceBean) -> list[Header]:
-        written: dict[str, str] = {}
-        propagate.inject(written, context=trace.set_span_in_context(span, ambient), setter=HEADER_SETTER)
-        stale = frozenset(propagate.get_global_textmap().fields)
-        sent = rewritten(headers, written, stale)
+        sent = list(headers)
+        if self._tracing.writes_trace_headers:
+            written: dict[str, str] = {}
+            propagate.inject(written, context=trace.set_span_in_context(span, ambient), setter=HEADER_SETTER)
+            sent = rewritten(headers, written, frozenset(propagate.get_global_textmap().fields))
         if header_text(headers, semconv.HEADER_UNIQ_KEY) is None and bean.msg_id is not None:
             sent.append((semconv.HEADER_UNIQ_KEY, bean.msg_id.encode()))
         return sent

@@ -35,7 +35,10 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracing:
-    """The collaborators of all hooks, bound once. ``before_span`` is called before every span (late attachment)."""
+    """The collaborators of all hooks, bound once. ``before_span`` is called before every span (late attachment).
+
+    ``writes_trace_headers`` is off where another instrumentation writes them already: there must be one of each kind.
+    """
 
     tracer: trace.Tracer
     settings: Settings = field(default_factory=Settings)
@@ -44,6 +47,7 @@ class Tracing:
     new_id: Callable[[], str] = new_unique_id
     before_span: Callable[[], None] = _nothing
     links_per_span: int = _LINKS_PER_SPAN
+    writes_trace_headers: bool = True
 
     @classmethod
     def create(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["CONSUMER_METHODS", "ORIGINAL_CONSUMER", "ConsumerState"]
 
 ORIGINAL_CONSUMER: Final[type[Any]] = cimpl.Consumer
+_MAX_SCOPES: Final = 8
 _asyncio_identity: Final = getattr(cimpl, "_reentry_identity_var", None)
 
 
@@ -43,7 +44,7 @@ class ConsumerState:
         self._tracing: Tracing | None = None
         self._calls: list[ProcessCall] = []
         self._shared: dict[int, SharedSpan] = {}
-        self._scope: AutomaticScope | None = None
+        self._scopes: list[AutomaticScope] = []
         self.explicit = False
 
     def bind(self, tracing: Tracing) -> ConsumeHook:
@@ -57,8 +58,7 @@ class ConsumerState:
     @guarded("ConsumerState.finish")
     def finish(self, code: ContextCode = ContextCode.SUCCESS, exception: BaseException | None = None) -> None:
         """The application is done with what it was handed; spans that a block took over are the block's business."""
-        if self._scope is not None and self._scope.leave():
-            self._scope = None
+        self._leave()
         calls, self._calls = self._calls, []
         shared, self._shared = self._shared, {}
         for call in calls:
@@ -79,7 +79,7 @@ class ConsumerState:
             handed_over.note(message, self, owners.get(index))
         self._calls = calls
         if calls and not _called_by_asyncio():
-            self._scope = AutomaticScope(calls[0].otel_ctx)
+            self._scopes.append(AutomaticScope(calls[0].otel_ctx))
 
     def take(self, call: ProcessCall) -> Responsibility:
         """Give the span of a message to the block that handles it explicitly."""
@@ -89,13 +89,16 @@ class ConsumerState:
             # from now on this consumer leaves its messages to the blocks.
             self.explicit = True
             return OwnSpan(hook, call)
-        if self._scope is not None and self._scope.leave():
-            self._scope = None
+        self._leave()
         if call.messages == 1:
             self._calls = [each for each in self._calls if each is not call]
             return OwnSpan(hook, call)
         self.explicit = True
         return self._shared.setdefault(id(call), SharedSpan(hook, call))
+
+    def _leave(self) -> None:
+        """Stop being current, here and wherever else the application went on with what was current at a poll."""
+        self._scopes = [scope for scope in self._scopes if not scope.leave()][-_MAX_SCOPES:]
 
     @property
     def hook(self) -> ConsumeHook:

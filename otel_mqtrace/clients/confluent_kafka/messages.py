@@ -65,7 +65,7 @@ def parameter_order(function: Callable[..., Any]) -> tuple[str, ...] | None:
     if {"topic", "headers"} <= set(names) and {"on_delivery", "callback"} & set(names):
         return names
     passes_on = inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD in kinds
-    return PRODUCE_ORDER if passes_on and not names else None
+    return PRODUCE_ORDER if passes_on and names == PRODUCE_ORDER[: len(names)] else None
 
 
 def replaced(

@@ -149,7 +149,7 @@ def _prepare(
     name = "callback" if "callback" in given else "on_delivery" if "on_delivery" in order else "callback"
     user = given.get(name)
     changes: dict[str, Any] = {} if call.headers is None else {"headers": call.headers}
-    chained = callable(user) or (user is None and state.default_is_known)
+    chained = user is not None or state.default_is_known
     if chained:
         changes[name] = Delivery(state, hook, call, user if user is not None else state.default_callback)
     awaited = chained and state.reports_success

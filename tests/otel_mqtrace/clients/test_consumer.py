@@ -1,0 +1,523 @@
+"""What a traced consumer records: automatic spans, explicit ones, batches, and what is no message at all."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+
+import confluent_kafka
+import pytest
+from confluent_kafka import DeserializingConsumer, TopicPartition
+from confluent_kafka.aio import AIOConsumer
+from opentelemetry import baggage, context, trace
+from opentelemetry.trace import SpanKind, StatusCode
+
+from otel_mqtrace import process
+from otel_mqtrace.message_id import read_unique_id
+from otel_mqtrace.model import ContextCode, TraceType
+from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.testing import ManualClock
+
+PARENT = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+PARENT_TRACE, PARENT_SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
+
+
+def _poll(consumer, *, timeouts=20):
+    for _ in range(timeouts):
+        message = consumer.poll(1)
+        if message is not None:
+            return message
+    raise AssertionError("no message came")
+
+
+def _consume(consumer, count):
+    messages = consumer.consume(count, 10)
+    assert len(messages) == count
+    return messages
+
+
+def _current():
+    return trace.get_current_span().get_span_context().span_id
+
+
+def test_a_message_is_in_process_until_the_next_poll(instrument, spans, fill, consumer_of, topic):
+    """The span is current from the poll that returned the message to the next one, and carries the whole record."""
+    fill(
+        topic,
+        {
+            "value": b"xyz",
+            "key": b"k",
+            "headers": [PARENT, ("UNIQ_KEY", "ID1"), ("KEYS", "a b"), ("RECONSUME_TIME", "2")],
+        },
+    )
+    instrument(region_id="eu", region_name="Europe")
+    consumer = consumer_of(topic)
+    _poll(consumer)
+    current = _current()
+    spans.assert_empty()
+    assert consumer.poll(0) is None
+    assert not trace.get_current_span().get_span_context().is_valid
+    span = spans.take(f"process {topic}")
+    assert (span.context.span_id, span.kind) == (current, SpanKind.CONSUMER)
+    record = trace_context_of(span)
+    assert record.trace_type is TraceType.SUB_AFTER
+    assert (record.group_name, record.region_id, record.region_name) == ("billing", "eu", "Europe")
+    assert (record.success, record.context_code) == (True, ContextCode.SUCCESS)
+    assert read_unique_id(record.request_id)
+    (bean,) = record.beans
+    assert (bean.topic, bean.msg_id, bean.keys, bean.retry_times, bean.body_length) == (topic, "ID1", "a b", 2, 3)
+    assert bean.offset_msg_id == f"{topic}-0@0"
+    assert span.attributes["messaging.consumer.group.name"] == "billing"
+    assert span.attributes["messaging.kafka.offset"] == 0
+    assert "messaging.batch.message_count" not in span.attributes
+
+
+def test_everything_the_first_half_needs_is_there_when_the_span_starts(instrument, spans, fill, consumer_of, topic):
+    """SubBefore leaves at the start: ids, keys, retries, group, region and request id are on the started span."""
+    fill(topic, {"value": b"x", "headers": [("UNIQ_KEY", "ID1"), ("KEYS", "a"), ("RECONSUME_TIME", "1")]})
+    instrument()
+    consumer = consumer_of(topic)
+    _poll(consumer)
+    half = trace_context_of(trace.get_current_span())
+    consumer.poll(0)
+    whole = trace_context_of(spans.take())
+    assert half.trace_type is TraceType.SUB_BEFORE
+    assert half.request_id == whole.request_id
+    assert half.beans == whole.beans
+    assert (half.group_name, half.region_id, half.beans[0].retry_times) == ("billing", "DefaultRegion", 1)
+
+
+def test_a_message_without_a_unique_id_goes_by_its_physical_one(instrument, spans, fill, consumer_of, topic):
+    """As RocketMQ's getMsgId() does."""
+    fill(topic, {"value": b"x"})
+    instrument()
+    _poll(consumer := consumer_of(topic))
+    consumer.close()
+    assert spans.take().attributes["messaging.message.id"] == f"{topic}-0@0"
+
+
+def test_a_tombstone_is_a_message(instrument, spans, fill, consumer_of, topic):
+    """bool(message) is False for it; it was consumed all the same."""
+    fill(topic, {"value": None, "key": b"k"})
+    instrument()
+    _poll(consumer := consumer_of(topic))
+    consumer.close()
+    assert spans.take(f"process {topic}").attributes["messaging.kafka.message.tombstone"] is True
+
+
+def test_ends_of_partitions_and_empty_polls_are_no_messages(instrument, spans, consumer_of, topic):
+    """_PARTITION_EOF comes as a Message with an error; neither it nor None makes a span."""
+    instrument(receive_spans=True)
+    consumer = consumer_of(topic, enable_partition_eof=True)
+    assert _poll(consumer).error() is not None
+    assert consumer.poll(0) is None
+    assert consumer.consume(5, 0) == []
+
+
+class TestContext:
+    """How a process span relates to the sender's trace and to what is current here."""
+
+    @pytest.mark.parametrize(
+        ("mode", "ambient", "parent", "links"),
+        [
+            ("auto", False, "sender", {PARENT_SPAN}),
+            ("auto", True, "here", {PARENT_SPAN}),
+            ("link", False, None, {PARENT_SPAN}),
+            ("link", True, "here", {PARENT_SPAN}),
+            ("parent", False, "sender", set()),
+            ("parent", True, "sender", {"here"}),
+            ("both", False, "sender", {PARENT_SPAN}),
+            ("both", True, "sender", {PARENT_SPAN, "here"}),
+        ],
+    )
+    def test_parent_and_links_follow_the_option(
+        self, instrument, tracer, spans, fill, consumer_of, topic, mode, ambient, parent, links
+    ):
+        """auto: always a link, and the sender as parent when nothing is current."""
+        fill(topic, {"value": b"x", "headers": [PARENT]})
+        instrument(process_context=mode)
+        consumer = consumer_of(topic)
+        here = tracer.start_span("here")
+        with trace.use_span(here if ambient else trace.INVALID_SPAN):
+            _poll(consumer)
+            consumer.close()
+        here.end()
+        span = spans.take(f"process {topic}")
+        spans.take("here")
+        named = {PARENT_SPAN: "sender", here.get_span_context().span_id: "here"}
+        assert (None if span.parent is None else named[span.parent.span_id]) == parent
+        wanted = {here.get_span_context().span_id if link == "here" else link for link in links}
+        assert {link.context.span_id for link in span.links} == wanted
+
+    def test_baggage_is_restored(self, instrument, spans, fill, consumer_of, topic):
+        """What the sender put into baggage is there while the message is handled, and not after."""
+        fill(topic, {"value": b"x", "headers": [("baggage", "tenant=t1")]})
+        instrument()
+        _poll(consumer := consumer_of(topic))
+        assert baggage.get_baggage("tenant") == "t1"
+        consumer.poll(0)
+        assert baggage.get_baggage("tenant") is None
+        spans.take()
+
+    def test_the_last_of_several_trace_headers_counts(self, instrument, spans, fill, consumer_of, topic):
+        """A broken sender wrote two: the later one is the later sender."""
+        stale = (PARENT[0], PARENT[1].replace("b7ad6b7169203331", "00f067aa0ba902b7"))
+        fill(topic, {"value": b"x", "headers": [stale, PARENT]})
+        instrument()
+        _poll(consumer := consumer_of(topic))
+        consumer.close()
+        assert spans.take().parent.span_id == PARENT_SPAN
+
+    def test_two_consumers_polled_in_turn_do_not_nest(self, instrument, spans, fill, consumer_of, topic, kafka):
+        """The automatic span of one consumer is no ambient span for the other, and nothing is left current."""
+        other = f"{topic}-other"
+        kafka.create_topic(other, partitions=1)
+        for name in (topic, other):
+            fill(name, {"value": b"x", "headers": [PARENT]})
+        instrument()
+        first, second = consumer_of(topic), consumer_of(other)
+        _poll(first)
+        _poll(second)
+        first.close()
+        second.close()
+        assert {span.parent.span_id for span in spans.take_all()} == {PARENT_SPAN}
+
+
+def _linked_fill(fill, topic, count):
+    fill(topic, *({"value": b"x" * n, "headers": [PARENT, ("UNIQ_KEY", f"ID{n}")]} for n in range(count)))
+
+
+class TestBatches:
+    """consume() hands over several messages at once."""
+
+    def test_a_batch_is_one_span_with_a_link_per_message(self, instrument, spans, fill, consumer_of, topic):
+        """What differs stands on the links; nothing has a single parent."""
+        _linked_fill(fill, topic, 3)
+        instrument()
+        _consume(consumer := consumer_of(topic), 3)
+        consumer.close()
+        span = spans.take()
+        assert span.attributes["messaging.batch.message_count"] == 3
+        assert span.parent is None
+        assert [link.attributes["messaging.message.id"] for link in span.links] == ["ID0", "ID1", "ID2"]
+        assert [link.context.span_id for link in span.links] == [PARENT_SPAN] * 3
+        assert [bean.offset_msg_id for bean in trace_context_of(span).beans] == [f"{topic}-0@{n}" for n in range(3)]
+
+    def test_a_batch_of_one_says_one(self, instrument, spans, fill, consumer_of, topic):
+        """A batch API counts even when it returned one message."""
+        _linked_fill(fill, topic, 1)
+        instrument()
+        _consume(consumer := consumer_of(topic), 1)
+        consumer.close()
+        span = spans.take()
+        assert span.attributes["messaging.batch.message_count"] == 1
+        assert len(trace_context_of(span).beans) == 1
+
+    def test_no_message_of_a_large_batch_is_lost(self, instrument, spans, fill, consumer_of, topic):
+        """The SDK keeps 128 links: 300 messages are three spans."""
+        _linked_fill(fill, topic, 300)
+        instrument()
+        _consume(consumer := consumer_of(topic), 300)
+        consumer.close()
+        records = [trace_context_of(span) for span in spans.take_all()]
+        assert [len(record.beans) for record in records] == [128, 128, 44]
+        assert [bean.msg_id for record in records for bean in record.beans] == [f"ID{n}" for n in range(300)]
+        assert len({record.request_id for record in records}) == 3
+
+
+class TestReceiveSpans:
+    """poll spans, by option only."""
+
+    def test_a_poll_that_returned_something_is_a_client_span(self, instrument, spans, fill, consumer_of, topic):
+        """poll T, CLIENT, receive, and no trace record."""
+        fill(topic, {"value": b"x", "headers": [PARENT]})
+        instrument(receive_spans=True)
+        _poll(consumer := consumer_of(topic))
+        consumer.close()
+        span = spans.take(f"poll {topic}")
+        assert span.kind is SpanKind.CLIENT
+        assert span.attributes["messaging.operation.type"] == "receive"
+        assert span.links[0].context.span_id == PARENT_SPAN
+        assert trace_context_of(span) is None
+        spans.take(f"process {topic}")
+
+
+class TestHowItEnds:
+    """Every end has its code."""
+
+    def test_an_exception_that_closes_the_consumer_says_so(self, instrument, spans, fill, consumer_of, topic):
+        """finally: consumer.close() with an exception on its way out."""
+        fill(topic, {"value": b"x"})
+        instrument()
+        consumer = consumer_of(topic)
+
+        def work():
+            try:
+                _poll(consumer)
+                raise RuntimeError("handler")
+            finally:
+                consumer.close()
+
+        with pytest.raises(RuntimeError):
+            work()
+        span = spans.take()
+        assert trace_context_of(span).context_code is ContextCode.EXCEPTION
+        assert span.status.status_code is StatusCode.ERROR
+
+    def test_a_consumer_as_context_manager_says_so_too(self, instrument, kafka, spans, fill, topic):
+        """The C __exit__ closes without calling close()."""
+        fill(topic, {"value": b"x"})
+        instrument()
+        conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"}
+
+        def work():
+            with confluent_kafka.Consumer(conf) as consumer:
+                consumer.assign([TopicPartition(topic, 0, 0)])
+                _poll(consumer)
+                raise RuntimeError("handler")
+
+        with pytest.raises(RuntimeError):
+            work()
+        assert spans.take().attributes["error.type"] == "RuntimeError"
+
+    def test_a_consumer_that_is_collected_ends_its_span(self, instrument, kafka, spans, fill, topic):
+        """Nobody said how it went: RETURNNULL, and nothing stays current."""
+        fill(topic, {"value": b"x"})
+        instrument()
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        _poll(consumer)
+        del consumer
+        gc.collect()
+        assert trace_context_of(spans.take()).context_code is ContextCode.RETURNNULL
+
+    def test_closing_from_another_thread_leaves_nothing_behind(
+        self, instrument, spans, fill, consumer_of, topic, caplog
+    ):
+        """The span ends there; here it stops being current at the next call, without a complaint in the log."""
+        fill(topic, {"value": b"x"})
+        instrument()
+        consumer = consumer_of(topic)
+        _poll(consumer)
+        thread = threading.Thread(target=consumer.close)
+        thread.start()
+        thread.join()
+        spans.take()
+        with pytest.raises(RuntimeError):
+            consumer.poll(0)
+        assert not trace.get_current_span().get_span_context().is_valid
+        assert [record for record in caplog.records if "detach" in record.message] == []
+
+    def test_a_message_its_deserialiser_refuses_is_recorded(self, instrument, spans, fill, consumer_of, topic):
+        """It was consumed, and its processing failed before it began."""
+        fill(topic, {"value": b"x"})
+        instrument()
+
+        def refuse(value, ctx):
+            raise ValueError("not mine")
+
+        consumer = consumer_of(
+            topic, make_consumer=lambda conf: DeserializingConsumer({**conf, "value.deserializer": refuse})
+        )
+        with pytest.raises(confluent_kafka.error.ValueDeserializationError):
+            _poll(consumer)
+        assert trace_context_of(spans.take()).context_code is ContextCode.EXCEPTION
+
+
+class TestExplicit:
+    """process(message) takes over what automatic mode has opened."""
+
+    def test_a_block_takes_the_automatic_span_over(self, instrument, spans, fill, consumer_of, topic):
+        """One span per message, current inside, over at the end of the block."""
+        fill(topic, {"value": b"1"}, {"value": b"2"})
+        instrument()
+        consumer = consumer_of(topic)
+        for _ in range(2):
+            message = _poll(consumer)
+            automatic = _current()
+            with process(message):
+                assert _current() == automatic
+            assert not trace.get_current_span().get_span_context().is_valid
+            assert spans.take().context.span_id == automatic
+        consumer.close()
+
+    @pytest.mark.parametrize(
+        ("say", "code", "success"),
+        [
+            (lambda handling: None, ContextCode.SUCCESS, True),
+            (lambda handling: handling.failed(), ContextCode.FAILED, False),
+            (lambda handling: handling.outcome("RETURNNULL"), ContextCode.RETURNNULL, False),
+            (lambda handling: handling.outcome(ContextCode.SUCCESS), ContextCode.SUCCESS, True),
+        ],
+    )
+    def test_the_handle_says_the_outcome(self, instrument, spans, fill, consumer_of, topic, say, code, success):
+        """Silent means SUCCESS."""
+        fill(topic, {"value": b"1"})
+        instrument()
+        with process(_poll(consumer_of(topic))) as handling:
+            say(handling)
+        record = trace_context_of(spans.take())
+        assert (record.context_code, record.success) == (code, success)
+
+    def test_an_exception_is_recorded_and_goes_on(self, instrument, spans, fill, consumer_of, topic):
+        """EXCEPTION, ERROR, an exception event, and the same exception outside."""
+        fill(topic, {"value": b"1"})
+        instrument()
+        message = _poll(consumer_of(topic))
+        with pytest.raises(KeyError, match="mine"), process(message):
+            raise KeyError("mine")
+        span = spans.take()
+        record = trace_context_of(span)
+        assert (record.context_code, record.success) == (ContextCode.EXCEPTION, False)
+        assert span.attributes["error.type"] == "KeyError"
+        assert [event.name for event in span.events] == ["exception"]
+
+    def test_a_decorated_function_is_a_block(self, instrument, spans, fill, consumer_of, topic):
+        """A returned ContextCode is the outcome; self before the message does not disturb."""
+        fill(topic, {"value": b"1"}, {"value": b"2"})
+        instrument()
+
+        class Biller:
+            @process
+            def handle(self, message):
+                assert _current()
+                return ContextCode.FAILED
+
+        @process
+        async def handle(message):
+            return _current()
+
+        consumer = consumer_of(topic)
+        Biller().handle(_poll(consumer))
+        assert trace_context_of(spans.take()).context_code is ContextCode.FAILED
+        current = asyncio.run(handle(_poll(consumer)))
+        assert spans.take().context.span_id == current
+
+    def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(
+        self, instrument, spans, fill, consumer_of, topic
+    ):
+        """The first batch's span was open before anybody knew; from then on the blocks have the say."""
+        _linked_fill(fill, topic, 4)
+        instrument()
+        consumer = consumer_of(topic)
+        for message in process.each(_consume(consumer, 2)):
+            assert message.value() is not None
+        assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2]
+        for _ in process.each(_consume(consumer, 2)):
+            pass
+        assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [1, 1]
+
+    def test_the_worst_message_of_a_shared_batch_names_it(self, instrument, spans, fill, consumer_of, topic):
+        """One failure is a failure of the listener call."""
+        _linked_fill(fill, topic, 2)
+        instrument()
+        for index, message in enumerate(_consume(consumer_of(topic), 2)):
+            with process(message) as handling:
+                handling.outcome(ContextCode.SUCCESS if index else ContextCode.FAILED)
+        assert trace_context_of(spans.take()).context_code is ContextCode.FAILED
+
+    def test_leaving_the_loop_early_is_returnnull(self, instrument, spans, fill, consumer_of, topic):
+        """break: nobody said how the message at hand went."""
+        _linked_fill(fill, topic, 2)
+        instrument(process_spans="explicit")
+        for _ in process.each(_consume(consumer_of(topic), 2)):
+            break
+        gc.collect()
+        assert trace_context_of(spans.take()).context_code is ContextCode.RETURNNULL
+
+    def test_a_second_attempt_at_the_same_message_is_a_second_span(self, instrument, spans, fill, consumer_of, topic):
+        """Retried in the same process: two listener calls, two request ids."""
+        fill(topic, {"value": b"1"})
+        instrument()
+        message = _poll(consumer_of(topic))
+        for _ in range(2):
+            with process(message):
+                pass
+        assert len({span.attributes["mqtrace.request_id"] for span in spans.take_all()}) == 2
+
+    def test_a_worker_thread_that_comes_too_late_opens_no_second_span(
+        self, instrument, spans, fill, consumer_of, topic
+    ):
+        """The next poll ended the first message's span; later messages are left to the worker."""
+        fill(topic, {"value": b"1"}, {"value": b"2"}, {"value": b"3"})
+        instrument()
+        consumer = consumer_of(topic)
+        first = _poll(consumer)
+        second = _poll(consumer)
+        for message in (first, second):
+            with process(message):
+                pass
+        third = _poll(consumer)
+        assert not trace.get_current_span().get_span_context().is_valid
+        with process(third) as handling:
+            assert handling.span.is_recording()
+        assert [span.attributes["messaging.kafka.offset"] for span in spans.take_all()] == [0, 1, 2]
+        assert {span.attributes["mqtrace.group_name"] for span in spans.take_all()} == set()
+
+    def test_explicit_mode_opens_nothing_by_itself(self, instrument, spans, fill, consumer_of, topic):
+        """MQTRACE_PROCESS_SPANS=explicit: only blocks make spans, under the consumer's group."""
+        fill(topic, {"value": b"1"}, {"value": b"2"})
+        instrument(process_spans="explicit")
+        consumer = consumer_of(topic)
+        message = _poll(consumer)
+        _poll(consumer)
+        spans.assert_empty()
+        with process(message):
+            pass
+        assert spans.take().attributes["mqtrace.group_name"] == "billing"
+
+    def test_without_instrumentation_a_block_does_nothing(self, spans, fill, consumer_of, topic):
+        """The same code runs untraced."""
+        fill(topic, {"value": b"1"})
+        with process(_poll(consumer_of(topic))) as handling:
+            handling.failed()
+            assert not handling.span.is_recording()
+
+
+def test_a_success_slower_than_the_limit_is_a_time_out(instrument, spans, fill, consumer_of, topic):
+    """As RocketMQ's consumeTimeout: still a success, but TIME_OUT; time is the test's own."""
+    clock = ManualClock()
+    fill(topic, {"value": b"1"})
+    instrument(process_timeout_ms=1000, clock=clock)
+    with process(_poll(consumer_of(topic))):
+        clock.advance(ms=1000)
+    record = trace_context_of(spans.take())
+    assert (record.context_code, record.success, record.cost_ms) == (ContextCode.TIME_OUT, True, 1000)
+
+
+def test_an_asyncio_consumer_leaks_nothing_into_its_pool(instrument, kafka, spans, fill, topic):
+    """Its poll runs in a pool thread: no span stays current there, and a block in the coroutine takes it over."""
+    fill(topic, {"value": b"1"})
+    instrument()
+
+    async def run():
+        consumer = AIOConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"}, max_workers=1)
+        await consumer.assign([TopicPartition(topic, 0, 0)])
+        message = None
+        while message is None:
+            message = await consumer.poll(1)
+        in_pool = await asyncio.get_running_loop().run_in_executor(consumer.executor, _current)
+        with process(message):
+            inside = _current()
+        await consumer.close()
+        return in_pool, inside
+
+    in_pool, inside = asyncio.run(run())
+    assert in_pool == 0
+    assert spans.take().context.span_id == inside
+
+
+def test_a_context_attached_by_the_handler_is_not_disturbed(instrument, spans, fill, consumer_of, topic):
+    """The next poll restores only what is still ours."""
+    fill(topic, {"value": b"1"})
+    instrument()
+    consumer = consumer_of(topic)
+    _poll(consumer)
+    token = context.attach(context.set_value("mine", 1))
+    consumer.poll(0)
+    assert context.get_value("mine") == 1
+    context.detach(token)
+    consumer.poll(0)
+    assert not trace.get_current_span().get_span_context().is_valid
+    spans.take()

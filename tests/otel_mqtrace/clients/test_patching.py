@@ -1,0 +1,211 @@
+"""The client is patched wherever it is known, and restored completely."""
+
+from __future__ import annotations
+
+import abc
+import logging
+import sys
+from types import ModuleType
+
+import confluent_kafka
+import pytest
+from confluent_kafka import DeserializingConsumer, SerializingProducer, TopicPartition, cimpl
+from confluent_kafka.serialization import StringSerializer
+from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor
+from opentelemetry.sdk.trace import TracerProvider
+
+from otel_mqtrace.clients.confluent_kafka.consumer import ORIGINAL_CONSUMER
+from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER
+from otel_mqtrace.instrumentor import MqTraceInstrumentor
+
+
+class Shop(cimpl.Producer):
+    """An application's class, made before anybody instruments."""
+
+    def produce(self, *args, **kwargs):
+        """Pass everything on."""
+        return super().produce(*args, **kwargs)
+
+
+class Opaque(cimpl.Producer):
+    """An application's class whose produce does not show where a header could go."""
+
+    def produce(self, order):
+        """Send an order."""
+        return super().produce("orders", order)
+
+
+def _fingerprint():
+    names = [
+        (module_name, name, id(value))
+        for module_name, module in sys.modules.items()
+        if isinstance(getattr(module, "__dict__", None), dict)
+        and module_name.split(".")[0] in {"confluent_kafka", "application"}
+        for name, value in list(vars(module).items())
+        if not name.startswith("__")
+    ]
+    classes = [
+        (cls, name, id(value))
+        for cls in (SerializingProducer, DeserializingConsumer, Shop, Opaque)
+        for name, value in vars(cls).items()
+        if not name.startswith("__") or name in {"__init__", "__exit__"}
+    ]
+    return sorted(names), sorted(classes, key=str)
+
+
+@pytest.fixture
+def application():
+    """A module that has taken the names before instrumentation."""
+    module = ModuleType("application")
+    module.Producer = confluent_kafka.Producer
+    module.Consumer = confluent_kafka.Consumer
+    sys.modules["application"] = module
+    yield module
+    del sys.modules["application"]
+
+
+def test_names_taken_before_are_traced(application, instrument, kafka, spans, topic):
+    """from confluent_kafka import Producer, then instrument()."""
+    instrument()
+    producer = application.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(topic, b"x")
+    producer.flush(10)
+    spans.take(f"send {topic}")
+
+
+def test_uninstrument_restores_everything(application, instrument):
+    """Every name and every method is the very object it was."""
+    before = _fingerprint()
+    instrument()
+    assert _fingerprint() != before
+    MqTraceInstrumentor().uninstrument()
+    assert _fingerprint() == before
+
+
+def test_instrumenting_again_makes_no_double_spans(application, instrument, kafka, spans, topic, fill, consumer_of):
+    """instrument, uninstrument, instrument: one span per message, on both sides, from old and new objects."""
+    instrument()
+    old = application.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    MqTraceInstrumentor().uninstrument()
+    instrument()
+    instrument()
+    new = application.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for producer in (old, new):
+        producer.produce(topic, b"x")
+        producer.flush(10)
+    consumer = consumer_of(topic)
+    assert len(consumer.consume(2, 10)) == 2
+    consumer.close()
+    assert len(spans.take_all(f"send {topic}")) == 2
+    assert len(spans.take_all(f"process {topic}")) == 1
+
+
+def test_a_client_that_outlives_uninstrument_goes_on_untraced(instrument, kafka, spans, topic):
+    """The patched object stays usable and silent."""
+    instrument()
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    MqTraceInstrumentor().uninstrument()
+    producer.produce(topic, b"x")
+    assert producer.flush(10) == 0
+
+
+def test_serialising_clients_are_traced(instrument, kafka, spans, topic):
+    """SerializingProducer takes the key before the value; the size is that of the serialised body."""
+    instrument()
+    producer = SerializingProducer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "value.serializer": StringSerializer("utf_16")}
+    )
+    producer.produce(topic, "key-1", "ab")
+    producer.flush(10)
+    span = spans.take(f"send {topic}")
+    assert span.attributes["messaging.message.body.size"] == len("ab".encode("utf_16"))
+    assert span.attributes["messaging.kafka.message.key"] == "key-1"
+    with pytest.raises(confluent_kafka.error.ValueSerializationError):
+        producer.produce(topic, value=5)
+    assert spans.take(f"send {topic}").attributes["error.type"] == "_VALUE_SERIALIZATION"
+
+
+def test_a_subclass_made_before_is_traced_in_place(instrument, kafka, spans, topic):
+    """One that passes its arguments on is; one whose produce shows no headers is left alone and named."""
+    instrument()
+    shop = Shop({"bootstrap.servers": kafka.bootstrap_servers})
+    shop.produce(topic, b"x")
+    shop.flush(10)
+    spans.take(f"send {topic}")
+    Opaque({"bootstrap.servers": kafka.bootstrap_servers}).produce(b"x")
+    assert any(name.endswith("Opaque.produce") for name in MqTraceInstrumentor().patches.untraceable)
+
+
+def test_a_subclass_made_afterwards_is_traced_whatever_its_produce_looks_like(instrument, kafka, spans, topic):
+    """Its super() is already ours; abstract bases can still be mixed in."""
+    instrument()
+
+    class Orders(confluent_kafka.Producer, abc.ABC):
+        def produce(self, order):
+            super().produce(topic, order)
+
+    orders = Orders({"bootstrap.servers": kafka.bootstrap_servers})
+    orders.produce(b"x")
+    orders.flush(10)
+    spans.take(f"send {topic}")
+
+
+def test_everything_that_was_a_producer_still_is_one(instrument, kafka):
+    """isinstance and issubclass answer as before the name was rebound."""
+    early = ORIGINAL_PRODUCER({"bootstrap.servers": kafka.bootstrap_servers})
+    instrument()
+    assert isinstance(early, confluent_kafka.Producer)
+    assert issubclass(SerializingProducer, confluent_kafka.Producer)
+    assert not isinstance("x", confluent_kafka.Producer)
+
+    class Mine(confluent_kafka.Producer):
+        pass
+
+    assert isinstance(Mine({"bootstrap.servers": kafka.bootstrap_servers}), Mine)
+    assert not isinstance(early, Mine)
+
+
+def test_every_other_method_works_as_ever(instrument, kafka, topic):
+    """The traced classes are real clients: metadata, assignment, positions, watermarks, cluster id, length."""
+    instrument()
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    assert topic in producer.list_topics(timeout=10).topics
+    assert producer.cluster_id(10)
+    assert len(producer) == 0
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert consumer.assignment()[0].topic == topic
+    assert consumer.position([TopicPartition(topic, 0)])[0].topic == topic
+    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), 10) == (0, 0)
+    consumer.unsubscribe()
+    consumer.close()
+
+
+class TestAnotherInstrumentation:
+    """When somebody else already wraps the client."""
+
+    @pytest.fixture
+    def incumbent(self):
+        ConfluentKafkaInstrumentor().instrument(tracer_provider=TracerProvider())
+        yield
+        ConfluentKafkaInstrumentor().uninstrument()
+
+    def test_ours_steps_back_with_a_warning(self, incumbent, instrument, kafka, spans, topic, caplog):
+        """No double spans, no two trace headers."""
+        before = confluent_kafka.Producer
+        with caplog.at_level(logging.WARNING):
+            instrument()
+        assert confluent_kafka.Producer is before
+        assert "MQTRACE_ON_CONFLICT=wrap" in caplog.text
+
+    def test_ours_traces_as_well_when_told_to(self, incumbent, instrument, kafka, spans, topic, consumer_of):
+        """Both trace, and the message still has exactly one trace header: theirs."""
+        instrument(on_conflict="wrap")
+        producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce(topic, b"x")
+        producer.flush(10)
+        spans.take(f"send {topic}")
+        MqTraceInstrumentor().uninstrument()
+        message = consumer_of(topic, make_consumer=ORIGINAL_CONSUMER).poll(10)
+        names = [name for name, _ in message.headers()]
+        assert (names.count("traceparent"), names.count("UNIQ_KEY")) == (1, 1)

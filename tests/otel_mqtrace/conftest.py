@@ -1,0 +1,111 @@
+"""This module knows the parts every instrumentation test is made of: a real broker, our instrumentor, strict spans."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import confluent_kafka
+import pytest
+from opentelemetry import context, trace
+
+from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.hooks import _guard
+from otel_mqtrace.instrumentor import MqTraceInstrumentor
+from otel_mqtrace.testing import RecordingExporter, recording_provider
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def kafka():
+    """One embedded broker for the whole run; every test has its own topic."""
+    with EmbeddedKafka() as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(kafka):
+    """A topic of one partition that no other test knows."""
+    name = f"orders-{next(_numbers)}"
+    kafka.create_topic(name, partitions=1)
+    return name
+
+
+@pytest.fixture
+def spans():
+    """A recording exporter that fails the test when a span was not taken, a context leaked or our code raised."""
+    exporter = RecordingExporter()
+    failures_before = _guard.failures()
+    before = context.get_current()
+    yield exporter
+    left = [span.name for span in exporter.take_all()]
+    leaked = trace.get_current_span()
+    context.attach(before)
+    assert left == []
+    assert not leaked.get_span_context().is_valid
+    assert _guard.failures() == failures_before
+
+
+@pytest.fixture
+def instrument(spans):
+    """Switch tracing on with given options (and off again), spans going to ``spans``; returns the provider."""
+    provider = recording_provider(spans)
+
+    def switch_on(**options):
+        options.setdefault("exporters", ())
+        MqTraceInstrumentor().instrument(tracer_provider=provider, **options)
+        return provider
+
+    yield switch_on
+    if MqTraceInstrumentor().is_instrumented_by_opentelemetry:
+        MqTraceInstrumentor().uninstrument()
+
+
+@pytest.fixture
+def tracer(spans):
+    """The application's own tracer, its spans going the same way."""
+    return recording_provider(spans).get_tracer("application")
+
+
+@pytest.fixture
+def producer(instrument, kafka):
+    """A traced producer."""
+    instrument()
+    return confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "shop"})
+
+
+@pytest.fixture
+def consumer_of(kafka):
+    """Make consumers that read a topic from its beginning; all are closed at the end."""
+    made = []
+
+    def make(topic, *, make_consumer=None, group="billing", **conf):
+        consumer = (make_consumer or confluent_kafka.Consumer)(
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "group.id": group,
+                "enable.auto.commit": False,
+                **{name.replace("_", "."): value for name, value in conf.items()},
+            }
+        )
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        made.append(consumer)
+        return consumer
+
+    yield make
+    for consumer in made:
+        consumer.close()
+
+
+@pytest.fixture
+def fill(kafka):
+    """Put messages on a topic without tracing them: the client's own class, headers as given."""
+    original = confluent_kafka.cimpl.Producer
+
+    def put(topic, *messages):
+        producer = original({"bootstrap.servers": kafka.bootstrap_servers})
+        for message in messages:
+            producer.produce(topic, **message)
+        assert producer.flush(10) == 0
+
+    return put

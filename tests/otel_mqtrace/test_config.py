@@ -1,0 +1,83 @@
+"""Settings from the environment and from code; a wrong one warns and the application starts."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_mqtrace.config import (
+    Settings,
+    application_kafka_config,
+    forget_application_kafka_config,
+    remember_application_kafka_config,
+)
+
+
+def test_the_defaults_are_those_of_the_contract():
+    """An empty environment gives the table's values."""
+    settings = Settings.from_env(environ={})
+    assert settings == Settings()
+    assert (settings.trace_topic, settings.exporters) == ("RMQ_SYS_TRACE_TOPIC", ("mqtrace_native",))
+    assert (settings.region_id, settings.dialect, settings.max_message_bytes) == ("DefaultRegion", "5.5.0", 128_000)
+
+
+def test_code_wins_over_the_environment():
+    """Options of instrument() are on top."""
+    environ = {"MQTRACE_REGION_ID": "env", "MQTRACE_EXPORTERS": "a, b", "MQTRACE_RECEIVE_SPANS": "yes"}
+    settings = Settings.from_env({"region_id": "code", "linger_ms": None}, environ=environ)
+    assert (settings.region_id, settings.exporters, settings.receive_spans) == ("code", ("a", "b"), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "default"),
+    [
+        ("MQTRACE_QUEUE_SIZE", "many", "None"),
+        ("MQTRACE_BATCH_SIZE", "0", "None"),
+        ("MQTRACE_ENABLED", "perhaps", "True"),
+        ("MQTRACE_PROCESS_CONTEXT", "sideways", "'auto'"),
+        ("MQTRACE_PRESET", "rocketmq9", "None"),
+    ],
+)
+def test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default(caplog, monkeypatch, name, value, default):
+    """And the default is used."""
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert Settings.from_env(environ={name: value}) == Settings()
+    (record,) = caplog.records
+    assert all(part in record.getMessage() for part in (name, value, default))
+
+
+@given(st.dictionaries(st.sampled_from([f.name for f in fields(Settings)]), st.text() | st.integers() | st.none()))
+def test_no_value_whatsoever_raises(overrides):
+    """Whatever is given, settings come out."""
+    assert isinstance(Settings.from_env(overrides, environ={}), Settings)
+
+
+def test_none_as_the_only_exporter_means_no_exporter():
+    """As OpenTelemetry's own OTEL_TRACES_EXPORTER reads it."""
+    assert Settings.from_env(environ={"MQTRACE_EXPORTERS": "none"}).exporters == ()
+
+
+@pytest.mark.parametrize(
+    ("topic", "excluded"), [("RMQ_SYS_TRACE_TOPIC", True), ("audit.x", True), ("orders", False), ("AUDIT.x", False)]
+)
+def test_the_trace_topic_and_patterns_are_excluded(topic, excluded):
+    """Shell patterns, case counts."""
+    assert Settings(topic_exclude=("audit.*",)).excludes(topic) is excluded
+
+
+def test_only_connection_settings_of_the_first_client_are_remembered():
+    """Addresses, security, SASL, TLS; the second client changes nothing."""
+    forget_application_kafka_config()
+    remember_application_kafka_config({"group.id": "no servers here"})
+    assert application_kafka_config() is None
+    first = {"bootstrap.servers": "a:1", "sasl.username": "u", "security.protocol": "SSL"}
+    remember_application_kafka_config({**first, "on_delivery": print, "group.id": "g"})
+    remember_application_kafka_config({"bootstrap.servers": "b:2"})
+    assert application_kafka_config() == first
+    forget_application_kafka_config()

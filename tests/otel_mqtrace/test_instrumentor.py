@@ -1,0 +1,121 @@
+"""Switching on and off: providers early and late, exporters good and bad, and never an exception."""
+
+from __future__ import annotations
+
+import logging
+
+import confluent_kafka
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+
+from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
+from otel_mqtrace.config import Settings, application_kafka_config
+from otel_mqtrace.testing import RecordingExporter
+
+
+class LateProvider(trace.ProxyTracerProvider):
+    """A global provider that becomes a real one later, as the SDK's set-up makes it."""
+
+
+@pytest.fixture
+def clean():
+    """Switch off whatever a test has switched on."""
+    yield
+    if MqTraceInstrumentor().is_instrumented_by_opentelemetry:
+        MqTraceInstrumentor().uninstrument()
+
+
+def _send(kafka, topic):
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "sasl.password": "secret"})
+    producer.produce(topic, b"x")
+    assert producer.flush(10) == 0
+
+
+def test_our_processor_is_attached_with_the_exporters_given(clean, kafka, topic):
+    """Spans go through our queue to the exporter object, and uninstrument takes the processor off again."""
+    provider, exporter = TracerProvider(), RecordingExporter()
+    instrumentor = MqTraceInstrumentor()
+    instrumentor.instrument(tracer_provider=provider, exporters=[exporter], queue_size=7, batch_size=3, linger_ms=9)
+    processor = instrumentor.processor
+    assert isinstance(processor, MqTraceSpanProcessor)
+    assert (processor.settings.max_queue_size, processor.settings.max_export_batch_size) == (7, 3)
+    _send(kafka, topic)
+    assert processor.force_flush()
+    exporter.take(f"send {topic}")
+    instrumentor.uninstrument()
+    assert instrumentor.processor is None
+    assert provider._active_span_processor._span_processors == ()
+
+
+def test_a_processor_the_application_attached_itself_is_left_alone(clean):
+    """No second set of lanes for the same spans."""
+    provider = TracerProvider()
+    provider.add_span_processor(MqTraceSpanProcessor(RecordingExporter()))
+    MqTraceInstrumentor().instrument(tracer_provider=provider, exporters=[RecordingExporter()])
+    assert MqTraceInstrumentor().processor is None
+    provider.shutdown()
+
+
+def test_a_provider_that_comes_late_is_found_at_the_first_span(clean, kafka, topic, monkeypatch):
+    """instrument() first, set_tracer_provider() later."""
+    exporter = RecordingExporter()
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    MqTraceInstrumentor().instrument(exporters=[exporter])
+    assert MqTraceInstrumentor().processor is None
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider())
+    _send(kafka, topic)
+    MqTraceInstrumentor().processor.force_flush()
+    exporter.take(f"send {topic}")
+
+
+def test_exporters_are_loaded_by_name_and_a_bad_one_is_one_warning(clean, caplog, tmp_path):
+    """The rest goes on."""
+    provider = TracerProvider()
+    with caplog.at_level(logging.WARNING):
+        MqTraceInstrumentor().instrument(
+            tracer_provider=provider, exporters="console,no_such_exporter", landing_dir=str(tmp_path)
+        )
+    assert len(MqTraceInstrumentor().processor.lanes) == 1
+    assert len([record for record in caplog.records if "no_such_exporter" in record.getMessage()]) == 1
+
+
+def test_switched_off_by_the_environment_nothing_happens(clean, monkeypatch):
+    """MQTRACE_ENABLED=false."""
+    monkeypatch.setenv("MQTRACE_ENABLED", "false")
+    before = confluent_kafka.Producer
+    MqTraceInstrumentor().instrument()
+    assert confluent_kafka.Producer is before
+
+
+def test_the_applications_own_connection_is_learned_without_anything_else(instrument, kafka, topic, spans):
+    """What the native exporter needs to reach the same brokers, and no callback, no group."""
+    instrument()
+    confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "ssl.ca.location": "probe"})
+    assert application_kafka_config() == {"bootstrap.servers": kafka.bootstrap_servers, "ssl.ca.location": "probe"}
+    MqTraceInstrumentor().uninstrument()
+    assert application_kafka_config() is None
+
+
+def test_no_password_gets_into_a_span(instrument, kafka, topic, spans):
+    """The client's configuration is read, not kept."""
+    instrument()
+    _send(kafka, topic)
+    span = spans.take()
+    assert "secret" not in span.to_json()
+
+
+def test_wrong_options_never_raise(clean, caplog):
+    """A wrong value is a warning and the default."""
+    with caplog.at_level(logging.WARNING):
+        MqTraceInstrumentor().instrument(
+            tracer_provider=TracerProvider(), exporters=(), process_context="sideways", queue_size=-1, nonsense=1
+        )
+    assert MqTraceInstrumentor().is_instrumented_by_opentelemetry
+    assert {"sideways", "-1", "nonsense"} <= {word.strip("':") for word in caplog.text.split()}
+
+
+def test_the_configuration_is_a_dataclass_of_every_setting():
+    """Declarative configuration validates options by it."""
+    assert MqTraceInstrumentor.configuration is Settings
+    assert MqTraceInstrumentor().instrumentation_dependencies() == ("confluent-kafka >= 2.6",)
