@@ -4,7 +4,7 @@
 
     <landing>/native/_manifest.jsonl                    one line per finished part
     <landing>/native/date=2026-11-21/part-<stamp>-<writer>-<n>.parquet | .jsonl
-    <landing>/native/date=2026-11-21/.part-….inprogress being written; readers of any kind skip names with a dot
+    <landing>/native/date=2026-11-21/.part-….inprogress being written, locked; readers skip names with a dot
 
 ``date`` is the UTC day of ``arrival_ms``. A part never changes once it has its name. Shared with the Spark jobs'
 sources; standard library only.

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bridge.landing.layout import BODY_BASE64, FIELDS
+from bridge.landing.orphans import claim
 from otel_mqtrace._errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class JsonLinesPart:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb", buffering=0)
+        claim(self._file)  # nobody else can hold it: it is new, and an empty file is left alone
 
     def append(self, messages: Sequence[LandedMessage]) -> None:
         """Add ``messages`` in one write, so that a crash tears at most the last line."""

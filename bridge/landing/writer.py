@@ -18,6 +18,7 @@ from bridge.landing.layout import (
     native_directory,
     part_directory,
 )
+from bridge.landing.orphans import adopt_orphans
 from bridge.landing.parts import PART_FORMATS
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
@@ -57,6 +58,8 @@ class _OpenPart:
 class LandingWriter:
     """Writes one landing. Any number of writers, processes and forks may share a directory: no two parts share a name.
 
+    With its first part, a writer also finishes those that killed writers left behind.
+
     Args:
         landing: The landing's root; ``native/`` is made below it at the first message.
         format: ``jsonl`` (standard library) or ``parquet`` (the ``spark`` extra).
@@ -84,6 +87,7 @@ class LandingWriter:
         self._max_part_age_ns = int(max_part_age_ms * _NS_PER_MS)
         self._clock = clock or SystemClock()
         self._open: dict[str, _OpenPart] = {}
+        self._adopted = False
         self._begin()
 
     def _begin(self) -> None:
@@ -141,6 +145,10 @@ class LandingWriter:
     def _start(self, date: str) -> _OpenPart:
         directory = part_directory(self.landing, date)
         directory.mkdir(parents=True, exist_ok=True)
+        if not self._adopted:
+            self._adopted = True
+            for orphan in adopt_orphans(self.landing):
+                self._tell(orphan)
         stamp_ms = self._clock.wall_ns() // _NS_PER_MS
         path = directory / f"part-{stamp_ms}-{self._writer_id}-{next(self._ordinals)}.{self._suffix}"
         part = PART_FORMATS[self._suffix](in_progress_path(path))

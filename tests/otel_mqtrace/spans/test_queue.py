@@ -84,6 +84,24 @@ def test_a_flush_mark_knows_what_was_lost_since():
     assert queue.lost_since(mark) == 1
 
 
+def test_a_finaliser_may_offer_while_the_same_thread_offers():
+    """The lock is re-entrant: a span that ends inside a garbage collection neither hangs nor is lost."""
+
+    class Collecting(ManualClock):
+        reentered = False
+
+        def monotonic_ns(self):
+            if not self.reentered:
+                self.reentered = True
+                queue.offer("from a finaliser")
+            return super().monotonic_ns()
+
+    queue = SpanQueue(max_size=3, clock=Collecting())
+    queue.offer("from the application")
+    assert account_balances(queue.stats())
+    assert sorted(queue.take(3)) == ["from a finaliser", "from the application"]
+
+
 STEPS = st.lists(
     st.one_of(
         st.just(("offer", 0)),
