@@ -75,7 +75,11 @@ class Lane:
     def offer(self, span: ReadableSpan) -> None:
         """Queue ``span`` or count it as dropped; constant time, never raises, never waits for the exporter."""
         waiting = self._queue.offer(span)
-        if self._settings.background and (waiting == 1 or waiting % self._settings.max_export_batch_size == 0):
+        if not self._settings.background or self._queue.closed:
+            return
+        if waiting == 0:
+            self._worker.ensure_running()  # full: perhaps because something killed it
+        elif waiting == 1 or waiting % self._settings.max_export_batch_size == 0:
             self._worker.ensure_running()
             self._queue.wake()
 

@@ -182,6 +182,16 @@ def test_shutdown_drains_once_and_then_refuses():
     assert (stats["exported"], stats["dropped"]["already_shutdown"]) == (1, 1)
 
 
+def test_no_thread_starts_after_shutdown(monkeypatch):
+    """A late span costs a count and nothing else."""
+    processor = MqTraceSpanProcessor(Scripted())
+    processor.shutdown()
+    started = []
+    monkeypatch.setattr(threading.Thread, "start", started.append)
+    processor.on_end(span("late"))
+    assert started == []
+
+
 def test_shutdown_is_bounded_when_the_exporter_hangs():
     """Zero milliseconds are honoured: what waits is dropped by name, what is in flight stays pending."""
     stuck = Stuck()
