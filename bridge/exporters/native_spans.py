@@ -31,7 +31,7 @@ def has_record(span: ReadableSpan) -> bool:
 
 @dataclass(slots=True)
 class NativeCounts:
-    """Totals of one exporter since this process began. ``records`` and below count what was handed over."""
+    """Totals of one exporter since this process began; ``body_bytes`` counts encoded values, delivered or not."""
 
     spans: int = 0
     messages: int = 0

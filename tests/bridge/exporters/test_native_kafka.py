@@ -145,6 +145,34 @@ def test_an_unreachable_broker_fails_within_the_export_timeout(caplog):
     assert any("not delivered" in record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.parametrize("rtt_ms", [None, 600], ids=["down", "slow"])
+def test_what_was_given_up_does_not_come_later_and_the_broker_is_used_again(kafka, rtt_ms):
+    """Away for one batch, or slower than the timeout: that batch is failed for good, the next one arrives."""
+    kafka.create_topic(TOPIC)
+    processor, trace = traced(_exporter(kafka), max_export_batch_size=1, export_timeout_millis=5000)
+    trace(pub(1))
+    assert processor.force_flush()
+    if rtt_ms is None:
+        kafka.broker_down(1)
+    else:
+        kafka.set_rtt(1, rtt_ms)
+    processor.lanes[0]._export_arguments["timeout_millis"] = 200
+    trace(pub(2))
+    assert not processor.force_flush()
+    processor.lanes[0]._export_arguments["timeout_millis"] = 20_000
+    if rtt_ms is None:
+        kafka.broker_up(1)
+    else:
+        kafka.set_rtt(1, 0)
+    trace(pub(3))
+    assert processor.force_flush()
+    stats = processor.stats()[NAME]
+    assert (stats["exported"], stats["failed"]) == (2, 1)
+    seen = [record.beans[0].msg_id for record in _records(_landed(kafka))]
+    in_flight = {bean(2).msg_id} if rtt_ms else set()  # a request the broker already had may be in the log
+    assert [msg_id for msg_id in seen if msg_id not in in_flight] == [bean(1).msg_id, bean(3).msg_id]
+
+
 def test_shutdown_ends_a_running_export_early(kafka):
     """An exporter that waits for a dead broker does not hold up the exit."""
     processor, trace = traced(
