@@ -43,7 +43,7 @@ _QUIET: Final[dict[str, str]] = {
 _LOCAL: Final[dict[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "8",
+    "spark.sql.adaptive.enabled": "false",  # nothing to adapt in 8 partitions, and each exchange would be a job more
     "spark.sql.shuffle.partitions": "8",
     "spark.default.parallelism": "4",
     "spark.sql.files.minPartitionNum": "1",
