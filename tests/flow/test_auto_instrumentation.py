@@ -19,11 +19,11 @@ _APPLICATION = """
 import sys
 from confluent_kafka import Consumer, Producer
 
-servers, topic = sys.argv[1:]
+servers, topic, group = sys.argv[1:]
 producer = Producer({"bootstrap.servers": servers, "client.id": "shop"})
 producer.produce(topic, "paid", key="order-1", headers={"TAGS": "paid", "KEYS": "order-1"})
 assert producer.flush(20) == 0
-consumer = Consumer({"bootstrap.servers": servers, "group.id": "billing", "auto.offset.reset": "earliest"})
+consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "auto.offset.reset": "earliest"})
 consumer.subscribe([topic])
 message = None
 while message is None:
@@ -37,18 +37,18 @@ print(message.value())
 def kafka():
     """A broker that the application reaches over TCP, as it would any other."""
     with EmbeddedKafka() as broker:
-        broker.create_topic("orders", partitions=1)
         broker.create_topic("RMQ_SYS_TRACE_TOPIC", partitions=1)
         yield broker
 
 
-def _run(kafka, tmp_path, **environment):
+def _run(kafka, tmp_path, *, group, **environment):
+    # A topic and a group of its own each time: the mock makes a second member of a group wait for the first one's session to end.
     application = tmp_path / "application.py"
     application.write_text(_APPLICATION)
     launcher = Path(sys.executable).with_name("opentelemetry-instrument")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MQTRACE_"))}
     return subprocess.run(
-        [launcher, sys.executable, application, kafka.bootstrap_servers, "orders"],
+        [launcher, sys.executable, application, kafka.bootstrap_servers, f"orders-{group}", group],
         env={
             **clean,
             "OTEL_METRICS_EXPORTER": "none",
@@ -75,7 +75,7 @@ def _trace_records(kafka):
 
 def test_environment_variables_alone_trace_into_both_formats(kafka, tmp_path):
     """The native records arrive on the trace topic of the application's own broker; the SDK's exporter has the spans."""
-    done = _run(kafka, tmp_path, OTEL_TRACES_EXPORTER="console", OTEL_SERVICE_NAME="shop")
+    done = _run(kafka, tmp_path, group="billing", OTEL_TRACES_EXPORTER="console", OTEL_SERVICE_NAME="shop")
     assert done.returncode == 0, done.stderr
     assert "b'paid'" in done.stdout
     assert "Traceback" not in done.stderr
@@ -85,19 +85,19 @@ def test_environment_variables_alone_trace_into_both_formats(kafka, tmp_path):
     assert records[TraceType.PUB].group_name == "shop"
     assert records[TraceType.SUB_BEFORE].group_name == "billing"
     names = [line.split(":", 1)[1].strip(' ",') for line in done.stdout.splitlines() if line.startswith('    "name"')]
-    assert sorted(names) == ["process orders", "send orders"]
+    assert sorted(names) == ["process orders-billing", "send orders-billing"]
 
 
 def test_switched_off_by_one_variable_nothing_is_traced(kafka, tmp_path):
     """MQTRACE_ENABLED=false: the application runs as if we were not installed."""
-    done = _run(kafka, tmp_path, OTEL_TRACES_EXPORTER="console", MQTRACE_ENABLED="false")
+    done = _run(kafka, tmp_path, group="silent", OTEL_TRACES_EXPORTER="console", MQTRACE_ENABLED="false")
     assert done.returncode == 0, done.stderr
     assert '"name"' not in done.stdout
 
 
 def test_the_file_exporter_needs_no_trace_topic(kafka, tmp_path):
     """MQTRACE_EXPORTERS=mqtrace_native_file: landing files under the working directory."""
-    done = _run(kafka, tmp_path, OTEL_TRACES_EXPORTER="none", MQTRACE_EXPORTERS="mqtrace_native_file")
+    done = _run(kafka, tmp_path, group="files", OTEL_TRACES_EXPORTER="none", MQTRACE_EXPORTERS="mqtrace_native_file")
     assert done.returncode == 0, done.stderr
     parts = list((tmp_path / "mqtrace-landing").rglob("part-*.jsonl"))
     lines = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
@@ -107,6 +107,6 @@ def test_the_file_exporter_needs_no_trace_topic(kafka, tmp_path):
 
 def test_an_exporter_that_cannot_be_had_does_not_stop_the_application(kafka, tmp_path):
     """One warning, and the application runs."""
-    done = _run(kafka, tmp_path, OTEL_TRACES_EXPORTER="none", MQTRACE_EXPORTERS="no_such_thing")
+    done = _run(kafka, tmp_path, group="unlucky", OTEL_TRACES_EXPORTER="none", MQTRACE_EXPORTERS="no_such_thing")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("no_such_thing") == 1
