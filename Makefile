@@ -66,7 +66,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "make: error: $$($(PYTHON) --version 2>&1) is too old: name a Python 3.10 or later: make PYTHON=/path/to/python3" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: error: $(PYTHON) cannot make virtual environments: install its venv package (Debian: apt install python3-venv)" >&2; exit 2; }
 	@echo "make: installing into $(VENV) (the first time fetches half a gigabyte, most of it Spark)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 	@# setuptools warns about editable installs at every install
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[dev]'
