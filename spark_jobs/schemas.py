@@ -17,7 +17,19 @@ from pyspark.sql.types import (
     StructType,
 )
 
-__all__ = ["COMPARED_FIELDS", "EVENT", "MALFORMED", "NATIVE_BODY", "SIDE_FIELDS", "SPAN", "VERDICT"]
+__all__ = [
+    "BAD",
+    "COMPARED_FIELDS",
+    "EVENT",
+    "MALFORMED",
+    "NATIVE_BODY",
+    "NORMALISED",
+    "READ_BODY",
+    "READ_SPAN",
+    "SIDE_FIELDS",
+    "SPAN",
+    "VERDICT",
+]
 
 
 def _struct(**columns: object) -> StructType:
@@ -126,6 +138,28 @@ MALFORMED = _struct(
 )
 """One piece of input that could not be mapped, and where it is."""
 
+BAD = _struct(
+    field=_TEXT,
+    reason=_TEXT,
+    text=_TEXT,
+    mentions=ArrayType(StringType()),
+)
+"""Why a row is no body, span or event: null on every good row."""
+
+
+def _or_bad(good: StructType) -> StructType:
+    return StructType([*good.fields, StructField("bad", BAD)])
+
+
+READ_BODY = _or_bad(NATIVE_BODY)
+"""What a native source yields: bodies, and the lines that hold none."""
+
+READ_SPAN = _or_bad(SPAN)
+"""What an OTLP source yields: spans, and the lines or frames that hold none. ``raw_hash`` is null until normalised."""
+
+NORMALISED = _or_bad(EVENT)
+"""What one pass over a side writes: every row is an event or says why it is none, so the input is parsed once."""
+
 _SIDE = _struct(**SIDE_FIELDS)
 
 VERDICT = _struct(
@@ -141,9 +175,18 @@ VERDICT = _struct(
     key_level=_INT,  # 1 exact .. 3 weak; null on one-sided keys
     timing=_TEXT,
     event_ms=_LONG,  # the start, from whichever side knows it
-    native_count=_INT,
+    native_count=_INT,  # copies of the event on that side, 0 when absent
     otlp_count=_INT,
     duplicates=_TEXT,  # null, exact, equivalent, conflicting
+    native_records=_INT,  # the books: every record that became this key, halves included
+    native_exact_duplicates=_INT,
+    native_other_duplicates=_INT,
+    half_merged=_INT,
+    otlp_records=_INT,
+    otlp_exact_duplicates=_INT,
+    otlp_other_duplicates=_INT,
+    queue_ms=_LONG,  # consume: from the end of the first send to the start of this delivery
+    end_to_end_ms=_LONG,  # consume: from the start of the first send to the end of this delivery
     field_verdicts=MapType(StringType(), StringType()),
     native=_SIDE,  # null when the side is absent
     otlp=_SIDE,

@@ -1,0 +1,43 @@
+"""This module knows how a piece of input that could not be mapped is written down: what, why, and whom it mentions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from spark_jobs.schemas import BAD
+
+__all__ = ["SAMPLE_CHARACTERS", "bad", "mentioned_ids"]
+
+SAMPLE_CHARACTERS: Final = 200
+"""Characters of an offending text that are kept."""
+
+_MESSAGE_ID: Final = r"(?<![0-9A-Fa-f])([0-9A-Fa-f]{32})(?![0-9A-Fa-f])"
+
+
+def bad(field: Column | str | None, reason: Column | str, text: Column, *, within: Column | None = None) -> Column:
+    """Return the ``schemas.BAD`` of one bad piece.
+
+    Args:
+        field: the field at fault, or ``None`` when the piece as a whole is.
+        reason: why it could not be mapped.
+        text: the offending text; its first ``SAMPLE_CHARACTERS`` are kept.
+        within: the whole piece, for the message ids that can still be read in it; ``text`` when absent.
+    """
+    return F.struct(
+        _text(field).alias("field"),
+        _text(reason).alias("reason"),
+        F.left(text, F.lit(SAMPLE_CHARACTERS)).alias("text"),
+        mentioned_ids(text if within is None else within).alias("mentions"),
+    ).cast(BAD)
+
+
+def mentioned_ids(text: Column) -> Column:
+    """Return the message ids readable in ``text``: distinct, upper case, in order of appearance."""
+    return F.array_distinct(F.transform(F.regexp_extract_all(text, F.lit(_MESSAGE_ID)), lambda found: F.upper(found)))
+
+
+def _text(value: Column | str | None) -> Column:
+    return (value if isinstance(value, Column) else F.lit(value)).cast("string")

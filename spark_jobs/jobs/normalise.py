@@ -1,0 +1,151 @@
+"""This module knows the first two jobs of a run: each side's files → one parquet of canonical events, written once.
+
+One Spark job per side. The input is parsed a single time: events and what could not be mapped leave together
+(``NORMALISED``) and are told apart when read back; the books (records read, rows exploded, last event) are observed
+while that job runs, each by an expression of its own, so that the balance of the run can really break.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
+
+from spark_jobs.normalise.native import native_bodies, native_events
+from spark_jobs.normalise.otlp import otlp_events
+from spark_jobs.schemas import BAD, EVENT, NORMALISED
+from spark_jobs.sources.files import spark_path
+from spark_jobs.sources.native import read_bodies
+from spark_jobs.sources.otlp import read_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_jobs.sources.native import NativeSource
+    from spark_jobs.sources.otlp import OtlpSource
+
+__all__ = ["NormaliseOptions", "NormalisedSide", "normalise_native", "normalise_otlp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormaliseOptions:
+    """How to read the two sides.
+
+    Attributes:
+        native_writer: what ``writer`` says on native events: ``mqtrace`` or ``rocketmq[-VERSION]``.
+        msg_type_map: ordinals of message types, ``a`` or ``b`` (``bridge.codec.native.layout.MESSAGE_TYPE_MAPS``).
+        charset: of native bodies; RocketMQ 4.x clients write in their JVM's own.
+        otlp_format: a layout name (``spark_jobs.sources.detect.OTLP_FORMATS``) in place of detection.
+        trace_topics: trace topics beside the default ones: sends to them are trace traffic, not the application's.
+    """
+
+    native_writer: str = "mqtrace"
+    msg_type_map: str = "a"
+    charset: str = "utf-8"
+    otlp_format: str | None = None
+    trace_topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalisedSide:
+    """One side, normalised. ``records_read + exploded = rows of events + rows of malformed``.
+
+    Attributes:
+        events: ``EVENT``, read back from parquet under the work directory.
+        malformed: ``MALFORMED``, likewise.
+        records_read: native records or spans in the input, and lines or frames that held none; counted before the
+            parse.
+        exploded: rows made beyond one per record: batch ids, links, records glued together by a writer's bug.
+        sources: the files read, in order.
+        layouts: the distinct layouts found in them.
+        truncated_tails: files whose last line or frame was cut off; what is lost in it is not counted as read.
+        last_event_ms: the latest start or end of any event, epoch milliseconds.
+        trace_topics: the distinct topics the native side was landed from.
+    """
+
+    events: DataFrame
+    malformed: DataFrame
+    records_read: int
+    exploded: int
+    sources: tuple[str, ...]
+    layouts: tuple[str, ...]
+    truncated_tails: int
+    last_event_ms: int | None
+    trace_topics: tuple[str, ...] = ()
+
+
+_DEFAULTS: Final = NormaliseOptions()
+
+
+def normalise_native(
+    spark: SparkSession,
+    srcs: Sequence[str],
+    workdir: Path,
+    *,
+    options: NormaliseOptions = _DEFAULTS,
+) -> NormalisedSide:
+    """Read native landings or corpus files and write their events under ``workdir / "native"``.
+
+    Raises:
+        UsageError: a source names nothing, or an option is wrong.
+        UnreadableInputError: a file is neither a landing nor JSON lines with ``body_base64``.
+    """
+    source = read_bodies(spark, srcs)
+    raw = Observation("native-raw")
+    bodies = native_bodies(source.frame, charset=options.charset).observe(
+        raw,
+        F.sum("raw_records").alias("records"),
+        F.collect_set("source").alias("topics"),
+    )
+    events = native_events(bodies, writer=options.native_writer, msg_type_map=options.msg_type_map)
+    side = _written(spark, events, workdir / "native", source, [raw])
+    return replace(side, trace_topics=tuple(sorted(raw.get["topics"] or ())))
+
+
+def normalise_otlp(
+    spark: SparkSession,
+    srcs: Sequence[str],
+    workdir: Path,
+    *,
+    options: NormaliseOptions = _DEFAULTS,
+) -> NormalisedSide:
+    """Read OTLP files of any layout and write their events under ``workdir / "otlp"``.
+
+    Raises:
+        UsageError: a source names nothing, or an option is wrong.
+        UnreadableInputError: a file holds no OTLP traces in any layout known.
+    """
+    source = read_spans(spark, srcs, layout=options.otlp_format)
+    events = otlp_events(source.frame, trace_topics=options.trace_topics)
+    return _written(spark, events, workdir / "otlp", source, list(source.counts))
+
+
+def _written(
+    spark: SparkSession,
+    events: DataFrame,
+    directory: Path,
+    source: NativeSource | OtlpSource,
+    counts: Sequence[Observation],
+) -> NormalisedSide:
+    """Run the one job of a side and open what it wrote."""
+    done = Observation(f"{directory.name}-done")
+    last = F.max(F.greatest("start_ms", "end_ms"))
+    watched = events.observe(done, F.sum("extra").alias("extra"), last.alias("last_ms"))
+    watched.select(*NORMALISED.names).write.mode("overwrite").parquet(spark_path(directory))
+    written = spark.read.schema(NORMALISED).parquet(spark_path(directory))
+    good, evidence = F.col("bad").isNull(), [f"bad.{name}" for name in BAD.names]
+    return NormalisedSide(
+        events=written.where(good).select(*EVENT.names),
+        malformed=written.where(~good).select("side", "path", "line", "record_index", *evidence),
+        records_read=sum(count.get["records"] or 0 for count in counts),
+        exploded=done.get["extra"] or 0,
+        sources=source.files,
+        layouts=source.layouts,
+        truncated_tails=source.truncated_tails,
+        last_event_ms=done.get["last_ms"],
+    )

@@ -1,0 +1,160 @@
+"""This module knows how trace messages of the native side become canonical events: bodies → records → events.
+
+No Python runs per row: the records of a body are split off by Spark's own functions, typed by expressions generated from
+the layout table (``records``), and written as ``NORMALISED`` rows, good and bad alike.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from bridge.codec.native.layout import FIELD_SEPARATOR, MESSAGE_TYPE_MAPS, RECORD_TERMINATOR
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.model import TraceType
+from spark_jobs.normalise.records import TYPE_NAMES, typed_records
+from spark_jobs.normalise.texts import folded_id, key_set, present
+from spark_jobs.schemas import NORMALISED
+from spark_jobs.taxonomy import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["native_bodies", "native_events"]
+
+# A SubAfter over CLOUD of 4.9.5-4.9.8 and 5.1.4-5.3.0 has no terminator: a type name stands where its eighth field would
+# be (apache/rocketmq#8429). \G continues behind the last match, so a chain of any length comes apart.
+_GLUED: Final = (
+    rf"(?:\A|\G|(?<={RECORD_TERMINATOR}))"
+    rf"({TraceType.SUB_AFTER.value}(?:{FIELD_SEPARATOR}[^{FIELD_SEPARATOR}{RECORD_TERMINATOR}]*){{6}}{FIELD_SEPARATOR})"
+    rf"(?=(?:{'|'.join(TYPE_NAMES)})(?:[{FIELD_SEPARATOR}{RECORD_TERMINATOR}]|\z))"
+)
+_UTF_8: Final = "utf-8"
+
+_KINDS: Final[dict[TraceType, tuple[Kind, str]]] = {
+    TraceType.PUB: (Kind.PUBLISH, "whole"),
+    TraceType.SUB_BEFORE: (Kind.CONSUME, "before"),
+    TraceType.SUB_AFTER: (Kind.CONSUME, "after"),
+    TraceType.END_TRANSACTION: (Kind.TRANSACTION_END, "whole"),
+    TraceType.RECALL: (Kind.RECALL, "whole"),
+}
+
+
+def native_bodies(bodies: DataFrame, *, charset: str = _UTF_8) -> DataFrame:
+    """Return ``READ_BODY`` plus ``text`` (never invalid) and ``raw_records``, counted without the parser's help.
+
+    Raises:
+        UsageError: no such charset.
+    """
+    try:
+        name = codecs.lookup(charset).name
+    except LookupError:
+        raise UsageError(f"unknown charset {charset!r}; use a text encoding such as utf-8 or gbk") from None
+    text = F.make_valid_utf8(F.col("body").cast("string")) if name == _UTF_8 else F.decode("body", name.upper())
+    pieces = F.regexp_count(F.col("text"), F.lit(f"[^{RECORD_TERMINATOR}]+"))
+    counted = F.when(F.col("bad").isNotNull(), F.lit(1)).otherwise(F.coalesce(pieces, F.lit(0)))
+    return bodies.withColumn("text", text).withColumn("raw_records", counted.cast("bigint"))
+
+
+def native_events(bodies: DataFrame, *, writer: str, msg_type_map: str = "a") -> DataFrame:
+    """Return ``NORMALISED`` plus ``extra``: how many rows a row stands for beyond one per raw record (see books).
+
+    Args:
+        bodies: the answer of :func:`native_bodies`.
+        writer: what the events' ``writer`` says.
+        msg_type_map: ``a`` or ``b``.
+
+    Raises:
+        UsageError: no such map.
+    """
+    if msg_type_map not in MESSAGE_TYPE_MAPS:
+        raise UsageError(f"unknown message type map {msg_type_map!r}; choose one of {', '.join(MESSAGE_TYPE_MAPS)}")
+    return _events(typed_records(_records(bodies), msg_type_map=msg_type_map), writer)
+
+
+def _records(bodies: DataFrame) -> DataFrame:
+    """One row per record: ``piece``, ``record_index``, ``call_size`` (records of the same hook call), ``extra``."""
+    unglued = F.regexp_replace("text", _GLUED, f"$1{RECORD_TERMINATOR}")
+    pieces = F.filter(F.split(unglued, RECORD_TERMINATOR), lambda piece: piece != "")
+    kept = F.when(F.col("bad").isNull(), pieces).otherwise(F.array(F.lit("")))
+    calls = F.transform("pieces", _call)
+    sizes = F.transform("calls", lambda call: F.size(F.filter("calls", lambda other: other == call)))
+    listed = bodies.withColumn("pieces", kept).withColumn("calls", calls).withColumn("sizes", sizes)
+    rows = listed.select(
+        *("source", "arrival_ms", "path", "line", "bad"),
+        (F.size("pieces") - F.col("raw_records")).alias("surplus"),
+        F.posexplode(F.arrays_zip("pieces", "sizes")).alias("record_index", "record"),
+    )
+    surplus_once = F.when(F.col("record_index") == 0, F.col("surplus")).otherwise(F.lit(0))
+    return rows.select(
+        *("source", "arrival_ms", "path", "line", "bad", "record_index"),
+        F.col("record.pieces").alias("piece"),
+        F.greatest(F.col("record.sizes"), F.lit(1)).alias("call_size"),
+        surplus_once.cast("bigint").alias("surplus"),
+    )
+
+
+def _call(piece: Column) -> Column:
+    """Return what the records of one listener call have in common: the half and the request id; null for others."""
+    separator = F.lit(FIELD_SEPARATOR)
+    before, after = (kind.value + FIELD_SEPARATOR for kind in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER))
+    return F.when(F.startswith(piece, F.lit(after)), F.concat(F.lit("a"), F.split_part(piece, separator, F.lit(2)))).when(
+        F.startswith(piece, F.lit(before)),
+        F.concat(F.lit("b"), F.split_part(piece, separator, F.lit(5))),
+    )
+
+
+def _events(typed: DataFrame, writer: str) -> DataFrame:
+    ids = F.coalesce(F.split("msg_id", ","), F.array(F.lit(None).cast("string")))
+    offsets = F.split("offset_msg_id", ",")
+    exploded = typed.withColumn("offsets", offsets).withColumn("id_count", F.size(ids)).select(
+        "*",
+        F.posexplode(ids).alias("id_at", "one_id"),
+    )
+    columns = {**_columns(writer), "extra": (F.col("surplus") * (F.col("id_at") == 0).cast("bigint")) + _after_first()}
+    return exploded.select(*(columns[name].alias(name) for name in (*NORMALISED.names, "extra", "source")))
+
+
+def _after_first() -> Column:
+    return F.when(F.col("id_at") > 0, F.lit(1)).otherwise(F.lit(0)).cast("bigint")
+
+
+def _by_type(values: Mapping[TraceType, Column | str]) -> Column:
+    return F.coalesce(*(F.when(F.col("type") == kind.value, value) for kind, value in values.items()))
+
+
+def _columns(writer: str) -> dict[str, Column]:
+    null = {field.name: F.lit(None).cast(field.dataType) for field in NORMALISED.fields}
+    plain = ("retry_times", "body_length", "msg_type", "success", "context_code", "transaction_state")
+    timestamp, cost = F.col("timestamp_ms"), F.col("cost_ms").cast("bigint")
+    is_publish = F.col("type") == TraceType.PUB.value
+    return {
+        **null,
+        **{name: F.col(name) for name in (*plain, "from_transaction_check", "record_index", "bad")},
+        **{name: F.col(name) for name in ("arrival_ms", "path", "line", "source")},
+        **{name: present(F.col(name)) for name in ("topic", "group_name", "region_id", "tags", "store_host")},
+        "side": F.lit("native"),
+        "kind": _by_type({kind: F.lit(event.value) for kind, (event, _) in _KINDS.items()}),
+        "half": _by_type({kind: F.lit(half) for kind, (_, half) in _KINDS.items()}),
+        "msg_id": folded_id(F.col("one_id")),
+        "offset_msg_id": folded_id(_own_offset()),
+        "attempt_id": folded_id(F.col("request_id")),
+        "transaction_id": folded_id(F.col("transaction_id")),
+        "keys": key_set(F.array("keys")),
+        "client_host": present(F.col("client_host")),
+        "start_ms": F.when(F.col("type") != TraceType.SUB_AFTER.value, timestamp),
+        "end_ms": _by_type({TraceType.PUB: timestamp + cost, TraceType.SUB_AFTER: timestamp}),
+        "cost_ms": cost,
+        "batch_size": F.when(is_publish, F.col("id_count")).otherwise(F.col("call_size")),
+        "writer": F.lit(writer),
+        "raw_hash": F.xxhash64("piece", "id_at"),
+    }
+
+
+def _own_offset() -> Column:
+    """A batch has one offset id per message, joined with commas like the message ids; some writers give one for all."""
+    return F.coalesce(F.get("offsets", F.col("id_at")), F.get("offsets", F.lit(0)))

@@ -1,0 +1,254 @@
+"""This module knows how spans become canonical events: one row per message a span is about, in the native side's words.
+
+Our own spans say what they are (``mqtrace.trace_type``); others go by operation and span kind. A span about several
+messages has them on its links (one each) or as ids joined with commas, and is exploded; a span about none (a poll, the
+parent of a batch send, other people's work, the trace topic's own traffic) leaves with the ``scope`` that says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from otel_mqtrace import semconv
+from otel_mqtrace.model import ContextCode, MessageType
+from spark_jobs.normalise.aliases import ALIASES, OPERATIONS, TRACE_TOPIC_NAMES, TRACE_TOPIC_PREFIX
+from spark_jobs.normalise.texts import folded_id, key_set, present
+from spark_jobs.schemas import NORMALISED, SPAN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["otlp_events"]
+
+_OUR_KINDS: Final = {
+    semconv.TRACE_TYPE_PUB: "publish",
+    semconv.TRACE_TYPE_SUB: "consume",
+    semconv.TRACE_TYPE_END_TRANSACTION: "transaction_end",
+    semconv.TRACE_TYPE_RECALL: "recall",
+}
+_REGISTRY_TYPES: Final = {
+    "normal": MessageType.NORMAL,
+    "fifo": MessageType.ORDER,
+    "delay": MessageType.DELAY,
+    "transaction": MessageType.TRANS_HALF,
+}
+_NS_PER_MS: Final = 1_000_000
+_OUR_SCOPE: Final = "otel_mqtrace"
+_SEND_OK: Final = "SEND_OK"
+_TOLD_CODES: Final = tuple(code.name for code in ContextCode)
+# RocketMQ calls a delivery that took too long successful (ConsumeReturnType.TIME_OUT with success=true), spans do not.
+_SUCCESSFUL_CODES: Final = (ContextCode.SUCCESS.name, ContextCode.TIME_OUT.name)
+_THREAD_OF_GROUP: Final = r"^ConsumeMessageThread_(.+)_\d+$"
+
+
+def otlp_events(spans: DataFrame, *, trace_topics: Sequence[str] = ()) -> DataFrame:
+    """Return ``NORMALISED`` plus ``extra``: 1 on each row beyond a span's first.
+
+    Args:
+        spans: ``READ_SPAN``.
+        trace_topics: topics whose sends are trace traffic, beside RocketMQ's own names.
+    """
+    linked = F.exists("links", lambda link: _names_a_message(link["attributes"])).alias("links_name")
+    hashed = spans.drop("raw_hash").select("*", _hash(), _text("msg_id", "attributes").alias("given_id"), linked)
+    listed = hashed.withColumn("messages", _messages())
+    exploded = listed.select(
+        "*",
+        F.size("messages").alias("message_count"),
+        F.posexplode("messages").alias("message_at", "message"),
+    )
+    named = exploded.select("*", *(_alias(name).alias(f"a_{name}") for name in ALIASES if name != "keys"))
+    told = named.select("*", _kind().alias("a_kind"), _writer().alias("a_writer"))
+    columns = _columns(trace_topics)
+    good = F.col("bad").isNull()
+    everywhere = {"side", "path", "line", "record_index", "bad", "raw_hash"}
+    kept = {name: column if name in everywhere else F.when(good, column) for name, column in columns.items()}
+    extra = F.when(F.col("message_at") > 0, F.lit(1)).otherwise(F.lit(0)).cast("bigint")
+    return told.select(
+        *(kept[field.name].cast(field.dataType).alias(field.name) for field in NORMALISED.fields),
+        extra.alias("extra"),
+    )
+
+
+def _hash() -> Column:
+    content = [name for name in SPAN.names if name not in {"path", "line", "raw_hash", "attributes", "links"}]
+    links = F.transform(
+        "links",
+        lambda link: F.struct(link["trace_id"], link["span_id"], F.map_entries(link["attributes"])),
+    )
+    return F.xxhash64(*content, F.map_entries("attributes"), links).alias("raw_hash")
+
+
+def _messages() -> Column:
+    """Return one ``{id, attributes, at}`` per message of the span: its own id or ids, else its links', else one null."""
+    no_attributes = F.lit(None).cast("map<string,string>")
+    own = F.transform(
+        F.split("given_id", ","),
+        lambda one: F.struct(one.alias("id"), no_attributes.alias("attributes")),
+    )
+    linked = F.transform(
+        "links",
+        lambda link: F.struct(_of(link["attributes"], "msg_id").alias("id"), link["attributes"].alias("attributes")),
+    )
+    nothing = F.array(F.struct(F.lit(None).cast("string").alias("id"), no_attributes.alias("attributes")))
+    return F.when(F.col("given_id").isNotNull(), own).when(F.col("links_name"), linked).otherwise(nothing)
+
+
+def _names_a_message(attributes: Column) -> Column:
+    offset = _of(attributes, "kafka_offset").isNotNull() | _of(attributes, "offset_msg_id").isNotNull()
+    return _of(attributes, "msg_id").isNotNull() | offset
+
+
+def _of(attributes: Column, field: str) -> Column:
+    alias = ALIASES[field]
+    arrays = (F.get(F.from_json(attributes[name], "array<string>"), F.lit(0)) for name in alias.arrays)
+    return F.coalesce(*(attributes[name] for name in alias.names), *arrays)
+
+
+def _text(field: str, column: str) -> Column:
+    return _of(F.col(column), field)
+
+
+def _alias(field: str) -> Column:
+    """Return a field as text: from the message's own link first, then from the span."""
+    if field == "msg_id":
+        return F.col("message.id")
+    return F.coalesce(_text(field, "message.attributes"), _text(field, "attributes"))
+
+
+def _a(field: str) -> Column:
+    return F.col(f"a_{field}")
+
+
+def _kind() -> Column:
+    """Return the kind of event, or in upper case the scope by which the span is none."""
+    ours = _lookup(_a("trace_type"), _OUR_KINDS)
+    operation = _lookup(F.lower(_a("operation")), OPERATIONS)
+    by_span = _lookup(F.col("kind"), {"PRODUCER": "publish", "CONSUMER": "consume"})
+    parent = (operation == "publish") & F.col("given_id").isNull() & (F.size("links") > 0) & ~F.col("links_name")
+    messaging = _a("system").isNotNull() | _a("operation").isNotNull()
+    return F.coalesce(
+        ours,
+        F.when(~messaging, F.lit("NOT_MESSAGING")),
+        F.when(parent, F.lit("BATCH_PARENT")),
+        operation,
+        F.when(_a("operation").isNull(), by_span),
+        F.lit("NOT_MESSAGING"),
+    )
+
+
+def _lookup(value: Column, table: dict[str, str]) -> Column:
+    return F.coalesce(*(F.when(value == key, F.lit(found)) for key, found in table.items()))
+
+
+def _writer() -> Column:
+    agent = F.col("scope").startswith("io.opentelemetry.")
+    ours = _a("trace_type").isNotNull() | (F.col("scope") == _OUR_SCOPE)
+    return (
+        F.when(ours, F.lit("mqtrace"))
+        .when(agent & _a("operation_name").isNotNull(), F.lit("java-agent-new"))
+        .when(agent & _a("old_operation").isNotNull(), F.lit("java-agent-old"))
+        .otherwise(F.lit("other"))
+    )
+
+
+def _columns(trace_topics: Sequence[str]) -> dict[str, Column]:
+    null = {field.name: F.lit(None).cast(field.dataType) for field in NORMALISED.fields}
+    is_event = F.col("a_kind").isin(*_OUR_KINDS.values())
+    start, end = _ms("start_ns"), _ms("end_ns")
+    plain = ("path", "line", "bad", "raw_hash", "trace_id", "span_id", "parent_span_id", "service", "dropped_attributes")
+    texts = ("topic", "region_id", "tags", "store_host", "client_host", "transaction_state")
+    return {
+        **null,
+        **{name: F.col(name) for name in plain},
+        **{name: present(_a(name)) for name in texts},
+        **{name: folded_id(_a(name)) for name in ("msg_id", "attempt_id", "transaction_id")},
+        **{name: _a(name).try_cast("int") for name in ("retry_times", "body_length")},
+        "side": F.lit("otlp"),
+        "kind": F.when(is_event, F.col("a_kind")),
+        "half": F.when(is_event, F.lit("whole")),
+        "scope": _scope(trace_topics, is_event),
+        "offset_msg_id": folded_id(F.coalesce(_a("offset_msg_id"), _kafka_position())),
+        "group_name": F.coalesce(present(_a("group_name")), _group_of_thread()),
+        "keys": _keys(),
+        "msg_type": F.coalesce(_a("msg_type"), _registry_type()),
+        "start_ms": start,
+        "end_ms": end,
+        "cost_ms": F.coalesce(_a("cost_ms").try_cast("bigint"), end - start),
+        "success": F.coalesce(_a("success") == "true", _success()),
+        "context_code": F.coalesce(_a("context_code"), _context_code()),
+        "from_transaction_check": _a("from_transaction_check") == "true",
+        "batch_size": _batch_size(),
+        "record_index": F.col("message_at"),
+        "writer": F.col("a_writer"),
+    }
+
+
+def _ms(column: str) -> Column:
+    """Whole milliseconds, cut as Java's clock cuts them; an unset time (0) is null."""
+    return F.when(F.col(column) > 0, F.floor(F.expr(f"{column} div {_NS_PER_MS}")))
+
+
+def _scope(trace_topics: Sequence[str], is_event: Column) -> Column:
+    names = sorted({*TRACE_TOPIC_NAMES, *trace_topics})
+    traffic = _a("topic").isin(*names) | _a("topic").startswith(TRACE_TOPIC_PREFIX)
+    return F.when(traffic, F.lit("TRACE_TRAFFIC")).when(~is_event, F.col("a_kind"))
+
+
+def _kafka_position() -> Column:
+    whole = (_a("partition").try_cast("int") >= 0) & (_a("kafka_offset").try_cast("bigint") >= 0)
+    position = F.concat(_a("topic"), F.lit("-"), _a("partition"), F.lit("@"), _a("kafka_offset"))
+    return F.when(whole, position)
+
+
+def _group_of_thread() -> Column:
+    """Old names of the Java agent: the group is only in the name of the thread that ran the listener."""
+    named = F.regexp_extract(_a("thread_name"), _THREAD_OF_GROUP, 1)
+    return F.when((F.col("a_kind") == "consume") & (named != ""), named)
+
+
+def _keys() -> Column:
+    found = [
+        F.from_json(F.col(column)[name], "array<string>")
+        for column in ("message.attributes", "attributes")
+        for name in ALIASES["keys"].arrays
+    ]
+    return key_set(F.coalesce(*found))
+
+
+def _registry_type() -> Column:
+    table = {word: kind.value for word, kind in _REGISTRY_TYPES.items()}
+    return _lookup(F.lower(_a("registry_msg_type")), table)
+
+
+def _context_code() -> Column:
+    """Deliveries only; the agent's old names tell nothing about how a delivery ended."""
+    told = F.when(_a("error_type").isin(*_TOLD_CODES), _a("error_type"))
+    silent = (F.col("a_writer") != "java-agent-old") & _a("error_type").isNull() & (F.col("status") != "ERROR")
+    fine = F.when(silent, F.lit(ContextCode.SUCCESS.name))
+    return F.when(F.col("a_kind") == "consume", F.coalesce(told, fine))
+
+
+def _success() -> Column:
+    """What RocketMQ would say, as far as the span tells it; null where it does not."""
+    failed = _a("error_type").isNotNull() | (F.col("status") == "ERROR")
+    agent = F.col("a_writer").startswith("java-agent")
+    sent = (
+        F.when(_a("send_result").isNotNull(), _a("send_result") == _SEND_OK)
+        .when(failed, F.lit(False))
+        .when(~agent, F.lit(True))
+    )
+    code = _context_code()
+    consumed = F.when(code.isNotNull(), code.isin(*_SUCCESSFUL_CODES)).when(failed, F.lit(False))
+    return F.when(F.col("a_kind") == "publish", sent).when(F.col("a_kind") == "consume", consumed)
+
+
+def _batch_size() -> Column:
+    """Messages in the same call; null where the span leaves it open: a ``create`` span, or a child of an old batch."""
+    here = F.when(F.col("message_count") > 1, F.col("message_count"))
+    old_child = (F.col("a_writer") == "java-agent-old") & (F.col("a_kind") == "consume") & (F.size("links") > 0)
+    open_ended = old_child | (F.lower(_a("operation")) == "create")
+    return F.coalesce(here, _a("batch_count").try_cast("int"), F.when(~open_ended, F.lit(1)))

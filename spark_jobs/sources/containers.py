@@ -1,0 +1,228 @@
+"""This module knows how OTLP messages are packed into files, and hands them out one by one with their place.
+
+Damage is local: a line or frame that cannot be read is handed out as :class:`Bad` and reading goes on behind it. Frames
+have no marker to find the next one by, so after a bad frame the reader tries each offset at which a length and the first
+byte of a message fit (``append: true`` after a kill leaves exactly that in the middle of a file).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import mmap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from spark_jobs.sources.detect import ZSTD_MAGIC, Layout, open_zstd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["NOT_TRACES", "Bad", "Item", "Message", "Parse", "Tail", "read_messages"]
+
+NOT_TRACES: Final = "not OTLP traces"
+
+_LENGTH_BYTES: Final = 4
+_FIELD_ONE: Final = 0x0A  # protobuf: field 1, length-delimited
+_CHUNK_BYTES: Final = 1 << 20
+_SAMPLE: Final = 200
+_OBJECT_STARTS: Final = (b'{"resourceSpans"', b'{"resource_spans"')
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One ``TracesData`` or bare array of ``ResourceSpans``: its ordinal in the file, and what the parser made of it."""
+
+    ordinal: int
+    content: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """Bytes that hold no message, and why."""
+
+    ordinal: int
+    reason: str
+    sample: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The file ends inside a message: ``missing`` bytes of it are not there, or an unknown number (``None``)."""
+
+    ordinal: int
+    missing: int | None
+
+
+Item = Message | Bad | Tail
+Parse = Callable[[bytes], Any]
+"""Bytes of one message, JSON or protobuf → its content, or ``None`` when they are no OTLP traces."""
+
+
+def read_messages(path: Path, layout: Layout, *, parse: Parse) -> Iterator[Item]:
+    """Yield what ``path`` holds, in file order.
+
+    Args:
+        path: a readable file.
+        layout: how messages are packed in it.
+        parse: makes content of a payload; a frame is believed only when it can.
+    """
+    with path.open("rb") as file:
+        yield from _READERS[layout](file, parse)
+
+
+def _lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
+    for ordinal, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        content = parse(line)
+        if content is not None:
+            yield Message(ordinal, content)
+        elif not line.endswith(b"\n"):
+            yield Tail(ordinal, None)
+        else:
+            yield from _joined(ordinal, line, parse)
+
+
+def _joined(ordinal: int, line: bytes, parse: Parse) -> Iterator[Item]:
+    """A torn line and a whole one without a newline between them: keep the whole one."""
+    start = max(line.rfind(sign) for sign in _OBJECT_STARTS)
+    yield Bad(ordinal, NOT_TRACES, line[: start if start > 0 else None])
+    content = parse(line[start:]) if start > 0 else None
+    if content is not None:
+        yield Message(ordinal, content)
+
+
+def _zstd_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
+    yield from _lines(_split_lines(open_zstd(file)), parse)
+
+
+def _split_lines(reader: Any) -> Any:
+    """zstandard's reader has no line iteration, and a torn frame ends it with an error: yield what came before."""
+    rest = b""
+    while chunk := _read_or_stop(reader):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest
+
+
+def _read_or_stop(reader: Any) -> bytes:
+    try:
+        data: bytes = reader.read(_CHUNK_BYTES)
+    except Exception:  # noqa: BLE001  (the library's own error class: the last frame is cut off)
+        return b""
+    return data
+
+
+def _whole(file: BinaryIO, parse: Parse) -> Iterator[Item]:
+    """One document, or several one after the other, each over any number of lines."""
+    text = file.read().decode("utf-8", errors="replace").lstrip("\ufeff")
+    decoder, at, ordinal = json.JSONDecoder(), 0, 0
+    while at < len(text):
+        if text[at].isspace() or text[at] == ",":
+            at += 1
+            continue
+        ordinal += 1
+        try:
+            _, end = decoder.raw_decode(text, at)
+        except ValueError:
+            resume = text.find("\n", at) + 1
+            yield Bad(ordinal, NOT_TRACES, text[at : at + _SAMPLE].encode()) if resume else Tail(ordinal, None)
+            at = resume or len(text)
+            continue
+        yield _checked(ordinal, text[at:end].encode(), parse)
+        at = end
+
+
+def _checked(ordinal: int, payload: bytes, parse: Parse) -> Item:
+    content = parse(payload)
+    return Bad(ordinal, NOT_TRACES, payload[:_SAMPLE]) if content is None else Message(ordinal, content)
+
+
+def _bare(file: BinaryIO, parse: Parse) -> Iterator[Item]:
+    yield _checked(1, file.read(), parse)
+
+
+def _kafka_dump(file: BinaryIO, parse: Parse) -> Iterator[Item]:
+    for ordinal, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        try:
+            payload = base64.b64decode(json.loads(line)["value_b64"])
+        except (ValueError, KeyError, TypeError):
+            yield Bad(ordinal, "no value_b64", line[:_SAMPLE]) if line.endswith(b"\n") else Tail(ordinal, None)
+            continue
+        yield _checked(ordinal, payload, parse)
+
+
+def _framed(file: BinaryIO, parse: Parse) -> Iterator[Item]:
+    if file.seek(0, io.SEEK_END):
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield from _frames(data, parse)
+
+
+def _framed_in_zstd(file: BinaryIO, parse: Parse) -> Iterator[Item]:
+    reader, parts = open_zstd(file), []
+    while chunk := _read_or_stop(reader):
+        parts.append(chunk)
+    yield from _frames(b"".join(parts), parse)
+
+
+def _frames(data: bytes | mmap.mmap, parse: Parse) -> Iterator[Item]:
+    at, ordinal, end = 0, 0, len(data)
+    while at < end:
+        ordinal += 1
+        stop = at + _LENGTH_BYTES + _length(data, at)
+        content = _frame_at(data, at, parse) if stop <= end else None
+        if content is not None:
+            yield Message(ordinal, content)
+            at = stop
+            continue
+        resume = _next_frame(data, at + 1, parse)
+        if resume is None:
+            yield Tail(ordinal, stop - end) if stop > end else Bad(ordinal, NOT_TRACES, data[at : at + _SAMPLE])
+            return
+        yield Bad(ordinal, f"no whole frame: {resume - at} bytes skipped", data[at : at + _SAMPLE])
+        at = resume
+
+
+def _next_frame(data: bytes | mmap.mmap, start: int, parse: Parse) -> int | None:
+    """Return the next offset that is followed by a length and a whole message with something in it."""
+    end = len(data)
+    for at in range(start, end - _LENGTH_BYTES - 1):
+        first = at + _LENGTH_BYTES
+        likely = data[first] == _FIELD_ONE or data[first : first + len(ZSTD_MAGIC)] == ZSTD_MAGIC
+        if likely and 0 < _length(data, at) <= end - first and _frame_at(data, at, parse):
+            return at
+    return None
+
+
+def _length(data: bytes | mmap.mmap, at: int) -> int:
+    return int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
+
+
+def _frame_at(data: bytes | mmap.mmap, at: int, parse: Parse) -> Any:
+    first = at + _LENGTH_BYTES
+    payload = bytes(data[first : first + _length(data, at)])
+    if not payload.startswith(ZSTD_MAGIC):
+        return parse(payload)
+    try:
+        return parse(open_zstd(io.BytesIO(payload)).read())
+    except Exception:  # noqa: BLE001  (the library's own error class: a damaged frame)
+        return None
+
+
+_READERS: Final[dict[Layout, Callable[[Any, Parse], Iterator[Item]]]] = {
+    Layout.JSON_LINES: _lines,
+    Layout.JSON: _whole,
+    Layout.JSON_LINES_ZSTD: _zstd_lines,
+    Layout.PROTO_FRAMED: _framed,
+    Layout.JSON_ZSTD_FRAMED: _framed,
+    Layout.PROTO_ZSTD_FRAMED: _framed,
+    Layout.PROTO_FRAMED_ZSTD: _framed_in_zstd,
+    Layout.PROTO: _bare,
+    Layout.KAFKA_DUMP: _kafka_dump,
+}

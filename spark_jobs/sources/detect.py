@@ -1,0 +1,186 @@
+"""This module knows how to tell from its first bytes what a file holds; names and suffixes prove nothing.
+
+The Collector's file exporter writes "zstd" in two ways (``exporter/fileexporter/README.md``): by default a length before
+each zstd frame, so that the magic stands at byte 4; behind a feature gate a real ``.zst`` file with the magic at byte 0.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["OTLP_FORMATS", "ZSTD_MAGIC", "Detected", "Layout", "Side", "detect", "detect_head", "open_zstd"]
+
+ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_PARQUET_MAGIC: Final = b"PAR1"
+_HEAD_BYTES: Final = 256 * 1024
+_LINES_LOOKED_AT: Final = 50
+_LENGTH_BYTES: Final = 4
+_JSON_STARTS: Final = frozenset({b"{", b"["})
+_FIELD_ONE: Final = 0x0A  # protobuf: field 1, length-delimited: how every non-empty TracesData starts
+
+
+class Side(str, Enum):
+    """Which of the two worlds a file belongs to; ``EMPTY`` belongs to both."""
+
+    NATIVE = "native"
+    OTLP = "otlp"
+    EMPTY = "empty"
+
+
+class Layout(str, Enum):
+    """How messages are packed into a file."""
+
+    LANDING_PARQUET = "landing-parquet"
+    LANDING_JSONL = "landing-jsonl"
+    JSON_LINES = "json-lines"
+    JSON = "json"  # anything else that is OTLP in JSON: pretty-printed, arrays, downloads, old or snake_case names
+    PROTO_FRAMED = "proto-framed"
+    JSON_ZSTD_FRAMED = "json-zstd-framed"
+    PROTO_ZSTD_FRAMED = "proto-zstd-framed"
+    JSON_LINES_ZSTD = "json-lines-zstd"
+    PROTO_FRAMED_ZSTD = "proto-framed-zstd"
+    PROTO = "proto"  # one bare TracesData
+    KAFKA_DUMP = "kafka-dump"  # JSON lines with value_b64
+    EMPTY = "empty"
+
+
+OTLP_FORMATS: Final = tuple(
+    layout.value
+    for layout in Layout
+    if layout not in {Layout.LANDING_PARQUET, Layout.LANDING_JSONL, Layout.EMPTY}
+)
+"""What ``--otlp-format`` accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """The answer for one file."""
+
+    side: Side
+    layout: Layout
+
+
+_EMPTY: Final = Detected(Side.EMPTY, Layout.EMPTY)
+
+
+def detect(path: Path) -> Detected:
+    """Return what ``path`` holds.
+
+    Raises:
+        UnreadableInputError: the file cannot be opened, or is nothing this project reads.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            size = file.seek(0, io.SEEK_END)
+    except OSError as error:
+        raise UnreadableInputError(f"cannot read {path}: {error.strerror or error}") from error
+    found = detect_head(head, size)
+    if found is None:
+        raise UnreadableInputError(
+            f"cannot tell what {path} is: expected a native landing, JSON lines with body_base64, or OTLP traces "
+            "in JSON or protobuf",
+        )
+    return found
+
+
+def detect_head(head: bytes, size: int) -> Detected | None:
+    """Return what a file of ``size`` bytes that starts with ``head`` holds, or ``None`` when it is nothing known."""
+    if not head.strip(b" \t\r\n"):
+        return _EMPTY
+    if head.startswith(_PARQUET_MAGIC):
+        return Detected(Side.NATIVE, Layout.LANDING_PARQUET)
+    if head.startswith(ZSTD_MAGIC):
+        return _in_zstd(head)
+    # Protobuf's first byte is a newline to a text reader and its second may be a brace: names in the text decide first.
+    return _json(head) or _binary(head, size)
+
+
+def _in_zstd(head: bytes) -> Detected:
+    inside = open_zstd(io.BytesIO(head)).read(16)
+    is_json = inside[:1] in _JSON_STARTS
+    return Detected(Side.OTLP, Layout.JSON_LINES_ZSTD if is_json else Layout.PROTO_FRAMED_ZSTD)
+
+
+def _binary(head: bytes, size: int) -> Detected | None:
+    length = int.from_bytes(head[:_LENGTH_BYTES], "big")
+    rest = head[_LENGTH_BYTES:]
+    if rest.startswith(ZSTD_MAGIC) and length:
+        is_json = _first_zstd_bytes(rest)[:1] in _JSON_STARTS
+        return Detected(Side.OTLP, Layout.JSON_ZSTD_FRAMED if is_json else Layout.PROTO_ZSTD_FRAMED)
+    if rest[:1] == bytes([_FIELD_ONE]) and head[:1] == b"\x00":
+        return Detected(Side.OTLP, Layout.PROTO_FRAMED)
+    if head[0] == _FIELD_ONE and size > 1:
+        return Detected(Side.OTLP, Layout.PROTO)
+    return None
+
+
+def _first_zstd_bytes(data: bytes) -> bytes:
+    try:
+        return open_zstd(io.BytesIO(data)).read(16)
+    except Exception:  # noqa: BLE001  (the library's own error class; a torn first frame is still a zstd frame)
+        return b""
+
+
+_JSON_SIGNS: Final[tuple[tuple[str, Detected], ...]] = (
+    ("body_base64", Detected(Side.NATIVE, Layout.LANDING_JSONL)),
+    ("value_b64", Detected(Side.OTLP, Layout.KAFKA_DUMP)),
+    ("resourceSpans", Detected(Side.OTLP, Layout.JSON_LINES)),
+    ("resourceMetrics", Detected(Side.OTLP, Layout.JSON_LINES)),
+    ("resourceLogs", Detected(Side.OTLP, Layout.JSON_LINES)),
+    ("resource_spans", Detected(Side.OTLP, Layout.JSON)),
+    ("instrumentationLibrarySpans", Detected(Side.OTLP, Layout.JSON)),
+)
+_OLD_NAMES: Final = re.compile(rb'"(instrumentationLibrarySpans|resource_spans|scope_spans)"')
+
+
+def _json(head: bytes) -> Detected | None:
+    """Find the first line that says what it is: a torn or foreign line does not hide the good ones after it."""
+    if _OLD_NAMES.search(head) and head.lstrip()[:1] in _JSON_STARTS:
+        return Detected(Side.OTLP, Layout.JSON)
+    for line in head.split(b"\n")[:_LINES_LOOKED_AT]:
+        if line.strip() and (found := _json_line(line)):
+            return found
+    return _json_anywhere(head)
+
+
+def _json_line(line: bytes) -> Detected | None:
+    try:
+        value: Any = json.loads(line)
+    except ValueError:
+        return None
+    if isinstance(value, list) and value and isinstance(value[0], dict) and "scopeSpans" in value[0]:
+        return Detected(Side.OTLP, Layout.JSON_LINES)
+    if not isinstance(value, dict):
+        return None
+    return next((found for key, found in _JSON_SIGNS if key in value), None)
+
+
+def _json_anywhere(head: bytes) -> Detected | None:
+    """The first object is longer than a line or than the head: go by the names in it."""
+    first_line = head.split(b"\n", 1)[0]
+    for key, found in _JSON_SIGNS:
+        quoted = f'"{key}"'.encode()
+        if quoted in head:
+            whole_object_on_a_line = quoted in first_line
+            return found if whole_object_on_a_line or found.side is Side.NATIVE else Detected(Side.OTLP, Layout.JSON)
+    return Detected(Side.OTLP, Layout.JSON) if b'"scopeSpans"' in head else None
+
+
+def open_zstd(raw: Any) -> Any:
+    """Return a reader of everything the zstd frames in the binary file ``raw`` hold, one after the other."""
+    try:
+        import zstandard  # noqa: PLC0415  (optional extra: the sentence below is the point)
+    except ImportError as error:
+        raise MissingExtraError("reading zstd", "spark") from error
+    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)

@@ -1,0 +1,126 @@
+"""This module knows how a SRC of the command line becomes files of one side: a file, a directory, a glob.
+
+A file that is named must be what it was named for; a directory or a glob may hold other things beside, which are passed
+over, as long as something is found.
+"""
+
+from __future__ import annotations
+
+import glob
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_mqtrace._errors import UnreadableInputError, UsageError
+from spark_jobs.sources.detect import Layout, Side, detect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["SourceFile", "source_files", "spark_path", "torn_tail"]
+
+# Written beside and renamed by every writer that cares, or not data at all.
+_IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
+_IGNORED_NAMES: Final = frozenset({"manifest.jsonl", "manifest.json", "_SUCCESS"})
+_CHUNK_BYTES: Final = 1 << 16
+_GLOB_MAGIC: Final = frozenset("*?[")
+_SPARK_MAGIC: Final = frozenset("{}[]*?\\")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file to read and how: ``path`` is absolute."""
+
+    path: Path
+    layout: Layout
+    side: Side
+
+
+def source_files(srcs: Iterable[str], side: Side, *, layout: Layout | None = None) -> tuple[SourceFile, ...]:
+    """Return the files of ``side`` behind ``srcs``, without repetition, sorted within each source.
+
+    Args:
+        srcs: files, directories, globs.
+        side: what the files must hold; empty files are fine.
+        layout: taken for every file in place of detection.
+
+    Raises:
+        UsageError: a source names nothing, or is a ``kafka://`` address, which has to be landed first.
+        UnreadableInputError: a named file, or everything in a directory, is something else.
+    """
+    found: dict[Path, SourceFile] = {}
+    for src in srcs:
+        for file in _source_files(src, side, layout):
+            found.setdefault(file.path, file)
+    return tuple(found.values())
+
+
+def _source_files(src: str, side: Side, layout: Layout | None) -> list[SourceFile]:
+    paths, named = _expand(src)
+    if layout is not None:
+        return [SourceFile(path, layout, side) for path in paths]
+    kept, passed_over = [], ""
+    for path in paths:
+        try:
+            detected = detect(path)
+        except UnreadableInputError as error:
+            passed_over = passed_over or str(error)
+            continue
+        if detected.side in {side, Side.EMPTY}:
+            kept.append(SourceFile(path, detected.layout, detected.side))
+        else:
+            passed_over = passed_over or f"{path} is {detected.side.value} ({detected.layout.value}), not {side.value}"
+    if passed_over and (named or not kept):
+        raise UnreadableInputError(passed_over)
+    return kept
+
+
+def _expand(src: str) -> tuple[list[Path], bool]:
+    """Return the files behind one source, and whether it names a single one."""
+    if "://" in src and not src.startswith("file://"):
+        raise UsageError(f"cannot read {src} directly: land it first (mqtrace forward --source {src} --landing DIR)")
+    path = Path(src.removeprefix("file://"))
+    if path.is_dir():
+        return _data_files(path), False
+    if path.exists():
+        return [path.resolve()], True
+    if _GLOB_MAGIC & set(src):
+        matches = [Path(match) for match in glob.glob(str(path), recursive=True)]  # noqa: PTH207 (any root, one call)
+        files = [file for match in matches for file in (_data_files(match) if match.is_dir() else [match.resolve()])]
+        if files:
+            return sorted(files), False
+    raise UsageError(f"no such file, directory or match: {src}")
+
+
+def _data_files(directory: Path) -> list[Path]:
+    """Every file below a directory except hidden ones, half-written ones and manifests."""
+    return sorted(
+        file.resolve()
+        for file in directory.rglob("*")
+        if file.is_file() and not _ignored(file.relative_to(directory))
+    )
+
+
+def _ignored(relative: Path) -> bool:
+    hidden = any(part.startswith((".", "_")) for part in relative.parts)
+    return hidden or relative.name in _IGNORED_NAMES or relative.name.endswith(_IGNORED_SUFFIXES)
+
+
+def torn_tail(path: Path) -> str | None:
+    """Return the text behind the last newline of a file of lines when there is any, else ``None``."""
+    with path.open("rb") as file:
+        end = file.seek(0, io.SEEK_END)
+        found, start = b"", end
+        while start > 0 and b"\n" not in found:
+            step = min(_CHUNK_BYTES, start)
+            start -= step
+            file.seek(start)
+            found = file.read(step) + found
+    last = found.rpartition(b"\n")[2]
+    return last.decode("utf-8", errors="replace") if last.strip() else None
+
+
+def spark_path(path: Path) -> str:
+    """Return ``path`` as Spark must be given it: Hadoop reads brackets and stars in a path as a glob."""
+    return "file://" + "".join(f"\\{char}" if char in _SPARK_MAGIC else char for char in str(path))

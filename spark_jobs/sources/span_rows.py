@@ -1,0 +1,85 @@
+"""This module knows how the container reader runs inside a Spark executor: paths in, Arrow batches of spans out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from spark_jobs.sources.containers import Bad, Message, read_messages
+from spark_jobs.sources.detect import Layout
+from spark_jobs.sources.spans import Span, parse_message, spans_of, text_attributes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["span_batches", "span_row"]
+
+_BATCH_ROWS: Final = 2000
+_LONG_MAX: Final = 2**63 - 1
+_ATTRIBUTES: Final = pa.map_(pa.string(), pa.string())
+_IDS: Final = (("trace_id", pa.string()), ("span_id", pa.string()))
+_LINKS: Final = pa.list_(pa.struct([*_IDS, ("flags", pa.int64()), ("attributes", _ATTRIBUTES)]))
+_BAD: Final = pa.struct(
+    [("field", pa.string()), ("reason", pa.string()), ("text", pa.string()), ("mentions", pa.list_(pa.string()))],
+)
+_SCHEMA: Final = pa.schema(
+    [
+        *_IDS,
+        *((name, pa.string()) for name in ("parent_span_id", "name", "kind")),
+        *((name, pa.int64()) for name in ("start_ns", "end_ns")),
+        *((name, pa.string()) for name in ("status", "service", "scope")),
+        ("flags", pa.int64()),
+        ("attributes", _ATTRIBUTES),
+        ("links", _LINKS),
+        *((name, pa.int64()) for name in ("dropped_attributes", "dropped_links")),
+        ("path", pa.string()),
+        *((name, pa.int64()) for name in ("line", "raw_hash")),
+        ("bad", _BAD),
+    ],
+)
+_PLAIN: Final = tuple(name for name in _SCHEMA.names if name not in {"attributes", "links", "path", "line", "raw_hash", "bad"})
+_SAMPLE: Final = 200
+
+
+def span_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read every file named in ``batches`` (columns ``path``, ``layout``) as batches of ``schemas.READ_SPAN``."""
+    for batch in batches:
+        for file in batch.to_pylist():
+            yield from _batched(_rows(file["path"], Layout(file["layout"])))
+
+
+def _batched(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    some: list[dict[str, Any]] = []
+    for row in rows:
+        some.append(row)
+        if len(some) >= _BATCH_ROWS:
+            yield pa.RecordBatch.from_pylist(some, schema=_SCHEMA)
+            some = []
+    if some:
+        yield pa.RecordBatch.from_pylist(some, schema=_SCHEMA)
+
+
+def _rows(path: str, layout: Layout) -> Iterator[dict[str, Any]]:
+    for item in read_messages(Path(path), layout, parse=parse_message):
+        place = {"path": path, "line": item.ordinal}
+        if isinstance(item, Message):
+            yield from ({**span_row(span), **place} for span in spans_of(item.content))
+        elif isinstance(item, Bad):
+            text = item.sample.decode("utf-8", errors="replace")[:_SAMPLE]
+            yield {**place, "bad": {"field": None, "reason": item.reason, "text": text, "mentions": []}}
+
+
+def span_row(span: Span) -> dict[str, Any]:
+    """Return a span as a row of ``schemas.READ_SPAN``, its place left out."""
+    if span["bad"] is not None:
+        return {"bad": {**dict(zip(("field", "reason", "text"), span["bad"], strict=True)), "mentions": []}}
+    links = [{**link, "attributes": _items(link["attributes"])} for link in span["links"]]
+    times = {name: min(span[name], _LONG_MAX) for name in ("start_ns", "end_ns")}
+    plain = {name: span[name] for name in _PLAIN}
+    return {**plain, **times, "attributes": _items(span["attributes"]), "links": links}
+
+
+def _items(attributes: dict[str, Any]) -> list[tuple[str, str | None]]:
+    return list(text_attributes(attributes).items())

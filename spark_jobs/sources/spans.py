@@ -1,0 +1,283 @@
+"""This module knows one OTLP message, JSON or protobuf, as plain spans; what producers get wrong is read all the same.
+
+Tolerated (``docs/specification.md`` of opentelemetry-proto, "JSON Protobuf Encoding", and files seen): ids in upper-case
+hex, base64 or lists of bytes; 64-bit numbers as strings or numbers; enumerations by name; snake_case names; the
+``instrumentationLibrary`` names of before 2022; a bare array of ResourceSpans; a ``result`` wrapper around it all.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from google.protobuf.message import DecodeError
+
+__all__ = ["KINDS", "STATUSES", "Span", "attribute_text", "parse_message", "spans_of", "text_attributes"]
+
+Span = dict[str, Any]
+"""The columns of ``schemas.SPAN`` with attributes as Python values, plus ``status_message``, ``events`` and ``bad``."""
+
+KINDS: Final = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
+STATUSES: Final = ("UNSET", "OK", "ERROR")
+_HEX_ID: Final = re.compile(r"(?:[0-9a-fA-F]{2})+")
+_BASE64_LENGTHS: Final = frozenset({12, 24})
+_SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
+
+
+def parse_message(payload: bytes) -> list[Any] | None:
+    """Return the ResourceSpans of one message (dicts of JSON, or protobuf messages), or ``None`` when it is none.
+
+    Metrics and logs, which a Collector may write into the same file, are messages without ResourceSpans.
+    """
+    if payload.lstrip()[:1] in {b"{", b"["} and (found := _parse_json(payload)) is not None:
+        return found
+    try:
+        return list(TracesData.FromString(payload).resource_spans)
+    except DecodeError:
+        return None
+
+
+def _parse_json(payload: bytes) -> list[Any] | None:
+    try:
+        value = json.loads(payload.decode("utf-8", errors="replace").lstrip("\ufeff"))
+    except ValueError:
+        return None
+    if isinstance(value, Mapping) and isinstance(value.get("result"), (Mapping, list)):
+        value = value["result"]
+    if isinstance(value, list):
+        nested = [_parse_value(item) for item in value]
+        return [one for many in nested if many is not None for one in many] if None not in nested else None
+    return _parse_value(value)
+
+
+def _parse_value(value: object) -> list[Any] | None:
+    if not isinstance(value, Mapping):
+        return None
+    if any(name in value for name in ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")):
+        return [value]
+    if not value or "resourceMetrics" in value or "resourceLogs" in value:
+        return []
+    found = _pick(value, "resourceSpans", "resource_spans")
+    return list(found) if isinstance(found, list) else None
+
+
+def spans_of(resource_spans: list[Any]) -> Iterator[Span]:
+    """Yield the spans of :func:`parse_message`'s answer, in order."""
+    for one in resource_spans:
+        yield from _json_spans(one) if isinstance(one, Mapping) else _proto_spans(one)
+
+
+def text_attributes(attributes: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return attributes as ``schemas.SPAN`` holds them: scalars as text, arrays as JSON arrays of texts."""
+    return {key: attribute_text(value) for key, value in attributes.items()}
+
+
+def attribute_text(value: object) -> str | None:
+    """Return one attribute value as text; ``None`` when it is unset."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, list):
+        return _dumps([attribute_text(item) for item in value])
+    if isinstance(value, Mapping):
+        return _dumps(text_attributes(value))
+    return str(value)
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+# -- JSON -----------------------------------------------------------------------------------------------------------
+def _pick(value: Mapping[str, Any], *names: str) -> Any:
+    return next((value[name] for name in names if value.get(name) is not None), None)
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _json_spans(one: Mapping[str, Any]) -> Iterator[Span]:
+    service = _json_attributes((_pick(one, "resource") or {}).get("attributes")).get("service.name")
+    for scope_spans in _objects(_pick(one, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")):
+        scope = _pick(scope_spans, "scope", "instrumentationLibrary") or {}
+        for span in _objects(scope_spans.get("spans")):
+            yield _json_span(span, attribute_text(service), scope.get("name"))
+
+
+def _json_span(span: Mapping[str, Any], service: str | None, scope: str | None) -> Span:
+    status = _pick(span, "status") or {}
+    start, end = (_pick(span, f"{edge}TimeUnixNano", f"{edge}_time_unix_nano") for edge in ("start", "end"))
+    return {
+        "trace_id": _json_id(_pick(span, "traceId", "trace_id")),
+        "span_id": _json_id(_pick(span, "spanId", "span_id")),
+        "parent_span_id": _parent(_json_id(_pick(span, "parentSpanId", "parent_span_id"))),
+        "name": str(span.get("name") or ""),
+        "kind": _enum(span.get("kind"), KINDS, "SPAN_KIND_"),
+        "start_ns": _long(start) or 0,
+        "end_ns": _long(end) or 0,
+        "status": _enum(status.get("code"), STATUSES, "STATUS_CODE_"),
+        "status_message": status.get("message") or "",
+        "service": service,
+        "scope": scope or None,
+        "flags": _long(span.get("flags")) or 0,
+        "attributes": _json_attributes(span.get("attributes")),
+        "links": [_json_link(link) for link in _objects(span.get("links"))],
+        "events": [_json_event(event) for event in _objects(span.get("events"))],
+        "dropped_attributes": _long(_pick(span, "droppedAttributesCount", "dropped_attributes_count")) or 0,
+        "dropped_links": _long(_pick(span, "droppedLinksCount", "dropped_links_count")) or 0,
+        "bad": _bad_time("start_ns", start) or _bad_time("end_ns", end),
+    }
+
+
+def _bad_time(field: str, value: object) -> tuple[str, str, str] | None:
+    return (field, "not a number", str(value)) if value not in {None, ""} and _long(value) is None else None
+
+
+def _json_link(link: Mapping[str, Any]) -> Span:
+    return {
+        "trace_id": _json_id(_pick(link, "traceId", "trace_id")),
+        "span_id": _json_id(_pick(link, "spanId", "span_id")),
+        "flags": _long(link.get("flags")) or 0,
+        "attributes": _json_attributes(link.get("attributes")),
+    }
+
+
+def _json_event(event: Mapping[str, Any]) -> Span:
+    time_ns = _long(_pick(event, "timeUnixNano", "time_unix_nano")) or 0
+    attributes = _json_attributes(event.get("attributes"))
+    return {"name": str(event.get("name") or ""), "time_ns": time_ns, "attributes": attributes}
+
+
+def _json_attributes(pairs: object) -> dict[str, Any]:
+    return {str(pair.get("key") or ""): _json_value(pair.get("value")) for pair in _objects(pairs)}
+
+
+def _json_value(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value if isinstance(value, (str, bool, int, float)) else None
+    array, kvlist = (_pick(value, name, name.lower()) for name in ("arrayValue", "kvlistValue"))
+    if array is not None:
+        return [_json_value(item) for item in array.get("values") or []] if isinstance(array, Mapping) else []
+    if kvlist is not None:
+        return _json_attributes(kvlist.get("values")) if isinstance(kvlist, Mapping) else {}
+    for name in _SCALARS:
+        if value.get(name) is not None:
+            return _json_scalar(name, value[name])
+    return None
+
+
+def _json_scalar(name: str, value: Any) -> Any:
+    try:
+        if name == "intValue":
+            return int(value)
+        if name == "doubleValue":
+            return float(value)
+        if name == "bytesValue":
+            return base64.b64decode(value)
+    except (TypeError, ValueError, binascii.Error):
+        return str(value)
+    return value
+
+
+def _json_id(value: object) -> str | None:
+    """Hex as the specification says; base64 and lists of bytes as some producers do."""
+    if isinstance(value, list):
+        return bytes(item & 0xFF for item in value if isinstance(item, int)).hex() or None
+    text = str(value or "")
+    if len(text) in _BASE64_LENGTHS and text.endswith("="):
+        try:
+            return base64.b64decode(text).hex()
+        except binascii.Error:
+            return text
+    return (text.lower() if _HEX_ID.fullmatch(text) else text) or None
+
+
+def _parent(span_id: str | None) -> str | None:
+    return span_id if span_id and span_id.strip("0") else None
+
+
+def _enum(value: object, names: tuple[str, ...], prefix: str) -> str:
+    text = str(value or 0).removeprefix(prefix)
+    if text.isdecimal():
+        return names[int(text)] if int(text) < len(names) else names[0]
+    return text if text in names else names[0]
+
+
+def _long(value: object) -> int | None:
+    try:
+        number = int(str(value))
+    except ValueError:
+        return None
+    return number if -(2**63) <= number < 2**64 else None
+
+
+# -- protobuf -------------------------------------------------------------------------------------------------------
+def _proto_spans(one: Any) -> Iterator[Span]:
+    service = attribute_text(_proto_attributes(one.resource.attributes).get("service.name"))
+    for scope_spans in one.scope_spans:
+        for span in scope_spans.spans:
+            yield _proto_span(span, service, scope_spans.scope.name or None)
+
+
+def _proto_span(span: Any, service: str | None, scope: str | None) -> Span:
+    return {
+        "trace_id": span.trace_id.hex() or None,
+        "span_id": span.span_id.hex() or None,
+        "parent_span_id": _parent(span.parent_span_id.hex()),
+        "name": span.name,
+        "kind": _enum(span.kind, KINDS, ""),
+        "start_ns": span.start_time_unix_nano,
+        "end_ns": span.end_time_unix_nano,
+        "status": _enum(span.status.code, STATUSES, ""),
+        "status_message": span.status.message,
+        "service": service,
+        "scope": scope,
+        "flags": span.flags,
+        "attributes": _proto_attributes(span.attributes),
+        "links": [_proto_link(link) for link in span.links],
+        "events": [_proto_event(event) for event in span.events],
+        "dropped_attributes": span.dropped_attributes_count,
+        "dropped_links": span.dropped_links_count,
+        "bad": None,
+    }
+
+
+def _proto_link(link: Any) -> Span:
+    return {
+        "trace_id": link.trace_id.hex() or None,
+        "span_id": link.span_id.hex() or None,
+        "flags": link.flags,
+        "attributes": _proto_attributes(link.attributes),
+    }
+
+
+def _proto_event(event: Any) -> Span:
+    return {"name": event.name, "time_ns": event.time_unix_nano, "attributes": _proto_attributes(event.attributes)}
+
+
+def _proto_attributes(pairs: Any) -> dict[str, Any]:
+    return {pair.key: _proto_value(pair.value) for pair in pairs}
+
+
+def _proto_value(value: Any) -> Any:
+    which = value.WhichOneof("value")
+    if which is None:
+        return None
+    if which == "array_value":
+        return [_proto_value(item) for item in value.array_value.values]
+    if which == "kvlist_value":
+        return _proto_attributes(value.kvlist_value.values)
+    return getattr(value, which)
