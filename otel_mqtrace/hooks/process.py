@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.consume import ConsumeHook, ProcessCall
 
-__all__ = ["Handling", "MessageSource", "Responsibility", "SharedSpan", "process", "sources"]
+__all__ = ["Handling", "MessageSource", "OwnSpan", "Responsibility", "SharedSpan", "process", "sources"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _M = TypeVar("_M")

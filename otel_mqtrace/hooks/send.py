@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.util.types import AttributeValue
 
-__all__ = ["UNKNOWN_BODY", "SendCall", "SendHook", "offset_msg_id"]
+__all__ = ["UNKNOWN_BODY", "SendCall", "SendHook", "key_text", "offset_msg_id"]
 
 UNKNOWN_BODY: Final = object()
 """The body is not bytes yet (a serialiser will make them): its size comes with :meth:`SendHook.after`."""

@@ -21,7 +21,7 @@ from otel_mqtrace.message_id import new_unique_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["ClientFacts", "Tracing", "host_and_port"]
+__all__ = ["ClientFacts", "Tracing", "host_and_port", "local_address"]
 
 _SCOPE: Final = "otel_mqtrace"
 _LINKS_PER_SPAN: Final = 128

@@ -63,7 +63,7 @@ class ProducerState:
                 self.hook.after(call, error=name, description=_ABANDONED, outcome=name)
 
 
-class Delivery:
+class _Delivery:
     """The delivery callback of one message: ends its span, then calls the application's in the context it sent from."""
 
     __slots__ = ("_call", "_hook", "_in_flight", "_user")
@@ -99,7 +99,7 @@ class Delivery:
 
 
 @dataclass(slots=True)
-class Prepared:
+class _Prepared:
     """One ``produce`` about to happen: the arguments to use, and what to do with its outcome."""
 
     state: ProducerState
@@ -127,7 +127,7 @@ class Prepared:
 @guarded("produce.before")
 def _prepare(
     producer: Any, order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool
-) -> Prepared | None:
+) -> _Prepared | None:
     tracing = live.tracing
     given = {**dict(zip(order, args, strict=False)), **kwargs}
     topic = given.get("topic")
@@ -151,11 +151,11 @@ def _prepare(
     changes: dict[str, Any] = {} if call.headers is None else {"headers": call.headers}
     chained = user is not None or state.default_is_known
     if chained:
-        changes[name] = Delivery(state, hook, call, user if user is not None else state.default_callback)
+        changes[name] = _Delivery(state, hook, call, user if user is not None else state.default_callback)
     awaited = chained and state.reports_success
     if awaited:
         state.in_flight[id(call)] = call
-    return Prepared(state, hook, call, *replaced(order, args, kwargs, changes), awaited=awaited)
+    return _Prepared(state, hook, call, *replaced(order, args, kwargs, changes), awaited=awaited)
 
 
 def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:

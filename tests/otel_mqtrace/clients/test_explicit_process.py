@@ -1,0 +1,187 @@
+"""process(message): the explicit form takes over what automatic mode has opened."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+from opentelemetry import trace
+
+from otel_mqtrace import process
+from otel_mqtrace.model import ContextCode
+from otel_mqtrace.spans.mapping import trace_context_of
+
+
+def _poll(consumer):
+    message = None
+    while message is None:
+        message = consumer.poll(1)
+    return message
+
+
+def _consume(consumer, count):
+    messages = consumer.consume(count, 10)
+    assert len(messages) == count
+    return messages
+
+
+def _current():
+    return trace.get_current_span().get_span_context().span_id
+
+
+def _linked_fill(fill, topic, count):
+    fill(topic, *({"value": b"x" * n, "headers": [("UNIQ_KEY", f"ID{n}")]} for n in range(count)))
+
+
+def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, consumer_of, topic):
+    """One span per message, current inside, over at the end of the block."""
+    fill(topic, {"value": b"1"}, {"value": b"2"})
+    instrument()
+    consumer = consumer_of(topic)
+    for _ in range(2):
+        message = _poll(consumer)
+        automatic = _current()
+        with process(message):
+            assert _current() == automatic
+        assert not trace.get_current_span().get_span_context().is_valid
+        assert spans.take().context.span_id == automatic
+    consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("say", "code", "success"),
+    [
+        (lambda handling: None, ContextCode.SUCCESS, True),
+        (lambda handling: handling.failed(), ContextCode.FAILED, False),
+        (lambda handling: handling.outcome("RETURNNULL"), ContextCode.RETURNNULL, False),
+        (lambda handling: handling.outcome(ContextCode.SUCCESS), ContextCode.SUCCESS, True),
+    ],
+)
+def test_the_handle_says_the_outcome(instrument, spans, fill, consumer_of, topic, say, code, success):
+    """Silent means SUCCESS."""
+    fill(topic, {"value": b"1"})
+    instrument()
+    with process(_poll(consumer_of(topic))) as handling:
+        say(handling)
+    record = trace_context_of(spans.take())
+    assert (record.context_code, record.success) == (code, success)
+
+
+def test_an_exception_is_recorded_and_goes_on(instrument, spans, fill, consumer_of, topic):
+    """EXCEPTION, ERROR, an exception event, and the same exception outside."""
+    fill(topic, {"value": b"1"})
+    instrument()
+    message = _poll(consumer_of(topic))
+    with pytest.raises(KeyError, match="mine"), process(message):
+        raise KeyError("mine")
+    span = spans.take()
+    record = trace_context_of(span)
+    assert (record.context_code, record.success) == (ContextCode.EXCEPTION, False)
+    assert span.attributes["error.type"] == "KeyError"
+    assert [event.name for event in span.events] == ["exception"]
+
+
+def test_a_decorated_function_is_a_block(instrument, spans, fill, consumer_of, topic):
+    """A returned ContextCode is the outcome; self before the message does not disturb."""
+    fill(topic, {"value": b"1"}, {"value": b"2"})
+    instrument()
+
+    class Biller:
+        @process
+        def handle(self, message):
+            assert _current()
+            return ContextCode.FAILED
+
+    @process
+    async def handle(message):
+        return _current()
+
+    consumer = consumer_of(topic)
+    Biller().handle(_poll(consumer))
+    assert trace_context_of(spans.take()).context_code is ContextCode.FAILED
+    current = asyncio.run(handle(_poll(consumer)))
+    assert spans.take().context.span_id == current
+
+
+def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(instrument, spans, fill, consumer_of, topic):
+    """The first batch's span was open before anybody knew; from then on the blocks have the say."""
+    _linked_fill(fill, topic, 4)
+    instrument()
+    consumer = consumer_of(topic)
+    for message in process.each(_consume(consumer, 2)):
+        assert message.value() is not None
+    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2]
+    for _ in process.each(_consume(consumer, 2)):
+        pass
+    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [1, 1]
+
+
+def test_the_worst_message_of_a_shared_batch_names_it(instrument, spans, fill, consumer_of, topic):
+    """One failure is a failure of the listener call."""
+    _linked_fill(fill, topic, 2)
+    instrument()
+    for index, message in enumerate(_consume(consumer_of(topic), 2)):
+        with process(message) as handling:
+            handling.outcome(ContextCode.SUCCESS if index else ContextCode.FAILED)
+    assert trace_context_of(spans.take()).context_code is ContextCode.FAILED
+
+
+def test_leaving_the_loop_early_is_returnnull(instrument, spans, fill, consumer_of, topic):
+    """break: nobody said how the message at hand went."""
+    _linked_fill(fill, topic, 2)
+    instrument(process_spans="explicit")
+    for _ in process.each(_consume(consumer_of(topic), 2)):
+        break
+    gc.collect()
+    assert trace_context_of(spans.take()).context_code is ContextCode.RETURNNULL
+
+
+def test_a_second_attempt_at_the_same_message_is_a_second_span(instrument, spans, fill, consumer_of, topic):
+    """Retried in the same process: two listener calls, two request ids."""
+    fill(topic, {"value": b"1"})
+    instrument()
+    message = _poll(consumer_of(topic))
+    for _ in range(2):
+        with process(message):
+            pass
+    assert len({span.attributes["mqtrace.request_id"] for span in spans.take_all()}) == 2
+
+
+def test_a_worker_thread_that_comes_too_late_opens_no_second_span(instrument, spans, fill, consumer_of, topic):
+    """The next poll ended the first message's span; later messages are left to the worker."""
+    fill(topic, {"value": b"1"}, {"value": b"2"}, {"value": b"3"})
+    instrument()
+    consumer = consumer_of(topic)
+    first = _poll(consumer)
+    second = _poll(consumer)
+    for message in (first, second):
+        with process(message):
+            pass
+    third = _poll(consumer)
+    assert not trace.get_current_span().get_span_context().is_valid
+    with process(third) as handling:
+        assert handling.span.is_recording()
+    assert [span.attributes["messaging.kafka.offset"] for span in spans.take_all()] == [0, 1, 2]
+    assert {span.attributes["mqtrace.group_name"] for span in spans.take_all()} == set()
+
+
+def test_explicit_mode_opens_nothing_by_itself(instrument, spans, fill, consumer_of, topic):
+    """MQTRACE_PROCESS_SPANS=explicit: only blocks make spans, under the consumer's group."""
+    fill(topic, {"value": b"1"}, {"value": b"2"})
+    instrument(process_spans="explicit")
+    consumer = consumer_of(topic)
+    message = _poll(consumer)
+    _poll(consumer)
+    spans.assert_empty()
+    with process(message):
+        pass
+    assert spans.take().attributes["mqtrace.group_name"] == "billing"
+
+
+def test_without_instrumentation_a_block_does_nothing(spans, fill, consumer_of, topic):
+    """The same code runs untraced."""
+    fill(topic, {"value": b"1"})
+    with process(_poll(consumer_of(topic))) as handling:
+        handling.failed()
+        assert not handling.span.is_recording()

@@ -1,0 +1,184 @@
+"""SendHook and ConsumeHook for any other client, and the wall between our mistakes and the application."""
+
+from __future__ import annotations
+
+import logging
+from contextvars import copy_context
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import trace
+
+from otel_mqtrace import ConsumeHook, SendHook
+from otel_mqtrace.config import Settings
+from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks._headers import header_text, pairs_of, rewritten
+from otel_mqtrace.hooks._scope import AutomaticScope, EnteredScope
+from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.tracing import ClientFacts, Tracing, host_and_port
+from otel_mqtrace.hooks.transaction import TransactionHook
+from otel_mqtrace.model import ContextCode, TransactionState
+from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.testing import ManualClock, RecordingExporter, recording_provider
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def exporter():
+    kept = RecordingExporter()
+    yield kept
+    kept.assert_empty()
+
+
+@pytest.fixture
+def tracing(clock, exporter):
+    return Tracing.create(
+        settings=Settings(), tracer_provider=recording_provider(exporter, fixed_ids=True), clock=clock
+    )
+
+
+def test_a_message_goes_through_both_doors(tracing, clock, exporter):
+    """Another client sends and receives: one trace, exact stamps, the same message id on both sides."""
+    send = SendHook(system="mybroker", group_name="shop", servers="broker:9000", tracing=tracing)
+    consume = ConsumeHook(system="mybroker", group_name="billing", servers="broker:9000", tracing=tracing)
+    call = send.before("orders", body=b"abc", headers=[("KEYS", b"k1 k2")])
+    clock.advance(ms=12)
+    send.after(call, partition=3, offset=42, store_host="node-2:9000")
+    clock.advance(ms=5)
+    message = IncomingMessage(topic="orders", partition=3, offset=42, headers=call.headers, body_length=3)
+    (processing,) = consume.before([message])
+    clock.advance(ms=7)
+    consume.after(processing, code=ContextCode.FAILED)
+    sent, processed = trace_context_of(exporter.take()), exporter.take()
+    received = trace_context_of(processed)
+    assert (sent.timestamp_ms, sent.cost_ms, sent.success) == (1_700_000_000_000, 12, True)
+    assert (sent.beans[0].offset_msg_id, sent.beans[0].store_host) == ("orders-3@42", "node-2:9000")
+    assert (received.timestamp_ms, received.cost_ms, received.success) == (1_700_000_000_024, 7, False)
+    assert received.beans[0].msg_id == sent.beans[0].msg_id
+    assert received.beans[0].keys == "k1 k2"
+    assert processed.attributes["messaging.system"] == "mybroker"
+    assert processed.parent.span_id == call.span_context.span_id
+
+
+def test_a_span_ends_once_whoever_comes_second(tracing, exporter, caplog):
+    """A delivery report and a closing producer may race: exactly one of them ends the span, without a complaint."""
+    hook = SendHook(tracing=tracing)
+    call = hook.before("orders")
+    hook.after(call, partition=0, offset=1)
+    with caplog.at_level(logging.WARNING):
+        hook.after(call, error="abandoned")
+    assert exporter.take().attributes["mqtrace.success"] is True
+    assert caplog.records == []
+
+
+def test_a_clock_that_steps_back_makes_no_negative_cost(tracing, clock, exporter):
+    """The end is never before the start."""
+    hook = SendHook(tracing=tracing)
+    call = hook.before("orders")
+    clock.advance(ms=-5)
+    hook.after(call)
+    assert exporter.take().attributes["mqtrace.cost_time"] == 0
+
+
+def test_messages_of_several_topics_are_several_spans(tracing, exporter):
+    """One listener call has one topic; each span knows which of the messages it stands for."""
+    hook = ConsumeHook(tracing=tracing)
+    calls = hook.before([IncomingMessage(topic=name, partition=0, offset=n) for n, name in enumerate("abab")])
+    assert [call.indexes for call in calls] == [(0, 2), (1, 3)]
+    for call in calls:
+        hook.after(call)
+    assert [span.name for span in exporter.take_all()] == ["process a", "process b"]
+
+
+def test_an_overlong_transaction_is_bounded_and_counted(tracing, exporter, caplog):
+    """What is above the bound has no end span, and one line says so."""
+    hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientFacts(), max_messages=2)
+    ends.begin()
+    for _ in range(5):
+        call = hook.before("orders", transaction_id=ends.transaction_id)
+        hook.after(call)
+        ends.joined(call)
+    ends.ended(TransactionState.COMMIT_MESSAGE, start_ns=ends.now_ns())
+    assert len(exporter.take_all("end_transaction orders")) == 2
+    assert len(exporter.take_all("send orders")) == 5
+    assert ends.overflowed == 3
+    assert len(caplog.records) == 1
+
+
+def test_what_breaks_inside_us_is_counted_and_logged_once(caplog):
+    """The application sees None, the log one traceback per place."""
+
+    @_guard.guarded("a test place")
+    def broken():
+        raise ZeroDivisionError
+
+    assert [broken(), broken()] == [None, None]
+    assert _guard.failures()["a test place"] >= 2
+    assert len(caplog.records) <= 1
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5) | st.text(max_size=5))))
+def test_rewriting_headers_changes_a_copy_only(headers):
+    """Each written name stands exactly once; everything else keeps its order."""
+    before = list(headers)
+    sent = rewritten(headers, {"traceparent": "t"}, frozenset({"tracestate"}))
+    assert headers == before
+    assert [name.lower() for name, _ in sent].count("traceparent") == 1
+    assert sent[:-1] == [pair for pair in before if pair[0].lower() not in {"traceparent", "tracestate"}]
+
+
+@pytest.mark.parametrize("headers", [(("a", b"1"),), [["a", b"1"]], 5, "text"])
+def test_headers_no_client_accepts_are_left_to_the_client(headers):
+    """It will raise its own error."""
+    assert pairs_of(headers) is None
+
+
+def test_the_last_header_of_a_name_counts_and_none_is_no_value():
+    """Names are case-sensitive."""
+    assert header_text([("a", b"1"), ("A", b"x"), ("a", b"2"), ("a", None)], "a") == "2"
+    assert header_text([("a", None)], "a") is None
+
+
+@pytest.mark.parametrize(
+    ("servers", "expected"),
+    [
+        ("broker:9092", ("broker", 9092)),
+        ("SASL_SSL://broker:9093,other:1", ("broker", 9093)),
+        ("[::1]:9092", ("::1", 9092)),
+        ("::1", ("::1", None)),
+        ("broker", ("broker", None)),
+        ("", (None, None)),
+    ],
+)
+def test_the_first_server_is_taken_apart(servers, expected):
+    """Schemes, IPv6 and missing ports as they occur."""
+    assert host_and_port(servers) == expected
+
+
+class TestScopes:
+    """What is current is restored where it was made current, and nowhere else."""
+
+    def test_a_block_left_in_another_context_disturbs_nothing(self, tracing, exporter, caplog):
+        """A generator closed by somebody else: skipped, and no error in the log."""
+        span = tracing.tracer.start_span("mine")
+        scope = copy_context().run(EnteredScope, trace.set_span_in_context(span))
+        scope.leave()
+        assert caplog.records == []
+        span.end()
+        exporter.take("mine")
+
+    def test_an_automatic_scope_is_tried_again_until_it_is_left_where_it_was_entered(self, tracing, exporter):
+        """A task's copy of the context is not the original."""
+        span = tracing.tracer.start_span("mine")
+        scope = AutomaticScope(trace.set_span_in_context(span))
+        assert copy_context().run(scope.leave) is False
+        assert trace.get_current_span() is span
+        assert scope.leave() is True
+        assert trace.get_current_span() is trace.INVALID_SPAN
+        span.end()
+        exporter.take("mine")
