@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Reconciled", "reconcile"]
 
-_OPTIONS: Final = ("--grace", "0s", "--driver-memory", "1g")
-"""No grace: the last order is younger than every fault, and nothing arrives after the run."""
+_DRIVER_MEMORY: Final = "1g"
 _WITH_RESULT: Final = (0, 1, 3, 4)
 """Exit codes of a run that wrote its result, whatever that says."""
 
@@ -36,11 +35,12 @@ class Reconciled:
     rows: list[Row]
 
 
-def reconcile(workspace: Workspace) -> Reconciled:
+def reconcile(workspace: Workspace, *, grace_ms: int) -> Reconciled:
     """Run ``reconcile`` over both sides and read back what it wrote; ``PeerError`` when it wrote no result."""
     command = [sys.executable, "-m", "spark_jobs", "reconcile"]
     sides = ["--native", str(workspace.landing), "--otlp", str(workspace.otlp), "--out", str(workspace.report)]
-    done = subprocess.run([*command, *sides, *_OPTIONS], capture_output=True, text=True, check=False)
+    options = ["--grace", f"{grace_ms}ms", "--driver-memory", _DRIVER_MEMORY]
+    done = subprocess.run([*command, *sides, *options], capture_output=True, text=True, check=False)
     written = workspace.report / "result.json"
     if done.returncode not in _WITH_RESULT or not written.exists():
         told = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]

@@ -9,7 +9,7 @@ from bridge.demo.faults import plan_faults
 from bridge.demo.findings import compare
 from bridge.demo.orders import order_book
 from bridge.demo.reconciliation import reconcile
-from bridge.demo.system import TRACE_TOPIC, create_topics, run_orders
+from bridge.demo.system import GRACE_MS, TRACE_TOPIC, create_topics, run_orders
 from bridge.demo.workspace import claim
 from bridge.embedded.cluster import EmbeddedKafka
 from bridge.forwarder.service import forward_once
@@ -44,7 +44,7 @@ def demonstrate(out: Path, *, messages: int, seed: int, stages: Stages) -> tuple
         with stages.stage("trace topic forwarded to the landing"):
             _land(kafka.bootstrap_servers, workspace)
     with stages.stage("both sides reconciled on Spark"):
-        reconciled = reconcile(workspace)
+        reconciled = reconcile(workspace, grace_ms=GRACE_MS)
     findings = compare(book, plan, reconciled.rows, reconciled.result)
     workspace.findings.write_text(_as_json(findings, messages=messages, seed=seed), encoding="utf-8")
     return workspace, findings

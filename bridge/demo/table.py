@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from bridge.demo.faults import EXPECTED, MATCHED, FaultKind
+from bridge.demo.faults import EXPECTED, FaultKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bridge.demo.faults import Expectation
     from bridge.demo.findings import Finding, Findings
 
 __all__ = ["discrepancies", "seeded_against_found"]
@@ -20,21 +22,18 @@ _MOST_SHOWN: Final = 20
 
 def seeded_against_found(findings: Findings) -> Table:
     """Return the table: fault, the verdict it must get, how many were seeded, how many were found as such."""
-    table = Table(title="Seeded against found")
+    table = Table(title="Seeded against found", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("fault")
     table.add_column("expected verdict")
     table.add_column("seeded", justify="right")
     table.add_column("found", justify="right")
-    table.add_column("")
     for kind in (*FaultKind, None):
-        expectation = MATCHED if kind is None else EXPECTED[kind]
-        verdict = " ".join(filter(None, ("/".join(sorted(expectation.statuses)), expectation.reason)))
+        verdict = "MATCHED" if kind is None else _words(EXPECTED[kind])
         seeded = findings.seeded(kind)
         found = sum(one.as_expected for one in seeded)
         name = "none: clean events" if kind is None else kind.value
-        table.add_row(name, verdict, str(len(seeded)), str(found), "✓" if found == len(seeded) else "✗")
-    others = len(findings.surprises)
-    table.add_row("anything else", "", "0", str(others), "✗" if others else "✓")
+        table.add_row(name, verdict, str(len(seeded)), _marked(found, wanted=len(seeded)))
+    table.add_row("anything else", "", "0", _marked(len(findings.surprises), wanted=0))
     return table
 
 
@@ -44,6 +43,14 @@ def discrepancies(findings: Findings) -> Iterator[str]:
     yield from lines[:_MOST_SHOWN]
     if len(lines) > _MOST_SHOWN:
         yield f"and {len(lines) - _MOST_SHOWN} more"
+
+
+def _marked(count: int, *, wanted: int) -> str:
+    return f"{count} {'✓' if count == wanted else '✗'}"
+
+
+def _words(expectation: Expectation) -> str:
+    return " ".join((*sorted(expectation.statuses), *filter(None, (expectation.reason,))))
 
 
 def _line(finding: Finding) -> str:
