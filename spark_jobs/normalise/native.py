@@ -102,7 +102,9 @@ def _call(piece: Column) -> Column:
     """Return what the records of one listener call have in common: the half and the request id; null for others."""
     separator = F.lit(FIELD_SEPARATOR)
     before, after = (kind.value + FIELD_SEPARATOR for kind in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER))
-    return F.when(F.startswith(piece, F.lit(after)), F.concat(F.lit("a"), F.split_part(piece, separator, F.lit(2)))).when(
+    return F.when(
+        F.startswith(piece, F.lit(after)), F.concat(F.lit("a"), F.split_part(piece, separator, F.lit(2)))
+    ).when(
         F.startswith(piece, F.lit(before)),
         F.concat(F.lit("b"), F.split_part(piece, separator, F.lit(5))),
     )
@@ -111,9 +113,13 @@ def _call(piece: Column) -> Column:
 def _events(typed: DataFrame, writer: str) -> DataFrame:
     ids = F.coalesce(F.split("msg_id", ","), F.array(F.lit(None).cast("string")))
     offsets = F.split("offset_msg_id", ",")
-    exploded = typed.withColumn("offsets", offsets).withColumn("id_count", F.size(ids)).select(
-        "*",
-        F.posexplode(ids).alias("id_at", "one_id"),
+    exploded = (
+        typed.withColumn("offsets", offsets)
+        .withColumn("id_count", F.size(ids))
+        .select(
+            "*",
+            F.posexplode(ids).alias("id_at", "one_id"),
+        )
     )
     columns = {**_columns(writer), "extra": (F.col("surplus") * (F.col("id_at") == 0).cast("bigint")) + _after_first()}
     return exploded.select(*(columns[name].alias(name) for name in (*NORMALISED.names, "extra", "source")))

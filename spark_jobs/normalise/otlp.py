@@ -159,7 +159,17 @@ def _columns(trace_topics: Sequence[str]) -> dict[str, Column]:
     null = {field.name: F.lit(None).cast(field.dataType) for field in NORMALISED.fields}
     is_event = F.col("a_kind").isin(*_OUR_KINDS.values())
     start, end = _ms("start_ns"), _ms("end_ns")
-    plain = ("path", "line", "bad", "raw_hash", "trace_id", "span_id", "parent_span_id", "service", "dropped_attributes")
+    plain = (
+        "path",
+        "line",
+        "bad",
+        "raw_hash",
+        "trace_id",
+        "span_id",
+        "parent_span_id",
+        "service",
+        "dropped_attributes",
+    )
     texts = ("topic", "region_id", "tags", "store_host", "client_host", "transaction_state")
     return {
         **null,

@@ -55,9 +55,7 @@ class Layout(str, Enum):
 
 
 OTLP_FORMATS: Final = tuple(
-    layout.value
-    for layout in Layout
-    if layout not in {Layout.LANDING_PARQUET, Layout.LANDING_JSONL, Layout.EMPTY}
+    layout.value for layout in Layout if layout not in {Layout.LANDING_PARQUET, Layout.LANDING_JSONL, Layout.EMPTY}
 )
 """What ``--otlp-format`` accepts."""
 

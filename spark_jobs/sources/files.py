@@ -96,9 +96,7 @@ def _expand(src: str) -> tuple[list[Path], bool]:
 def _data_files(directory: Path) -> list[Path]:
     """Every file below a directory except hidden ones, half-written ones and manifests."""
     return sorted(
-        file.resolve()
-        for file in directory.rglob("*")
-        if file.is_file() and not _ignored(file.relative_to(directory))
+        file.resolve() for file in directory.rglob("*") if file.is_file() and not _ignored(file.relative_to(directory))
     )
 
 

@@ -59,7 +59,9 @@ def read_bodies(spark: SparkSession, srcs: Sequence[str]) -> NativeSource:
     parts = [_from_parquet(spark, parquet)] if parquet else []
     if jsonl:
         parts.append(_from_lines(without_tails(read_lines(spark, jsonl), torn)))
-    frame = reduce(lambda left, right: left.unionByName(right), parts) if parts else spark.createDataFrame([], READ_BODY)
+    frame = (
+        reduce(lambda left, right: left.unionByName(right), parts) if parts else spark.createDataFrame([], READ_BODY)
+    )
     return NativeSource(
         frame=frame,
         files=tuple(str(file.path) for file in files),

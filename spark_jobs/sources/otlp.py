@@ -97,6 +97,10 @@ def _ends_torn(file: SourceFile) -> bool:
 
 def _from_containers(spark: SparkSession, files: Sequence[SourceFile], count: Observation) -> DataFrame:
     rows = [(str(file.path), file.layout.value) for file in files]
-    listed = spark.createDataFrame(rows, _FILE).repartition(len(rows)) if len(rows) > 1 else spark.createDataFrame(rows, _FILE)
+    listed = (
+        spark.createDataFrame(rows, _FILE).repartition(len(rows))
+        if len(rows) > 1
+        else spark.createDataFrame(rows, _FILE)
+    )
     read = listed.mapInArrow(span_batches, READ_SPAN)
     return read.observe(count, F.count(F.lit(1)).alias("records"))

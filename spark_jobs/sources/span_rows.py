@@ -39,7 +39,9 @@ _SCHEMA: Final = pa.schema(
         ("bad", _BAD),
     ],
 )
-_PLAIN: Final = tuple(name for name in _SCHEMA.names if name not in {"attributes", "links", "path", "line", "raw_hash", "bad"})
+_PLAIN: Final = tuple(
+    name for name in _SCHEMA.names if name not in {"attributes", "links", "path", "line", "raw_hash", "bad"}
+)
 _SAMPLE: Final = 200
 
 

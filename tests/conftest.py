@@ -1,0 +1,27 @@
+"""This module knows what the whole run of tests shares: one Spark session, made when the first test asks for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Give the one SparkSession of the run: two threads, two shuffle partitions."""
+    pytest.importorskip("pyspark", reason="the spark extra is not installed")
+    from spark_jobs.session import build_session
+
+    session = build_session(
+        master="local[2]",
+        app_name="mqtrace-tests",
+        extra={"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "2"},
+    )
+    yield session
+    session.stop()

@@ -1,0 +1,219 @@
+"""Native bodies become canonical events on Spark exactly as the Python decoder reads them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bridge.codec.native.decode import decode_body
+from bridge.codec.native.layout import ABSENT_TEXTS
+from otel_mqtrace._errors import UnreadableInputError, UsageError
+from spark_jobs.jobs.normalise import NormaliseOptions, normalise_native
+
+pytestmark = pytest.mark.spark
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+RECORDED = sorted((VECTORS / "native" / "recorded").glob("*.jsonl"))
+
+WORDS = ("Pub", "SubBefore", "SubAfter", "EndTransaction", "Recall", "null", "", "true", "False", "dKey", "12", "-3", "+7")
+JUNK = ("订单", "😀", "99999999999999999999", "2147483648", "٣", "1_0", " 1", "COMMIT_MESSAGE", "UNKNOW", "a b a", "\n", "x\r")
+ID = "C000020262BB60E53B936993952C0000"
+
+
+def rows(frame):
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def landing(path: Path, bodies: list[bytes]) -> Path:
+    """Write bodies as a landing, one per line."""
+    lines = ({"source": "T", "partition": 0, "offset": at, "arrival_ms": 1, "body_base64": base64.b64encode(body).decode()} for at, body in enumerate(bodies))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def present(text):
+    return None if text is None or text in ABSENT_TEXTS else text
+
+
+def folded(text):
+    known = present(text.strip(" ")) if text is not None else None
+    return known.upper() if known and all(char in "0123456789abcdefABCDEF" for char in known) else known
+
+
+def key_set(text):
+    kept = {key for key in (text or "").split(" ") if present(key)}
+    return sorted(kept) or None
+
+
+def expected(bodies: list[bytes]):
+    """What the Python decoder makes of the bodies, in the words of EVENT and MALFORMED."""
+    events, malformed = [], []
+    for line, body in enumerate(bodies, start=1):
+        decoded = decode_body(body)
+        malformed += [(line, error.record_index, error.field, error.reason, error.text) for error in decoded.errors]
+        for index, trace in zip(decoded.record_indexes, decoded.contexts, strict=True):
+            events += _events(line, index, trace)
+    return sorted(events, key=repr), sorted(malformed, key=repr)
+
+
+def _events(line, index, trace):
+    bean = trace.beans[0]
+    name = trace.trace_type.value
+    ids = bean.msg_id.split(",")
+    offsets = (bean.offset_msg_id or "").split(",")
+    for at, one in enumerate(ids):
+        cost = trace.cost_ms
+        ends = trace.timestamp_ms + cost if name == "Pub" else trace.timestamp_ms if name == "SubAfter" else None
+        yield (
+            *(line, index, name, folded(one), folded(offsets[at] if at < len(offsets) else offsets[0])),
+            *(present(bean.topic), present(trace.group_name), folded(trace.request_id), bean.retry_times),
+            *(present(trace.region_id), present(bean.tags), key_set(bean.keys), present(bean.store_host)),
+            *(present(bean.client_host), bean.body_length, bean.msg_type and bean.msg_type.value),
+            *(None if name == "SubAfter" else trace.timestamp_ms, ends, cost, trace.success),
+            *(trace.context_code.name if trace.context_code is not None else None, folded(bean.transaction_id)),
+            *(bean.transaction_state and bean.transaction_state.value, bean.from_transaction_check),
+        )
+
+
+KINDS = {("publish", "whole"): "Pub", ("consume", "before"): "SubBefore", ("consume", "after"): "SubAfter", ("transaction_end", "whole"): "EndTransaction", ("recall", "whole"): "Recall"}
+COLUMNS = ("msg_id", "offset_msg_id", "topic", "group_name", "attempt_id", "retry_times", "region_id", "tags", "keys", "store_host", "client_host", "body_length", "msg_type", "start_ms", "end_ms", "cost_ms", "success", "context_code", "transaction_id", "transaction_state", "from_transaction_check")
+
+
+def seen(side):
+    events = [(row["line"], row["record_index"], KINDS[row["kind"], row["half"]], *(row[name] for name in COLUMNS)) for row in rows(side.events)]
+    malformed = [tuple(row[name] for name in ("line", "record_index", "field", "reason", "text")) for row in rows(side.malformed)]
+    return sorted(events, key=repr), sorted(malformed, key=repr)
+
+
+def assert_books_balance(side):
+    assert side.records_read + side.exploded == side.events.count() + side.malformed.count()
+
+
+def test_every_recorded_body_reads_as_the_python_decoder_reads_it(spark, tmp_path):
+    """Ten clients of seven generations, LOCAL and CLOUD, one of them in GBK: both readers agree on every field."""
+    lines = [json.loads(line) for path in RECORDED for line in path.read_text(encoding="utf-8").splitlines()]
+    bodies = [base64.b64decode(line["body_base64"]) for line in lines]
+    side = normalise_native(spark, [str(landing(tmp_path / "all.jsonl", bodies))], tmp_path)
+    assert len(bodies) > 400
+    assert seen(side) == expected(bodies)
+    assert_books_balance(side)
+
+
+texts = st.sampled_from(WORDS + JUNK) | st.text(max_size=6)
+wild = st.lists(st.lists(texts, min_size=1, max_size=17).map("\x01".join), max_size=4).map("\x02".join).map(lambda text: text.encode("utf-8", "replace"))
+shaped = st.tuples(
+    st.sampled_from(["Pub", "SubBefore", "SubAfter", "EndTransaction", "Recall"]),
+    st.lists(st.sampled_from(["1", "-5", "true", "0", "4", "9", "null", "", ID, f"{ID},{ID[:-1]}1", "k1 k2", "COMMIT_MESSAGE", "SubAfter"]), min_size=4, max_size=16),
+    st.sampled_from(["\x02", "\x01", "\x01\x02", ""]),
+).map(lambda drawn: ("\x01".join([drawn[0], *drawn[1]]) + drawn[2]).encode())
+bodies_strategy = st.lists(wild | st.lists(shaped, min_size=1, max_size=4).map(b"".join) | st.binary(max_size=24), min_size=60, max_size=120)
+
+
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(bodies=bodies_strategy)
+def test_made_up_bodies_read_as_the_python_decoder_reads_them(spark, tmp_path, bodies):
+    """Wild texts, damaged records, bytes that are no text: one Spark job reads dozens of them as the decoder does."""
+    side = normalise_native(spark, [str(landing(tmp_path / "made.jsonl", bodies))], tmp_path)
+    assert seen(side) == expected(bodies)
+    assert_books_balance(side)
+
+
+def test_a_batch_is_one_event_per_message_with_its_own_offset_id(spark, tmp_path):
+    """The ids and the offset ids of a batch send are joined with commas; neither single one is lost."""
+    fields = ["Pub", "1000", "r", "g", "t", f"{ID},{ID[:-1]}1", "null", "null", "h:1", "9", "5", "0", "7F01,7F02", "true"]
+    side = normalise_native(spark, [str(landing(tmp_path / "b.jsonl", [("\x01".join(fields) + "\x02").encode()]))], tmp_path)
+    found = sorted((row["msg_id"], row["offset_msg_id"], row["batch_size"], row["record_index"]) for row in rows(side.events))
+    assert found == [(ID, "7F01", 2, 0), (f"{ID[:-1]}1", "7F02", 2, 0)]
+    assert (side.records_read, side.exploded) == (1, 1)
+
+
+def test_the_halves_of_a_listener_call_know_how_many_messages_it_had(spark, tmp_path):
+    """The cost of a SubAfter is divided by the messages of its call, so the number has to be known."""
+    half = "".join(f"SubAfter\x01REQ\x01{ID[:-1]}{at}\x013\x01true\x01null\x010\x012000\x01g\x02" for at in range(3))
+    other = f"SubAfter\x01OTHER\x01{ID}\x013\x01true\x01null\x010\x012000\x01g\x02"
+    side = normalise_native(spark, [str(landing(tmp_path / "c.jsonl", [(half + other).encode()]))], tmp_path)
+    assert sorted((row["attempt_id"], row["batch_size"]) for row in rows(side.events)) == [("OTHER", 1), ("REQ", 3), ("REQ", 3), ("REQ", 3)]
+
+
+def test_a_bad_record_keeps_its_neighbours_and_says_whom_it_mentions(spark, tmp_path):
+    """The evidence names file, line, record, field and the message ids that can still be read."""
+    good = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
+    path = landing(tmp_path / "d.jsonl", [(good + f"Pub\x01x\x01r\x01g\x01t\x01{ID}\x01a\x01k\x01h\x011\x011\x010\x02" + good).encode()])
+    side = normalise_native(spark, [str(path)], tmp_path)
+    assert side.events.count() == 2
+    (row,) = rows(side.malformed)
+    assert row == {"side": "native", "path": str(path), "line": 1, "record_index": 1, "field": "timestamp_ms", "reason": "not a number", "text": "x", "mentions": [ID]}
+
+
+def test_lines_that_hold_no_body_are_counted_and_located(spark, tmp_path):
+    """Broken JSON, a missing body and a body that is not base64 are three bad records; a cut-off last line is a tail."""
+    path = landing(tmp_path / "e.jsonl", [b""])
+    with path.open("a", encoding="utf-8") as file:
+        file.write('not json\n{"a": 1}\n{"body_base64": "###"}\n{"body_base64": "UH')
+    side = normalise_native(spark, [str(path)], tmp_path)
+    assert sorted((row["line"], row["reason"]) for row in rows(side.malformed)) == [(2, "no JSON object with body_base64"), (3, "no JSON object with body_base64"), (4, "not base64")]
+    assert (side.records_read, side.truncated_tails) == (3, 1)
+    assert_books_balance(side)
+
+
+def test_parquet_and_json_lines_of_one_landing_are_read_together(spark, tmp_path):
+    """A landing may hold both kinds of parts; hidden and half-written files are not data."""
+    from pyspark.sql import Row
+
+    body = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02".encode()
+    day = tmp_path / "land ing+" / "native" / "date=2026-11-21"
+    day.mkdir(parents=True)
+    landing(day / "part-1.jsonl", [body])
+    (day / ".part-2.jsonl.inprogress").write_text("junk", encoding="utf-8")
+    row = Row(source="TT", partition=3, offset=7, arrival_ms=99, keys="k", body=bytearray(body))
+    spark.createDataFrame([row]).coalesce(1).write.parquet(str(tmp_path / "p"))
+    next((tmp_path / "p").glob("*.parquet")).rename(day / "part-2.parquet")
+    side = normalise_native(spark, [str(tmp_path / "land ing+")], tmp_path / "w")
+    assert side.layouts == ("landing-jsonl", "landing-parquet")
+    assert side.trace_topics == ("T", "TT")
+    assert sorted((row["path"], row["line"], row["arrival_ms"]) for row in rows(side.events)) == [(str(day / "part-1.jsonl"), 1, 1), (str(day / "part-2.parquet"), 1, 99)]
+
+
+@pytest.mark.parametrize(
+    ("run", "kinds", "bad"),
+    [
+        ("app-4.9.8-dup", {"Pub": 107, "SubBefore": 222, "SubAfter": 222, "EndTransaction": 11}, 0),
+        ("scenarios-5.3.3-old", {"Pub": 169, "SubBefore": 45, "SubAfter": 45, "EndTransaction": 10, "Recall": 2}, 2),
+    ],
+)
+def test_the_recorded_runs_hold_the_records_their_readme_counts(spark, tmp_path, run, kinds, bad):
+    """Records by type (a batch counts once) and the pieces broken by separators in a key."""
+    side = normalise_native(spark, [str(VECTORS / "dual" / run / "native.jsonl")], tmp_path)
+    found = {}
+    for row in rows(side.events):
+        found.setdefault(KINDS[row["kind"], row["half"]], set()).add((row["line"], row["record_index"]))
+    assert {kind: len(places) for kind, places in found.items()} == kinds
+    assert side.malformed.count() == bad
+    assert side.records_read == sum(kinds.values()) + bad
+    assert_books_balance(side)
+
+
+def test_a_charset_and_a_map_of_message_types_are_the_writers_own(spark, tmp_path):
+    """A GBK body and map B read as their writers meant them; unknown names are refused in one line."""
+    fields = ["Pub", "1000", "r", "g", "订单", ID, "a", "k", "h:1", "9", "5", "1", "7F01", "true"]
+    path = str(landing(tmp_path / "g.jsonl", [("\x01".join(fields) + "\x02").encode("gbk")]))
+    (row,) = rows(normalise_native(spark, [path], tmp_path, options=NormaliseOptions(charset="gbk", msg_type_map="b")).events)
+    assert (row["topic"], row["msg_type"]) == ("订单", "Order_Msg")
+    for wrong in (NormaliseOptions(charset="klingon"), NormaliseOptions(msg_type_map="z")):
+        with pytest.raises(UsageError):
+            normalise_native(spark, [path], tmp_path, options=wrong)
+
+
+def test_what_is_no_native_landing_is_refused_by_name(spark, tmp_path):
+    """A missing path, a file of the other side and a broker's address are one sentence each."""
+    with pytest.raises(UsageError, match="no such file"):
+        normalise_native(spark, [str(tmp_path / "none")], tmp_path)
+    with pytest.raises(UnreadableInputError, match="is otlp"):
+        normalise_native(spark, [str(VECTORS / "dual" / "app-4.9.8-dup" / "otlp.jsonl")], tmp_path)
+    with pytest.raises(UsageError, match="mqtrace forward"):
+        normalise_native(spark, ["kafka://localhost:9092/T"], tmp_path)
