@@ -44,15 +44,15 @@ def _last_ms() -> Column:
 
 
 def _timing(policy: Policy) -> Column:
-    """Say whether a record arrived within the grace period of its event's end; ``no_time`` when no side knows."""
+    """Say whether the records arrived soon after their event's end; ``no_time`` when no side knows."""
 
     def late(side: str) -> Column:
         record = F.col(side)
-        return record["arrival_ms"] - F.coalesce(record["end_ms"], record["start_ms"]) > policy.grace_ms
+        return record["arrival_ms"] - F.coalesce(record["end_ms"], record["start_ms"]) > policy.late_after_ms
 
     def future(side: str) -> Column:
         record = F.col(side)
-        return record["start_ms"] - record["arrival_ms"] > policy.grace_ms
+        return record["start_ms"] - record["arrival_ms"] > policy.late_after_ms
 
     native, otlp = (F.coalesce(late(side), F.lit(False)) for side in ("native", "otlp"))
     return (

@@ -53,7 +53,7 @@ def _any(conditions: Iterable[Column]) -> Column:
 def _is_wrong(name: str, policy: Policy) -> Column:
     """Say whether this field's verdict makes the key MISMATCHED."""
     wrong = [FieldVerdict.DIFFERENT, FieldVerdict.MISSING_NATIVE]
-    if name not in policy.profile.may_carry:
+    if name not in policy.profile.tolerated:
         wrong.append(FieldVerdict.MISSING_OTLP)
     return F.col(f"v_{name}").isin(*(verdict.value for verdict in wrong))
 
@@ -61,7 +61,7 @@ def _is_wrong(name: str, policy: Policy) -> Column:
 def _verdict(name: str, policy: Policy) -> Column:
     native, otlp = F.col("native")[name], F.col("otlp")[name]
     unheard = _kind_in(name, NATIVE_CARRIES)
-    unsaid = F.lit(False) if name in policy.profile.may_carry else _kind_in(name, policy.profile.carries)
+    unsaid = _kind_in(name, policy.profile.carries) & _kind_in(name, policy.profile.may_carry)
     return (
         F.when(native.isNull() & otlp.isNull(), F.lit(None).cast("string"))
         .when(native.isNull(), F.when(unheard, _lit(FieldVerdict.NOT_COMPARABLE)).otherwise(_lit(_MISSING_NATIVE)))
@@ -77,7 +77,7 @@ _MISSING_OTLP: Final = FieldVerdict.MISSING_OTLP
 
 def _kind_in(name: str, carries: dict[Kind, frozenset[str]]) -> Column:
     """Say whether a row's kind has no place for this field."""
-    kinds = [kind.value for kind, fields in carries.items() if name not in fields]
+    kinds = [kind.value for kind in Kind if name not in carries.get(kind, ())]
     return F.col("kind").isin(*kinds) if kinds else F.lit(False)
 
 

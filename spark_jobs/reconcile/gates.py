@@ -112,7 +112,7 @@ def _agreement(tally: Tally, policy: Policy, names: Iterable[str]) -> float | No
     agreed = wrong = 0
     for name in names:
         tolerated = {FieldVerdict.NOT_COMPARABLE.value}
-        if name in policy.profile.may_carry:
+        if name in policy.profile.tolerated:
             tolerated.add(FieldVerdict.MISSING_OTLP.value)
         for verdict, count in tally.fields.get(name, {}).items():
             if verdict in tolerated:

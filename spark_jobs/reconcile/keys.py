@@ -75,8 +75,9 @@ def identified(rows: DataFrame) -> DataFrame:
     """Add ``ident``, equal on both sides for one event of one message, and ``full_key``.
 
     publish: the offset id, else the start. consume: group and attempt. transaction_end: transaction, state, check and
-    start (a broker may check, and so end, one transaction again and again). recall: the topic. Spans of writers that
-    know none of this are only like themselves; the weak keys of ``pair`` are for them.
+    start (a broker may check, and so end, one transaction again and again). recall: topic and start (a second recall
+    of one message is another event). Spans of writers that know none of this are only like themselves; the weak keys
+    of ``pair`` are for them.
     """
     itself = F.coalesce(F.concat("trace_id", "span_id"), F.col("raw_hash").cast("string"), F.col("k"))
     own = F.concat_ws("/", F.lit("own"), "side", itself)
@@ -93,7 +94,7 @@ def identified(rows: DataFrame) -> DataFrame:
         F.when(_is(Kind.PUBLISH), publish)
         .when(_is(Kind.CONSUME), consume)
         .when(_is(Kind.TRANSACTION_END), ended)
-        .when(_is(Kind.RECALL), _joined("recall", "topic"))
+        .when(_is(Kind.RECALL) & shares_start, _joined("recall", "topic", "start_ms"))
         .when(F.col("kind") == MENTION, F.col("side"))
     )
     return rows.withColumn("full_key", has_full_key()).withColumn("ident", F.coalesce(ident, own))

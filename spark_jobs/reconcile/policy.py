@@ -1,7 +1,8 @@
 """This module knows what a run tolerates: the policy file, its defaults, and one line for each thing wrong in it.
 
-A policy is TOML: top-level ``grace``, ``consume_timeout``, ``writer_silent_minimum``, ``value_length_limit``; a table
-``[fields.NAME]`` with ``critical``, ``tolerance_ms``; a table ``[gates.NAME]`` with ``threshold``, ``severity``.
+A policy is TOML: top-level ``grace``, ``late_after``, ``consume_timeout``, ``writer_silent_minimum`` and
+``value_length_limit``; a table ``[fields.NAME]`` with ``critical`` and ``tolerance_ms``; a table ``[gates.NAME]`` with
+``threshold`` and ``severity``.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ DEFAULT_GATES: Final[dict[str, GateRule]] = {
     "critical_field_agreement": GateRule(">=", 100, "fail", "per cent of compared critical fields that agree"),
     "duplicate_excess": GateRule("<=", 0.1, "fail", "per cent of records beyond the first of their key"),
     "field_agreement": GateRule(">=", 100, "warn", "per cent of the other compared fields that agree"),
-    "late": GateRule("<=", 1, "warn", "per cent of keys whose record arrived later than the grace period"),
+    "late": GateRule("<=", 1, "warn", "per cent of keys of which a record arrived late"),
     "writer_silent": GateRule("<=", 0, "warn", "keys of a topic or group that shows nothing at all on the other side"),
 }
 """Every gate, in report order."""
@@ -63,8 +64,9 @@ class Policy:
     profile: Profile = PROFILES["mqtrace"]
     native_writer: str = "mqtrace"
     grace_ms: int = 60_000
+    late_after_ms: int = 60_000
     consume_timeout_ms: int = 15 * 60_000
-    writer_silent_minimum: int = 5
+    writer_silent_minimum: int = 1
     value_length_limit: int | None = None
     critical: frozenset[str] = CRITICAL_FIELDS
     tolerance_ms: Mapping[str, int] = field(default_factory=dict)
@@ -154,6 +156,7 @@ def _severity(value: Any, name: str) -> str:
 
 _SCALARS: Final[dict[str, tuple[str, Callable[[Any, str], Any]]]] = {
     "grace": ("grace_ms", _duration),
+    "late_after": ("late_after_ms", _duration),
     "consume_timeout": ("consume_timeout_ms", _duration),
     "writer_silent_minimum": ("writer_silent_minimum", _count),
     "value_length_limit": ("value_length_limit", _count),

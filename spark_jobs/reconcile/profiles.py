@@ -32,7 +32,7 @@ _TIMES = frozenset({"start_ms", "end_ms", "cost_ms"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What spans of one writer say. ``carries``: a missing one is a finding; ``may_carry``: tolerated when missing.
+    """What spans of one writer say. ``carries``: a missing field is a finding; ``may_carry``: tolerated when missing.
 
     Anything in neither is never written, so it is not comparable. Tolerances are milliseconds; ``shared_clock_ms`` is
     the one for starts when both records were made from one event object.
@@ -40,18 +40,23 @@ class Profile:
 
     name: str
     carries: dict[Kind, frozenset[str]]
-    may_carry: frozenset[str]
+    may_carry: dict[Kind, frozenset[str]]
     start_ms: int
     end_ms: int
     cost_ms: int
     shared_clock_ms: int
+
+    @property
+    def tolerated(self) -> frozenset[str]:
+        """The fields whose absence from a span is no finding."""
+        return frozenset().union(*self.may_carry.values())
 
 
 PROFILES: Final[dict[str, Profile]] = {
     "mqtrace": Profile(
         name="mqtrace",
         carries=dict.fromkeys(Kind, _EVERYTHING),
-        may_carry=frozenset(),
+        may_carry={},
         start_ms=5,
         end_ms=5,
         cost_ms=5,
@@ -61,9 +66,12 @@ PROFILES: Final[dict[str, Profile]] = {
     "java-agent": Profile(
         name="java-agent",
         carries=dict.fromkeys(Kind, _TIMES),
-        may_carry=frozenset(
-            {"topic", "group_name", "tags", "store_host", "body_length", "success", "context_code"}  # experimental, new
-        ),
+        may_carry={  # new conventions, experimental attributes
+            Kind.PUBLISH: frozenset({"topic", "tags", "store_host", "success"}),
+            Kind.CONSUME: frozenset(
+                {"topic", "group_name", "tags", "store_host", "body_length", "success", "context_code"}
+            ),
+        },
         start_ms=500,
         end_ms=500,
         cost_ms=500,

@@ -84,7 +84,7 @@ def inputs(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[tuple[str, str]]
 
 
 @settings(
-    max_examples=4,
+    max_examples=3,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
