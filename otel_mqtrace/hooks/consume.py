@@ -36,7 +36,7 @@ from otel_mqtrace.spans.mapping import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["ConsumeHook", "IncomingMessage", "ProcessCall"]
 
@@ -210,7 +210,7 @@ class ConsumeHook:
                 semconv.MESSAGING_OPERATION_TYPE: _POLL.type or "",
                 **({semconv.MESSAGING_BATCH_MESSAGE_COUNT: len(messages)} if batch else {}),
             },
-            links=self._links(messages, split),
+            links=self._links([_creation(message) for message in messages], split),
             start_time=times_ns[0],
         )
         span.end(times_ns[1])
@@ -222,38 +222,37 @@ class ConsumeHook:
         if batch:
             attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
         ambient = ambient_context()
-        parent, others = self._parent(messages, ambient)
+        creations = [_creation(message) for message in messages]
+        parent, others = self._parent(creations, ambient)
         start_ns = self._tracing.clock.wall_ns()
         span = self._tracing.tracer.start_span(
             _PROCESS.span_name(topic),
             context=parent,
             kind=_PROCESS.kind,
             attributes=attributes,
-            links=[*self._links(messages, split), *others],
+            links=[*self._links(creations, split), *others],
             start_time=start_ns,
         )
         current = trace.set_span_in_context(span, _with_baggage(messages, ambient))
         return ProcessCall(span, current, len(messages), start_ns, attributes)
 
-    def _parent(self, messages: Sequence[IncomingMessage], ambient: Context) -> tuple[Context, list[Link]]:
+    def _parent(self, creations: Sequence[SpanContext], ambient: Context) -> tuple[Context, list[Link]]:
         """Choose the parent (the option ``process_context``); several messages have no single parent."""
         mode = self._tracing.settings.process_context
         here = trace.get_current_span(ambient).get_span_context()
-        if mode == "link" or len(messages) != 1 or (mode == "auto" and here.is_valid):
+        if mode == "link" or len(creations) != 1 or (mode == "auto" and here.is_valid):
             return ambient, []
-        creation = _creation(messages[0])
-        if not creation.is_valid:
+        if not creations[0].is_valid:
             return ambient, []
-        remote = trace.set_span_in_context(trace.NonRecordingSpan(creation), ambient)
+        remote = trace.set_span_in_context(trace.NonRecordingSpan(creations[0]), ambient)
         return remote, [Link(here)] if here.is_valid else []
 
-    def _links(self, messages: Iterable[IncomingMessage], split: SpanAttributes) -> list[Link]:
-        contexts = [_creation(message) for message in messages]
+    def _links(self, creations: Sequence[SpanContext], split: SpanAttributes) -> list[Link]:
         if split.links:
-            return [Link(creation, own) for creation, own in zip(contexts, split.links, strict=True)]
+            return [Link(creation, own) for creation, own in zip(creations, split.links, strict=True)]
         if self._tracing.settings.process_context == "parent":
             return []
-        return [Link(creation) for creation in contexts if creation.is_valid]
+        return [Link(creation) for creation in creations if creation.is_valid]
 
     def _message_attributes(self, message: IncomingMessage) -> Attributes:
         physical = offset_msg_id(message.topic, message.partition, message.offset)

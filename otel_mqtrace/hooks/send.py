@@ -148,13 +148,14 @@ class SendHook:
         if call is None or not call.claim():
             return
         end_ns = max(self._tracing.clock.wall_ns(), call.start_ns)
-        call.bean = replace(
-            call.bean,
+        learned = TraceBean(
             offset_msg_id=offset_msg_id(call.topic, partition, offset),
             store_host=store_host or self._facts.server,
-            body_length=call.bean.body_length if body_length is None else body_length,
+            body_length=body_length if call.bean.body_length is None else None,
         )
-        attributes = bean_attributes(call.bean) | _answer(partition, offset, error, outcome)
+        # Only what is new: the SDK pays for every attribute it is given again.
+        attributes = bean_attributes(learned) | _answer(partition, offset, error, outcome)
+        call.bean = _completed(call.bean, learned)
         attributes[semconv.MQTRACE_COST_TIME] = cost_ms(call.start_ns, end_ns)
         if exception is not None:
             call.span.record_exception(exception)
@@ -186,6 +187,11 @@ class SendHook:
         if header_text(headers, semconv.HEADER_UNIQ_KEY) is None and bean.msg_id is not None:
             sent.append((semconv.HEADER_UNIQ_KEY, bean.msg_id.encode()))
         return sent
+
+
+def _completed(bean: TraceBean, learned: TraceBean) -> TraceBean:
+    length = bean.body_length if learned.body_length is None else learned.body_length
+    return replace(bean, offset_msg_id=learned.offset_msg_id, store_host=learned.store_host, body_length=length)
 
 
 def offset_msg_id(topic: str, partition: int | None, offset: int | None) -> str | None:

@@ -6,6 +6,7 @@ from itertools import count
 
 import confluent_kafka
 import pytest
+from hypothesis import settings
 from opentelemetry import context, trace
 
 from bridge.embedded.cluster import EmbeddedKafka
@@ -14,6 +15,10 @@ from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 
 _numbers = count(1)
+
+# How long an example takes depends on who else uses the machine.
+settings.register_profile("otel_mqtrace", deadline=None)
+settings.load_profile("otel_mqtrace")
 
 
 @pytest.fixture(scope="session")
