@@ -21,7 +21,7 @@ from otel_mqtrace._errors import PeerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Billing", "CardDeclinedError", "Department", "Tally", "ship"]
+__all__ = ["Billing", "CardDeclinedError", "Department", "Tally", "charge", "ship"]
 
 _POLL_S: Final = 0.05
 _TIMEOUT_S: Final = 30.0
