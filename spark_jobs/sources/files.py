@@ -121,4 +121,4 @@ def torn_tail(path: Path) -> str | None:
 
 def spark_path(path: Path) -> str:
     """Return ``path`` as Spark must be given it: Hadoop reads brackets and stars in a path as a glob."""
-    return "file://" + "".join(f"\\{char}" if char in _SPARK_MAGIC else char for char in str(path))
+    return "file://" + "".join(f"\\{char}" if char in _SPARK_MAGIC else char for char in str(path.absolute()))
