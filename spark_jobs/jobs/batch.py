@@ -90,8 +90,11 @@ def run(
     session = spark or build_session(master=options.master, driver_memory=options.driver_memory)
     group = f"mqtrace-{started}"
     session.sparkContext.setJobGroup(group, "mqtrace reconcile")
-    with tempfile.TemporaryDirectory(prefix=".work-", dir=options.out) as work:
-        result = _reconciled(session, options, policy, Path(work), progress)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".work-", dir=options.out) as work:
+            result = _reconciled(session, options, policy, Path(work), progress)
+    finally:
+        session.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
     cost = _cost(session, group, (clock.monotonic_ns() - started) / _NANOSECONDS)
     return replace(result, spark=cost)
 

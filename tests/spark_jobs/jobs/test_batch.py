@@ -1,0 +1,147 @@
+"""The batch run on messages that two real systems recorded: RocketMQ's own trace and OpenTelemetry's Java agent.
+
+The expected counts are those of the recordings' own notes: what the application saw, and what each side leaves out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from otel_mqtrace._errors import UsageError
+from spark_jobs.jobs.batch import VERDICTS, ReconcileOptions, run
+from spark_jobs.schemas import VERDICT
+
+pytestmark = pytest.mark.spark
+
+DUAL = Path(__file__).parents[2] / "vectors" / "dual"
+
+
+def options(folder: str, out: Path, writer: str, *, spans: str = "otlp.jsonl", **others) -> ReconcileOptions:
+    native, otlp = str(DUAL / folder / "native.jsonl"), str(DUAL / folder / spans)
+    chosen = {"profile": "java-agent", "native_writer": writer, "grace_ms": 0, **others}
+    return ReconcileOptions(native=(native,), otlp=(otlp,), out=out, **chosen)
+
+
+@pytest.fixture(scope="module")
+def app(spark, tmp_path_factory):
+    out = tmp_path_factory.mktemp("app")
+    return run(options("app-4.9.8-dup", out, "rocketmq-4.9.8"), spark=spark), out
+
+
+@pytest.fixture(scope="module")
+def scenarios(spark, tmp_path_factory):
+    out = tmp_path_factory.mktemp("scenarios")
+    return run(options("scenarios-5.3.3-old", out, "rocketmq-5.3.3"), spark=spark), out
+
+
+def verdict_rows(spark, out: Path):
+    return spark.read.schema(VERDICT).parquet(str(out / VERDICTS)).collect()
+
+
+def on_both_sides(rows) -> Counter[str]:
+    return Counter(row["kind"] for row in rows if row["native"] and row["otlp"])
+
+
+def test_every_send_and_delivery_of_the_application_is_found_on_both_sides(spark, app):
+    """115 sends, 222 deliveries; nothing differs, nothing is doubled."""
+    result, out = app
+    rows = verdict_rows(spark, out)
+    assert on_both_sides(rows) == {"publish": 115, "consume": 222}
+    assert result.status["MATCHED_EXACT"] + result.status["MATCHED_NORMALISED"] == 115 + 222
+    assert "MISMATCHED" not in result.status
+    assert not result.duplicates
+
+
+def test_what_the_application_left_on_one_side_only_has_its_rule(app):
+    """One one-way send, one refused send, eleven ends of transactions; three sends of a producer that traced nothing."""
+    result, _ = app
+    rules = {rule: count for rule, count in result.reason_detail.items() if rule.startswith(("rocketmq", "java"))}
+    assert rules == {
+        "rocketmq_records_no_one_way_send": 1,
+        "rocketmq_records_no_failed_send": 1,
+        "java_agent_makes_no_span_for_transaction_end": 11,
+    }
+    assert result.reason == {"BY_DESIGN": 13, "UNEXPLAINED": 3, "TRACE_TRAFFIC": 15}
+    assert (result.loss["native"].unexplained, result.loss["otlp"].unexplained) == (3, 0)
+    assert (result.verdict, result.exit_code) == ("FAIL", 1)
+
+
+def test_every_scenario_is_found_on_both_sides(spark, scenarios):
+    """171 sends, 43 deliveries, of clients whose every corner was tried."""
+    result, out = scenarios
+    assert on_both_sides(verdict_rows(spark, out)) == {"publish": 171, "consume": 43}
+    assert not {"MISMATCHED", "DUPLICATED_NATIVE", "DUPLICATED_OTLP", "DUPLICATED_BOTH"} & set(result.status)
+
+
+def test_no_one_sided_scenario_stays_unexplained(scenarios):
+    """Each has its rule, a damaged counterpart, or a writer that shows nothing of its topic or group."""
+    result, _ = scenarios
+    assert result.reason == {
+        "BY_DESIGN": 28,
+        "WRITER_SILENT": 36 + 2,  # producers without native trace; the lite pull consumer, which makes no spans
+        "COUNTERPART_MALFORMED": 1,
+        "TRACE_TRAFFIC": 65,
+    }
+    assert result.reason_detail["rocketmq_records_no_delivery_of_batch_sent_messages"] == 12
+    assert result.reason_detail["java_agent_makes_no_span_for_recall"] == 2
+    assert result.reason_detail["java_agent_makes_no_span_for_transaction_end"] == 10
+
+
+def test_the_broken_record_is_shown_with_its_place(scenarios):
+    """Separators inside a value broke one record in two pieces: counted, located, a closed gate."""
+    result, _ = scenarios
+    assert result.inputs.native.malformed == 2
+    assert {(sample.side, Path(sample.path).name) for sample in result.malformed} == {("native", "native.jsonl")}
+    assert {gate.name for gate in result.gates if gate.outcome == "fail"} == {"malformed"}
+
+
+@pytest.mark.parametrize("recording", ["app", "scenarios"])
+def test_the_books_of_real_recordings_balance(request, spark, recording):
+    """Every record is accounted for, the verdict rows are the keys, and their statuses are the counts told."""
+    result, out = request.getfixturevalue(recording)
+    assert result.conservation.holds, result.conservation
+    rows = verdict_rows(spark, out)
+    told = {status: n for status, n in result.status.items() if status not in {"OUT_OF_SCOPE", "MALFORMED"}}
+    assert Counter(row["status"] for row in rows) == told
+    assert sum(1 for row in rows if row["native"]) == result.inputs.native.canonical_keys
+    assert sum(1 for row in rows if row["otlp"]) == result.inputs.otlp.canonical_keys
+
+
+@pytest.mark.parametrize("recording", ["app", "scenarios"])
+def test_a_run_takes_few_spark_jobs(request, recording):
+    """One job a side, one exchange, and a handful of sums: the number does not grow with fields or differences."""
+    result, _ = request.getfixturevalue(recording)
+    assert 0 < result.spark.jobs <= 9
+    assert result.spark.stages >= result.spark.jobs
+
+
+def test_the_same_spans_in_another_layout_get_the_same_verdicts(spark, app, tmp_path):
+    """Length-prefixed protobuf instead of JSON lines, over an earlier run's verdicts and beside somebody's file."""
+    result, _ = app
+    (tmp_path / "foreign.txt").write_text("stays")
+    (tmp_path / VERDICTS).mkdir()
+    (tmp_path / VERDICTS / "part-of-an-earlier-run.parquet").write_text("goes")
+    again = run(options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8", spans="otlp.pb.framed"), spark=spark)
+    assert (again.status, again.reason, again.fields) == (result.status, result.reason, result.fields)
+    assert len(verdict_rows(spark, tmp_path)) == len(verdict_rows(spark, app[1]))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign.txt", VERDICTS]
+
+
+def test_a_result_is_plain_json(app):
+    """Whatever a run holds can be written down and read back."""
+    result, _ = app
+    plain = json.loads(result.dumps())
+    assert plain["schema_version"] == 1
+    assert plain["horizon"] <= plain["window"]["end_ms"]
+    assert plain["latency"]["process"]["count"] == 222
+    assert sum(group["deliveries"] for group in plain["groups"]) == 222
+
+
+def test_a_window_that_ends_before_it_begins_is_refused_before_spark_starts(tmp_path):
+    """The line says how to mend it."""
+    with pytest.raises(UsageError, match="exchange them"):
+        run(options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8", begin_ms=2, end_ms=1))

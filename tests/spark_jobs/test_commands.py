@@ -1,0 +1,93 @@
+"""`mqtrace reconcile` as a user calls it: exit codes, one line per error, what is printed and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from otel_mqtrace.cli import main
+
+DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
+SIDES = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl")]
+AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grace", "0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--native", "x", "--out", "o"], "--otlp"),
+        ([*SIDES, "--out", "o", "--profile", "perl"], "--profile 'perl' is unknown"),
+        ([*SIDES, "--out", "o", "--native-writer", "perl"], "--native-writer 'perl' is unknown"),
+        ([*SIDES, "--out", "o", "--grace", "soon"], "--grace 'soon' is no duration"),
+        ([*SIDES, "--out", "o", "--begin", "tomorrow"], "--begin 'tomorrow' is no time"),
+        ([*SIDES, "--out", "o", "--begin", "5", "--end", "4"], "--begin is later than --end"),
+        ([*SIDES, "--out", "o", "--policy", "none.toml"], "none.toml cannot be read"),
+        ([*SIDES, "--out", "taken"], "taken cannot be made"),
+        ([*SIDES, "--out", "o", "--ledger", "l.json"], "--ledger"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, arguments, said):
+    """What, where, and how to mend it, before any Spark starts."""
+    monkeypatch.chdir(tmp_path)
+    Path("taken").write_text("a file")
+    assert main(["reconcile", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("mqtrace: error: ")
+    assert captured.err.count("\n") == 1
+    assert said in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.spark
+def test_a_source_that_is_not_there_is_one_line_and_exit_2(spark, capsys, tmp_path):
+    """The path stands in the line."""
+    code = main(["reconcile", "--native", str(tmp_path / "gone"), *SIDES[2:], "--out", str(tmp_path / "out")])
+    captured = capsys.readouterr()
+    assert code == 2
+    assert "gone" in captured.err
+    assert captured.err.startswith("mqtrace: error: ")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.spark
+def test_two_empty_sides_are_inconclusive_never_a_pass(spark, capsys, tmp_path):
+    """Exit 4, a full set of reports, no verdicts."""
+    native, otlp, out = tmp_path / "native.jsonl", tmp_path / "otlp.jsonl", tmp_path / "out"
+    native.touch()
+    otlp.touch()
+    assert main(["reconcile", "--native", str(native), "--otlp", str(otlp), "--out", str(out)]) == 4
+    plain = json.loads((out / "result.json").read_text())
+    assert (plain["verdict"], plain["exit_code"]) == ("INCONCLUSIVE", 4)
+    assert "INCONCLUSIVE" in capsys.readouterr().out
+
+
+@pytest.mark.spark
+def test_a_run_prints_its_numbers_and_writes_every_report(spark, capsys, tmp_path):
+    """A shell-expanded list of sources; the table on stdout; each report beside the verdicts."""
+    half = (DUAL / "otlp.jsonl").read_text().splitlines(keepends=True)
+    parts = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for part, lines in zip(parts, (half[::2], half[1::2]), strict=True):
+        part.write_text("".join(lines))
+    out = tmp_path / "out"
+    sources = ["--otlp", *map(str, parts), "--native", str(DUAL / "native.jsonl")]
+    assert main(["reconcile", *sources, "--out", str(out), *AGENT]) == 1
+    printed = capsys.readouterr().out
+    assert "unexplained_loss_native" in printed
+    assert "report.html" in printed
+    assert {path.name for path in out.iterdir()} == {
+        *("result.json", "report.html", "summary.md", "junit.xml", "metrics.prom", "verdicts"),
+    }
+    plain = json.loads((out / "result.json").read_text())
+    assert plain["inputs"]["otlp"]["records_read"] == 288
+    assert len(plain["inputs"]["otlp"]["sources"]) == 2
+
+
+@pytest.mark.spark
+def test_a_policy_may_tolerate_what_was_lost_and_json_is_all_that_is_printed(spark, capsys, tmp_path):
+    """Three tolerated losses and no other gate closed: exit 0; what a machine reads is the result itself."""
+    policy, out = tmp_path / "policy.toml", tmp_path / "out"
+    policy.write_text("[gates.unexplained_loss_native]\nthreshold = 3\n")
+    assert main(["reconcile", *SIDES, "--out", str(out), *AGENT, "--policy", str(policy), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((out / "result.json").read_text())
