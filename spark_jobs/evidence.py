@@ -36,7 +36,7 @@ def bad(field: Column | str | None, reason: Column | str, text: Column, *, withi
 
 def mentioned_ids(text: Column) -> Column:
     """Return the message ids readable in ``text``: distinct, upper case, in order of appearance."""
-    return F.array_distinct(F.transform(F.regexp_extract_all(text, F.lit(_MESSAGE_ID)), lambda found: F.upper(found)))
+    return F.array_distinct(F.transform(F.regexp_extract_all(text, F.lit(_MESSAGE_ID)), F.upper))
 
 
 def _text(value: Column | str | None) -> Column:

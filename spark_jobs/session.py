@@ -7,6 +7,7 @@ long a small local run takes (UI, shuffle partitions, JIT tiers) stands in one o
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -50,6 +51,7 @@ _LOCAL: Final[dict[str, str]] = {
     "spark.shuffle.compress": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
 }
+_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn")
 # One JIT tier and one garbage collector thread: a job of seconds never earns back what the better ones cost to start.
 _SMALL_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
@@ -76,6 +78,8 @@ def build_session(
         PeerError: there is no Java 17 or later, or the JVM did not start.
         UsageError: Spark refuses the master or a setting.
     """
+    if not _MASTER.fullmatch(master):
+        raise UsageError(f"unknown Spark master {master!r}; use local[N], spark://HOST:PORT, yarn or k8s://URL")
     builder_class = _session_class()
     local = master.startswith("local")
     _environment(local=local)
@@ -119,5 +123,7 @@ def _java_options(*, small: bool) -> str:
 def _start_error(error: Exception, master: str) -> PeerError | UsageError:
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     if "JAVA_GATEWAY_EXITED" in said:
-        return PeerError("Spark's JVM did not start: check the memory asked for, and that JAVA_HOME is Java 17 or later")
+        return PeerError(
+            "Spark's JVM did not start: check the memory asked for, and that JAVA_HOME is Java 17 or later"
+        )
     return UsageError(f"Spark refuses master {master!r} or a setting: {said[:200]}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def spark() -> Iterator[SparkSession]:
     """Give the one SparkSession of the run: two threads, two shuffle partitions."""
     pytest.importorskip("pyspark", reason="the spark extra is not installed")
-    from spark_jobs.session import build_session
+    from spark_jobs.session import build_session  # noqa: PLC0415  (a run without Spark tests never loads pyspark)
 
     session = build_session(
         master="local[2]",

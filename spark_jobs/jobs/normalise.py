@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from spark_jobs.normalise.native import native_bodies, native_events
 from spark_jobs.normalise.otlp import otlp_events
 from spark_jobs.schemas import BAD, EVENT, NORMALISED
-from spark_jobs.sources.files import spark_path
+from spark_jobs.sources.files import spark_path, spark_target
 from spark_jobs.sources.native import read_bodies
 from spark_jobs.sources.otlp import read_spans
 
@@ -136,7 +136,7 @@ def _written(
     done = Observation(f"{directory.name}-done")
     last = F.max(F.greatest("start_ms", "end_ms"))
     watched = events.observe(done, F.sum("extra").alias("extra"), last.alias("last_ms"))
-    watched.select(*NORMALISED.names).write.mode("overwrite").parquet(spark_path(directory))
+    watched.select(*NORMALISED.names).write.mode("overwrite").parquet(spark_target(directory.absolute()))
     written = spark.read.schema(NORMALISED).parquet(spark_path(directory))
     good, evidence = F.col("bad").isNull(), [f"bad.{name}" for name in BAD.names]
     return NormalisedSide(

@@ -1,7 +1,7 @@
 """This module knows how trace messages of the native side become canonical events: bodies → records → events.
 
-No Python runs per row: the records of a body are split off by Spark's own functions, typed by expressions generated from
-the layout table (``records``), and written as ``NORMALISED`` rows, good and bad alike.
+No Python runs per row: the records of a body are split off by Spark's own functions, typed by expressions generated
+from the layout table (``records``), and written as ``NORMALISED`` rows, good and bad alike.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["native_bodies", "native_events"]
 
-# A SubAfter over CLOUD of 4.9.5-4.9.8 and 5.1.4-5.3.0 has no terminator: a type name stands where its eighth field would
-# be (apache/rocketmq#8429). \G continues behind the last match, so a chain of any length comes apart.
+# A SubAfter over CLOUD of 4.9.5-4.9.8 and 5.1.4-5.3.0 has no terminator: a type name stands where its eighth field
+# would be (apache/rocketmq#8429). \G continues behind the last match, so a chain of any length comes apart.
 _GLUED: Final = (
     rf"(?:\A|\G|(?<={RECORD_TERMINATOR}))"
     rf"({TraceType.SUB_AFTER.value}(?:{FIELD_SEPARATOR}[^{FIELD_SEPARATOR}{RECORD_TERMINATOR}]*){{6}}{FIELD_SEPARATOR})"
@@ -100,14 +100,12 @@ def _records(bodies: DataFrame) -> DataFrame:
 
 def _call(piece: Column) -> Column:
     """Return what the records of one listener call have in common: the half and the request id; null for others."""
-    separator = F.lit(FIELD_SEPARATOR)
-    before, after = (kind.value + FIELD_SEPARATOR for kind in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER))
-    return F.when(
-        F.startswith(piece, F.lit(after)), F.concat(F.lit("a"), F.split_part(piece, separator, F.lit(2)))
-    ).when(
-        F.startswith(piece, F.lit(before)),
-        F.concat(F.lit("b"), F.split_part(piece, separator, F.lit(5))),
-    )
+
+    def of_half(kind: TraceType, request_at: int) -> tuple[Column, Column]:
+        request = F.split_part(piece, F.lit(FIELD_SEPARATOR), F.lit(request_at))
+        return F.startswith(piece, F.lit(kind.value + FIELD_SEPARATOR)), F.concat(F.lit(kind.value), request)
+
+    return F.when(*of_half(TraceType.SUB_AFTER, 2)).when(*of_half(TraceType.SUB_BEFORE, 5))
 
 
 def _events(typed: DataFrame, writer: str) -> DataFrame:

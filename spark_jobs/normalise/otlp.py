@@ -83,7 +83,7 @@ def _hash() -> Column:
 
 
 def _messages() -> Column:
-    """Return one ``{id, attributes, at}`` per message of the span: its own id or ids, else its links', else one null."""
+    """Return one ``{id, attributes}`` per message of the span: its own id or ids, else its links', else one null."""
     no_attributes = F.lit(None).cast("map<string,string>")
     own = F.transform(
         F.split("given_id", ","),
@@ -261,4 +261,4 @@ def _batch_size() -> Column:
     here = F.when(F.col("message_count") > 1, F.col("message_count"))
     old_child = (F.col("a_writer") == "java-agent-old") & (F.col("a_kind") == "consume") & (F.size("links") > 0)
     open_ended = old_child | (F.lower(_a("operation")) == "create")
-    return F.coalesce(here, _a("batch_count").try_cast("int"), F.when(~open_ended, F.lit(1)))
+    return F.coalesce(here, _a("batch_count").try_cast("int"), F.when(~F.coalesce(open_ended, F.lit(False)), F.lit(1)))

@@ -1,8 +1,8 @@
 """This module knows how OTLP messages are packed into files, and hands them out one by one with their place.
 
-Damage is local: a line or frame that cannot be read is handed out as :class:`Bad` and reading goes on behind it. Frames
-have no marker to find the next one by, so after a bad frame the reader tries each offset at which a length and the first
-byte of a message fit (``append: true`` after a kill leaves exactly that in the middle of a file).
+Damage is local: a line or frame that cannot be read is handed out as :class:`Bad` and reading goes on behind it.
+Frames have no marker to find the next one by, so after a bad frame the reader tries each offset at which a length and
+the first byte of a message fit (``append: true`` after a kill leaves exactly that in the middle of a file).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OBJECT_STARTS: Final = (b'{"resourceSpans"', b'{"resource_spans"')
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One ``TracesData`` or bare array of ``ResourceSpans``: its ordinal in the file, and what the parser made of it."""
+    """One ``TracesData`` or array of ``ResourceSpans``: its ordinal in the file, and what the parser made of it."""
 
     ordinal: int
     content: Any
@@ -100,7 +100,7 @@ def _zstd_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
 
 
 def _split_lines(reader: Any) -> Any:
-    """zstandard's reader has no line iteration, and a torn frame ends it with an error: yield what came before."""
+    """Yield lines of a reader that cannot; a torn frame ends it with an error, after what came before."""
     rest = b""
     while chunk := _read_or_stop(reader):
         *lines, rest = (rest + chunk).split(b"\n")

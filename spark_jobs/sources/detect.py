@@ -1,7 +1,7 @@
 """This module knows how to tell from its first bytes what a file holds; names and suffixes prove nothing.
 
-The Collector's file exporter writes "zstd" in two ways (``exporter/fileexporter/README.md``): by default a length before
-each zstd frame, so that the magic stands at byte 4; behind a feature gate a real ``.zst`` file with the magic at byte 0.
+The Collector's file exporter writes "zstd" in two ways (``exporter/fileexporter/README.md``): by default a length
+before each zstd frame, so that the magic stands at byte 4; behind a feature gate a real ``.zst`` file, magic at byte 0.
 """
 
 from __future__ import annotations
@@ -125,9 +125,10 @@ def _binary(head: bytes, size: int) -> Detected | None:
 
 def _first_zstd_bytes(data: bytes) -> bytes:
     try:
-        return open_zstd(io.BytesIO(data)).read(16)
+        first: bytes = open_zstd(io.BytesIO(data)).read(16)
     except Exception:  # noqa: BLE001  (the library's own error class; a torn first frame is still a zstd frame)
         return b""
+    return first
 
 
 _JSON_SIGNS: Final[tuple[tuple[str, Detected], ...]] = (

@@ -18,7 +18,7 @@ from spark_jobs.sources.detect import Layout, Side, detect
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["SourceFile", "source_files", "spark_path", "torn_tail"]
+__all__ = ["SourceFile", "source_files", "spark_path", "spark_target", "torn_tail"]
 
 # Written beside and renamed by every writer that cares, or not data at all.
 _IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
@@ -37,12 +37,12 @@ class SourceFile:
     side: Side
 
 
-def source_files(srcs: Iterable[str], side: Side, *, layout: Layout | None = None) -> tuple[SourceFile, ...]:
+def source_files(srcs: Iterable[str], side: Side | None, *, layout: Layout | None = None) -> tuple[SourceFile, ...]:
     """Return the files of ``side`` behind ``srcs``, without repetition, sorted within each source.
 
     Args:
         srcs: files, directories, globs.
-        side: what the files must hold; empty files are fine.
+        side: what the files must hold, ``None`` for either; empty files are fine.
         layout: taken for every file in place of detection.
 
     Raises:
@@ -56,10 +56,10 @@ def source_files(srcs: Iterable[str], side: Side, *, layout: Layout | None = Non
     return tuple(found.values())
 
 
-def _source_files(src: str, side: Side, layout: Layout | None) -> list[SourceFile]:
+def _source_files(src: str, side: Side | None, layout: Layout | None) -> list[SourceFile]:
     paths, named = _expand(src)
     if layout is not None:
-        return [SourceFile(path, layout, side) for path in paths]
+        return [SourceFile(path, layout, side or Side.OTLP) for path in paths]
     kept, passed_over = [], ""
     for path in paths:
         try:
@@ -67,7 +67,7 @@ def _source_files(src: str, side: Side, layout: Layout | None) -> list[SourceFil
         except UnreadableInputError as error:
             passed_over = passed_over or str(error)
             continue
-        if detected.side in {side, Side.EMPTY}:
+        if side is None or detected.side in {side, Side.EMPTY}:
             kept.append(SourceFile(path, detected.layout, detected.side))
         else:
             passed_over = passed_over or f"{path} is {detected.side.value} ({detected.layout.value}), not {side.value}"
@@ -120,5 +120,10 @@ def torn_tail(path: Path) -> str | None:
 
 
 def spark_path(path: Path) -> str:
-    """Return ``path`` as Spark must be given it: Hadoop reads brackets and stars in a path as a glob."""
-    return "file://" + "".join(f"\\{char}" if char in _SPARK_MAGIC else char for char in str(path.absolute()))
+    """Return ``path`` as Spark must be given it to read: Hadoop takes brackets and stars in a path for a glob."""
+    return spark_target("".join(f"\\{char}" if char in _SPARK_MAGIC else char for char in str(path.absolute())))
+
+
+def spark_target(path: Path | str) -> str:
+    """Return an absolute ``path`` as Spark must be given it to write: on this machine's disk, whatever the default."""
+    return f"file://{path}"

@@ -1,8 +1,8 @@
 """This module knows OTLP JSON lines as Spark columns: one given schema, the tolerances of ``spans`` as expressions.
 
-Every leaf is read as text: numbers may be texts, enumerations names, identifiers base64; the conversion is ours. A line
-may hold a torn message and a whole one after it (``append: true`` after a kill); an object can only start where its name
-does, because a quote inside a text is escaped, so the line comes apart there.
+Every leaf is read as text: numbers may be texts, enumerations names, identifiers base64; the conversion is ours. A
+line may hold a torn message and a whole one after it (``append: true`` after a kill); an object can only start where
+its name does, because a quote inside a text is escaped, so the line comes apart there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """This module knows native landings as a frame of bodies: parquet and JSON lines, mixed, in one landing or many.
 
-A JSON line is anything with ``body_base64``; the fields of a landing (``source, partition, offset, arrival_ms``) and those
-of a dump of a RocketMQ topic (``topic, queue_id, queue_offset, store_ms``) are read alike.
+A JSON line is anything with ``body_base64``; the fields of a landing (``source, partition, offset, arrival_ms``) and
+those of a dump of a RocketMQ topic (``topic, queue_id, queue_offset, store_ms``) are read alike.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
@@ -88,19 +88,13 @@ def _is_torn(tail: str) -> bool:
 
 
 def _ends_torn(file: SourceFile) -> bool:
-    """Walk a file's frames without making spans of them; only the last item can be a tail."""
-    last: Any = None
-    for last in read_messages(file.path, file.layout, parse=parse_message):
-        pass
-    return isinstance(last, Tail)
+    """Walk a file's messages without making spans of them; only the last item can be a tail."""
+    items = read_messages(file.path, file.layout, parse=parse_message)
+    return any(isinstance(item, Tail) for item in items)
 
 
 def _from_containers(spark: SparkSession, files: Sequence[SourceFile], count: Observation) -> DataFrame:
-    rows = [(str(file.path), file.layout.value) for file in files]
-    listed = (
-        spark.createDataFrame(rows, _FILE).repartition(len(rows))
-        if len(rows) > 1
-        else spark.createDataFrame(rows, _FILE)
-    )
-    read = listed.mapInArrow(span_batches, READ_SPAN)
+    listed = spark.createDataFrame([(str(file.path), file.layout.value) for file in files], _FILE)
+    spread = listed.repartition(len(files)) if len(files) > 1 else listed
+    read = spread.mapInArrow(span_batches, READ_SPAN)
     return read.observe(count, F.count(F.lit(1)).alias("records"))

@@ -18,30 +18,36 @@ __all__ = ["span_batches", "span_row"]
 
 _BATCH_ROWS: Final = 2000
 _LONG_MAX: Final = 2**63 - 1
-_ATTRIBUTES: Final = pa.map_(pa.string(), pa.string())
-_IDS: Final = (("trace_id", pa.string()), ("span_id", pa.string()))
-_LINKS: Final = pa.list_(pa.struct([*_IDS, ("flags", pa.int64()), ("attributes", _ATTRIBUTES)]))
-_BAD: Final = pa.struct(
-    [("field", pa.string()), ("reason", pa.string()), ("text", pa.string()), ("mentions", pa.list_(pa.string()))],
-)
+_ATTRIBUTES: Final[Any] = pa.map_(pa.string(), pa.string())
+_IDS: Final[dict[str, Any]] = {"trace_id": pa.string(), "span_id": pa.string()}
+_LINK: Final[Any] = pa.struct({**_IDS, "flags": pa.int64(), "attributes": _ATTRIBUTES})
+_EVIDENCE: Final[dict[str, Any]] = {
+    "field": pa.string(),
+    "reason": pa.string(),
+    "text": pa.string(),
+    "mentions": pa.list_(pa.string()),
+}
+_TEXTS_AND_NUMBERS: Final[dict[str, Any]] = {
+    **_IDS,
+    **dict.fromkeys(("parent_span_id", "name", "kind"), pa.string()),
+    **dict.fromkeys(("start_ns", "end_ns"), pa.int64()),
+    **dict.fromkeys(("status", "service", "scope"), pa.string()),
+    "flags": pa.int64(),
+}
+_COUNTS: Final[dict[str, Any]] = dict.fromkeys(("dropped_attributes", "dropped_links"), pa.int64())
 _SCHEMA: Final = pa.schema(
-    [
-        *_IDS,
-        *((name, pa.string()) for name in ("parent_span_id", "name", "kind")),
-        *((name, pa.int64()) for name in ("start_ns", "end_ns")),
-        *((name, pa.string()) for name in ("status", "service", "scope")),
-        ("flags", pa.int64()),
-        ("attributes", _ATTRIBUTES),
-        ("links", _LINKS),
-        *((name, pa.int64()) for name in ("dropped_attributes", "dropped_links")),
-        ("path", pa.string()),
-        *((name, pa.int64()) for name in ("line", "raw_hash")),
-        ("bad", _BAD),
-    ],
+    {
+        **_TEXTS_AND_NUMBERS,
+        "attributes": _ATTRIBUTES,
+        "links": pa.list_(_LINK),
+        **_COUNTS,
+        "path": pa.string(),
+        "line": pa.int64(),
+        "raw_hash": pa.int64(),
+        "bad": pa.struct(_EVIDENCE),
+    },
 )
-_PLAIN: Final = tuple(
-    name for name in _SCHEMA.names if name not in {"attributes", "links", "path", "line", "raw_hash", "bad"}
-)
+_PLAIN: Final = (*_TEXTS_AND_NUMBERS, *_COUNTS)
 _SAMPLE: Final = 200
 
 

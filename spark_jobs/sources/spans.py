@@ -1,7 +1,7 @@
 """This module knows one OTLP message, JSON or protobuf, as plain spans; what producers get wrong is read all the same.
 
-Tolerated (``docs/specification.md`` of opentelemetry-proto, "JSON Protobuf Encoding", and files seen): ids in upper-case
-hex, base64 or lists of bytes; 64-bit numbers as strings or numbers; enumerations by name; snake_case names; the
+Tolerated (``docs/specification.md`` of opentelemetry-proto, "JSON Protobuf Encoding", and files seen): ids in upper
+case hex, base64 or lists of bytes; 64-bit numbers as strings or numbers; enumerations by name; snake_case names; the
 ``instrumentationLibrary`` names of before 2022; a bare array of ResourceSpans; a ``result`` wrapper around it all.
 """
 
@@ -12,12 +12,11 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
-
 from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 __all__ = ["KINDS", "STATUSES", "Span", "attribute_text", "parse_message", "spans_of", "text_attributes"]
 
@@ -46,7 +45,7 @@ def parse_message(payload: bytes) -> list[Any] | None:
 
 def _parse_json(payload: bytes) -> list[Any] | None:
     try:
-        value = json.loads(payload.decode("utf-8", errors="replace").lstrip("\ufeff"))
+        value = json.loads(payload.decode("utf-8", errors="replace").lstrip("\ufeff"), parse_int=_json_number)
     except ValueError:
         return None
     if isinstance(value, Mapping) and isinstance(value.get("result"), (Mapping, list)):
@@ -55,6 +54,11 @@ def _parse_json(payload: bytes) -> list[Any] | None:
         nested = [_parse_value(item) for item in value]
         return [one for many in nested if many is not None for one in many] if None not in nested else None
     return _parse_value(value)
+
+
+def _json_number(text: str) -> int | float:
+    """Keep the sign of ``-0``, which is how a Collector writes the double -0.0."""
+    return -0.0 if text == "-0" else int(text)
 
 
 def _parse_value(value: object) -> list[Any] | None:
@@ -83,21 +87,29 @@ def attribute_text(value: object) -> str | None:
     """Return one attribute value as text; ``None`` when it is unset."""
     if value is None or isinstance(value, str):
         return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, list):
-        return _dumps([attribute_text(item) for item in value])
-    if isinstance(value, Mapping):
-        return _dumps(text_attributes(value))
+    for kinds, text_of in _TEXTS:
+        if isinstance(value, kinds):
+            return text_of(value)
     return str(value)
+
+
+def _float_text(value: float) -> str:
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def _dumps(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+_TEXTS: Final[tuple[tuple[Any, Callable[[Any], str]], ...]] = (
+    (bool, lambda value: "true" if value else "false"),
+    (float, _float_text),
+    (bytes, lambda value: base64.b64encode(value).decode()),
+    (list, lambda value: _dumps([attribute_text(item) for item in value])),
+    (Mapping, lambda value: _dumps(text_attributes(value))),
+)
 
 
 # -- JSON -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import Row
 
 from bridge.codec.native.decode import decode_body
 from bridge.codec.native.layout import ABSENT_TEXTS
@@ -20,8 +21,35 @@ pytestmark = pytest.mark.spark
 VECTORS = Path(__file__).parents[2] / "vectors"
 RECORDED = sorted((VECTORS / "native" / "recorded").glob("*.jsonl"))
 
-WORDS = ("Pub", "SubBefore", "SubAfter", "EndTransaction", "Recall", "null", "", "true", "False", "dKey", "12", "-3", "+7")
-JUNK = ("订单", "😀", "99999999999999999999", "2147483648", "٣", "1_0", " 1", "COMMIT_MESSAGE", "UNKNOW", "a b a", "\n", "x\r")
+WORDS = (
+    "Pub",
+    "SubBefore",
+    "SubAfter",
+    "EndTransaction",
+    "Recall",
+    "null",
+    "",
+    "true",
+    "False",
+    "dKey",
+    "12",
+    "-3",
+    "+7",
+)
+JUNK = (
+    "订单",
+    "😀",
+    "99999999999999999999",
+    "2147483648",
+    "٣",
+    "1_0",
+    " 1",
+    "COMMIT_MESSAGE",
+    "UNKNOW",
+    "a b a",
+    "\n",
+    "x\r",
+)
 ID = "C000020262BB60E53B936993952C0000"
 
 
@@ -31,7 +59,10 @@ def rows(frame):
 
 def landing(path: Path, bodies: list[bytes]) -> Path:
     """Write bodies as a landing, one per line."""
-    lines = ({"source": "T", "partition": 0, "offset": at, "arrival_ms": 1, "body_base64": base64.b64encode(body).decode()} for at, body in enumerate(bodies))
+    lines = (
+        {"source": "T", "partition": 0, "offset": at, "arrival_ms": 1, "body_base64": base64.b64encode(body).decode()}
+        for at, body in enumerate(bodies)
+    )
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path
 
@@ -80,13 +111,46 @@ def _events(line, index, trace):
         )
 
 
-KINDS = {("publish", "whole"): "Pub", ("consume", "before"): "SubBefore", ("consume", "after"): "SubAfter", ("transaction_end", "whole"): "EndTransaction", ("recall", "whole"): "Recall"}
-COLUMNS = ("msg_id", "offset_msg_id", "topic", "group_name", "attempt_id", "retry_times", "region_id", "tags", "keys", "store_host", "client_host", "body_length", "msg_type", "start_ms", "end_ms", "cost_ms", "success", "context_code", "transaction_id", "transaction_state", "from_transaction_check")
+KINDS = {
+    ("publish", "whole"): "Pub",
+    ("consume", "before"): "SubBefore",
+    ("consume", "after"): "SubAfter",
+    ("transaction_end", "whole"): "EndTransaction",
+    ("recall", "whole"): "Recall",
+}
+COLUMNS = (
+    "msg_id",
+    "offset_msg_id",
+    "topic",
+    "group_name",
+    "attempt_id",
+    "retry_times",
+    "region_id",
+    "tags",
+    "keys",
+    "store_host",
+    "client_host",
+    "body_length",
+    "msg_type",
+    "start_ms",
+    "end_ms",
+    "cost_ms",
+    "success",
+    "context_code",
+    "transaction_id",
+    "transaction_state",
+    "from_transaction_check",
+)
 
 
 def seen(side):
-    events = [(row["line"], row["record_index"], KINDS[row["kind"], row["half"]], *(row[name] for name in COLUMNS)) for row in rows(side.events)]
-    malformed = [tuple(row[name] for name in ("line", "record_index", "field", "reason", "text")) for row in rows(side.malformed)]
+    events = [
+        (row["line"], row["record_index"], KINDS[row["kind"], row["half"]], *(row[name] for name in COLUMNS))
+        for row in rows(side.events)
+    ]
+    malformed = [
+        tuple(row[name] for name in ("line", "record_index", "field", "reason", "text")) for row in rows(side.malformed)
+    ]
     return sorted(events, key=repr), sorted(malformed, key=repr)
 
 
@@ -105,13 +169,39 @@ def test_every_recorded_body_reads_as_the_python_decoder_reads_it(spark, tmp_pat
 
 
 texts = st.sampled_from(WORDS + JUNK) | st.text(max_size=6)
-wild = st.lists(st.lists(texts, min_size=1, max_size=17).map("\x01".join), max_size=4).map("\x02".join).map(lambda text: text.encode("utf-8", "replace"))
+wild = (
+    st.lists(st.lists(texts, min_size=1, max_size=17).map("\x01".join), max_size=4)
+    .map("\x02".join)
+    .map(lambda text: text.encode("utf-8", "replace"))
+)
 shaped = st.tuples(
     st.sampled_from(["Pub", "SubBefore", "SubAfter", "EndTransaction", "Recall"]),
-    st.lists(st.sampled_from(["1", "-5", "true", "0", "4", "9", "null", "", ID, f"{ID},{ID[:-1]}1", "k1 k2", "COMMIT_MESSAGE", "SubAfter"]), min_size=4, max_size=16),
+    st.lists(
+        st.sampled_from(
+            [
+                "1",
+                "-5",
+                "true",
+                "0",
+                "4",
+                "9",
+                "null",
+                "",
+                ID,
+                f"{ID},{ID[:-1]}1",
+                "k1 k2",
+                "COMMIT_MESSAGE",
+                "SubAfter",
+            ]
+        ),
+        min_size=4,
+        max_size=16,
+    ),
     st.sampled_from(["\x02", "\x01", "\x01\x02", ""]),
 ).map(lambda drawn: ("\x01".join([drawn[0], *drawn[1]]) + drawn[2]).encode())
-bodies_strategy = st.lists(wild | st.lists(shaped, min_size=1, max_size=4).map(b"".join) | st.binary(max_size=24), min_size=60, max_size=120)
+bodies_strategy = st.lists(
+    wild | st.lists(shaped, min_size=1, max_size=4).map(b"".join) | st.binary(max_size=24), min_size=60, max_size=120
+)
 
 
 @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -125,9 +215,28 @@ def test_made_up_bodies_read_as_the_python_decoder_reads_them(spark, tmp_path, b
 
 def test_a_batch_is_one_event_per_message_with_its_own_offset_id(spark, tmp_path):
     """The ids and the offset ids of a batch send are joined with commas; neither single one is lost."""
-    fields = ["Pub", "1000", "r", "g", "t", f"{ID},{ID[:-1]}1", "null", "null", "h:1", "9", "5", "0", "7F01,7F02", "true"]
-    side = normalise_native(spark, [str(landing(tmp_path / "b.jsonl", [("\x01".join(fields) + "\x02").encode()]))], tmp_path)
-    found = sorted((row["msg_id"], row["offset_msg_id"], row["batch_size"], row["record_index"]) for row in rows(side.events))
+    fields = [
+        "Pub",
+        "1000",
+        "r",
+        "g",
+        "t",
+        f"{ID},{ID[:-1]}1",
+        "null",
+        "null",
+        "h:1",
+        "9",
+        "5",
+        "0",
+        "7F01,7F02",
+        "true",
+    ]
+    side = normalise_native(
+        spark, [str(landing(tmp_path / "b.jsonl", [("\x01".join(fields) + "\x02").encode()]))], tmp_path
+    )
+    found = sorted(
+        (row["msg_id"], row["offset_msg_id"], row["batch_size"], row["record_index"]) for row in rows(side.events)
+    )
     assert found == [(ID, "7F01", 2, 0), (f"{ID[:-1]}1", "7F02", 2, 0)]
     assert (side.records_read, side.exploded) == (1, 1)
 
@@ -137,17 +246,34 @@ def test_the_halves_of_a_listener_call_know_how_many_messages_it_had(spark, tmp_
     half = "".join(f"SubAfter\x01REQ\x01{ID[:-1]}{at}\x013\x01true\x01null\x010\x012000\x01g\x02" for at in range(3))
     other = f"SubAfter\x01OTHER\x01{ID}\x013\x01true\x01null\x010\x012000\x01g\x02"
     side = normalise_native(spark, [str(landing(tmp_path / "c.jsonl", [(half + other).encode()]))], tmp_path)
-    assert sorted((row["attempt_id"], row["batch_size"]) for row in rows(side.events)) == [("OTHER", 1), ("REQ", 3), ("REQ", 3), ("REQ", 3)]
+    assert sorted((row["attempt_id"], row["batch_size"]) for row in rows(side.events)) == [
+        ("OTHER", 1),
+        ("REQ", 3),
+        ("REQ", 3),
+        ("REQ", 3),
+    ]
 
 
 def test_a_bad_record_keeps_its_neighbours_and_says_whom_it_mentions(spark, tmp_path):
     """The evidence names file, line, record, field and the message ids that can still be read."""
     good = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
-    path = landing(tmp_path / "d.jsonl", [(good + f"Pub\x01x\x01r\x01g\x01t\x01{ID}\x01a\x01k\x01h\x011\x011\x010\x02" + good).encode()])
+    path = landing(
+        tmp_path / "d.jsonl",
+        [(good + f"Pub\x01x\x01r\x01g\x01t\x01{ID}\x01a\x01k\x01h\x011\x011\x010\x02" + good).encode()],
+    )
     side = normalise_native(spark, [str(path)], tmp_path)
     assert side.events.count() == 2
     (row,) = rows(side.malformed)
-    assert row == {"side": "native", "path": str(path), "line": 1, "record_index": 1, "field": "timestamp_ms", "reason": "not a number", "text": "x", "mentions": [ID]}
+    assert row == {
+        "side": "native",
+        "path": str(path),
+        "line": 1,
+        "record_index": 1,
+        "field": "timestamp_ms",
+        "reason": "not a number",
+        "text": "x",
+        "mentions": [ID],
+    }
 
 
 def test_lines_that_hold_no_body_are_counted_and_located(spark, tmp_path):
@@ -156,15 +282,17 @@ def test_lines_that_hold_no_body_are_counted_and_located(spark, tmp_path):
     with path.open("a", encoding="utf-8") as file:
         file.write('not json\n{"a": 1}\n{"body_base64": "###"}\n{"body_base64": "UH')
     side = normalise_native(spark, [str(path)], tmp_path)
-    assert sorted((row["line"], row["reason"]) for row in rows(side.malformed)) == [(2, "no JSON object with body_base64"), (3, "no JSON object with body_base64"), (4, "not base64")]
+    assert sorted((row["line"], row["reason"]) for row in rows(side.malformed)) == [
+        (2, "no JSON object with body_base64"),
+        (3, "no JSON object with body_base64"),
+        (4, "not base64"),
+    ]
     assert (side.records_read, side.truncated_tails) == (3, 1)
     assert_books_balance(side)
 
 
 def test_parquet_and_json_lines_of_one_landing_are_read_together(spark, tmp_path):
     """A landing may hold both kinds of parts; hidden and half-written files are not data."""
-    from pyspark.sql import Row
-
     body = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02".encode()
     day = tmp_path / "land ing+" / "native" / "date=2026-11-21"
     day.mkdir(parents=True)
@@ -173,10 +301,13 @@ def test_parquet_and_json_lines_of_one_landing_are_read_together(spark, tmp_path
     row = Row(source="TT", partition=3, offset=7, arrival_ms=99, keys="k", body=bytearray(body))
     spark.createDataFrame([row]).coalesce(1).write.parquet(str(tmp_path / "p"))
     next((tmp_path / "p").glob("*.parquet")).rename(day / "part-2.parquet")
-    side = normalise_native(spark, [str(tmp_path / "land ing+")], tmp_path / "w")
+    side = normalise_native(spark, [str(tmp_path / "land ing+")], tmp_path / "w[1]{2}")
     assert side.layouts == ("landing-jsonl", "landing-parquet")
     assert side.trace_topics == ("T", "TT")
-    assert sorted((row["path"], row["line"], row["arrival_ms"]) for row in rows(side.events)) == [(str(day / "part-1.jsonl"), 1, 1), (str(day / "part-2.parquet"), 1, 99)]
+    assert sorted((row["path"], row["line"], row["arrival_ms"]) for row in rows(side.events)) == [
+        (str(day / "part-1.jsonl"), 1, 1),
+        (str(day / "part-2.parquet"), 1, 99),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +333,9 @@ def test_a_charset_and_a_map_of_message_types_are_the_writers_own(spark, tmp_pat
     """A GBK body and map B read as their writers meant them; unknown names are refused in one line."""
     fields = ["Pub", "1000", "r", "g", "订单", ID, "a", "k", "h:1", "9", "5", "1", "7F01", "true"]
     path = str(landing(tmp_path / "g.jsonl", [("\x01".join(fields) + "\x02").encode("gbk")]))
-    (row,) = rows(normalise_native(spark, [path], tmp_path, options=NormaliseOptions(charset="gbk", msg_type_map="b")).events)
+    (row,) = rows(
+        normalise_native(spark, [path], tmp_path, options=NormaliseOptions(charset="gbk", msg_type_map="b")).events
+    )
     assert (row["topic"], row["msg_type"]) == ("订单", "Order_Msg")
     for wrong in (NormaliseOptions(charset="klingon"), NormaliseOptions(msg_type_map="z")):
         with pytest.raises(UsageError):

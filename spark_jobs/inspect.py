@@ -1,0 +1,254 @@
+"""This module knows what is in an input, without Spark: side, layout, counts, bad pieces with their place, time range.
+
+The same readers as the job's: what is called bad here is malformed there. One pass, one message in memory at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+from bridge.codec.framing import BadBody, Framing, read_bodies
+from bridge.codec.native.decode import decode_body
+from bridge.codec.native.layout import absent
+from bridge.codec.records import body_json
+from otel_mqtrace._errors import UsageError
+from spark_jobs.normalise.aliases import ALIASES
+from spark_jobs.sources.containers import Bad, Message, read_messages
+from spark_jobs.sources.detect import Layout, Side
+from spark_jobs.sources.files import SourceFile, source_files, torn_tail
+from spark_jobs.sources.spans import attribute_text, parse_message, spans_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+__all__ = ["BadPiece", "Inventory", "inspect_sources", "run"]
+
+_SHOWN_BAD: Final = 50
+_SAMPLE_CHARACTERS: Final = 200
+_NS_PER_MS: Final = 1_000_000
+_FRAMINGS: Final = {Layout.LANDING_JSONL: Framing.JSONL_BASE64, Layout.LANDING_PARQUET: Framing.PARQUET}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadPiece:
+    """A piece of input that is no record and no span. ``line`` is a line, row or frame of the file, from 1."""
+
+    path: str
+    line: int
+    record_index: int | None = None
+    field: str | None = None
+    reason: str
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Inventory:
+    """What was found. Times are epoch milliseconds; ``items`` counts good records or spans."""
+
+    side: str = Side.EMPTY.value
+    layout: str = Layout.EMPTY.value
+    items: int = 0
+    malformed: int = 0
+    truncated_tail: bool = False
+    first_ms: int | None = None
+    last_ms: int | None = None
+    topics: set[str] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+    dialects: Counter[str] = field(default_factory=Counter)
+    bad: list[BadPiece] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+    def opened(self, file: SourceFile) -> None:
+        """Take note of one more file."""
+        self.files.append(str(file.path))
+        if file.side is not Side.EMPTY:
+            self.side = _joined(self.side, file.side.value)
+            self.layout = _joined(self.layout, file.layout.value)
+
+    def good(self, times_ms: Iterable[int | None], topic: str | None, group: str | None) -> None:
+        """Count one record or span."""
+        self.items += 1
+        for time_ms in times_ms:
+            if time_ms:
+                self.first_ms = time_ms if self.first_ms is None else min(self.first_ms, time_ms)
+                self.last_ms = time_ms if self.last_ms is None else max(self.last_ms, time_ms)
+        self.topics |= {topic} if topic and not absent(topic) else set()
+        self.groups |= {group} if group and not absent(group) else set()
+
+    def damaged(self, piece: BadPiece) -> None:
+        """Count one bad piece; the first ones are kept."""
+        self.malformed += 1
+        if len(self.bad) < _SHOWN_BAD:
+            self.bad.append(piece)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the public object."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        lists = {"topics": sorted(self.topics), "groups": sorted(self.groups), "dialects": dict(self.dialects)}
+        return {**plain, **lists, "bad": [asdict(piece) for piece in self.bad]}
+
+
+def _joined(before: str, more: str) -> str:
+    names = [] if before == Side.EMPTY.value else before.split("+")
+    return "+".join(names if more in names else [*names, more])
+
+
+def run(
+    sources: Sequence[str],
+    *,
+    as_json: bool = False,
+    spans: bool = False,
+    records: bool = False,
+) -> int:
+    """Print what is in ``sources``: a summary, one JSON object, or every span or record as a JSON line.
+
+    Returns 0, or 1 when anything in it is bad.
+
+    Raises:
+        UsageError: a source names nothing, or both streams were asked for.
+        UnreadableInputError: a source is nothing this project reads.
+    """
+    if spans and records:
+        raise UsageError("--spans and --records exclude each other: a stream holds one kind of object")
+    wanted = Side.OTLP if spans else Side.NATIVE if records else None
+    inventory = Inventory()
+    for item in inspect_sources(sources, inventory):
+        if wanted is not None and item[0] is wanted:
+            _write(item[1])
+    if as_json:
+        _write(inventory.to_json())
+    elif wanted is None:
+        sys.stdout.write(_summary(inventory))
+    return 1 if inventory.malformed else 0
+
+
+def inspect_sources(sources: Iterable[str], inventory: Inventory) -> Iterator[tuple[Side, dict[str, Any]]]:
+    """Yield the JSON of every record and span behind ``sources``, and fill ``inventory`` while doing so."""
+    for file in source_files(sources, None):
+        inventory.opened(file)
+        if file.side is Side.NATIVE:
+            yield from ((Side.NATIVE, item) for item in _native(file, inventory))
+        elif file.side is Side.OTLP:
+            yield from ((Side.OTLP, item) for item in _otlp(file, inventory))
+
+
+def _write(item: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(item, ensure_ascii=False) + "\n")
+
+
+# -- native ---------------------------------------------------------------------------------------------------------
+def _native(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
+    tail = torn_tail(file.path) if file.layout is Layout.LANDING_JSONL else None
+    with file.path.open("rb") as stream:
+        for at, body in enumerate(read_bodies(stream, _FRAMINGS[file.layout], name=str(file.path))):
+            if isinstance(body, bytes):
+                yield from _records(file.path, at, body, inventory)
+            elif tail is not None and tail.strip().startswith(body.text.strip()) and body.reason == "not JSON":
+                inventory.truncated_tail = True
+            else:
+                inventory.damaged(_bad_body(file.path, at, body))
+
+
+def _bad_body(path: Path, at: int, body: BadBody) -> BadPiece:
+    text = body.text[:_SAMPLE_CHARACTERS]
+    return BadPiece(path=str(path), line=at + 1, field=body.field, reason=body.reason, text=text)
+
+
+def _records(path: Path, at: int, body: bytes, inventory: Inventory) -> Iterator[dict[str, Any]]:
+    for item in body_json(at, decode_body(body)):
+        if "error" in item:
+            inventory.damaged(BadPiece(path=str(path), line=at + 1, record_index=item["record_index"], **item["error"]))
+        else:
+            inventory.good([item["timestamp_ms"]], item["topic"], item["group_name"])
+            inventory.dialects[item["dialect"] or "unknown"] += 1
+        yield item
+
+
+# -- OTLP -----------------------------------------------------------------------------------------------------------
+def _otlp(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
+    index = -1
+    for item in read_messages(file.path, file.layout, parse=parse_message):
+        if isinstance(item, Bad):
+            text = item.sample.decode("utf-8", errors="replace")[:_SAMPLE_CHARACTERS]
+            inventory.damaged(BadPiece(path=str(file.path), line=item.ordinal, reason=item.reason, text=text))
+        elif not isinstance(item, Message):
+            inventory.truncated_tail = True
+        else:
+            for span in spans_of(item.content):
+                index += 1
+                yield from _span(file.path, item.ordinal, index, span, inventory)
+
+
+def _span(path: Path, ordinal: int, index: int, span: dict[str, Any], inventory: Inventory) -> Iterator[dict[str, Any]]:
+    if span["bad"] is not None:
+        name, reason, text = span["bad"]
+        inventory.damaged(BadPiece(path=str(path), line=ordinal, field=name, reason=reason, text=text))
+        return
+    times_ms = (span["start_ns"] // _NS_PER_MS, span["end_ns"] // _NS_PER_MS)
+    inventory.good(times_ms, _attribute(span, "topic"), _attribute(span, "group_name"))
+    yield _span_json(span, index)
+
+
+def _attribute(span: dict[str, Any], name: str) -> str | None:
+    found = (span["attributes"].get(alias) for alias in ALIASES[name].names)
+    return next((value for value in found if isinstance(value, str)), None)
+
+
+_AS_READ: Final = ("trace_id", "span_id", "parent_span_id", "name", "kind")
+_AFTER_TIMES: Final = ("status", "status_message", "service", "scope", "attributes", "links", "events")
+
+
+def _span_json(span: dict[str, Any], index: int) -> dict[str, Any]:
+    times = {name: str(span[name]) for name in ("start_ns", "end_ns")}
+    rest = {name: _plain(span[name]) for name in _AFTER_TIMES}
+    return {**{name: span[name] for name in _AS_READ}, **times, **rest, "source_index": index}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can say it: bytes as base64, NaN and the infinities by name, nanoseconds as text."""
+    if isinstance(value, Mapping):
+        return {key: str(item) if key == "time_ns" else _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    nameless = isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value))
+    return attribute_text(value) if nameless else value
+
+
+# -- for people -----------------------------------------------------------------------------------------------------
+def _summary(found: Inventory) -> str:
+    what = "records" if found.side == Side.NATIVE.value else "spans" if found.side == Side.OTLP.value else "items"
+    rows = {
+        "side": found.side,
+        "layout": found.layout,
+        "files": len(found.files),
+        what: found.items,
+        "malformed": found.malformed,
+        "cut-off tail": "yes" if found.truncated_tail else "no",
+        "first": _instant(found.first_ms),
+        "last": _instant(found.last_ms),
+        "dialects": ", ".join(f"{name} ({count})" for name, count in found.dialects.most_common()) or "-",
+        "topics": ", ".join(sorted(found.topics)) or "-",
+        "groups": ", ".join(sorted(found.groups)) or "-",
+    }
+    lines = [f"{name:<13} {value}" for name, value in rows.items()]
+    lines += [f"bad           {_place(piece)}: {piece.reason}: {piece.text!r}" for piece in found.bad]
+    return "\n".join(lines) + "\n"
+
+
+def _place(piece: BadPiece) -> str:
+    record = "" if piece.record_index is None else f" record {piece.record_index}"
+    return f"{piece.path}:{piece.line}{record}{f' {piece.field}' if piece.field else ''}"
+
+
+def _instant(time_ms: int | None) -> str:
+    return (
+        "-" if time_ms is None else f"{datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    )

@@ -1,0 +1,202 @@
+"""Every layout a Collector writes is told from its bytes, and read message by message with damage kept local."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_mqtrace._errors import UnreadableInputError, UsageError
+from spark_jobs.sources.containers import Bad, Message, Tail, read_messages
+from spark_jobs.sources.detect import Layout, Side, detect
+from spark_jobs.sources.files import source_files
+from spark_jobs.sources.spans import parse_message, spans_of
+
+OTLP = Path(__file__).parents[2] / "vectors" / "otlp"
+DUAL = OTLP.parent / "dual"
+
+
+def read(path, layout=None):
+    """Return the spans, the bad pieces and the tails of a file."""
+    items = list(read_messages(path, layout or detect(path).layout, parse=parse_message))
+    spans = [span for item in items if isinstance(item, Message) for span in spans_of(item.content)]
+    return spans, [item for item in items if isinstance(item, Bad)], [item for item in items if isinstance(item, Tail)]
+
+
+def ids(spans):
+    return {(span["trace_id"], span["span_id"]) for span in spans}
+
+
+LAYOUTS = {
+    "layouts/traces.jsonl": Layout.JSON_LINES,
+    "layouts/traces.json.zst.framed": Layout.JSON_ZSTD_FRAMED,
+    "layouts/traces.pb.framed": Layout.PROTO_FRAMED,
+    "layouts/traces.pb.zst.framed": Layout.PROTO_ZSTD_FRAMED,
+    "native-zstd/native.jsonl.zst": Layout.JSON_LINES_ZSTD,
+    "native-zstd/native.pb.framed.zst": Layout.PROTO_FRAMED_ZSTD,
+    "kafka/otlp_spans.kafka-proto.jsonl": Layout.KAFKA_DUMP,
+    "kafka/otlp_spans_json.kafka-json.jsonl": Layout.KAFKA_DUMP,
+}
+
+
+def typed(value):
+    """One value of the truth file as Python has it."""
+    ((kind, content),) = value.items()
+    readers = {
+        "int": int,
+        "double": float,
+        "bytes_hex": bytes.fromhex,
+        "array": lambda items: [typed(item) for item in items],
+    }
+    return readers.get(kind, lambda same: same)(content)
+
+
+@pytest.mark.parametrize(("name", "layout"), LAYOUTS.items())
+def test_every_layout_holds_the_209_spans_that_were_sent(name, layout):
+    """Ids, times, kinds, states, services, typed attributes and links are those of the sender, whatever the layout."""
+    path = OTLP / name
+    assert detect(path).layout is layout
+    spans, bad, tails = read(path)
+    truth = {
+        (one["trace_id"], one["span_id"]): one
+        for one in json.loads((OTLP / "layouts" / "truth.json").read_text(encoding="utf-8"))
+    }
+    assert (len(spans), bad, tails) == (209, [], [])
+    for span in spans:
+        sent = truth.pop((span["trace_id"], span["span_id"]))
+        assert (span["name"], span["kind"], span["status"]) == (sent["name"], sent["kind"], sent["status"]["code"])
+        assert (str(span["start_ns"]), str(span["end_ns"])) == (
+            sent["start_time_unix_nano"],
+            sent["end_time_unix_nano"],
+        )
+        assert (span["parent_span_id"] or "") == sent["parent_span_id"]
+        assert span["service"] == sent["resource"]["service.name"]["string"]
+        assert span["attributes"] == {key: typed(value) for key, value in sent["attributes"].items()}
+        assert [(link["trace_id"], link["span_id"]) for link in span["links"]] == [
+            (link["trace_id"], link["span_id"]) for link in sent["links"]
+        ]
+    assert truth == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [("kill.jsonl", 67), ("kill.json.zst.framed", 57), ("kill.pb.framed", 67), ("kill.pb.zst.framed", 63)],
+)
+def test_a_file_cut_off_by_a_kill_gives_every_whole_span_and_one_tail(name, whole):
+    """What was lost in the last write is a cut-off tail, not a damaged message."""
+    spans, bad, tails = read(OTLP / "killed" / name)
+    sent = {(trace, span) for trace, span, _ in json.loads((OTLP / "killed" / "sent.json").read_text(encoding="utf-8"))}
+    assert (len(spans), bad, len(tails)) == (whole, [], 1)
+    assert ids(spans) <= sent
+
+
+@pytest.mark.parametrize(("name", "whole"), [("torn.jsonl", 78), ("torn.pb.framed", 81)])
+def test_a_file_appended_to_after_a_kill_loses_only_the_torn_message(name, whole):
+    """All 42 spans written after the restart are found behind the torn message, which is one located bad piece."""
+    spans, bad, tails = read(OTLP / "append-after-kill" / name)
+    after = {
+        (trace, span)
+        for trace, span, _ in json.loads((OTLP / "append-after-kill" / "sent-after.json").read_text(encoding="utf-8"))
+    }
+    assert (len(ids(spans)), len(bad), tails) == (whole, 1, [])
+    assert len(after) == 42
+    assert after <= ids(spans)
+
+
+def test_values_at_the_edges_of_the_format_read_alike_in_both_encodings():
+    """Unknown kinds, zero times, missing ids, duplicate keys, maps in arrays: JSON and protobuf say the same."""
+    in_json, in_proto = (read(OTLP / "odd" / name)[0] for name in ("traces.jsonl", "traces.pb.framed"))
+    for one, other in zip(in_json, in_proto, strict=True):
+        assert repr({**one, "flags": 0}) == repr({**other, "flags": 0})
+    bare = read(OTLP / "odd" / "request1.pb")[0] + read(OTLP / "odd" / "request2.pb")[0]
+    assert [span["name"] for span in bare] == [span["name"] for span in in_proto]
+
+
+SPAN = {
+    "traceId": "AB" * 16,
+    "spanId": "CD" * 8,
+    "name": "s",
+    "kind": "SPAN_KIND_PRODUCER",
+    "startTimeUnixNano": 5,
+    "endTimeUnixNano": "7",
+    "parentSpanId": "0" * 16,
+    "status": {"code": "STATUS_CODE_ERROR"},
+}
+IN_BASE64 = {
+    **SPAN,
+    "traceId": base64.b64encode(b"\xab" * 16).decode(),
+    "spanId": base64.b64encode(b"\xcd" * 8).decode(),
+}
+IN_BYTES = {**SPAN, "traceId": [0xAB] * 16, "spanId": [0xCD] * 8, "kind": 4}
+SNAKE = {
+    "trace_id": "ab" * 16,
+    "span_id": "cd" * 8,
+    "name": "s",
+    "kind": 4,
+    "start_time_unix_nano": "5",
+    "end_time_unix_nano": "7",
+    "status": {"code": 2},
+}
+OLD = {"instrumentationLibrarySpans": [{"instrumentationLibrary": {"name": "lib"}, "spans": [SPAN]}]}
+
+
+def request(span):
+    return {"resourceSpans": [{"scopeSpans": [{"scope": {"name": "lib"}, "spans": [span]}]}]}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        request(SPAN),
+        request(IN_BASE64),
+        request(IN_BYTES),
+        {"resource_spans": [{"scope_spans": [{"scope": {"name": "lib"}, "spans": [SNAKE]}]}]},
+        {"resourceSpans": [OLD]},
+        request(SPAN)["resourceSpans"],
+        {"result": request(SPAN)},
+        [request(SPAN)],
+    ],
+    ids=["plain", "base64", "bytes", "snake", "old", "array", "result", "list"],
+)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_what_producers_get_wrong_is_read_all_the_same(tmp_path, document, indent):
+    """One span, eight spellings, on one line or pretty-printed: one reading."""
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(document, indent=indent), encoding="utf-8")
+    (span,), bad, tails = read(path)
+    assert (bad, tails) == ([], [])
+    assert (span["trace_id"], span["span_id"], span["parent_span_id"]) == ("ab" * 16, "cd" * 8, None)
+    assert (span["kind"], span["status"], span["start_ns"], span["end_ns"], span["scope"]) == (
+        "PRODUCER",
+        "ERROR",
+        5,
+        7,
+        "lib",
+    )
+
+
+def test_a_named_file_must_be_what_it_was_named_for_and_a_directory_may_hold_more(tmp_path):
+    """In a directory the files of the other side and foreign ones are passed over; named, they are refused."""
+    run = DUAL / "app-4.9.8-dup"
+    assert {file.path.name for file in source_files([str(run)], Side.OTLP)} == {"otlp.jsonl", "otlp.pb.framed"}
+    assert [file.path.name for file in source_files([str(run)], Side.NATIVE)] == ["native.jsonl"]
+    (tmp_path / "notes.txt").write_text("nothing of the kind", encoding="utf-8")
+    for src in (tmp_path, tmp_path / "notes.txt", tmp_path / "*.txt"):
+        with pytest.raises(UnreadableInputError, match="cannot tell what"):
+            source_files([str(src)], Side.OTLP)
+    with pytest.raises(UsageError):
+        source_files([str(tmp_path / "*.json")], Side.OTLP)
+
+
+@given(st.binary(max_size=400))
+def test_no_bytes_make_the_frame_reader_raise_or_lose_its_place(tmp_path_factory, data):
+    """Whatever a file holds, reading it ends, and at most one tail is reported."""
+    path = tmp_path_factory.mktemp("wild") / "f"
+    path.write_bytes(struct.pack(">I", len(data)) + data + data)
+    for layout in (Layout.PROTO_FRAMED, Layout.JSON_LINES, Layout.JSON, Layout.PROTO, Layout.KAFKA_DUMP):
+        assert len(read(path, layout)[2]) <= 1

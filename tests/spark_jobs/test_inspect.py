@@ -1,0 +1,110 @@
+"""``mqtrace inspect`` says what is in an input, and streams it as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from otel_mqtrace._errors import UnreadableInputError, UsageError
+from spark_jobs import inspect
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+
+
+def strict(text):
+    """Parse JSON that has no NaN in it."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_the_json_of_a_cut_off_file_has_the_public_keys(capsys):
+    """A cut-off tail is not a bad item, so the exit code is 0."""
+    assert inspect.run([str(VECTORS / "otlp/killed/kill.pb.framed")], as_json=True) == 0
+    found = strict(capsys.readouterr().out)
+    assert {
+        "side",
+        "layout",
+        "items",
+        "malformed",
+        "truncated_tail",
+        "first_ms",
+        "last_ms",
+        "topics",
+        "groups",
+    } <= found.keys()
+    assert (found["side"], found["layout"], found["items"], found["malformed"], found["truncated_tail"]) == (
+        "otlp",
+        "proto-framed",
+        67,
+        0,
+        True,
+    )
+    assert "orders" in found["topics"]
+    assert found["first_ms"] < found["last_ms"]
+
+
+def test_bad_records_are_counted_and_located(capsys):
+    """The two pieces broken by separators in a key are named with their line; the exit code is 1."""
+    path = VECTORS / "dual/scenarios-5.3.3-old/native.jsonl"
+    assert inspect.run([str(path)], as_json=True) == 1
+    found = strict(capsys.readouterr().out)
+    assert (found["side"], found["items"], found["malformed"]) == ("native", 271, 2)
+    assert [(piece["path"], piece["line"], piece["record_index"]) for piece in found["bad"]] == [
+        (str(path), 23, 0),
+        (str(path), 23, 1),
+    ]
+
+
+def test_spans_stream_as_strict_json_lines_with_their_values(capsys):
+    """NaN, infinities and bytes have a form in JSON; times are decimal texts; nothing but spans is printed."""
+    assert inspect.run([str(VECTORS / "otlp/odd/traces.jsonl")], spans=True) == 0
+    lines = [strict(line) for line in capsys.readouterr().out.rstrip("\n").split("\n")]
+    assert len(lines) == 12
+    assert [line["source_index"] for line in lines] == list(range(12))
+    assert lines[0]["attributes"] == {
+        "nan": "NaN",
+        "inf": "Infinity",
+        "ninf": "-Infinity",
+        "negzero": 0.0,
+        "tiny": 5e-324,
+        "whole": 3.0,
+        "big": 1e22,
+    }
+    assert str(lines[0]["attributes"]["negzero"]) == "-0.0"
+    assert lines[0]["start_ns"] == "1767323045000000001"
+
+
+def test_records_stream_as_the_decoder_writes_them(capsys):
+    """One object per record with the public keys, bad ones in place."""
+    assert inspect.run([str(VECTORS / "dual/app-4.9.8-dup")], records=True) == 0
+    lines = [strict(line) for line in capsys.readouterr().out.rstrip("\n").split("\n")]
+    assert len(lines) == 107 + 222 + 222 + 11
+    assert {line["trace_type"] for line in lines} == {"Pub", "SubBefore", "SubAfter", "EndTransaction"}
+
+
+def test_both_sides_of_a_directory_are_summed_up_for_people(capsys):
+    """Without options a short table: sides, layouts, counts, topics, groups."""
+    assert inspect.run([str(VECTORS / "dual/app-4.9.8-dup")]) == 0
+    text = capsys.readouterr().out
+    assert "native+otlp" in text
+    assert "orders_d498dup" in text
+
+
+def test_a_torn_line_of_a_landing_is_a_tail_and_a_broken_one_is_bad(tmp_path, capsys):
+    """The last line without a newline was still being written."""
+    (tmp_path / "part-1.jsonl").write_text('{"body_base64": ""}\nbroken\n{"body_base', encoding="utf-8")
+    assert inspect.run([str(tmp_path)], as_json=True) == 1
+    found = strict(capsys.readouterr().out)
+    assert (found["malformed"], found["truncated_tail"], found["bad"][0]["line"]) == (1, True, 2)
+
+
+def test_wrong_inputs_are_refused(tmp_path):
+    """No such file, nothing known, two streams at once: one sentence each."""
+    (tmp_path / "x").write_text("hello", encoding="utf-8")
+    with pytest.raises(UsageError, match="no such file"):
+        inspect.run([str(tmp_path / "none")])
+    with pytest.raises(UnreadableInputError, match="cannot tell what"):
+        inspect.run([str(tmp_path / "x")])
+    with pytest.raises(UsageError, match="exclude each other"):
+        inspect.run([str(tmp_path)], spans=True, records=True)
