@@ -28,10 +28,13 @@ class _Case:
 def render_junit(result: Result) -> str:
     """Return the suite: a failed gate is a failure with value and threshold, an undecidable one is skipped.
 
-    Books that do not balance (exit code 3) add one erroneous test of their own: then no gate can be believed, and no
-    CI server may show green.
+    Books that do not balance (exit code 3) and a run that could not conclude (exit code 4) add one erroneous test of
+    their own: neither may look green on a CI server, whatever the gates say.
     """
     cases = [_case(gate) for gate in result.gates]
+    if result.exit_code == ExitCode.INCONCLUSIVE:
+        told = "no settled events on both sides: widen the window, shorten --grace, or check that both inputs hold data"
+        cases.append(_Case("conclusive", "error", "the run is inconclusive", told))
     if not result.conservation.holds or result.exit_code == ExitCode.IDENTITY_BROKEN:
         told = f"native: {result.conservation.native}; OTLP: {result.conservation.otlp}"
         cases.append(_Case("conservation", "error", "the books do not balance", told))

@@ -115,6 +115,12 @@ def test_junit_is_red_when_the_books_do_not_balance():
     assert [case.get("name") for case in suite.iter("testcase") if case.find("error") is not None] == ["conservation"]
 
 
+def test_junit_is_red_when_nothing_could_be_concluded():
+    """Two empty sides are never a pass, on a CI server either."""
+    suite = ET.fromstring(render_junit(result(gates=gates()[1:2], exit_code=4)).encode())
+    assert [case.get("name") for case in suite.iter("testcase") if case.find("error") is not None] == ["conclusive"]
+
+
 def test_metrics_say_the_numbers_of_the_result():
     """Counts, gates, losses, latencies and books, each under its documented name."""
     made = result()
