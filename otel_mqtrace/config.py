@@ -17,6 +17,7 @@ __all__ = [
     "ENVIRONMENT_PREFIX",
     "Settings",
     "application_kafka_config",
+    "connection_settings",
     "forget_application_kafka_config",
     "remember_application_kafka_config",
 ]
@@ -177,7 +178,10 @@ _PARSERS: Final[dict[str, Callable[[object], Any]]] = {
 _DEFAULTS: Final = Settings()
 
 # -- the application's own connection, learned from its first client, for exporters that were told nothing ---------
-_CONNECTION_KEYS: Final = re.compile(r"(bootstrap\.servers|metadata\.broker\.list|security\.protocol|(sasl|ssl)\..+)\Z")
+_CONNECTION_KEYS: Final = re.compile(
+    r"(bootstrap\.servers|metadata\.broker\.list|broker\.address\.family|client\.dns\.lookup|security\.protocol"
+    r"|enable\.ssl\.certificate\.verification|(sasl|ssl)\..+)\Z"
+)
 _learned: dict[str, Any] = {}
 
 
@@ -188,7 +192,12 @@ def remember_application_kafka_config(conf: Mapping[str, Any]) -> None:
     """
     if _learned or not (conf.get("bootstrap.servers") or conf.get("metadata.broker.list")):
         return
-    _learned.update({name: value for name, value in conf.items() if _CONNECTION_KEYS.match(name)})
+    _learned.update(connection_settings(conf))
+
+
+def connection_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a client's configuration is needed to reach its cluster. Holds secrets: never log it."""
+    return {name: value for name, value in conf.items() if _CONNECTION_KEYS.match(name)}
 
 
 def application_kafka_config() -> dict[str, Any] | None:

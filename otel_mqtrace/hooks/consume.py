@@ -46,7 +46,10 @@ _POLL: Final = Operation(None, "poll", "receive", SpanKind.CLIENT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncomingMessage:
-    """One message as the client handed it over; ``body_length`` in bytes, ``timestamp_ms`` when it was stored."""
+    """One message as the client handed it over; ``body_length`` in bytes, ``timestamp_ms`` when it was stored.
+
+    ``store_host`` is the broker it came from (``host:port``); unknown, the client's first server stands for it.
+    """
 
     topic: str
     partition: int | None = None
@@ -56,6 +59,7 @@ class IncomingMessage:
     tombstone: bool = False
     headers: Sequence[Header] = ()
     timestamp_ms: int | None = None
+    store_host: str | None = None
 
 
 @dataclass(slots=True)
@@ -265,6 +269,7 @@ class ConsumeHook:
             offset_msg_id=physical,
             tags=header_text(headers, semconv.HEADER_TAGS),
             keys=header_text(headers, semconv.HEADER_KEYS),
+            store_host=message.store_host or self._facts.server,
             client_host=self._facts.client_host,
             store_time_ms=message.timestamp_ms,
             retry_times=_retry_times(headers),

@@ -144,7 +144,10 @@ class SendHook:
         exception: BaseException | None = None,
         outcome: str | None = None,
     ) -> None:
-        """End the span of ``call``, once; ``error`` is its ``error.type``, ``outcome`` names an end without answer."""
+        """End the span of ``call``, once; ``error`` is its ``error.type``, ``outcome`` names an end without answer.
+
+        Without a ``store_host`` (no partition was chosen, or its leader is not known yet) the first server is named.
+        """
         if call is None or not call.claim():
             return
         end_ns = max(self._tracing.clock.wall_ns(), call.start_ns)

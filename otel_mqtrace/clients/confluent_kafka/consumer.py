@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Message, cimpl
 
 from otel_mqtrace.clients.confluent_kafka.handover import handed_over
+from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.live import STATE, configuration_of, live, state_of
 from otel_mqtrace.clients.confluent_kafka.messages import incoming, is_message
 from otel_mqtrace.hooks._guard import guarded
@@ -40,6 +41,7 @@ class ConsumerState:
         known = conf or {}
         group = known.get("group.id")
         self._facts = ClientFacts.of_kafka(known, group_name=None if group is None else str(group))
+        self.leaders = leaders_of(known)
         self._hook: ConsumeHook | None = None
         self._tracing: Tracing | None = None
         self._calls: list[ProcessCall] = []
@@ -71,7 +73,7 @@ class ConsumerState:
     def hand_over(self, tracing: Tracing, messages: Sequence[Message], *, start_ns: int, batch: bool) -> None:
         """The application gets ``messages``: open their spans and make the first one current where it was asked for."""
         hook = self.bind(tracing)
-        received = [incoming(message) for message in messages]
+        received = [incoming(message, self.leaders) for message in messages]
         hook.received(received, start_ns=start_ns, batch=batch)
         calls = [] if self.explicit else hook.before(received, batch=batch)
         owners = {index: call for call in calls for index in call.indexes}
@@ -159,7 +161,7 @@ def _unreadable(state: ConsumerState, tracing: Tracing, exception: BaseException
     if not is_message(message):
         return
     hook = state.bind(tracing)
-    received = [incoming(message)]
+    received = [incoming(message, state.leaders)]
     hook.received(received, start_ns=start_ns)
     for call in hook.before(received):
         hook.after(call, code=ContextCode.EXCEPTION, exception=exception)
@@ -182,6 +184,30 @@ def _remember(consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
         weakref.finalize(consumer, state.abandon)
 
 
+def _traced_assignment(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``subscribe`` and ``assign``: the leaders are asked for now, to be known when the first message comes."""
+
+    @functools.wraps(original)
+    def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        _expect(self, args)
+        return result
+
+    return assign
+
+
+@guarded("Consumer.assign")
+def _expect(consumer: Any, args: tuple[Any, ...]) -> None:
+    state: ConsumerState | None = consumer.__dict__.get(STATE)
+    tracing = live.tracing
+    if state is None or state.leaders is None or tracing is None or not args:
+        return
+    for each in args[0]:
+        topic = each if isinstance(each, str) else each.topic
+        if not topic.startswith("^") and tracing.traces(topic):
+            state.leaders.want(topic)
+
+
 def _traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
     """``close`` and ``__exit__``: an exception on its way out says that the last message was not handled."""
 
@@ -202,6 +228,9 @@ CONSUMER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[...
     "__init__": _traced_init,
     "poll": _traced_receive(batch=False),
     "consume": _traced_receive(batch=True),
+    "subscribe": _traced_assignment,
+    "assign": _traced_assignment,
+    "incremental_assign": _traced_assignment,
     "close": _traced_close,
     "__exit__": _traced_close,
 }

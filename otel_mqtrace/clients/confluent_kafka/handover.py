@@ -19,12 +19,16 @@ from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
+    from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
+
 __all__ = ["MAX_REMEMBERED", "Handover", "handed_over"]
 
 MAX_REMEMBERED: Final = 10_000
 
 
 class _Owner(Protocol):
+    leaders: Leaders | None
+
     def bind(self, tracing: Tracing) -> ConsumeHook: ...
 
     def take(self, call: ProcessCall) -> Responsibility: ...
@@ -65,7 +69,7 @@ class Handover:
             return owner.take(call)
         owner = getattr(consumer, STATE, None) or owner
         hook = _stranger(tracing) if owner is None else owner.bind(tracing)
-        calls = hook.before([incoming(message)])
+        calls = hook.before([incoming(message, None if owner is None else owner.leaders)])
         return OwnSpan(hook, calls[0]) if calls else None
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
 from otel_mqtrace.hooks.consume import IncomingMessage
+
+if TYPE_CHECKING:
+    from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
 
 __all__ = ["PRODUCE_ORDER", "error_type", "incoming", "is_message", "parameter_order", "replaced"]
 
@@ -21,19 +24,21 @@ def is_message(candidate: object) -> TypeGuard[Message]:
     return isinstance(candidate, Message) and candidate.error() is None
 
 
-def incoming(message: Message) -> IncomingMessage:
-    """Return what the hook needs of a message."""
+def incoming(message: Message, leaders: Leaders | None = None) -> IncomingMessage:
+    """Return what the hook needs of a message; ``leaders`` tell where it was stored."""
     kind, timestamp_ms = message.timestamp()
+    topic, partition = message.topic(), message.partition()
     value: object = message.value()
     return IncomingMessage(
-        topic=message.topic() or "",
-        partition=message.partition(),
+        topic=topic or "",
+        partition=partition,
         offset=message.offset(),
         key=message.key(),
         body_length=len(value) if isinstance(value, bytes) else 0 if value is None else None,
         tombstone=value is None,
         headers=_pairs(message.headers()),
         timestamp_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+        store_host=None if leaders is None else leaders.of(topic, partition),
     )
 
 

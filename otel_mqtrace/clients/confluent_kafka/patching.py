@@ -17,6 +17,7 @@ import confluent_kafka
 
 from otel_mqtrace.clients.confluent_kafka.consumer import CONSUMER_METHODS, ORIGINAL_CONSUMER
 from otel_mqtrace.clients.confluent_kafka.handover import handed_over
+from otel_mqtrace.clients.confluent_kafka.leaders import forget_leaders
 from otel_mqtrace.clients.confluent_kafka.live import live
 from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER, PRODUCER_METHODS
 from otel_mqtrace.hooks.process import sources
@@ -121,6 +122,7 @@ class Patches:
     def restore(self) -> None:
         """Undo every change and stop tracing; clients that are still alive go on untraced."""
         live.tracing = None
+        forget_leaders()
         if handed_over in sources:
             sources.remove(handed_over)
         while self.changes:

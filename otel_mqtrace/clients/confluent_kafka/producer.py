@@ -14,6 +14,7 @@ from typing import Any, Final
 from confluent_kafka import cimpl
 
 from otel_mqtrace import semconv
+from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.live import STATE, configuration_of, live, state_of
 from otel_mqtrace.clients.confluent_kafka.messages import PRODUCE_ORDER, error_type, parameter_order, replaced
 from otel_mqtrace.hooks._guard import guarded
@@ -36,6 +37,7 @@ class ProducerState:
     def __init__(self, conf: Mapping[str, Any] | None) -> None:
         known = conf or {}
         self.facts = ClientFacts.of_kafka(known, group_name=None)
+        self.leaders = leaders_of(known)
         self.default_callback: Callback | None = known.get("on_delivery")
         only_errors = str(known.get("delivery.report.only.error", "false")).lower() in {"true", "1", "t"}
         self.reports_success = not only_errors
@@ -66,17 +68,17 @@ class ProducerState:
 class _Delivery:
     """The delivery callback of one message: ends its span, then calls the application's in the context it sent from."""
 
-    __slots__ = ("_call", "_hook", "_in_flight", "_user")
+    __slots__ = ("_call", "_hook", "_state", "_user")
 
     def __init__(self, state: ProducerState, hook: SendHook, call: SendCall, user: Callback | None) -> None:
         self._hook = hook
         self._call = call
-        self._in_flight = state.in_flight
+        self._state = state
         self._user = user
 
     def __call__(self, error: Any, message: Any) -> None:
         """Take the delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
-        self._in_flight.pop(id(self._call), None)
+        self._state.in_flight.pop(id(self._call), None)
         self._settle(error, message)
         if self._user is not None:
             scope = EnteredScope(self._call.ambient)
@@ -88,10 +90,13 @@ class _Delivery:
     @guarded("Delivery.settle")
     def _settle(self, error: Any, message: Any) -> None:
         value = message.value()
+        partition = message.partition()
+        leaders = self._state.leaders
         self._hook.after(
             self._call,
-            partition=message.partition(),
+            partition=partition,
             offset=message.offset() if error is None else None,
+            store_host=None if leaders is None else leaders.of(self._call.topic, partition),
             body_length=len(value) if value is not None else 0,
             error=None if error is None else error.name(),
             description=None if error is None else error.str(),
@@ -145,6 +150,8 @@ def _prepare(
     )
     if call is None:
         return None
+    if state.leaders is not None:
+        state.leaders.want(topic)
     # An explicit callback=None hides on_delivery in the C code (it asks for NULL, not for None): so do we.
     name = "callback" if "callback" in given else "on_delivery" if "on_delivery" in order else "callback"
     user = given.get(name)

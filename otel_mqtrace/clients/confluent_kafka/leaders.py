@@ -1,0 +1,187 @@
+"""This module knows which broker leads a partition: asked in the background, answered from memory.
+
+Whoever asks :meth:`Leaders.of` never waits: an unknown topic is noted, a daemon thread that lives only as long as there
+is something to ask looks it up, and until then the answer is ``None``. It asks with a short-lived client of its own,
+made of the application's connection settings: a consumer's own ``list_topics`` has crashed (confluentinc/librdkafka
+#4214), and a producer's would be running on a handle that the application's ``close`` frees.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+from otel_mqtrace._clock import Clock, SystemClock
+from otel_mqtrace.config import connection_settings
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.spans.worker import Worker
+
+__all__ = ["Leaders", "ask_cluster", "forget_leaders", "leaders_of"]
+
+Hosts = Mapping[int, str]
+"""Partition → ``host:port`` of its leader."""
+LookUp = Callable[[Mapping[str, Any], Iterable[str]], Iterator[tuple[str, Hosts]]]
+
+_NS_PER_S: Final = 1_000_000_000
+_FRESH_S: Final = 300
+_RETRY_S: Final = 60
+_MAX_TOPICS: Final = 1_000
+_MAX_CLUSTERS: Final = 16
+_TIMEOUT_S: Final = 5.0
+_QUIET: Final = {
+    "client.id": "mqtrace",
+    "log_level": 0,  # what it cannot reach, the application's own client reports
+    "allow.auto.create.topics": False,  # a look must not create what it looks for
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    hosts: Hosts
+    stale_ns: int
+
+
+class Leaders:
+    """The partition leaders of one cluster, each topic asked for at most once in ``fresh_s`` (``retry_s`` in vain).
+
+    ``max_topics`` bounds what is remembered and what waits to be asked. ``background=False`` starts no thread: what is
+    wanted is then looked up by :meth:`refresh`.
+    """
+
+    def __init__(  # noqa: PLR0913 - tunables by their names
+        self,
+        connection: Mapping[str, Any],
+        *,
+        look_up: LookUp | None = None,
+        clock: Clock | None = None,
+        background: bool = True,
+        fresh_s: int = _FRESH_S,
+        retry_s: int = _RETRY_S,
+        max_topics: int = _MAX_TOPICS,
+    ) -> None:
+        self._connection = connection
+        self._look_up = look_up or ask_cluster
+        self._clock = clock or SystemClock()
+        self._background = background
+        self._fresh_ns = fresh_s * _NS_PER_S
+        self._retry_ns = retry_s * _NS_PER_S
+        self._max_topics = max_topics
+        self._known: dict[str, _Known] = {}
+        self._wanted: dict[str, None] = {}
+        self._worker = self._new_worker()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_reviver(weakref.ref(self)))
+
+    def of(self, topic: str | None, partition: int | None) -> str | None:
+        """Return ``host:port`` of the leader, or ``None`` while it is not known; never waits.
+
+        After ``fresh_s`` the last answer goes on being given until the next one is there.
+        """
+        if topic is None or partition is None or partition < 0:
+            return None
+        known = self._known.get(topic)
+        if known is None or self._clock.monotonic_ns() >= known.stale_ns:
+            self.want(topic)
+        return None if known is None else known.hosts.get(partition)
+
+    def want(self, topic: str) -> None:
+        """Have ``topic`` looked up soon, unless it is known or as many as are remembered are waiting already."""
+        known = self._known.get(topic)
+        if known is not None and self._clock.monotonic_ns() < known.stale_ns:
+            return
+        if topic not in self._wanted:
+            if len(self._wanted) >= self._max_topics:
+                return
+            self._wanted[topic] = None
+        if self._background:
+            self._worker.ensure_running()
+
+    @guarded("Leaders.refresh")
+    def refresh(self) -> None:
+        """Look up what is wanted, in the calling thread; what cannot be learned is asked for again after ``retry_s``."""
+        while self._wanted:
+            asked = tuple(self._wanted)
+            try:
+                for topic, hosts in self._look_up(self._connection, asked):
+                    self._remember(topic, hosts, self._fresh_ns if hosts else self._retry_ns)
+            except KafkaException:
+                pass  # the cluster does not answer: nothing to say that the application does not see itself
+            finally:
+                for topic in self._wanted.keys() & set(asked):
+                    self._remember(topic, {}, self._retry_ns)
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until the thread, if there is one, has nothing left to ask."""
+        self._worker.join(timeout_s)
+
+    def after_fork(self) -> None:
+        """Begin anew in a child, where no other thread lives; what was learned stays true."""
+        self._wanted = {}
+        self._worker = self._new_worker()
+
+    def _new_worker(self) -> Worker:
+        return Worker("mqtrace leaders", self.refresh)
+
+    def _remember(self, topic: str, hosts: Hosts, for_ns: int) -> None:
+        before = self._known.pop(topic, None)
+        if not hosts and before is not None:
+            hosts = before.hosts
+        while len(self._known) >= self._max_topics:
+            self._known.pop(next(iter(self._known)), None)
+        self._known[topic] = _Known(hosts, self._clock.monotonic_ns() + for_ns)
+        self._wanted.pop(topic, None)
+
+
+def _reviver(leaders: weakref.ref[Leaders]) -> Callable[[], None]:
+    """A fork hook can never be taken back, so it must not keep anything alive."""
+
+    def revive() -> None:
+        alive = leaders()
+        if alive is not None:
+            alive.after_fork()
+
+    return revive
+
+
+def ask_cluster(connection: Mapping[str, Any], topics: Iterable[str]) -> Iterator[tuple[str, Hosts]]:
+    """Yield the leaders of each topic, nothing for one that does not exist; stops at a cluster that does not answer.
+
+    Raises ``KafkaException`` when the cluster does not answer within five seconds.
+    """
+    with suppress_instrumentation():
+        client = AdminClient({**connection, **_QUIET})
+        for topic in topics:
+            found = client.list_topics(topic, timeout=_TIMEOUT_S)
+            brokers = {broker.id: f"{broker.host}:{broker.port}" for broker in found.brokers.values()}
+            partitions = found.topics[topic].partitions.values() if topic in found.topics else ()
+            yield topic, {each.id: brokers[each.leader] for each in partitions if each.leader in brokers}
+
+
+_clusters: Final[dict[str, Leaders]] = {}
+
+
+def leaders_of(conf: Mapping[str, Any]) -> Leaders | None:
+    """Return the leaders of the cluster ``conf`` names, shared by all its clients; ``None`` when nobody can be asked.
+
+    That is: no server is named, an OAuth callback is needed (it belongs to the application's client), or 16 clusters
+    are known already.
+    """
+    servers = str(conf.get("bootstrap.servers") or conf.get("metadata.broker.list") or "")
+    if not servers or conf.get("oauth_cb") is not None:
+        return None
+    leaders = _clusters.get(servers)
+    if leaders is None and len(_clusters) < _MAX_CLUSTERS:
+        leaders = _clusters.setdefault(servers, Leaders(connection_settings(conf)))
+    return leaders
+
+
+def forget_leaders() -> None:
+    """Forget every cluster; the settings kept for asking hold secrets."""
+    _clusters.clear()

@@ -1,0 +1,287 @@
+"""Where a message was stored: the partition leader, learned beside the application and never at its cost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.clients.confluent_kafka.leaders import Leaders, leaders_of
+from otel_mqtrace.clients.confluent_kafka.live import STATE
+from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.testing import ManualClock
+
+NOBODY = "127.0.0.1:1"
+
+
+class Cluster:
+    """A cluster that answers from a table, keeps what it was asked, and can be away."""
+
+    def __init__(self, **leaders):
+        self.leaders = leaders
+        self.asked = []
+        self.away = False
+
+    def look_up(self, connection, topics):
+        for topic in topics:
+            self.asked.append(topic)
+            if self.away:
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+            yield topic, self.leaders.get(topic, {})
+
+
+@pytest.fixture
+def clock():
+    """The time of the test."""
+    return ManualClock()
+
+
+@pytest.fixture
+def cluster():
+    """Orders in two partitions on two brokers."""
+    return Cluster(orders={0: "b1:1", 1: "b2:2"})
+
+
+@pytest.fixture
+def leaders(cluster, clock):
+    """Leaders that are looked up only when the test says so."""
+    return Leaders({}, look_up=cluster.look_up, clock=clock, background=False, max_topics=3)
+
+
+@pytest.fixture(scope="module")
+def three_brokers():
+    """Three brokers, and a topic of six partitions over them."""
+    with EmbeddedKafka(brokers=3) as kafka:
+        kafka.create_topic("spread", partitions=6)
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def truth(three_brokers):
+    """Partition → leader, as the cluster itself says."""
+    found = AdminClient({"bootstrap.servers": three_brokers.bootstrap_servers}).list_topics("spread", timeout=10)
+    brokers = {each.id: f"{each.host}:{each.port}" for each in found.brokers.values()}
+    hosts = {each.id: brokers[each.leader] for each in found.topics["spread"].partitions.values()}
+    assert len(set(hosts.values())) == 3
+    return hosts
+
+
+def test_an_unknown_leader_is_no_answer_and_a_question(leaders, cluster):
+    """The caller gets nothing at once; the answer is there after the look-up."""
+    assert leaders.of("orders", 1) is None
+    leaders.refresh()
+    assert (leaders.of("orders", 0), leaders.of("orders", 1), leaders.of("orders", 7)) == ("b1:1", "b2:2", None)
+    assert cluster.asked == ["orders"]
+
+
+@pytest.mark.parametrize("place", [("orders", None), ("orders", -1), (None, 0)])
+def test_a_message_without_a_partition_has_no_leader_to_ask_for(leaders, cluster, place):
+    """A failed send need not have a partition."""
+    assert leaders.of(*place) is None
+    leaders.refresh()
+    assert cluster.asked == []
+
+
+def test_a_topic_is_asked_for_once_in_five_minutes_and_answers_meanwhile(leaders, cluster, clock):
+    """A leader that moved is known after the next look-up; until then the old one is named."""
+    leaders.want("orders")
+    leaders.refresh()
+    cluster.leaders["orders"] = {0: "b3:3"}
+    for minute in range(1, 6):
+        clock.advance(ms=60_000)
+        assert leaders.of("orders", 0) == "b1:1"
+        leaders.refresh()
+        assert cluster.asked == ["orders"] * (2 if minute == 5 else 1)
+    assert leaders.of("orders", 0) == "b3:3"
+
+
+def test_a_cluster_that_is_away_is_asked_once_in_a_minute_and_forgets_nothing(leaders, cluster, clock):
+    """What was learned before goes on being said."""
+    leaders.want("orders")
+    leaders.refresh()
+    cluster.away = True
+    clock.advance(ms=300_000)
+    for _ in range(3):
+        assert leaders.of("orders", 0) == "b1:1"
+        leaders.refresh()
+    assert cluster.asked == ["orders"] * 2
+    clock.advance(ms=60_000)
+    cluster.away = False
+    cluster.leaders["orders"] = {0: "b3:3"}
+    leaders.of("orders", 0)
+    leaders.refresh()
+    assert leaders.of("orders", 0) == "b3:3"
+
+
+def test_memory_is_bounded(leaders, cluster):
+    """Neither what is remembered nor what waits grows without end."""
+    cluster.leaders = {f"t{number}": {0: f"b{number}"} for number in range(10)}
+    for number in range(10):
+        leaders.want(f"t{number}")
+    leaders.refresh()
+    assert cluster.asked == ["t0", "t1", "t2"]
+    leaders.want("t9")
+    leaders.refresh()
+    assert [leaders.of(f"t{number}", 0) for number in (0, 2, 9)] == [None, "b2", "b9"]
+
+
+def test_clients_of_one_cluster_share_its_leaders():
+    """One look-up for all; whose connection cannot be repeated has none."""
+    conf = {"bootstrap.servers": "one:1"}
+    assert leaders_of(conf) is leaders_of(dict(conf))
+    assert leaders_of({}) is None
+    assert leaders_of({**conf, "oauth_cb": print}) is None
+
+
+def test_a_send_span_and_its_record_name_the_leader_of_the_partition(instrument, spans, three_brokers, truth):
+    """Every partition its own; the bootstrap server only until the leader is known."""
+    instrument()
+    producer = confluent_kafka.Producer({"bootstrap.servers": three_brokers.bootstrap_servers})
+    producer.produce("spread", b"first", partition=0)
+    producer.flush(10)
+    first = spans.take("send spread").attributes["mqtrace.store_host"]
+    assert first in {truth[0], three_brokers.bootstrap_servers.split(",")[0]}
+    producer.__dict__[STATE].leaders.settle(10)
+    for partition in truth:
+        producer.produce("spread", b"x", partition=partition)
+    producer.flush(10)
+    sent = spans.take_all("send spread")
+    said = {int(each.attributes["messaging.destination.partition.id"]): each for each in sent}
+    assert {partition: each.attributes["mqtrace.store_host"] for partition, each in said.items()} == truth
+    assert {partition: trace_context_of(each).beans[0].store_host for partition, each in said.items()} == truth
+
+
+@pytest.fixture
+def reader(instrument, three_brokers, truth):
+    """A traced consumer of all six partitions, one message in each, that has learned the leaders."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": three_brokers.bootstrap_servers})
+    instrument()
+    placed = []
+    for partition in truth:
+        producer.produce("spread", b"x", partition=partition, on_delivery=lambda _, message: placed.append(message))
+    producer.flush(10)
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": three_brokers.bootstrap_servers, "group.id": "g", "enable.auto.commit": False}
+    )
+    consumer.assign(
+        [confluent_kafka.TopicPartition("spread", message.partition(), message.offset()) for message in placed]
+    )
+    consumer.__dict__[STATE].leaders.settle(10)
+    yield consumer
+    consumer.close()
+
+
+def test_a_process_span_names_the_leader_from_its_first_message_on(reader, spans, truth):
+    """Assigning asks, so that even the half that leaves at the start says it."""
+    said = {}
+    while len(said) < len(truth):
+        message = reader.poll(1)
+        if message is not None:
+            said[message.partition()] = None
+    reader.close()
+    ended = spans.take_all("process spread")
+    hosts = {int(each.attributes["messaging.destination.partition.id"]): each for each in ended}
+    assert {partition: each.attributes["mqtrace.store_host"] for partition, each in hosts.items()} == truth
+    assert {partition: trace_context_of(each).beans[0].store_host for partition, each in hosts.items()} == truth
+
+
+def test_the_links_of_a_batch_name_each_messages_leader(reader, spans, truth):
+    """What differs stands on the links; a batch of one leader says it on the span."""
+    seen = 0
+    while seen < len(truth):
+        seen += len(reader.consume(len(truth), 1))
+    reader.close()
+    beans = [bean for span in spans.take_all("process spread") for bean in trace_context_of(span).beans]
+    named = {int(bean.offset_msg_id.partition("@")[0].rpartition("-")[2]): bean.store_host for bean in beans}
+    assert named == truth
+
+
+def test_a_send_that_never_had_a_partition_claims_no_more_than_the_bootstrap_server(instrument, spans):
+    """Nobody is there to be asked; the span ends with the client's own error, and nothing of ours fails."""
+    instrument()
+    producer = confluent_kafka.Producer({"bootstrap.servers": NOBODY, "message.timeout.ms": 100, "log_level": 0})
+    producer.produce("orders", b"x")
+    producer.flush(10)
+    span = spans.take("send orders")
+    assert (span.attributes["mqtrace.store_host"], span.attributes["error.type"]) == (NOBODY, "_MSG_TIMED_OUT")
+    producer.close()
+
+
+def test_closing_does_not_wait_for_a_look_up(producer, spans, topic):
+    """The look-up has its own client, and goes on when the producer is gone."""
+    answer, asking = threading.Event(), threading.Event()
+
+    def slow(connection, topics):
+        asking.set()
+        answer.wait(30)
+        yield topics[0], {0: "late:1"}
+
+    leaders = producer.__dict__[STATE].leaders = Leaders({}, look_up=slow)
+    producer.produce(topic, b"x")
+    producer.flush(10)
+    assert asking.wait(10)
+    producer.close()
+    assert leaders.of(topic, 0) is None
+    answer.set()
+    leaders.settle(10)
+    assert leaders.of(topic, 0) == "late:1"
+    spans.take(f"send {topic}")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_in_the_middle_of_a_look_up_asks_for_itself():
+    """The thread that was asking does not live in the child; what it left half done is no obstacle."""
+    answer, asking, parent = threading.Event(), threading.Event(), os.getpid()
+
+    def look_up(connection, topics):
+        if os.getpid() == parent:
+            asking.set()
+            answer.wait(30)
+        yield topics[0], {0: "b1:1"}
+
+    leaders = Leaders({}, look_up=look_up)
+    leaders.want("orders")
+    assert asking.wait(10)
+    child = os.fork()
+    if not child:
+        leaders.of("orders", 0)
+        leaders.settle(10)
+        os._exit(0 if leaders.of("orders", 0) == "b1:1" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    answer.set()
+    leaders.settle(10)
+    assert leaders.of("orders", 0) == "b1:1"
+
+
+def test_an_application_that_ends_during_a_look_up_ends_at_once():
+    """A daemon thread asking a cluster that is not there holds up nobody."""
+    code = (
+        "import confluent_kafka\n"
+        "from otel_mqtrace import MqTraceInstrumentor\n"
+        "MqTraceInstrumentor().instrument(exporters=())\n"
+        f"p = confluent_kafka.Producer({{'bootstrap.servers': '{NOBODY}', 'message.timeout.ms': 100, 'log_level': 0}})\n"
+        "p.produce('orders', b'x')\n"
+        "p.purge()\n"
+        "p.flush(5)\n"
+        "print('over')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout.strip(), ended.stderr.strip()) == (0, "over", "")
+
+
+def test_looking_for_a_topic_does_not_create_it(instrument, kafka, spans):
+    """A consumer may subscribe to what is not there yet; tracing does not bring it about."""
+    instrument()
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "early"})
+    consumer.subscribe(["not-yet"])
+    consumer.__dict__[STATE].leaders.settle(10)
+    consumer.close()
+    assert "not-yet" not in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=10).topics
+    spans.assert_empty()
