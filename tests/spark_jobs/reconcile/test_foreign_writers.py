@@ -1,0 +1,143 @@
+"""RocketMQ's own trace against OpenTelemetry's Java agent: weak keys, wide tolerances, gaps by design."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_jobs.reconcile.policy import read_policy
+from tests.support.events import START_MS, consumed, delivery, publish
+from tests.support.judging import judged
+from tests.support.stories import END_MS, Story
+
+pytestmark = pytest.mark.spark
+
+
+def agent(row: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """Strip a span of what OpenTelemetry's Java agent does not write."""
+    unknown = ("attempt_id", "offset_msg_id", "retry_times", "region_id", "msg_type")
+    return {**row, **dict.fromkeys(unknown), "writer": "java-agent-new", **fields}
+
+
+def agent_stories() -> dict[str, Story]:
+    def transaction_end(msg_id: str) -> dict[str, Any]:
+        row = publish("native", msg_id, transaction_id=msg_id, cost_ms=0)
+        return {
+            **row,
+            "kind": "transaction_end",
+            "transaction_state": "COMMIT_MESSAGE",
+            "from_transaction_check": False,
+        }
+
+    return {
+        "J01": Story(
+            "a send pairs by its message alone",
+            [publish("native", "J01"), agent(publish("otlp", "J01", at_ms=20), group_name=None)],
+            "MATCHED_NORMALISED",
+            kind="publish",
+            also={"key_level": 3},
+        ),
+        "J02": Story(
+            "deliveries of one group pair in the order they happened, each with its own span",
+            [
+                *delivery("J02"),
+                *delivery("J02", attempt="A2", at_ms=9_000, success=False, context_code="FAILED"),
+                agent(consumed("J02", at_ms=9_001, success=False, context_code="FAILED")),
+                agent(consumed("J02", at_ms=101)),
+            ],
+            "MATCHED_NORMALISED",
+            keys=2,
+            also={"key_level": 2},
+        ),
+        "J03": Story(
+            "a span without a group pairs by the message",
+            [*delivery("J03"), agent(consumed("J03"), group_name=None)],
+            "MATCHED_NORMALISED",
+            also={"key_level": 3},
+        ),
+        "J04": Story(
+            "the end of a transaction has no span by design",
+            [transaction_end("J04")],
+            "NATIVE_ONLY",
+            "BY_DESIGN",
+            kind="transaction_end",
+            also={"reason_detail": "java_agent_makes_no_span_for_transaction_end"},
+        ),
+        "J05": Story(
+            "a check that ends one transaction twice is two events",
+            [transaction_end("J05"), {**transaction_end("J05"), "start_ms": START_MS + 70}],
+            "NATIVE_ONLY",
+            "BY_DESIGN",
+            kind="transaction_end",
+            keys=2,
+        ),
+        "J06": Story(
+            "a failed send leaves no native record by design",
+            [agent(publish("otlp", "J06", success=False))],
+            "OTLP_ONLY",
+            "BY_DESIGN",
+            kind="publish",
+            also={"reason_detail": "rocketmq_records_no_failed_send"},
+        ),
+        "J07": Story(
+            "a delivery of a batch-sent message leaves no native record by design since 5.3.1",
+            [
+                publish("native", "J07", batch_size=3),
+                agent(publish("otlp", "J07", batch_size=3)),
+                agent(consumed("J07")),
+            ],
+            "OTLP_ONLY",
+            "BY_DESIGN",
+            also={"reason_detail": "rocketmq_records_no_delivery_of_batch_sent_messages"},
+        ),
+        "J08": Story(
+            "too late is a success to RocketMQ and an error to a span",
+            [
+                *delivery("J08", context_code="TIME_OUT"),
+                agent(consumed("J08", success=False, context_code="TIME_OUT")),
+            ],
+            "MATCHED_NORMALISED",
+        ),
+        "J09": Story("a lost span stays unexplained", delivery("J09"), "NATIVE_ONLY", "UNEXPLAINED"),
+        "J10": Story(
+            "a start beyond what cold hooks cost differs",
+            [publish("native", "J10"), agent(publish("otlp", "J10", at_ms=900))],
+            "MISMATCHED",
+            kind="publish",
+        ),
+        "END": Story(
+            "the input goes on",
+            [publish("native", "END", at_ms=END_MS), agent(publish("otlp", "END", at_ms=END_MS))],
+            "MATCHED_EXACT",
+            kind="publish",
+        ),
+    }
+
+
+AGENT_STORIES = agent_stories()
+
+
+@pytest.fixture(scope="module")
+def agent_answers(spark):
+    one_way = agent(publish("otlp", None, offset_msg_id=None))
+    events = [row for story in AGENT_STORIES.values() for row in story.events]
+    policy = read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3")
+    return judged(spark, [*events, one_way], policy=policy).collect()
+
+
+@pytest.mark.parametrize("msg_id", [*AGENT_STORIES], ids=[story.says for story in AGENT_STORIES.values()])
+def test_each_story_of_two_foreign_writers_gets_its_verdict(agent_answers, msg_id):
+    """RocketMQ's own trace against the Java agent: weak keys, wide tolerances, gaps by design."""
+    story = AGENT_STORIES[msg_id]
+    rows = [row for row in agent_answers if row["msg_id"] == msg_id and row["kind"] == story.kind]
+    assert len(rows) == story.keys, rows
+    for row in rows:
+        assert (row["status"], row["reason"]) == (story.status, story.reason), row["field_verdicts"]
+        assert {name: row[name] for name in story.also} == story.also
+
+
+def test_a_one_way_send_has_no_id_and_no_native_record_by_design(agent_answers):
+    """The span of a one-way send stands alone under a key of its own."""
+    row = next(row for row in agent_answers if row["msg_id"] is None)
+    assert (row["status"], row["reason_detail"]) == ("OTLP_ONLY", "rocketmq_records_no_one_way_send")
