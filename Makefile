@@ -43,8 +43,9 @@ bench: $(READY) ## how long our own steps take: a table, and build/bench.json
 	@$(BIN)/python -m tests.bench.measure
 
 .PHONY: docs
-docs: $(READY) ## write the generated pages: wire format, attributes
+docs: $(READY) ## write the generated pages and tables of docs/
 	@$(BIN)/python -m tools.generated_docs
+	@$(BIN)/python -m tools.handbook docs/reconciliation.md
 
 .PHONY: setup
 setup: $(READY) java ## the virtual environment, and a Java for Spark, without running anything

@@ -55,7 +55,7 @@ def loss_sentence(side: str, loss: Loss) -> str:
     return (
         f"{_SUBJECT.get(side, side)} lacks {lacked} without explanation"
         f"{bound if loss.upper_bound_95_ppm is not None else ''}"
-        f"{f', and {count(loss.attributed)} more that a counter explains' if loss.attributed else ''}."
+        f"{f', and {count(loss.attributed)} more whose reason is named' if loss.attributed else ''}."
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spark_jobs import schemas
 from spark_jobs.report import palette, wording
 from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES
-from spark_jobs.report.handbook import BLOCKS, filled_in
+from tools.handbook import BLOCKS, filled_in
 from spark_jobs.report.samples import EVIDENCE_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Outcome, Reason, Status, Verdict
 
@@ -26,7 +26,7 @@ def test_every_word_of_a_closed_list_is_explained_in_its_order(entries, closed_l
 
 
 def test_the_handbook_says_what_the_report_says():
-    """docs/reconciliation.md was written by the module that knows; `python -m spark_jobs.report.handbook` mends it."""
+    """docs/reconciliation.md was written by the module that knows; `make docs` mends it."""
     text = HANDBOOK.read_text(encoding="utf-8")
     assert filled_in(text) == text
     assert all(f"<!-- generated: {name} -->\n{block}<!-- end -->" in text for name, block in BLOCKS.items())

@@ -1,6 +1,6 @@
 """This module knows the generated tables of ``docs/reconciliation.md``: the glossary and the metrics, as Markdown.
 
-``python -m spark_jobs.report.handbook docs/reconciliation.md`` writes them anew; a test compares.
+``python -m tools.handbook docs/reconciliation.md`` (part of ``make docs``) writes them anew; a test compares.
 """
 
 from __future__ import annotations
