@@ -9,7 +9,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -33,14 +33,15 @@ class Settings:
     """Every tunable, read once. ``None`` means "not said": the part that uses the setting then has its own default.
 
     ``queue_size`` and ``batch_size`` count spans, ``*_ms`` are milliseconds, ``*_bytes`` bytes; ``exporters`` are names
-    of the entry-point group ``opentelemetry_traces_exporter``; ``topic_exclude`` are shell-style patterns.
+    of the entry-point group ``opentelemetry_traces_exporter``; ``topic_exclude`` are shell-style patterns;
+    ``kafka_config`` is the path of a properties file or, given in code, the client properties themselves.
     """
 
     enabled: bool = True
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
     exporters: tuple[str, ...] = ("mqtrace_native",)
-    bootstrap_servers: str | None = None
-    kafka_config: str | None = None
+    bootstrap_servers: str | None = field(default=None, repr=False)
+    kafka_config: str | Mapping[str, Any] | None = field(default=None, repr=False, hash=False)
     landing_dir: str = "mqtrace-landing"
     dialect: str = "5.5.0"
     region_id: str = "DefaultRegion"
@@ -66,10 +67,10 @@ class Settings:
         """Return the settings of the environment, ``overrides`` (lower-case names, typed values or text) on top."""
         environment = os.environ if environ is None else environ
         found: dict[str, Any] = {}
-        for field in fields(cls):
-            text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
+        for each in fields(cls):
+            text = environment.get(ENVIRONMENT_PREFIX + each.name.upper())
             if text is not None and text.strip():
-                _accept(found, field.name, text.strip(), source=ENVIRONMENT_PREFIX + field.name.upper())
+                _accept(found, each.name, text.strip(), source=ENVIRONMENT_PREFIX + each.name.upper())
         for name, value in (overrides or {}).items():
             if value is not None:
                 _accept(found, name, value, source=f"option {name}")
@@ -77,26 +78,31 @@ class Settings:
 
     def excludes(self, topic: str) -> bool:
         """Whether ``topic`` is never traced: the trace topic itself, or one that an exclusion pattern names."""
+        if not self.topic_exclude:
+            return topic == self.trace_topic
         return topic == self.trace_topic or any(fnmatchcase(topic, pattern) for pattern in self.topic_exclude)
 
 
 def _accept(found: dict[str, Any], name: str, value: object, *, source: str) -> None:
     parse = _PARSERS.get(name)
     if parse is None:
-        _warn_once(source, value, "there is no such setting; it is ignored")
+        _warn_once(f"{source} ({type(value).__name__})", "there is no such setting; it is ignored")
         return
     try:
         found[name] = parse(value)
     except (TypeError, ValueError) as problem:
+        if name in _NEVER_SHOWN:
+            _warn_once(f"{source} ({type(value).__name__})", f"{problem}; it is ignored")
+            return
         default = found.get(name, getattr(_DEFAULTS, name))
-        _warn_once(source, value, f"{problem}; {default!r} is used")
+        _warn_once(f"{source} = {value!r}", f"{problem}; {default!r} is used")
 
 
-def _warn_once(source: str, value: object, what: str) -> None:
-    shown = repr(value)
-    if (source, shown) not in _warned:
-        _warned.add((source, shown))
-        _log.warning("mqtrace: %s = %s: %s", source, shown, what)
+def _warn_once(setting: str, what: str) -> None:
+    """``setting`` shows a value only where it cannot be a secret: never of a connection, nor of an unknown name."""
+    if (setting, what) not in _warned:
+        _warned.add((setting, what))
+        _log.warning("mqtrace: %s: %s", setting, what)
 
 
 def _flag(value: object) -> bool:
@@ -142,6 +148,15 @@ def _text(value: object) -> str:
     return text
 
 
+def _client_properties(value: object) -> str | dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    try:
+        return _text(value)
+    except ValueError:
+        raise ValueError("a path or a mapping of client properties was expected") from None
+
+
 def _one_of(*allowed: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if value not in allowed:
@@ -156,7 +171,7 @@ _PARSERS: Final[dict[str, Callable[[object], Any]]] = {
     "trace_topic": _text,
     "exporters": _names,
     "bootstrap_servers": _text,
-    "kafka_config": _text,
+    "kafka_config": _client_properties,
     "landing_dir": _text,
     "dialect": _text,
     "region_id": _text,
@@ -176,6 +191,7 @@ _PARSERS: Final[dict[str, Callable[[object], Any]]] = {
     "on_conflict": _one_of("step_back", "wrap"),
 }
 _DEFAULTS: Final = Settings()
+_NEVER_SHOWN: Final = frozenset({"bootstrap_servers", "kafka_config"})
 
 # -- the application's own connection, learned from its first client, for exporters that were told nothing ---------
 _CONNECTION_KEYS: Final = re.compile(

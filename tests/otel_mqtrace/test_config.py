@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_mqtrace import config
 from otel_mqtrace.config import (
     Settings,
     application_kafka_config,
@@ -81,3 +82,39 @@ def test_only_connection_settings_of_the_first_client_are_remembered():
     remember_application_kafka_config({"bootstrap.servers": "b:2"})
     assert application_kafka_config() == first
     forget_application_kafka_config()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"kafka_config": {"sasl.password": "hunter2"}},
+        {"kafka_config": 5, "bootstrap_servers": ["hunter2:9092"]},
+        {"sasl_password": "hunter2"},
+        {"kafka_config": ["sasl.password=hunter2"]},
+    ],
+)
+def test_no_password_is_ever_printed(caplog, monkeypatch, overrides):
+    """Neither a right connection setting, nor a wrong one, nor an option nobody knows, nor the settings themselves."""
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    with caplog.at_level(logging.DEBUG):
+        settings = Settings.from_env(overrides, environ={})
+    assert "hunter2" not in caplog.text + repr(settings)
+    assert "hunter2" not in repr(config._warned)
+
+
+def test_client_properties_are_taken_as_a_mapping_too(caplog):
+    """As the exporter takes them; the settings keep a copy of their own."""
+    given = {"sasl.password": "hunter2"}
+    settings = Settings.from_env({"kafka_config": given}, environ={})
+    given.clear()
+    assert settings.kafka_config == {"sasl.password": "hunter2"}
+    assert caplog.records == []
+
+
+def test_a_wrong_connection_setting_is_named_by_its_type(caplog, monkeypatch):
+    """Enough to find it."""
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    Settings.from_env({"kafka_config": 5, "sasl_password": "x"}, environ={})
+    wrong, unknown = (record.getMessage() for record in caplog.records)
+    assert wrong.startswith("mqtrace: option kafka_config (int): a path or a mapping of client properties was expected")
+    assert unknown == "mqtrace: option sasl_password (str): there is no such setting; it is ignored"
