@@ -151,7 +151,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("gate_threshold", ("gate", "op"), "Threshold of a gate.", _gates(lambda gate: gate.threshold)),
     Metric("gate_outcome", ("gate", "outcome"), "1 for the outcome of the gate, 0 for the others.", _outcomes),
     Metric("unexplained_events", ("side",), "Events this side lacks without explanation.", _loss("unexplained")),
-    Metric("attributed_events", ("side",), "Events this side lacks for a named reason other than UNEXPLAINED.", _loss("attributed")),
+    Metric("attributed_events", ("side",), "Events this side lacks for another named reason.", _loss("attributed")),
     Metric("checked_events", ("side",), "Events this side should have.", _loss("checked")),
     Metric(
         "unexplained_ratio_upper_bound",
