@@ -38,7 +38,9 @@ def kafka(request, tmp_path_factory):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Say which peers these results speak about."""
+    """Say which peers these results speak about, when any was asked for."""
+    if "not asked for" in config.stash[PEERS].values():
+        return
     terminalreporter.section("peers")
     for name, state in config.stash[PEERS].items():
         terminalreporter.write_line(f"{name}: {state}")
