@@ -15,7 +15,7 @@ from confluent_kafka import Message, cimpl
 
 from otel_mqtrace.clients.confluent_kafka.handover import handed_over
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
-from otel_mqtrace.clients.confluent_kafka.live import STATE, configuration_of, live, state_of
+from otel_mqtrace.clients.confluent_kafka.live import STATE, configuration_of, known_state, live, state_of
 from otel_mqtrace.clients.confluent_kafka.messages import incoming, is_message
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._scope import AutomaticScope
@@ -124,7 +124,9 @@ def _turn(consumer: Any) -> tuple[ConsumerState, Tracing, int] | None:
     tracing = live.tracing
     if tracing is None:
         return None
-    state: ConsumerState = state_of(consumer, ConsumerState)
+    state: ConsumerState | None = state_of(consumer, ConsumerState)
+    if state is None:
+        return None
     state.finish()
     return state, tracing, tracing.clock.wall_ns()
 
@@ -178,7 +180,7 @@ def _traced_init(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @guarded("Consumer.__init__")
 def _remember(consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if STATE not in consumer.__dict__:
+    if known_state(consumer) is None and hasattr(consumer, "__dict__"):
         state = ConsumerState(configuration_of(args, kwargs))
         consumer.__dict__[STATE] = state
         weakref.finalize(consumer, state.abandon)
@@ -198,7 +200,7 @@ def _traced_assignment(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @guarded("Consumer.assign")
 def _expect(consumer: Any, args: tuple[Any, ...]) -> None:
-    state: ConsumerState | None = consumer.__dict__.get(STATE)
+    state: ConsumerState | None = known_state(consumer)
     tracing = live.tracing
     if state is None or state.leaders is None or tracing is None or not args:
         return
@@ -213,7 +215,7 @@ def _traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def close(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state = self.__dict__.get(STATE)
+        state = known_state(self)
         exception = next((each for each in args if isinstance(each, BaseException)), None) or sys.exc_info()[1]
         if state is not None and exception is not None:
             state.finish(ContextCode.EXCEPTION, exception)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["STATE", "configuration_of", "live", "state_of"]
+__all__ = ["STATE", "configuration_of", "known_state", "live", "state_of"]
 
 STATE: Final = "_mqtrace_state"
 """The instance attribute that holds a client's tracing state."""
@@ -49,10 +49,18 @@ def configuration_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str,
     return conf
 
 
+def known_state(client: Any) -> Any:
+    """Return the client's state, or ``None`` when it has none."""
+    return getattr(client, STATE, None)
+
+
 def state_of(client: Any, make: Callable[[dict[str, Any] | None], Any]) -> Any:
-    """Return the client's state; a client older than the patch gets one that knows nothing of its configuration."""
-    state = client.__dict__.get(STATE)
-    if state is None:
+    """Return the client's state; a client older than the patch gets one that knows nothing of its configuration.
+
+    ``None`` for an object without a ``__dict__`` (``__slots__``): it has no place for a state and is not traced.
+    """
+    state = known_state(client)
+    if state is None and hasattr(client, "__dict__"):
         state = make(None)
         client.__dict__[STATE] = state
     return state

@@ -129,6 +129,8 @@ class Patches:
             self.changes.pop().undo()
 
     def _change_in_place(self, subclass: type[Any], wrappers: Wrappers) -> None:
+        if not subclass.__dictoffset__:  # its own objects have no place for a state; those of its subclasses may
+            self.untraceable.append(f"{subclass.__module__}.{subclass.__qualname__}")
         for name, wrap in wrappers.items():
             method = getattr(subclass, name, None)
             if method is None:

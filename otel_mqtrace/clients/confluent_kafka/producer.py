@@ -15,7 +15,7 @@ from confluent_kafka import cimpl
 
 from otel_mqtrace import semconv
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
-from otel_mqtrace.clients.confluent_kafka.live import STATE, configuration_of, live, state_of
+from otel_mqtrace.clients.confluent_kafka.live import STATE, configuration_of, known_state, live, state_of
 from otel_mqtrace.clients.confluent_kafka.messages import PRODUCE_ORDER, error_type, parameter_order, replaced
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._scope import EnteredScope
@@ -138,7 +138,9 @@ def _prepare(
     topic = given.get("topic")
     if tracing is None or not isinstance(topic, str):
         return None
-    state: ProducerState = state_of(producer, ProducerState)
+    state: ProducerState | None = state_of(producer, ProducerState)
+    if state is None:
+        return None
     hook = state.bind(tracing)
     value = given.get("value")
     call = hook.before(
@@ -198,7 +200,7 @@ def _traced_init(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @guarded("Producer.__init__")
 def _remember(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if STATE not in producer.__dict__:
+    if known_state(producer) is None and hasattr(producer, "__dict__"):
         state = ProducerState(configuration_of(args, kwargs))
         producer.__dict__[STATE] = state
         weakref.finalize(producer, state.abandon)
@@ -210,7 +212,7 @@ def _traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def close(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        state = self.__dict__.get(STATE)
+        state = known_state(self)
         if state is not None:
             state.abandon()
         return result
@@ -250,7 +252,9 @@ def _traced_end(end: TransactionState) -> Callable[[Callable[..., Any]], Callabl
 def _transaction_of(producer: Any) -> TransactionHook | None:
     if live.tracing is None:
         return None
-    state: ProducerState = state_of(producer, ProducerState)
+    state: ProducerState | None = state_of(producer, ProducerState)
+    if state is None:
+        return None
     state.bind(live.tracing)
     return state.transaction
 

@@ -209,3 +209,39 @@ class TestAnotherInstrumentation:
         message = consumer_of(topic, make_consumer=ORIGINAL_CONSUMER).poll(10)
         names = [name for name, _ in message.headers()]
         assert (names.count("traceparent"), names.count("UNIQ_KEY")) == (1, 1)
+
+
+class Slim:
+    """Applications' classes that keep no attributes of their own."""
+
+    class Producer(cimpl.Producer):
+        """A producer without a ``__dict__``."""
+
+        __slots__ = ()
+
+    class Consumer(cimpl.Consumer):
+        """A consumer without a ``__dict__``."""
+
+        __slots__ = ()
+
+
+def test_a_client_without_attributes_works_as_ever(instrument, kafka, spans, topic):
+    """There is no place for our state, so it is not traced; nothing of that reaches the application."""
+    instrument()
+    producer = Slim.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(topic, b"x")
+    assert producer.flush(10) == 0
+    with Slim.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "slim"}) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        assert consumer.consume(1, 10)[0].value() == b"x"
+    consumer = Slim.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "slim"})
+    consumer.close()
+    if hasattr(producer, "close"):
+        producer.close()
+
+
+def test_a_client_without_attributes_is_named_for_the_doctor(instrument):
+    """Under its own name, once."""
+    instrument()
+    named = [name for name in MqTraceInstrumentor().patches.untraceable if "Slim" in name]
+    assert [name.rpartition("Slim.")[2] for name in named] == ["Producer", "Consumer"]
