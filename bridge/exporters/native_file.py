@@ -17,7 +17,7 @@ from otel_mqtrace._errors import MqTraceError
 from otel_mqtrace.config import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from opentelemetry.sdk.trace import ReadableSpan
@@ -112,18 +112,11 @@ class NativeFileSpanExporter(SpanExporter):
 
     def on_idle(self) -> None:
         """Finish parts that have grown old while nothing came."""
-        with self._writing:
-            self._writer.finish_old()
+        self._did(self._writer.finish_due)
 
     def force_flush(self, timeout_millis: float = 30_000) -> bool:  # noqa: ARG002 - a local file has no peer to wait for
         """Finish the open parts: readers see everything exported so far."""
-        try:
-            with self._writing:
-                self._writer.finish()
-        except OSError as error:
-            self._tell_once(str(error))
-            return False
-        return True
+        return self._did(self._writer.finish)
 
     def shutdown(self) -> None:
         """Finish the open parts and refuse further batches."""
@@ -139,10 +132,16 @@ class NativeFileSpanExporter(SpanExporter):
     def _write(self, messages: Sequence[LandedMessage]) -> bool:
         if self._closed:
             return not messages
+        if not self._did(lambda: self._writer.write(messages)):
+            return False
+        self._did(self._writer.finish_due)  # however that ends, the batch is written, and finished by the next attempt
+        return True
+
+    def _did(self, act: Callable[[], object]) -> bool:
+        """Whether the writer could; if not, why is told."""
         try:
             with self._writing:
-                self._writer.write(messages)
-                self._writer.finish_old()
+                act()
         except (MqTraceError, OSError) as error:
             self._tell_once(str(error))
             return False

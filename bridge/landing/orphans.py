@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
 
 from bridge.landing.layout import BODY_BASE64, IN_PROGRESS_SUFFIX, LandedPart, native_directory
 
@@ -21,7 +21,10 @@ try:
 except ImportError:  # Windows: no advisory locks, hence no adoption
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["adopt_orphans", "claim"]
+__all__ = ["LOCKS", "adopt_orphans", "claim"]
+
+LOCKS: Final = fcntl is not None
+"""Whether the living can be told from the dead here; without, nothing is ever adopted."""
 
 
 def claim(file: IO[bytes]) -> bool:

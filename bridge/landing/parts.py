@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bridge.landing.layout import BODY_BASE64, FIELDS
-from bridge.landing.orphans import claim
+from bridge.landing.orphans import LOCKS, claim
 from otel_mqtrace._errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -21,18 +21,18 @@ __all__ = ["PART_FORMATS", "JsonLinesPart", "ParquetPart", "Part"]
 
 
 class Part(Protocol):
-    """A file being filled."""
+    """A file being filled, under a name that readers pass over."""
 
     def append(self, messages: Sequence[LandedMessage]) -> None:
-        """Add ``messages`` at the end."""
+        """Add all of ``messages`` at the end or, raising ``OSError``, none of them."""
         ...
 
-    def close(self) -> None:
-        """Make everything durable and let the file go."""
+    def finish(self, final: Path) -> None:
+        """Make everything durable and name it ``final``; after an ``OSError`` it may be tried again."""
         ...
 
-    def forget(self) -> None:
-        """Let the file go in a forked child, without writing a byte: the parent still owns it."""
+    def let_go(self) -> None:
+        """Let the file go without writing another byte: nothing is in it, or the parent of this fork still owns it."""
         ...
 
 
@@ -40,23 +40,45 @@ class JsonLinesPart:
     """One JSON object per line. Unbuffered on purpose: a fork finds nothing to write twice, a crash loses no line."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = path.open("xb", buffering=0)
+        self._good_bytes = 0
+        self._torn = False
         claim(self._file)  # nobody else can hold it: it is new, and an empty file is left alone
 
     def append(self, messages: Sequence[LandedMessage]) -> None:
-        """Add ``messages`` in one write, so that a crash tears at most the last line."""
-        rest = memoryview(b"".join(map(_line, messages)))
-        while rest:
-            rest = rest[self._file.write(rest) or 0 :]
+        """Add ``messages`` in one write, so that a crash tears at most the last line; take a failed write back."""
+        self._cut()
+        lines = b"".join(map(_line, messages))
+        rest = memoryview(lines)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) or 0 :]
+        except OSError:
+            self._torn = True
+            self._cut()
+            raise
+        self._good_bytes += len(lines)
 
-    def close(self) -> None:
-        """Flush to the disk and close."""
+    def finish(self, final: Path) -> None:
+        """Flush to the disk, rename, and only then close: closing releases the lock, and what is unlocked is dead."""
+        self._cut()
         os.fsync(self._file.fileno())
+        if not LOCKS:
+            self._file.close()  # Windows renames no open file
+        self._path.rename(final)
         self._file.close()
 
-    def forget(self) -> None:
-        """Close the child's copy of the descriptor."""
+    def let_go(self) -> None:
+        """Close this process's descriptor."""
         self._file.close()
+
+    def _cut(self) -> None:
+        """Remove what a failed write left, so that the next line does not continue a torn one."""
+        if self._torn:
+            self._file.seek(self._good_bytes)
+            self._file.truncate()
+            self._torn = False
 
 
 def _line(message: LandedMessage) -> bytes:
@@ -66,7 +88,7 @@ def _line(message: LandedMessage) -> bytes:
 
 
 class ParquetPart:
-    """One row group per append; the schema of the landing."""
+    """One row group; the schema of the landing. In memory until it is finished: a parquet file half written is none."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -78,22 +100,27 @@ class ParquetPart:
             *(("source", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())),
             *(("arrival_ms", pa.int64()), ("keys", pa.string()), ("body", pa.binary())),
         )
+        self._path = path
         self._pa: Any = pa
+        self._parquet: Any = parquet
         self._schema: Any = pa.schema(columns)
-        self._writer: Any = parquet.ParquetWriter(path, self._schema, compression="zstd")
+        self._tables: list[Any] = []
 
     def append(self, messages: Sequence[LandedMessage]) -> None:
-        """Add ``messages`` as one row group."""
+        """Keep ``messages``, in columns."""
         columns = {name: [getattr(message, name) for message in messages] for name in FIELDS}
-        self._writer.write_table(self._pa.table(columns, schema=self._schema))
+        self._tables.append(self._pa.table(columns, schema=self._schema))
 
-    def close(self) -> None:
-        """Write the footer and close."""
-        self._writer.close()
+    def finish(self, final: Path) -> None:
+        """Write the file, flush it to the disk and rename it."""
+        self._parquet.write_table(self._pa.concat_tables(self._tables), self._path, compression="zstd")
+        with self._path.open("rb") as written:
+            os.fsync(written.fileno())
+        self._path.rename(final)
 
-    def forget(self) -> None:
-        """Refuse: only the forwarder writes parquet, and it does not fork."""
-        raise NotImplementedError("a parquet part cannot be left behind by a fork")
+    def let_go(self) -> None:
+        """Forget the messages; there is no file yet."""
+        self._tables.clear()
 
 
 PART_FORMATS: Final[Mapping[str, Callable[[Path], Part]]] = {"jsonl": JsonLinesPart, "parquet": ParquetPart}

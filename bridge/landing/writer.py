@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -24,7 +25,7 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -58,13 +59,14 @@ class _OpenPart:
 class LandingWriter:
     """Writes one landing. Any number of writers, processes and forks may share a directory: no two parts share a name.
 
-    With its first part, a writer also finishes those that killed writers left behind.
+    With its first part, a writer also finishes those that killed writers left behind. What was written stays with the
+    writer until its part is finished: a finishing that failed is tried again by the next one.
 
     Args:
         landing: The landing's root; ``native/`` is made below it at the first message.
         format: ``jsonl`` (standard library) or ``parquet`` (the ``spark`` extra).
-        max_part_bytes: A part is finished once its bodies reach this; larger parts mean fewer files, shown later.
-        max_part_age_ms: A part is finished by :meth:`finish_old` once it is this old.
+        max_part_bytes: A part is due once its bodies reach this; larger parts mean fewer files, shown later.
+        max_part_age_ms: A part is due once it is this old.
         clock: Time.
 
     Not thread-safe: one thread writes.
@@ -95,34 +97,39 @@ class LandingWriter:
         self._ordinals = itertools.count()
 
     def write(self, messages: Sequence[LandedMessage]) -> None:
-        """Append ``messages`` to the open parts of their days; parts that are full are finished.
+        """Append ``messages`` to the open parts of their days.
 
         Raises:
-            UsageError: the directory cannot be made or written.
+            UsageError: the directory cannot be made or written; nothing of the day that failed was written.
         """
         days: dict[str, list[LandedMessage]] = {}
         for message in messages:
             days.setdefault(date_of(message.arrival_ms), []).append(message)
-        try:
+        with self._told():
             for date, of_day in days.items():
                 self._append(date, of_day)
-        except OSError as error:
-            raise UsageError(f"cannot write to the landing {self.landing}: {error.strerror or error}") from error
+
+    @property
+    def due(self) -> bool:
+        """Whether a part is full or old."""
+        return any(map(self._is_due, self._open.values()))
 
     def finish(self) -> tuple[LandedPart, ...]:
-        """Finish every open part: from here on readers see all that was written. Return the parts finished now."""
-        return tuple(self._finish(date) for date in list(self._open))
+        """Finish every open part: from here on readers see all that was written. Return the parts finished now.
 
-    def finish_old(self) -> tuple[LandedPart, ...]:
-        """Finish the parts that have been open for ``max_part_age_ms`` or longer."""
-        now = self._clock.monotonic_ns()
-        old = [date for date, part in self._open.items() if now - part.opened_ns >= self._max_part_age_ns]
-        return tuple(self._finish(date) for date in old)
+        Raises:
+            UsageError: a part cannot be finished; it stays open for the next attempt.
+        """
+        return self._finish_those(lambda _: True)
+
+    def finish_due(self) -> tuple[LandedPart, ...]:
+        """Finish the parts that are full or old, as :meth:`finish` does."""
+        return self._finish_those(self._is_due)
 
     def after_fork(self) -> None:
         """In a child: leave the parent's parts to the parent and begin with a name of one's own."""
         for part in self._open.values():
-            part.part.forget()
+            part.part.let_go()
         self._open.clear()
         self._begin()
 
@@ -136,11 +143,18 @@ class LandingWriter:
 
     def _append(self, date: str, messages: Sequence[LandedMessage]) -> None:
         current = self._open.get(date)
-        if current is None:
-            current = self._open[date] = self._start(date)
-        current.append(messages)
-        if current.body_bytes >= self._max_part_bytes:
-            self._finish(date)
+        if current is not None:
+            current.append(messages)
+            return
+        current = self._start(date)
+        try:
+            current.append(messages)
+        except BaseException:
+            # Removed before it is let go: what is unlocked may be adopted.
+            in_progress_path(current.path).unlink(missing_ok=True)
+            current.part.let_go()
+            raise
+        self._open[date] = current  # so no part is ever without messages
 
     def _start(self, date: str) -> _OpenPart:
         directory = part_directory(self.landing, date)
@@ -154,10 +168,19 @@ class LandingWriter:
         part = PART_FORMATS[self._suffix](in_progress_path(path))
         return _OpenPart(path=path, part=part, opened_ns=self._clock.monotonic_ns())
 
+    def _is_due(self, part: _OpenPart) -> bool:
+        age_ns = self._clock.monotonic_ns() - part.opened_ns
+        return part.body_bytes >= self._max_part_bytes or age_ns >= self._max_part_age_ns
+
+    def _finish_those(self, chosen: Callable[[_OpenPart], bool]) -> tuple[LandedPart, ...]:
+        dates = [date for date, part in self._open.items() if chosen(part)]
+        with self._told():
+            return tuple(map(self._finish, dates))
+
     def _finish(self, date: str) -> LandedPart:
-        part = self._open.pop(date)
-        part.part.close()
-        in_progress_path(part.path).rename(part.path)
+        part = self._open[date]
+        part.part.finish(part.path)
+        del self._open[date]
         landed = LandedPart(
             file=part.path.relative_to(native_directory(self.landing)).as_posix(),
             messages=part.messages,
@@ -167,6 +190,13 @@ class LandingWriter:
         )
         self._tell(landed)
         return landed
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UsageError(f"cannot write to the landing {self.landing}: {error.strerror or error}") from error
 
     def _tell(self, part: LandedPart) -> None:
         """Append one line in one write: lines of several processes do not mix."""

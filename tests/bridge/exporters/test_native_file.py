@@ -79,13 +79,44 @@ def test_a_part_appears_when_it_is_old_even_if_nothing_follows(tmp_path):
 
 
 def test_shutdown_finishes_the_part_and_refuses_more(tmp_path):
-    """What comes later fails and is counted as that."""
-    exporter = NativeFileSpanExporter(directory=tmp_path)
-    processor, trace = traced(exporter)
+    """What comes later is refused at the door, counted as that."""
+    processor, trace = traced(NativeFileSpanExporter(directory=tmp_path))
     trace(pub(1))
     processor.shutdown()
+    trace(pub(2))
+    assert processor.stats()["NativeFileSpanExporter"]["dropped"]["already_shutdown"] == 1
     assert len(_records(tmp_path)) == 1
     assert json.loads(manifest_path(tmp_path).read_text())["messages"] == 1
+
+
+def test_an_export_after_shutdown_fails_and_is_counted(tmp_path):
+    """As a processor that outlives its exporter would offer it: nothing is written, every span is a failed one."""
+    exporter = NativeFileSpanExporter(directory=tmp_path)
+    processor, trace = traced(exporter)
+    exporter.shutdown()
+    trace(pub(1))
+    assert not processor.force_flush()
+    assert processor.stats()["NativeFileSpanExporter"]["failed"] == 1
+    assert exporter.stats()["undelivered_messages"] == 1
+    assert landed_lines(tmp_path) == []
+
+
+def test_a_part_that_cannot_be_finished_is_told_and_tried_again(tmp_path, caplog):
+    """What was written is no failed batch: it is shown as soon as the directory allows it."""
+    processor, trace = traced(NativeFileSpanExporter(directory=tmp_path), max_export_batch_size=1)
+    trace(pub(1))
+    processor.run_once()
+    [day] = (tmp_path / "native").iterdir()
+    [in_progress] = day.iterdir()
+    taken = day / in_progress.name.removeprefix(".").removesuffix(".inprogress")
+    taken.mkdir()  # no file can have this name now
+    with caplog.at_level(logging.WARNING, logger="bridge.exporters.native_file"):
+        assert not processor.force_flush()
+    assert "native traces are not written" in caplog.text
+    taken.rmdir()
+    assert processor.force_flush()
+    assert len(_records(tmp_path)) == 1
+    assert processor.stats()["NativeFileSpanExporter"]["exported"] == 1
 
 
 def test_bad_spans_are_counted_under_their_reason_and_the_others_written(tmp_path, caplog):

@@ -92,3 +92,33 @@ def test_an_empty_part_in_progress_is_left_for_its_writer(tmp_path):
     directory.mkdir(parents=True)
     (directory / ".part-1-a-0.jsonl.inprogress").touch()
     assert adopt_orphans(tmp_path) == ()
+
+
+FINISHING = """
+import sys
+from pathlib import Path
+from bridge.landing.layout import LandedMessage
+from bridge.landing.orphans import adopt_orphans
+from bridge.landing.writer import LandingWriter
+
+landing, adopted, armed = Path(sys.argv[1]), [], [True]
+
+def at_the_worst_moment(event, arguments):
+    if event == "os.rename" and armed:
+        armed.clear()
+        adopted.extend(adopt_orphans(landing))
+
+sys.addaudithook(at_the_worst_moment)
+writer = LandingWriter(landing)
+writer.write([LandedMessage(source="T", arrival_ms=1, body=b"abc")])
+assert len(writer.finish()) == 1
+assert not armed
+assert adopted == []
+"""
+
+
+def test_a_part_is_never_adopted_while_its_writer_gives_it_its_name(tmp_path):
+    """It stays locked until it has its name: a newcomer looks just before the renaming, and finds nobody dead."""
+    done = subprocess.run([sys.executable, "-c", FINISHING, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(landed_lines(tmp_path)) == 1

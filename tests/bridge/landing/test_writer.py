@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import sys
@@ -111,8 +112,12 @@ def test_the_manifest_counts_what_each_part_holds(tmp_path):
 def test_a_full_part_is_finished_and_the_next_begun(tmp_path):
     """By the size of its bodies."""
     writer = LandingWriter(tmp_path, max_part_bytes=6)
+    due = []
     for number in range(5):
         writer.write([_message(number)])
+        due.append(writer.due)
+        writer.finish_due()
+    assert due == [False, True, False, True, False]
     assert len(_visible(tmp_path)) == 2
     writer.finish()
     assert [part.messages for part in _manifest(tmp_path)] == [2, 2, 1]
@@ -124,9 +129,9 @@ def test_an_old_part_is_finished(tmp_path):
     writer = LandingWriter(tmp_path, clock=clock, max_part_age_ms=1000)
     writer.write([_message(1)])
     clock.advance(ms=999)
-    assert writer.finish_old() == ()
+    assert writer.finish_due() == ()
     clock.advance(ms=1)
-    assert len(writer.finish_old()) == 1
+    assert len(writer.finish_due()) == 1
 
 
 def test_writers_in_one_directory_never_share_a_name(tmp_path):
@@ -165,6 +170,59 @@ def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"cannot write to the landing .*file"):
         LandingWriter(tmp_path / "file").write([_message(1)])
+
+
+@contextlib.contextmanager
+def _no_file_beyond(size_bytes):
+    """A disk that is full: no file of this process may grow beyond ``size_bytes`` (Python ignores the signal)."""
+    resource = pytest.importorskip("resource", reason="this system has no limit on the size of files")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _offsets(root):
+    return [json.loads(line)["offset"] for path in _visible(root) for line in (root / path).read_text().splitlines()]
+
+
+def test_a_write_that_fails_half_way_leaves_the_part_as_it_was(tmp_path):
+    """The next message does not continue a torn line, and the part says as many messages as can be read."""
+    writer = LandingWriter(tmp_path)
+    writer.write([_message(1)])
+    with _no_file_beyond(300), pytest.raises(UsageError, match="cannot write to the landing"):
+        writer.write([_message(2, body=b"x" * 1000)])
+    writer.write([_message(3)])
+    [part] = writer.finish()
+    assert _offsets(tmp_path) == [1, 3]
+    assert (part.messages, part.body_bytes) == (2, 6)
+
+
+def test_a_part_whose_first_write_failed_never_was(tmp_path):
+    """No part without messages is finished, and nothing of it stays in the directory."""
+    writer = LandingWriter(tmp_path)
+    with _no_file_beyond(10), pytest.raises(UsageError):
+        writer.write([_message(1)])
+    assert writer.finish() == ()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    writer.write([_message(2)])
+    assert len(writer.finish()) == 1
+    assert _offsets(tmp_path) == [2]
+
+
+def test_a_parquet_part_that_could_not_be_finished_is_tried_again(tmp_path):
+    """A full disk for a while: one sentence, and afterwards everything is there."""
+    writer = LandingWriter(tmp_path, format="parquet")
+    writer.write([_message(1)])
+    with _no_file_beyond(100), pytest.raises(UsageError, match="cannot write to the landing"):
+        writer.finish()
+    assert _visible(tmp_path) == []
+    writer.write([_message(2)])
+    [part] = writer.finish()
+    assert part.messages == 2
+    assert pq.ParquetFile(tmp_path / "native" / part.file).read().column("offset").to_pylist() == [1, 2]
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path):
