@@ -27,11 +27,18 @@ test: java ## the whole suite that needs no external server (ARGS='-k words')
 	@$(BIN)/python -m pytest -m "not peers" $(ARGS)
 
 .PHONY: check
-check: $(READY) ## lint, format, types, import contracts, documents against code
+check: lint format types contracts documents ## lint, format, types, import contracts, documents against code (-k: all of them)
+
+.PHONY: lint format types contracts documents
+lint: $(READY)
 	$(BIN)/ruff check .
+format: $(READY)
 	$(BIN)/ruff format --check .
+types: $(READY)
 	$(BIN)/mypy
+contracts: $(READY)
 	$(BIN)/lint-imports --no-cache
+documents: $(READY)
 	$(BIN)/python -m pytest -q tests/architecture
 
 .PHONY: test-peers
