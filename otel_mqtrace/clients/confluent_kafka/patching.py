@@ -20,6 +20,7 @@ from otel_mqtrace.clients.confluent_kafka.handover import handed_over
 from otel_mqtrace.clients.confluent_kafka.leaders import forget_leaders
 from otel_mqtrace.clients.confluent_kafka.live import live
 from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER, PRODUCER_METHODS
+from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.process import sources
 
 if TYPE_CHECKING:
@@ -108,15 +109,19 @@ class Patches:
 
     @classmethod
     def apply(cls, tracing: Tracing) -> Patches:
-        """Patch everything that can be reached and start tracing."""
+        """Patch everything that can be reached and start tracing; broken off half-way, nothing stays changed."""
         patches = cls()
         live.tracing = tracing
         sources.append(handed_over)
-        for original, traced, wrappers in _CLASSES:
-            for subclass in original.__subclasses__():
-                if subclass is not traced:
-                    patches._change_in_place(subclass, wrappers)
-            patches._rebind(original, traced)
+        try:
+            for original, traced, wrappers in _CLASSES:
+                for subclass in original.__subclasses__():
+                    if subclass is not traced:
+                        patches._change_in_place(subclass, wrappers)
+                patches._rebind(original, traced)
+        except BaseException:
+            patches.restore()
+            raise
         return patches
 
     def restore(self) -> None:
@@ -126,20 +131,31 @@ class Patches:
         if handed_over in sources:
             sources.remove(handed_over)
         while self.changes:
-            self.changes.pop().undo()
+            _undo(self.changes.pop())
 
     def _change_in_place(self, subclass: type[Any], wrappers: Wrappers) -> None:
+        said = f"{subclass.__module__}.{subclass.__qualname__}"
         if not subclass.__dictoffset__:  # its own objects have no place for a state; those of its subclasses may
-            self.untraceable.append(f"{subclass.__module__}.{subclass.__qualname__}")
+            self.untraceable.append(said)
         for name, wrap in wrappers.items():
-            method = getattr(subclass, name, None)
-            if method is None:
-                continue
-            wrapped = wrap(method)
-            if wrapped is None:
-                self.untraceable.append(f"{subclass.__module__}.{subclass.__qualname__}.{name}")
-                continue
-            self._make(_Change(subclass, name, subclass.__dict__.get(name, _ABSENT), wrapped))
+            try:
+                traced = self._change_method(subclass, name, wrap)
+            except Exception:  # noqa: BLE001 - a metaclass may refuse; one class must not cost all the others
+                traced = False
+            if not traced:
+                self.untraceable.append(f"{said}.{name}")
+
+    def _change_method(
+        self, subclass: type[Any], name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any] | None]
+    ) -> bool:
+        method = getattr(subclass, name, None)
+        if method is None:
+            return True
+        wrapped = wrap(method)
+        if wrapped is None:
+            return False
+        self._make(_Change(subclass, name, subclass.__dict__.get(name, _ABSENT), wrapped))
+        return True
 
     def _rebind(self, original: type[Any], traced: type[Any]) -> None:
         for module, name in list(_names_bound_to(original)):
@@ -148,6 +164,12 @@ class Patches:
     def _make(self, change: _Change) -> None:
         change.apply()
         self.changes.append(change)
+
+
+@guarded("Patches.restore")
+def _undo(change: _Change) -> None:
+    """One name that cannot be put back must not keep all the others."""
+    change.undo()
 
 
 def _names_bound_to(original: type[Any]) -> Iterator[tuple[Any, str]]:

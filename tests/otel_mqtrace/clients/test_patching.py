@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import gc
 import logging
 import sys
 from types import ModuleType
@@ -15,7 +16,13 @@ from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrume
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_mqtrace.clients.confluent_kafka.consumer import ORIGINAL_CONSUMER
+from otel_mqtrace.clients.confluent_kafka.handover import handed_over
+from otel_mqtrace.clients.confluent_kafka.live import live
+from otel_mqtrace.clients.confluent_kafka.patching import Patches
 from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER
+from otel_mqtrace.config import Settings
+from otel_mqtrace.hooks.process import sources
+from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 
 
@@ -245,3 +252,58 @@ def test_a_client_without_attributes_is_named_for_the_doctor(instrument):
     instrument()
     named = [name for name in MqTraceInstrumentor().patches.untraceable if "Slim" in name]
     assert [name.rpartition("Slim.")[2] for name in named] == ["Producer", "Consumer"]
+
+
+class _Interrupted(type):
+    """The user's Ctrl-C, in the middle of patching."""
+
+    def __getattribute__(cls, name):
+        """Interrupt when the first of the methods is looked at."""
+        if name == "poll":
+            raise KeyboardInterrupt
+        return super().__getattribute__(name)
+
+
+class _Frozen(type):
+    """Lets nobody change its classes."""
+
+    def __setattr__(cls, name, value):
+        """Refuse."""
+        raise RuntimeError("frozen")
+
+
+@pytest.fixture
+def short_lived():
+    """Make a subclass of the client that is gone from its ``__subclasses__`` after the test."""
+    made = []
+
+    def make(metaclass, base):
+        made.append(metaclass("Guest", (base,), {}))
+        return made[-1]
+
+    yield make
+    made.clear()
+    gc.collect()
+
+
+def test_a_class_that_cannot_be_changed_is_named_and_the_rest_is_traced(short_lived, instrument, kafka, spans, topic):
+    """One frozen subclass must not cost the application its traces."""
+    frozen = short_lived(_Frozen, cimpl.Producer)
+    instrument()
+    assert f"{__name__}.Guest.produce" in MqTraceInstrumentor().patches.untraceable
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(topic, b"x")
+    assert producer.flush(10) == 0
+    spans.take(f"send {topic}")
+    assert frozen({"bootstrap.servers": kafka.bootstrap_servers}).flush(0) == 0
+
+
+def test_patching_that_breaks_half_way_is_taken_back(short_lived, application):
+    """Either all of it or none: no tracing that nobody could switch off again."""
+    before = _fingerprint()
+    short_lived(_Interrupted, cimpl.Consumer)
+    with pytest.raises(KeyboardInterrupt):
+        Patches.apply(Tracing.create(settings=Settings()))
+    assert _fingerprint() == before
+    assert live.tracing is None
+    assert handed_over not in sources
