@@ -14,18 +14,19 @@ import re
 import socket
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from ipaddress import ip_address
 from typing import Final
 
 from otel_mqtrace._clock import Clock, SystemClock
 
-__all__ = ["UniqueId", "UniqueIds", "new_unique_id", "read_unique_id"]
+__all__ = ["UniqueId", "UniqueIds", "new_unique_id", "own_address", "read_unique_id"]
 
 _SHAPE: Final = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 _TAIL_BYTES: Final = 12  # everything but the address
 _NS_PER_MS: Final = 1_000_000
 _LOW_16: Final = 0xFFFF
-_UNROUTABLE: Final = ("192.0.2.1", 9)  # reserved for documentation: asking for the route to it sends nothing
+_UNROUTABLE: Final = ("192.0.2.1", 9)  # RFC 5737, for documentation: connecting UDP to it sends nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class UniqueIds:
         return f"{prefix.text}{now_ms - month.begin_ms:08X}{next(self._counter) & _LOW_16:04X}"
 
     def _origin_text(self, pid: int) -> str:
-        address = ip_address(self._address or _own_address()).packed.hex().upper()
+        address = ip_address(self._address or own_address()).packed.hex().upper()
         origin = int.from_bytes(os.urandom(4), "big") if self._origin is None else self._origin
         return f"{address}{pid & _LOW_16:04X}{origin:08X}"
 
@@ -121,11 +122,16 @@ def _month_around(now_ms: int) -> _Month:
     return _Month((begin - epoch) // millisecond, (end - epoch) // millisecond)
 
 
-def _own_address() -> str:
+def own_address() -> str:
     """Return the IPv4 address this machine sends from, loopback when it has no network; never asks a name server."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(_UNROUTABLE)
-            return str(probe.getsockname()[0])
-    except OSError:
+        return _sending_address()
+    except OSError:  # kept by nobody: there may be a network, or a free file descriptor, the next time
         return "127.0.0.1"
+
+
+@cache
+def _sending_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(_UNROUTABLE)
+        return str(probe.getsockname()[0])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -16,17 +14,15 @@ from otel_mqtrace import semconv
 from otel_mqtrace._clock import Clock, SystemClock
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.metrics import MessagingMetrics
-from otel_mqtrace.message_id import new_unique_id
+from otel_mqtrace.message_id import new_unique_id, own_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["ClientFacts", "Tracing", "host_and_port", "local_address"]
+__all__ = ["ClientFacts", "Tracing", "host_and_port"]
 
 _SCOPE: Final = "otel_mqtrace"
 _LINKS_PER_SPAN: Final = 128
-_TEST_NET: Final = ("192.0.2.1", 9)
-"""An address nobody answers at (RFC 5737): connecting a UDP socket to it sends nothing and names our own address."""
 
 
 def _nothing() -> None:
@@ -96,7 +92,7 @@ class ClientFacts:
             group_name=group_name or client_id,
             server_address=address,
             server_port=port,
-            client_host=local_address(),
+            client_host=own_address(),
         )
 
     @property
@@ -126,14 +122,3 @@ def host_and_port(servers: str) -> tuple[str | None, int | None]:
     if not separator or (first.count(":") > 1 and not first.startswith("[")) or not port.isdigit():
         return first.strip("[]"), None
     return host.strip("[]"), int(port)
-
-
-@cache
-def local_address() -> str:
-    """Return this machine's own address as RocketMQ's clientHost has it; no name service is asked, nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_TEST_NET)
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"

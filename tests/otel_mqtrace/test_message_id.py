@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_mqtrace._clock import MonotonicNs, WallNs
-from otel_mqtrace.message_id import UniqueId, UniqueIds, new_unique_id, read_unique_id
+from otel_mqtrace.message_id import UniqueId, UniqueIds, new_unique_id, own_address, read_unique_id
 
 DAY_MS = 86_400_000
 
@@ -122,3 +124,29 @@ def test_a_forked_child_does_not_repeat_its_parent():
     assert theirs.counter == ours.counter == 1
     assert (theirs.pid, ours.pid) == (child & 0xFFFF, os.getpid() & 0xFFFF)
     assert theirs.origin != ours.origin
+
+
+def test_without_a_free_file_descriptor_ids_and_hooks_are_made_all_the_same():
+    """Our own address is a nicety: EMFILE costs us that, for now, and never the application its hook."""
+    script = """
+import resource, socket
+from otel_mqtrace import SendHook
+from otel_mqtrace.message_id import new_unique_id, own_address, read_unique_id
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
+taken = []
+try:
+    while True:
+        taken.append(socket.socket())
+except OSError:
+    pass
+SendHook(servers="broker:9000")
+print(read_unique_id(new_unique_id()).address, own_address())
+taken.clear()
+print(own_address())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    without, afterwards = done.stdout.splitlines()
+    assert without == "127.0.0.1 127.0.0.1"
+    assert afterwards == own_address()
