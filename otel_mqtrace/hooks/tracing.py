@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["ClientFacts", "Tracing", "host_and_port"]
 
 _SCOPE: Final = "otel_mqtrace"
-_LINKS_PER_SPAN: Final = 128
+_MOST_LINKS: Final = 128
 
 
 def _nothing() -> None:
@@ -42,7 +42,6 @@ class Tracing:
     metrics: MessagingMetrics | None = None
     new_id: Callable[[], str] = new_unique_id
     before_span: Callable[[], None] = _nothing
-    links_per_span: int = _LINKS_PER_SPAN
     writes_trace_headers: bool = True
 
     @classmethod
@@ -57,14 +56,23 @@ class Tracing:
         """Return a Tracing on the given providers, the global ones by default, and the environment's settings."""
         tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider, schema_url=semconv.SCHEMA_URL)
         meter = get_meter(_SCOPE, meter_provider=meter_provider, schema_url=semconv.SCHEMA_URL)
-        limit = SpanLimits().max_links
         return cls(
             tracer=tracer,
             settings=settings or Settings.from_env(),
             metrics=MessagingMetrics(meter),
-            links_per_span=min(_LINKS_PER_SPAN, limit) if limit else _LINKS_PER_SPAN,
             **collaborators,
         )
+
+    @property
+    def links_per_span(self) -> int:
+        """How many messages one span can name: 128, fewer where its provider keeps fewer links, never none.
+
+        Asked each time, because the provider may come late; the limits of a tracer are public in no other place.
+        """
+        tracer = getattr(self.tracer, "_tracer", self.tracer)  # the API's stand-in for a provider that comes late
+        limits = getattr(tracer, "_span_limits", None)
+        limit = limits.max_links if isinstance(limits, SpanLimits) else None
+        return _MOST_LINKS if limit is None else max(1, min(_MOST_LINKS, limit))
 
     def traces(self, topic: str) -> bool:
         """Whether messages of ``topic`` are traced here and now: not excluded, and tracing not suppressed."""
