@@ -10,11 +10,24 @@ from typing import Final
 
 from opentelemetry.propagators.textmap import Getter, Setter
 
-__all__ = ["HEADER_GETTER", "HEADER_SETTER", "Header", "HeaderValue", "Headers", "header_text", "pairs_of", "rewritten"]
+__all__ = [
+    "HEADER_GETTER",
+    "HEADER_SETTER",
+    "Header",
+    "HeaderIndex",
+    "HeaderValue",
+    "Headers",
+    "header_text",
+    "indexed",
+    "pairs_of",
+    "rewritten",
+]
 
 HeaderValue = bytes | str | None
 Header = tuple[str, HeaderValue]
 Headers = Sequence[Header]
+HeaderIndex = Mapping[str, HeaderValue]
+"""Name → its last value that is not ``None``: headers are gone through once, then asked many times."""
 
 
 def pairs_of(headers: object) -> list[Header] | None:
@@ -23,33 +36,46 @@ def pairs_of(headers: object) -> list[Header] | None:
         return []
     if isinstance(headers, Mapping):
         return list(headers.items())
-    if isinstance(headers, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in headers):  # noqa: PLR2004
-        return list(headers)
-    return None
+    if not isinstance(headers, list):
+        return None
+    for pair in headers:
+        if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004
+            return None
+    return headers.copy()
 
 
-def header_text(headers: Headers, name: str) -> str | None:
-    """Return the last value of ``name`` as text, or ``None``; bytes that are not UTF-8 lose what cannot be read."""
-    for key, value in reversed(headers):
-        if key == name and value is not None:
-            return value.decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else str(value)
-    return None
+def indexed(headers: Headers) -> HeaderIndex:
+    """Return ``headers`` for reading: the last value of each name counts, ``None`` is no value."""
+    return {name: value for name, value in headers if value is not None} if headers else {}
+
+
+def header_text(headers: HeaderIndex, name: str) -> str | None:
+    """Return the value of ``name`` as text, or ``None``; bytes that are not UTF-8 lose what cannot be read."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    return value.decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else str(value)
 
 
 def rewritten(headers: Headers, replaced: Mapping[str, str], dropped: frozenset[str] = frozenset()) -> list[Header]:
-    """Return a new list in which each name of ``replaced`` stands exactly once and no name of ``dropped`` is left."""
-    gone = {name.lower() for name in (*replaced, *dropped)}
-    kept = [(key, value) for key, value in headers if not (isinstance(key, str) and key.lower() in gone)]
-    return [*kept, *((name, value.encode()) for name, value in replaced.items())]
+    """Return a new list in which each name of ``replaced`` stands exactly once and no name of ``dropped`` is left.
+
+    ``dropped`` is in lower case.
+    """
+    written: list[Header] = [(name, value.encode()) for name, value in replaced.items()]
+    if not headers:
+        return written
+    gone = dropped if replaced.keys() <= dropped else dropped.union(name.lower() for name in replaced)
+    return [pair for pair in headers if not (isinstance(pair[0], str) and pair[0].lower() in gone)] + written
 
 
-class _HeaderGetter(Getter[Headers]):
-    def get(self, carrier: Headers, key: str) -> list[str] | None:
+class _HeaderGetter(Getter[HeaderIndex]):
+    def get(self, carrier: HeaderIndex, key: str) -> list[str] | None:
         text = header_text(carrier, key)
         return None if text is None else [text]
 
-    def keys(self, carrier: Headers) -> list[str]:
-        return [key for key, _ in carrier]
+    def keys(self, carrier: HeaderIndex) -> list[str]:
+        return list(carrier)
 
 
 class _DictSetter(Setter[dict[str, str]]):

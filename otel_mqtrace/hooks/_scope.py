@@ -50,10 +50,10 @@ class EnteredScope:
 
 
 class AutomaticScope:
-    """Makes ``otel_ctx`` current until left by whoever polls next."""
+    """Makes ``otel_ctx`` current until left by whoever polls next; ``before`` is the ambient context, if known."""
 
-    def __init__(self, otel_ctx: Context) -> None:
-        self._before = ambient_context()
+    def __init__(self, otel_ctx: Context, before: Context | None = None) -> None:
+        self._before = ambient_context() if before is None else before
         behind = (trace.get_current_span(otel_ctx), self._before)
         self._ctx = context.set_value(_AUTOMATIC, behind, otel_ctx)
         self._marker: Token[object] = _automatic.set(self)

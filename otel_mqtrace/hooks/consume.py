@@ -19,17 +19,16 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._headers import HEADER_GETTER, Header, header_text
+from otel_mqtrace.hooks._headers import HEADER_GETTER, Header, HeaderIndex, header_text, indexed
 from otel_mqtrace.hooks._scope import ambient_context
-from otel_mqtrace.hooks.send import key_text, offset_msg_id
+from otel_mqtrace.hooks.send import key_text, place_attributes, say_headers
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
-from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
+from otel_mqtrace.model import ContextCode, MessageType, TraceContext, TraceType
 from otel_mqtrace.spans.mapping import (
     OPERATIONS,
     Attributes,
     Operation,
     SpanAttributes,
-    bean_attributes,
     context_attributes,
     cost_ms,
     share_attributes,
@@ -41,10 +40,11 @@ if TYPE_CHECKING:
 __all__ = ["ConsumeHook", "IncomingMessage", "ProcessCall"]
 
 _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
+_NORMAL: Final = MessageType.NORMAL.value
 _POLL: Final = Operation(None, "poll", "receive", SpanKind.CLIENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that would make building one three times as dear
 class IncomingMessage:
     """One message as the client handed it over; ``body_length`` in bytes, ``timestamp_ms`` when it was stored.
 
@@ -66,16 +66,18 @@ class IncomingMessage:
 class ProcessCall:
     """One listener call under way. ``otel_ctx`` is what should be current while the messages are handled.
 
-    ``indexes`` tell which of the messages given to :meth:`ConsumeHook.before` it stands for.
+    ``ambient`` is what was current before; ``indexes`` tell which of the messages given to :meth:`ConsumeHook.before`
+    it stands for.
     """
 
     span: Span
     otel_ctx: Context
     messages: int
     start_ns: int
-    metric_attributes: Attributes
-    indexes: tuple[int, ...] = ()
-    _open: list[None] = field(default_factory=lambda: [None])
+    attributes: Attributes
+    ambient: Context
+    indexes: tuple[int, ...] = (0,)
+    _open: list[None] = field(default_factory=[None].copy)
 
     @property
     def is_open(self) -> bool:
@@ -115,6 +117,9 @@ class ConsumeHook:
             group_name=self._facts.group_name,
         )
         self._constant = {**self._facts.attributes(), **context_attributes(operation)}
+        if self._facts.client_host is not None:
+            self._constant[semconv.MQTRACE_CLIENT_HOST] = self._facts.client_host
+        self._server = self._facts.server
 
     def before(self, messages: Sequence[IncomingMessage], *, batch: bool = False) -> list[ProcessCall]:
         """Open the spans for what one poll returned; empty when nothing of it is traced now.
@@ -126,6 +131,9 @@ class ConsumeHook:
 
     @guarded("ConsumeHook.before")
     def _before(self, messages: Sequence[IncomingMessage], *, batch: bool) -> list[ProcessCall]:
+        if len(messages) == 1:
+            topic = messages[0].topic
+            return [self._open(topic, messages, batch=batch)] if self._tracing.traces(topic) else []
         by_topic: dict[str, list[int]] = {}
         for index, message in enumerate(messages):
             by_topic.setdefault(message.topic, []).append(index)
@@ -150,6 +158,9 @@ class ConsumeHook:
         """End the span of ``call``, once. A success slower than the limit says ``TIME_OUT``, as RocketMQ's does."""
         if not call.claim():
             return
+        metrics = self._tracing.collecting
+        if metrics is None and not call.span.is_recording():
+            return
         end_ns = max(self._tracing.clock.wall_ns(), call.start_ns)
         success = code in {ContextCode.SUCCESS, ContextCode.TIME_OUT}
         late = (end_ns - call.start_ns) >= self._tracing.settings.process_timeout_ms * 1_000_000
@@ -166,12 +177,18 @@ class ConsumeHook:
             call.span.record_exception(exception)
         call.span.set_attributes(attributes)
         call.span.end(end_ns)
-        if self._tracing.metrics is not None:
-            self._tracing.metrics.processed({**call.metric_attributes, **attributes}, end_ns - call.start_ns)
+        if metrics is not None:
+            metrics.processed({**call.attributes, **attributes}, end_ns - call.start_ns)
+        call.attributes = {}  # the call may be remembered for long, to be handled late; this is its heaviest part
 
-    @guarded("ConsumeHook.received")
     def received(self, messages: Sequence[IncomingMessage], *, start_ns: int, batch: bool = False) -> None:
         """Count the messages a poll returned and, when asked for by ``receive_spans``, record the poll as a span."""
+        if self._tracing.settings.receive_spans or self._tracing.collecting is not None:
+            self._received(messages, start_ns, batch=batch)
+
+    @guarded("ConsumeHook.received")
+    def _received(self, messages: Sequence[IncomingMessage], start_ns: int, *, batch: bool) -> None:
+        metrics = self._tracing.collecting
         traced = [message for message in messages if self._tracing.traces(message.topic)]
         if not traced:
             return
@@ -183,9 +200,9 @@ class ConsumeHook:
         if self._facts.group_name is not None:
             attributes[semconv.MESSAGING_CONSUMER_GROUP_NAME] = self._facts.group_name
         end_ns = max(self._tracing.clock.wall_ns(), start_ns)
-        if self._tracing.metrics is not None:
-            self._tracing.metrics.received(attributes, len(traced))
-            self._tracing.metrics.operated(attributes, end_ns - start_ns)
+        if metrics is not None:
+            metrics.received(attributes, len(traced))
+            metrics.operated(attributes, end_ns - start_ns)
         if self._tracing.settings.receive_spans:
             self._receive_span(topic, traced, attributes, (start_ns, end_ns), batch=batch)
 
@@ -203,42 +220,52 @@ class ConsumeHook:
         batch: bool,
     ) -> None:
         self._tracing.before_span()
-        split = share_attributes([self._message_attributes(message) for message in messages])
+        found = [indexed(message.headers) for message in messages]
+        split = share_attributes(list(map(self._message_attributes, messages, found)))
         span = self._tracing.tracer.start_span(
             _POLL.span_name(topic),
             context=ambient_context(),
             kind=_POLL.kind,
             attributes={
-                **attributes,
                 **split.span,
+                **attributes,
+                **({semconv.MQTRACE_CLIENT_HOST: self._facts.client_host} if self._facts.client_host else {}),
                 semconv.MESSAGING_OPERATION_TYPE: _POLL.type or "",
                 **({semconv.MESSAGING_BATCH_MESSAGE_COUNT: len(messages)} if batch else {}),
             },
-            links=self._links([_creation(message) for message in messages], split),
+            links=self._links([_creation(_extracted(each)) for each in found], split),
             start_time=times_ns[0],
         )
         span.end(times_ns[1])
 
     def _open(self, topic: str, messages: Sequence[IncomingMessage], *, batch: bool) -> ProcessCall:
-        self._tracing.before_span()
-        split = share_attributes([self._message_attributes(message) for message in messages])
-        attributes: Attributes = {**self._constant, **split.span, semconv.MQTRACE_REQUEST_ID: self._tracing.new_id()}
+        tracing = self._tracing
+        tracing.before_span()
+        ambient = ambient_context()
+        found = [indexed(message.headers) for message in messages]
+        split = share_attributes(list(map(self._message_attributes, messages, found)))
+        attributes = split.span
+        attributes.update(self._constant)
+        attributes[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
         if batch:
             attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
-        ambient = ambient_context()
-        creations = [_creation(message) for message in messages]
+        extracted = [_extracted(each) for each in found]
+        creations = [_creation(each) for each in extracted]
         parent, others = self._parent(creations, ambient)
-        start_ns = self._tracing.clock.wall_ns()
-        span = self._tracing.tracer.start_span(
+        start_ns = tracing.clock.wall_ns()
+        span = tracing.tracer.start_span(
             _PROCESS.span_name(topic),
             context=parent,
             kind=_PROCESS.kind,
             attributes=attributes,
-            links=[*self._links(creations, split), *others],
+            links=self._links(creations, split) + others,
             start_time=start_ns,
         )
-        current = trace.set_span_in_context(span, _with_baggage(messages, ambient))
-        return ProcessCall(span, current, len(messages), start_ns, attributes)
+        # More than a span was propagated: baggage. It belongs to one message; several have no common one.
+        carried = len(found) == 1 and len(extracted[0]) > creations[0].is_valid
+        behind = propagate.extract(found[0], ambient, HEADER_GETTER) if carried else ambient
+        current = trace.set_span_in_context(span, behind)
+        return ProcessCall(span, current, len(messages), start_ns, attributes, ambient)
 
     def _parent(self, creations: Sequence[SpanContext], ambient: Context) -> tuple[Context, list[Link]]:
         """Choose the parent (the option ``process_context``); several messages have no single parent."""
@@ -258,48 +285,39 @@ class ConsumeHook:
             return []
         return [Link(creation) for creation in creations if creation.is_valid]
 
-    def _message_attributes(self, message: IncomingMessage) -> Attributes:
-        physical = offset_msg_id(message.topic, message.partition, message.offset)
-        headers = message.headers
-        delayed = header_text(headers, semconv.HEADER_DELAY) is not None
-        bean = TraceBean(
-            topic=message.topic,
-            # RocketMQ's getMsgId() has the same fall-back: a message without a unique id goes by its physical one.
-            msg_id=header_text(headers, semconv.HEADER_UNIQ_KEY) or physical,
-            offset_msg_id=physical,
-            tags=header_text(headers, semconv.HEADER_TAGS),
-            keys=header_text(headers, semconv.HEADER_KEYS),
-            store_host=message.store_host or self._facts.server,
-            client_host=self._facts.client_host,
-            store_time_ms=message.timestamp_ms,
-            retry_times=_retry_times(headers),
-            body_length=message.body_length,
-            msg_type=MessageType.DELAY if delayed else MessageType.NORMAL,
-        )
-        attributes = bean_attributes(bean)
-        if message.partition is not None:
-            attributes[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(message.partition)
-        if message.offset is not None:
-            attributes[semconv.MESSAGING_KAFKA_OFFSET] = message.offset
+    def _message_attributes(self, message: IncomingMessage, found: HeaderIndex) -> Attributes:
+        """Say the message in the names of the mapping's table; a TraceBean in between costs more than the rest."""
+        topic = message.topic
+        said = place_attributes(topic, message.partition, message.offset)
+        # RocketMQ's getMsgId() has the same fall-back: a message without a unique id goes by its physical one.
+        msg_id = header_text(found, semconv.HEADER_UNIQ_KEY) or said.get(semconv.MQTRACE_OFFSET_MSG_ID)
+        said[semconv.MESSAGING_DESTINATION_NAME] = topic
+        said[semconv.MQTRACE_RETRY_TIMES] = _retry_times(found)
+        said[semconv.MQTRACE_MSG_TYPE] = _NORMAL
+        say_headers(said, found)
+        if msg_id is not None:
+            said[semconv.MESSAGING_MESSAGE_ID] = msg_id
+        if (host := message.store_host or self._server) is not None:
+            said[semconv.MQTRACE_STORE_HOST] = host
+        if message.timestamp_ms is not None:
+            said[semconv.MQTRACE_STORE_TIME] = message.timestamp_ms
+        if message.body_length is not None:
+            said[semconv.MESSAGING_MESSAGE_BODY_SIZE] = message.body_length
         if (key := key_text(message.key)) is not None:
-            attributes[semconv.MESSAGING_KAFKA_MESSAGE_KEY] = key
+            said[semconv.MESSAGING_KAFKA_MESSAGE_KEY] = key
         if message.tombstone:
-            attributes[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
-        return attributes
+            said[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
+        return said
 
 
-def _creation(message: IncomingMessage) -> SpanContext:
-    extracted = propagate.extract(message.headers, Context(), HEADER_GETTER)
+def _extracted(found: HeaderIndex) -> Context:
+    return propagate.extract(found, Context(), HEADER_GETTER) if found else Context()
+
+
+def _creation(extracted: Context) -> SpanContext:
     return trace.get_current_span(extracted).get_span_context()
 
 
-def _with_baggage(messages: Sequence[IncomingMessage], ambient: Context) -> Context:
-    """Baggage belongs to one message; several have no common one."""
-    if len(messages) != 1:
-        return ambient
-    return propagate.extract(messages[0].headers, ambient, HEADER_GETTER)
-
-
-def _retry_times(headers: Sequence[Header]) -> int:
-    text = header_text(headers, semconv.HEADER_RECONSUME_TIMES)
+def _retry_times(found: HeaderIndex) -> int:
+    text = header_text(found, semconv.HEADER_RECONSUME_TIMES)
     return int(text) if text is not None and text.isascii() and text.isdigit() else 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from opentelemetry.metrics import NoOpCounter
+
 from otel_mqtrace import semconv
 
 if TYPE_CHECKING:
@@ -51,6 +53,13 @@ class MessagingMetrics:
             unit="{message}",
             description="Number of messages that were delivered to the application.",
         )
+
+    @property
+    def collected(self) -> bool:
+        """Whether anybody collects: without a MeterProvider the attributes need not even be put together."""
+        # The API's stand-in has no public way to say that the real instrument has not come yet.
+        instrument = getattr(self._sent, "_real_instrument", self._sent)
+        return instrument is not None and not isinstance(instrument, NoOpCounter)
 
     def sent(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
         """One attempt to send one message is over."""

@@ -11,7 +11,7 @@ The manual door for any client, as RocketMQ's ``SendMessageHook`` is::
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context, propagate, trace
 from opentelemetry.context import Context
@@ -19,36 +19,49 @@ from opentelemetry.trace import Link, Span, SpanContext, Status, StatusCode
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._headers import HEADER_GETTER, HEADER_SETTER, Header, header_text, pairs_of, rewritten
+from otel_mqtrace.hooks._headers import (
+    HEADER_GETTER,
+    HEADER_SETTER,
+    Header,
+    HeaderIndex,
+    header_text,
+    indexed,
+    pairs_of,
+    rewritten,
+)
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
-from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, context_attributes, cost_ms
+from otel_mqtrace.model import MessageType, TraceContext, TraceType
+from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, context_attributes, cost_ms, keys_attribute
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from opentelemetry.util.types import AttributeValue
 
-__all__ = ["UNKNOWN_BODY", "SendCall", "SendHook", "key_text", "offset_msg_id"]
+__all__ = ["UNKNOWN_BODY", "SendCall", "SendHook", "key_text", "place_attributes", "say_headers"]
 
 UNKNOWN_BODY: Final = object()
 """The body is not bytes yet (a serialiser will make them): its size comes with :meth:`SendHook.after`."""
 
 _SEND: Final = OPERATIONS[TraceType.PUB]
+_NORMAL: Final = MessageType.NORMAL.value
+_DELAY: Final = MessageType.DELAY.value
+_HALF: Final = MessageType.TRANS_HALF.value
 
 
 @dataclass(slots=True)
 class SendCall:
-    """One message on its way. ``headers`` are the ones to send; ``ambient`` is the context it was sent in."""
+    """One message on its way. ``headers`` are the ones to send; ``ambient`` is the context it was sent in.
+
+    ``attributes`` are those of the span; ``recorded`` says whether anybody will ever look at them.
+    """
 
     topic: str
     span: Span
-    bean: TraceBean
     headers: list[Header] | None
     ambient: Context
     start_ns: int
-    metric_attributes: dict[str, AttributeValue]
-    _open: list[None] = field(default_factory=lambda: [None])
+    attributes: dict[str, AttributeValue]
+    recorded: bool = True
+    _open: list[None] = field(default_factory=[None].copy)
 
     @property
     def span_context(self) -> SpanContext:
@@ -88,8 +101,10 @@ class SendHook:
             group_name=settings.group_name or self._facts.group_name,
         )
         self._constant = {**self._facts.attributes(), **context_attributes(operation)}
+        if self._facts.client_host is not None:
+            self._constant[semconv.MQTRACE_CLIENT_HOST] = self._facts.client_host
+        self._server = self._facts.server
 
-    @guarded("SendHook.before")
     def before(
         self,
         topic: str,
@@ -104,30 +119,38 @@ class SendHook:
         ``headers`` may be a mapping, a list of pairs or ``None`` and is never changed. ``body`` is bytes, text or
         ``None`` (a tombstone), or :data:`UNKNOWN_BODY`.
         """
-        if not self._tracing.traces(topic):
+        return self._before(topic, body, key, headers, transaction_id)
+
+    @guarded("SendHook.before")
+    def _before(
+        self, topic: str, body: object, key: object, headers: object, transaction_id: str | None
+    ) -> SendCall | None:
+        tracing = self._tracing
+        if not tracing.traces(topic):
             return None
-        self._tracing.before_span()
+        tracing.before_span()
         pairs = pairs_of(headers)
-        bean = self._bean(topic, body, pairs or [], transaction_id)
-        attributes = {**self._constant, **bean_attributes(bean), **_about_key_and_body(key, body)}
+        found = indexed(pairs or ())
         ambient = context.get_current()
-        start_ns = self._tracing.clock.wall_ns()
-        span = self._tracing.tracer.start_span(
+        attributes = self._attributes(topic, body, key, found, transaction_id)
+        start_ns = tracing.clock.wall_ns()
+        span = tracing.tracer.start_span(
             _SEND.span_name(topic),
             context=ambient,
             kind=_SEND.kind,
             attributes=attributes,
-            links=_links_to_earlier(pairs or [], ambient),
+            links=_links_to_earlier(found, ambient) if found else None,
             start_time=start_ns,
         )
         return SendCall(
-            topic=topic,
-            span=span,
-            bean=bean,
-            headers=None if pairs is None else self._headers(pairs, span, ambient, bean),
-            ambient=ambient,
-            start_ns=start_ns,
-            metric_attributes=attributes,
+            topic,
+            span,
+            None if pairs is None else self._headers(pairs, found, span, ambient, attributes),
+            ambient,
+            start_ns,
+            attributes,
+            # An end of transaction has a span of its own and may be recorded where the send was not.
+            recorded=span.is_recording() or transaction_id is not None or tracing.collecting is not None,
         )
 
     @guarded("SendHook.after")
@@ -148,79 +171,86 @@ class SendHook:
 
         Without a ``store_host`` (no partition was chosen, or its leader is not known yet) the first server is named.
         """
-        if call is None or not call.claim():
+        if call is None or not call.claim() or not call.recorded:
             return
         end_ns = max(self._tracing.clock.wall_ns(), call.start_ns)
-        learned = TraceBean(
-            offset_msg_id=offset_msg_id(call.topic, partition, offset),
-            store_host=store_host or self._facts.server,
-            body_length=body_length if call.bean.body_length is None else None,
-        )
         # Only what is new: the SDK pays for every attribute it is given again.
-        attributes = bean_attributes(learned) | _answer(partition, offset, error, outcome)
-        call.bean = _completed(call.bean, learned)
-        attributes[semconv.MQTRACE_COST_TIME] = cost_ms(call.start_ns, end_ns)
+        learned = place_attributes(call.topic, partition, offset)
+        learned[semconv.MQTRACE_COST_TIME] = cost_ms(call.start_ns, end_ns)
+        learned[semconv.MQTRACE_SUCCESS] = error is None
+        if (host := store_host or self._server) is not None:
+            learned[semconv.MQTRACE_STORE_HOST] = host
+        if body_length is not None and semconv.MESSAGING_MESSAGE_BODY_SIZE not in call.attributes:
+            learned[semconv.MESSAGING_MESSAGE_BODY_SIZE] = body_length
+        if outcome is not None:
+            learned[semconv.MQTRACE_SEND_OUTCOME] = outcome
+        span = call.span
         if exception is not None:
-            call.span.record_exception(exception)
+            span.record_exception(exception)
         if error is not None:
-            call.span.set_status(Status(StatusCode.ERROR, description))
-        call.span.set_attributes(attributes)
-        call.span.end(end_ns)
-        if self._tracing.metrics is not None:
-            self._tracing.metrics.sent({**call.metric_attributes, **attributes}, end_ns - call.start_ns)
+            learned[semconv.ERROR_TYPE] = error
+            span.set_status(Status(StatusCode.ERROR, description))
+        span.set_attributes(learned)
+        span.end(end_ns)
+        call.attributes.update(learned)
+        if (metrics := self._tracing.collecting) is not None:
+            metrics.sent(call.attributes, end_ns - call.start_ns)
 
-    def _bean(self, topic: str, body: object, headers: list[Header], transaction_id: str | None) -> TraceBean:
-        return TraceBean(
-            topic=topic,
-            msg_id=header_text(headers, semconv.HEADER_UNIQ_KEY) or self._tracing.new_id(),
-            tags=header_text(headers, semconv.HEADER_TAGS),
-            keys=header_text(headers, semconv.HEADER_KEYS),
-            client_host=self._facts.client_host,
-            body_length=_length(body),
-            msg_type=_message_type(headers, transaction_id),
-            transaction_id=transaction_id,
-        )
+    def _attributes(
+        self, topic: str, body: object, key: object, found: HeaderIndex, transaction_id: str | None
+    ) -> Attributes:
+        """Say the message in the names of the mapping's table; a TraceBean in between costs more than the rest."""
+        said = self._constant.copy()
+        said[semconv.MESSAGING_DESTINATION_NAME] = topic
+        said[semconv.MESSAGING_MESSAGE_ID] = header_text(found, semconv.HEADER_UNIQ_KEY) or self._tracing.new_id()
+        said[semconv.MQTRACE_MSG_TYPE] = _NORMAL
+        if found:
+            say_headers(said, found)
+        if (length := _length(body)) is not None:
+            said[semconv.MESSAGING_MESSAGE_BODY_SIZE] = length
+        if transaction_id is not None:
+            said[semconv.MQTRACE_TRANSACTION_ID] = transaction_id
+            said[semconv.MQTRACE_MSG_TYPE] = _HALF
+        if (text := key_text(key)) is not None:
+            said[semconv.MESSAGING_KAFKA_MESSAGE_KEY] = text
+        if body is None:
+            said[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
+        return said
 
-    def _headers(self, headers: list[Header], span: Span, ambient: Context, bean: TraceBean) -> list[Header]:
-        sent = list(headers)
+    def _headers(
+        self, headers: list[Header], found: HeaderIndex, span: Span, ambient: Context, attributes: Attributes
+    ) -> list[Header]:
+        sent = headers  # a copy already
         if self._tracing.writes_trace_headers:
             written: dict[str, str] = {}
             propagate.inject(written, context=trace.set_span_in_context(span, ambient), setter=HEADER_SETTER)
-            sent = rewritten(headers, written, frozenset(propagate.get_global_textmap().fields))
-        if header_text(headers, semconv.HEADER_UNIQ_KEY) is None and bean.msg_id is not None:
-            sent.append((semconv.HEADER_UNIQ_KEY, bean.msg_id.encode()))
+            sent = rewritten(headers, written, propagated_names())
+        if semconv.HEADER_UNIQ_KEY not in found:
+            sent.append((semconv.HEADER_UNIQ_KEY, str(attributes[semconv.MESSAGING_MESSAGE_ID]).encode()))
         return sent
 
 
-def _completed(bean: TraceBean, learned: TraceBean) -> TraceBean:
-    length = bean.body_length if learned.body_length is None else learned.body_length
-    return replace(bean, offset_msg_id=learned.offset_msg_id, store_host=learned.store_host, body_length=length)
+def say_headers(said: Attributes, found: HeaderIndex) -> None:
+    """Add what RocketMQ's own headers say of a message: tags, keys, delay."""
+    if (tags := header_text(found, semconv.HEADER_TAGS)) is not None:
+        said[semconv.MQTRACE_TAGS] = tags
+    keys = header_text(found, semconv.HEADER_KEYS)
+    if keys is not None and (split := keys_attribute(keys)) is not None:
+        said[semconv.MQTRACE_KEYS] = split
+    if semconv.HEADER_DELAY in found:
+        said[semconv.MQTRACE_MSG_TYPE] = _DELAY
 
 
-def offset_msg_id(topic: str, partition: int | None, offset: int | None) -> str | None:
-    """Return ``{topic}-{partition}@{offset}``, Kafka's physical message id, or ``None`` while a part is unknown."""
-    if partition is None or offset is None or partition < 0 or offset < 0:
-        return None
-    return f"{topic}-{partition}@{offset}"
-
-
-def _answer(partition: int | None, offset: int | None, error: str | None, outcome: str | None) -> dict[str, Any]:
-    said: Mapping[str, Any] = {
-        semconv.MESSAGING_DESTINATION_PARTITION_ID: str(partition)
-        if partition is not None and partition >= 0
-        else None,
-        semconv.MESSAGING_KAFKA_OFFSET: offset if offset is not None and offset >= 0 else None,
-        semconv.ERROR_TYPE: error,
-        semconv.MQTRACE_SEND_OUTCOME: outcome,
-        semconv.MQTRACE_SUCCESS: error is None,
-    }
-    return {name: value for name, value in said.items() if value is not None}
-
-
-def _message_type(headers: list[Header], transaction_id: str | None) -> MessageType:
-    if transaction_id is not None:
-        return MessageType.TRANS_HALF
-    return MessageType.NORMAL if header_text(headers, semconv.HEADER_DELAY) is None else MessageType.DELAY
+def place_attributes(topic: str, partition: int | None, offset: int | None) -> Attributes:
+    """Return where a message lies: partition, offset and ``{topic}-{partition}@{offset}``, as far as known."""
+    place: Attributes = {}
+    if offset is not None and offset >= 0:
+        place[semconv.MESSAGING_KAFKA_OFFSET] = offset
+    if partition is not None and partition >= 0:
+        place[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(partition)
+        if offset is not None and offset >= 0:
+            place[semconv.MQTRACE_OFFSET_MSG_ID] = f"{topic}-{partition}@{offset}"
+    return place
 
 
 def _length(body: object) -> int | None:
@@ -229,16 +259,6 @@ def _length(body: object) -> int | None:
     if isinstance(body, str):
         return len(body.encode())
     return len(body) if isinstance(body, (bytes, bytearray, memoryview)) else None
-
-
-def _about_key_and_body(key: object, body: object) -> dict[str, AttributeValue]:
-    said: dict[str, AttributeValue] = {}
-    text = key_text(key)
-    if text is not None:
-        said[semconv.MESSAGING_KAFKA_MESSAGE_KEY] = text
-    if body is None:
-        said[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
-    return said
 
 
 def key_text(key: object) -> str | None:
@@ -253,10 +273,27 @@ def key_text(key: object) -> str | None:
     return None
 
 
-def _links_to_earlier(headers: list[Header], ambient: Context) -> list[Link]:
+def propagated_names() -> frozenset[str]:
+    """Return the header names of the propagator in force, lower case; making the set costs more than a whole header."""
+    propagator = propagate.get_global_textmap()
+    if _names_of.propagator is not propagator:
+        _names_of.names = frozenset(name.lower() for name in propagator.fields)
+        _names_of.propagator = propagator
+    return _names_of.names
+
+
+class _NamesOf:
+    propagator: object = None
+    names: frozenset[str] = frozenset()
+
+
+_names_of: Final = _NamesOf()
+
+
+def _links_to_earlier(found: HeaderIndex, ambient: Context) -> list[Link]:
     """A message sent on with the headers it came with: its earlier context is replaced on the wire, not forgotten."""
-    if not headers:
+    if propagated_names().isdisjoint(map(str.lower, found)):
         return []
-    earlier = trace.get_current_span(propagate.extract(headers, Context(), HEADER_GETTER)).get_span_context()
+    earlier = trace.get_current_span(propagate.extract(found, Context(), HEADER_GETTER)).get_span_context()
     current = trace.get_current_span(ambient).get_span_context()
     return [Link(earlier)] if earlier.is_valid and earlier.span_id != current.span_id else []

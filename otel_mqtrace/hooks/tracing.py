@@ -64,6 +64,12 @@ class Tracing:
         )
 
     @property
+    def collecting(self) -> MessagingMetrics | None:
+        """The metrics, when anybody collects them now."""
+        metrics = self.metrics
+        return metrics if metrics is not None and metrics.collected else None
+
+    @property
     def links_per_span(self) -> int:
         """How many messages one span can name: 128, fewer where its provider keeps fewer links, never none.
 

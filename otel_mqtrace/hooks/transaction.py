@@ -11,7 +11,7 @@ from opentelemetry.trace import Link
 
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.model import MessageType, TraceContext, TraceType, TransactionState
-from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, context_attributes, cost_ms
+from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, bean_of, context_attributes, cost_ms
 
 if TYPE_CHECKING:
     from otel_mqtrace.hooks.send import SendCall
@@ -72,7 +72,10 @@ class TransactionHook:
     def _record(self, call: SendCall, state: TransactionState, start_ns: int) -> None:
         end_ns = max(self._tracing.clock.wall_ns(), start_ns)
         bean = replace(
-            call.bean, msg_type=MessageType.TRANS_COMMIT, transaction_state=state, from_transaction_check=False
+            bean_of(call.attributes),
+            msg_type=MessageType.TRANS_COMMIT,
+            transaction_state=state,
+            from_transaction_check=False,
         )
         settings = self._tracing.settings
         operation = TraceContext(

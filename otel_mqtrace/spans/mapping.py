@@ -26,8 +26,10 @@ __all__ = [
     "Operation",
     "SpanAttributes",
     "bean_attributes",
+    "bean_of",
     "context_attributes",
     "cost_ms",
+    "keys_attribute",
     "share_attributes",
     "span_attributes",
     "trace_context_of",
@@ -82,7 +84,8 @@ def _value_of(value: Enum) -> AttributeValue:
     return str(value.value)
 
 
-def _split(keys: str) -> AttributeValue | None:
+def keys_attribute(keys: str) -> AttributeValue | None:
+    """Return space-separated keys as an attribute, or ``None`` when there is none."""
     return tuple(keys.split(semconv.KEY_SEPARATOR)) if keys else None
 
 
@@ -120,7 +123,7 @@ _BEAN_ROWS: Final = (
     _Row("msg_id", semconv.MESSAGING_MESSAGE_ID, _same, _text),
     _Row("offset_msg_id", semconv.MQTRACE_OFFSET_MSG_ID, _same, _text),
     _Row("tags", semconv.MQTRACE_TAGS, _same, _text),
-    _Row("keys", semconv.MQTRACE_KEYS, _split, _joined),
+    _Row("keys", semconv.MQTRACE_KEYS, keys_attribute, _joined),
     _Row("store_host", semconv.MQTRACE_STORE_HOST, _same, _text),
     _Row("client_host", semconv.MQTRACE_CLIENT_HOST, _same, _text),
     _Row("store_time_ms", semconv.MQTRACE_STORE_TIME, _same, _whole),
@@ -173,6 +176,11 @@ class SpanAttributes:
 def bean_attributes(bean: TraceBean) -> Attributes:
     """Return what one message says of itself; absent values have no attribute."""
     return _write(_BEAN_ROWS, bean)
+
+
+def bean_of(attributes: Mapping[str, object]) -> TraceBean:
+    """Return the message that ``attributes`` speak of: the inverse of :func:`bean_attributes`."""
+    return TraceBean(**_values(_BEAN_ROWS, attributes))
 
 
 def context_attributes(trace_ctx: TraceContext) -> Attributes:
@@ -279,8 +287,8 @@ def _beans(attributes: Mapping[str, object], span: ReadableSpan) -> tuple[TraceB
         link.attributes for link in span.links if link.attributes and not MESSAGE_ATTRIBUTES.isdisjoint(link.attributes)
     ]
     if not per_message:
-        return (TraceBean(**_values(_BEAN_ROWS, attributes)),)
-    return tuple(TraceBean(**_values(_BEAN_ROWS, {**attributes, **own})) for own in per_message)
+        return (bean_of(attributes),)
+    return tuple(bean_of({**attributes, **own}) for own in per_message)
 
 
 def _values(rows: Iterable[_Row], attributes: Mapping[str, object]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class ConsumerState:
         self._shared: dict[int, SharedSpan] = {}
         self._scopes: list[AutomaticScope] = []
         self.explicit = False
+        self.reference: weakref.ref[ConsumerState] = weakref.ref(self)
 
     def bind(self, tracing: Tracing) -> ConsumeHook:
         """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
@@ -60,7 +61,10 @@ class ConsumerState:
     @guarded("ConsumerState.finish")
     def finish(self, code: ContextCode = ContextCode.SUCCESS, exception: BaseException | None = None) -> None:
         """The application is done with what it was handed; spans that a block took over are the block's business."""
-        self._leave()
+        if self._scopes:
+            self._leave()
+        if not self._calls:
+            return
         calls, self._calls = self._calls, []
         shared, self._shared = self._shared, {}
         for call in calls:
@@ -73,15 +77,17 @@ class ConsumerState:
     def hand_over(self, tracing: Tracing, messages: Sequence[Message], *, start_ns: int, batch: bool) -> None:
         """The application gets ``messages``: open their spans and make the first one current where it was asked for."""
         hook = self.bind(tracing)
-        received = [incoming(message, self.leaders) for message in messages]
+        leaders = self.leaders
+        received = [incoming(message, leaders) for message in messages]
         hook.received(received, start_ns=start_ns, batch=batch)
         calls = [] if self.explicit else hook.before(received, batch=batch)
+        self._calls = calls  # first of all: what is open must be ended, whatever fails from here on
         owners = {index: call for call in calls for index in call.indexes}
         for index, message in enumerate(messages):
-            handed_over.note(message, self, owners.get(index))
-        self._calls = calls
+            where = received[index]
+            handed_over.note(message, (where.topic, where.partition, where.offset), self.reference, owners.get(index))
         if calls and not _called_by_asyncio():
-            self._scopes.append(AutomaticScope(calls[0].otel_ctx))
+            self._scopes.append(AutomaticScope(calls[0].otel_ctx, calls[0].ambient))
 
     def take(self, call: ProcessCall) -> Responsibility:
         """Give the span of a message to the block that handles it explicitly."""
@@ -146,7 +152,9 @@ def _traced_receive(*, batch: bool) -> Callable[[Callable[..., Any]], Callable[.
             except Exception as exception:
                 _unreadable(state, tracing, exception, start_ns)
                 raise
-            messages = [each for each in (result if isinstance(result, list) else [result]) if is_message(each)]
+            if result is None:
+                return None
+            messages = [each for each in (result if batch else (result,)) if is_message(each)]
             if messages:
                 state.hand_over(tracing, messages, start_ns=start_ns, batch=batch)
             return result

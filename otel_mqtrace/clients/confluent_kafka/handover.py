@@ -6,7 +6,7 @@ its topic, partition and offset; the last 10,000 are remembered, and the message
 
 from __future__ import annotations
 
-import weakref
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -17,6 +17,8 @@ from otel_mqtrace.hooks.process import OwnSpan, Responsibility
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 
 if TYPE_CHECKING:
+    import weakref
+
     from confluent_kafka import Message
 
     from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["MAX_REMEMBERED", "Handover", "handed_over"]
 
 MAX_REMEMBERED: Final = 10_000
+
+
+Place = tuple[str, int | None, int | None]
+"""Topic, partition, offset."""
 
 
 class _Owner(Protocol):
@@ -36,24 +42,33 @@ class _Owner(Protocol):
 
 @dataclass(slots=True)
 class _Entry:
-    place: tuple[str | None, int | None, int | None]
+    place: Place
     owner: weakref.ref[Any]
     call: ProcessCall | None
 
 
 class Handover:
-    """The messages that traced consumers have handed over lately; a source of ``process``."""
+    """The messages that traced consumers have handed over lately; a source of ``process``.
+
+    Callable from any thread without a lock, which a fork could leave locked for ever: each step is one atomic call.
+    """
 
     def __init__(self, *, max_remembered: int = MAX_REMEMBERED) -> None:
         self._max = max_remembered
-        self._entries: dict[int, _Entry] = {}
+        # Not a plain dict: that one skips over everything dropped before to find its oldest entry.
+        self._entries: OrderedDict[int, _Entry] = OrderedDict()
 
-    def note(self, message: Message, owner: _Owner, call: ProcessCall | None) -> None:
+    def __len__(self) -> int:
+        """How many messages are remembered."""
+        return len(self._entries)
+
+    def note(self, message: Message, place: Place, owner: weakref.ref[Any], call: ProcessCall | None) -> None:
         """Remember who handed ``message`` over and the automatic span it is in, if any."""
-        self._entries.pop(id(message), None)
-        while len(self._entries) >= self._max:
-            self._entries.pop(next(iter(self._entries)), None)
-        self._entries[id(message)] = _Entry(_place(message), weakref.ref(owner), call)
+        entries = self._entries
+        entries.pop(id(message), None)  # an id that is used again goes to the end
+        entries[id(message)] = _Entry(place, owner, call)
+        while len(entries) > self._max:
+            entries.popitem(last=False)
 
     def responsibility(self, message: object, consumer: object | None) -> Responsibility | None:
         """Take over the open span of ``message``, or open one under its consumer's group."""
@@ -78,8 +93,8 @@ def _stranger(tracing: Tracing) -> ConsumeHook:
     return ConsumeHook(tracing=tracing, facts=ClientFacts())
 
 
-def _place(message: Message) -> tuple[str | None, int | None, int | None]:
-    return message.topic(), message.partition(), message.offset()
+def _place(message: Message) -> Place:
+    return message.topic() or "", message.partition(), message.offset()
 
 
 handed_over: Final = Handover()

@@ -35,7 +35,7 @@ _RETRY_S: Final = 60
 _MAX_TOPICS: Final = 1_000
 _MAX_CLUSTERS: Final = 16
 _TIMEOUT_S: Final = 5.0
-_QUIET: Final = {
+_QUIET: Final[Mapping[str, Any]] = {
     "client.id": "mqtrace",
     "log_level": 0,  # what it cannot reach, the application's own client reports
     "allow.auto.create.topics": False,  # a look must not create what it looks for
@@ -105,7 +105,7 @@ class Leaders:
 
     @guarded("Leaders.refresh")
     def refresh(self) -> None:
-        """Look up what is wanted, in the calling thread; what cannot be learned is asked for again after ``retry_s``."""
+        """Look up what is wanted, in the calling thread; what was not learned may be wanted again in ``retry_s``."""
         while self._wanted:
             asked = tuple(self._wanted)
             try:

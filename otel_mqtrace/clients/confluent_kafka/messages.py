@@ -18,6 +18,8 @@ __all__ = ["PRODUCE_ORDER", "error_type", "incoming", "is_message", "parameter_o
 PRODUCE_ORDER: Final = ("topic", "value", "key", "partition", "callback", "on_delivery", "timestamp", "headers")
 """The positional parameters of the C method, which has no signature to ask."""
 
+_NEVER_CHANGED: Final = PRODUCE_ORDER.index("callback")
+
 
 def is_message(candidate: object) -> TypeGuard[Message]:
     """Whether this is a real message: errors and ends of partitions are not, tombstones (falsy!) are."""
@@ -77,6 +79,8 @@ def replaced(
     order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], changes: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments with ``changes`` put where the caller had them: by position or by name."""
+    if len(args) <= _NEVER_CHANGED and order is PRODUCE_ORDER:
+        return args, {**kwargs, **changes}
     positional, named = list(args), dict(kwargs)
     for name, value in changes.items():
         index = order.index(name)

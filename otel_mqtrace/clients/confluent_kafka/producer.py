@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import cimpl
+from opentelemetry import context
 
 from otel_mqtrace import semconv
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
@@ -65,26 +65,35 @@ class ProducerState:
                 self.hook.after(call, error=name, description=_ABANDONED, outcome=name)
 
 
-class _Delivery:
-    """The delivery callback of one message: ends its span, then calls the application's in the context it sent from."""
+class _Sending:
+    """One message between ``produce`` and its answer; called with the delivery report, it ends the span.
 
-    __slots__ = ("_call", "_hook", "_state", "_user")
+    It then calls the application's callback in the context that was sent from.
+    """
+
+    __slots__ = ("_awaited", "_call", "_hook", "_state", "_user")
 
     def __init__(self, state: ProducerState, hook: SendHook, call: SendCall, user: Callback | None) -> None:
+        self._state = state
         self._hook = hook
         self._call = call
-        self._state = state
         self._user = user
+        self._awaited = False
 
     def __call__(self, error: Any, message: Any) -> None:
         """Take the delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
-        self._state.in_flight.pop(id(self._call), None)
-        self._settle(error, message)
-        if self._user is not None:
-            scope = EnteredScope(self._call.ambient)
-            try:
-                self._user(error, message)
-            finally:
+        call = self._call
+        self._state.in_flight.pop(id(call), None)
+        if call.recorded:
+            self._settle(error, message)
+        user = self._user
+        if user is None:
+            return
+        scope = None if call.ambient is context.get_current() else EnteredScope(call.ambient)
+        try:  # always: an exception must have passed a handler before the C code can hand it on (Python 3.11)
+            user(error, message)
+        finally:
+            if scope is not None:
                 scope.leave()
 
     @guarded("Delivery.settle")
@@ -102,39 +111,35 @@ class _Delivery:
             description=None if error is None else error.str(),
         )
 
-
-@dataclass(slots=True)
-class _Prepared:
-    """One ``produce`` about to happen: the arguments to use, and what to do with its outcome."""
-
-    state: ProducerState
-    hook: SendHook
-    call: SendCall
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    awaited: bool
+    def await_answer(self) -> None:
+        """The delivery report will come; until then the message counts as in flight."""
+        self._awaited = True
+        if self._call.recorded:
+            self._state.in_flight[id(self._call)] = self._call
 
     @guarded("produce.raised")
     def raised(self, exception: BaseException) -> None:
         """The call itself failed: nothing was sent."""
-        self.state.in_flight.pop(id(self.call), None)
-        self.hook.after(self.call, error=error_type(exception), description=str(exception), exception=exception)
+        self._state.in_flight.pop(id(self._call), None)
+        self._hook.after(self._call, error=error_type(exception), description=str(exception), exception=exception)
 
     @guarded("produce.returned")
     def returned(self) -> None:
         """The message is queued; a span nobody will answer ends here."""
-        if self.state.transaction is not None:
-            self.state.transaction.joined(self.call)
-        if not self.awaited:
-            self.hook.after(self.call, outcome=semconv.SEND_NOT_AWAITED)
+        transaction = self._state.transaction
+        if transaction is not None and transaction.transaction_id is not None:
+            transaction.joined(self._call)
+        if not self._awaited:
+            self._hook.after(self._call, outcome=semconv.SEND_NOT_AWAITED)
 
 
 @guarded("produce.before")
 def _prepare(
     producer: Any, order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool
-) -> _Prepared | None:
+) -> tuple[_Sending | None, tuple[Any, ...], dict[str, Any]] | None:
+    """Open the span of one ``produce`` and return the arguments to call it with."""
     tracing = live.tracing
-    given = {**dict(zip(order, args, strict=False)), **kwargs}
+    given = {**dict(zip(order, args)), **kwargs} if args else kwargs  # noqa: B905 - this is every send's: no keyword
     topic = given.get("topic")
     if tracing is None or not isinstance(topic, str):
         return None
@@ -152,19 +157,22 @@ def _prepare(
     )
     if call is None:
         return None
-    if state.leaders is not None:
+    if state.leaders is not None and call.recorded:
         state.leaders.want(topic)
+    changes: dict[str, Any] = {} if call.headers is None else {"headers": call.headers}
+    if not call.recorded and not call.ambient:
+        # Nothing to end and no context to restore: the message goes its way with our headers and nothing else.
+        return None, *replaced(order, args, kwargs, changes)
     # An explicit callback=None hides on_delivery in the C code (it asks for NULL, not for None): so do we.
     name = "callback" if "callback" in given else "on_delivery" if "on_delivery" in order else "callback"
     user = given.get(name)
-    changes: dict[str, Any] = {} if call.headers is None else {"headers": call.headers}
-    chained = user is not None or state.default_is_known
-    if chained:
-        changes[name] = _Delivery(state, hook, call, user if user is not None else state.default_callback)
-    awaited = chained and state.reports_success
-    if awaited:
-        state.in_flight[id(call)] = call
-    return _Prepared(state, hook, call, *replaced(order, args, kwargs, changes), awaited=awaited)
+    told = state.default_callback if user is None else user
+    sending = _Sending(state, hook, call, told)
+    if (user is not None or state.default_is_known) and (call.recorded or told is not None):
+        changes[name] = sending
+        if state.reports_success:
+            sending.await_answer()
+    return sending, *replaced(order, args, kwargs, changes)
 
 
 def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -178,12 +186,15 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
         prepared = _prepare(self, order, args, kwargs, raw=raw)
         if prepared is None:
             return original(self, *args, **kwargs)
+        sending, changed_args, changed_kwargs = prepared
+        if sending is None:
+            return original(self, *changed_args, **changed_kwargs)
         try:
-            result = original(self, *prepared.args, **prepared.kwargs)
+            result = original(self, *changed_args, **changed_kwargs)
         except BaseException as exception:
-            prepared.raised(exception)
+            sending.raised(exception)
             raise
-        prepared.returned()
+        sending.returned()
         return result
 
     return produce

