@@ -40,7 +40,8 @@ def forward(  # noqa: PLR0913 - one parameter per option
 ) -> int:
     """Forward a native trace topic into a landing: raw bodies, durable before their offsets are committed.
 
-    Without --once it goes on until SIGINT or SIGTERM, and then finishes and commits what it has read.
+    Without --once it goes on until SIGINT or SIGTERM, and then finishes and commits what it has read; each pass that
+    moved something is a line on stderr. Large backlogs are committed part by part.
 
     Example:
         mqtrace forward --source kafka://127.0.0.1:9092/RMQ_SYS_TRACE_TOPIC --landing landing --once
@@ -55,7 +56,7 @@ def forward(  # noqa: PLR0913 - one parameter per option
             if once:
                 counts = forward_once(opened, writer)
             else:
-                counts = forward_until(_stop_on_signals(), opened, writer, pause_ms=_PAUSE_MS)
+                counts = forward_until(_stop_on_signals(), opened, writer, pause_ms=_PAUSE_MS, on_pass=_tell_progress)
     except PeerError as error:
         typer.echo(f"mqtrace: error: {error}", err=True)
         return _STOPPED_ON_ERROR
@@ -80,6 +81,11 @@ def _stop_on_signals() -> threading.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     return stopped
+
+
+def _tell_progress(passed: ForwardCounts) -> None:
+    if passed.messages:
+        typer.echo(f"mqtrace: {passed.messages} trace messages committed", err=True)
 
 
 def _told(counts: ForwardCounts, source: KafkaTraceSource, landing: Path, *, as_json: bool) -> str:

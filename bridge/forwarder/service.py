@@ -5,12 +5,13 @@ So a crash repeats messages and never loses one; a reader tells repeats by (sour
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
+from threading import Event
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from threading import Event
+    from collections.abc import Callable, Generator, Sequence
 
     from bridge.landing.layout import LandedMessage, LandedPart
     from bridge.landing.writer import LandingWriter
@@ -21,12 +22,12 @@ __all__ = ["ForwardCounts", "TraceSource", "forward_once", "forward_until"]
 class TraceSource(Protocol):
     """What can be drained and remembers how far; ``KafkaTraceSource`` is one."""
 
-    def drain(self) -> Iterator[list[LandedMessage]]:
-        """Yield what is there now, in batches."""
+    def drain(self) -> Generator[list[LandedMessage], None, None]:
+        """Yield what is there now, in batches; an empty one gives the caller a chance to look around."""
         ...
 
     def commit(self) -> None:
-        """Remember what was drained as done."""
+        """Remember what was yielded as done."""
         ...
 
 
@@ -44,27 +45,58 @@ class ForwardCounts:
         )
 
 
-def forward_once(source: TraceSource, landing: LandingWriter) -> ForwardCounts:
-    """Land everything ``source`` has now, finish the parts, then commit; return what was moved.
+def forward_once(source: TraceSource, landing: LandingWriter, *, stopped: Event | None = None) -> ForwardCounts:
+    """Land everything ``source`` has now and return what was moved.
+
+    Whenever a part of ``landing`` is due, by size or age, all parts are finished and the source commits: a backlog of
+    any size makes progress that a crash does not undo. ``stopped`` is looked at after every batch, and then what was
+    read is finished and committed as well.
 
     Raises:
         PeerError: the broker failed; what was not committed will be forwarded again.
         UsageError: the landing cannot be written.
     """
-    messages = body_bytes = 0
-    for batch in source.drain():
-        landing.write(batch)
-        messages += len(batch)
-        body_bytes += sum(len(message.body) for message in batch)
+    moved = ForwardCounts()
+    stopped = Event() if stopped is None else stopped
+    with closing(source.drain()) as batches:
+        for batch in batches:
+            landing.write(batch)
+            moved += _counts(batch)
+            if landing.due:
+                moved += _settle(source, landing)
+            if stopped.is_set():
+                break
+    return moved + _settle(source, landing)
+
+
+def _counts(batch: Sequence[LandedMessage]) -> ForwardCounts:
+    return ForwardCounts(len(batch), sum(len(message.body) for message in batch))
+
+
+def _settle(source: TraceSource, landing: LandingWriter) -> ForwardCounts:
+    """Keep the promise: first durable, then committed."""
     parts = landing.finish()
     source.commit()
-    return ForwardCounts(messages, body_bytes, parts)
+    return ForwardCounts(parts=parts)
 
 
-def forward_until(stopped: Event, source: TraceSource, landing: LandingWriter, *, pause_ms: float) -> ForwardCounts:
-    """Repeat :func:`forward_once`, pausing ``pause_ms`` in between, until ``stopped`` is set; return the sum."""
+def forward_until(
+    stopped: Event,
+    source: TraceSource,
+    landing: LandingWriter,
+    *,
+    pause_ms: float,
+    on_pass: Callable[[ForwardCounts], object] | None = None,
+) -> ForwardCounts:
+    """Repeat :func:`forward_once`, pausing ``pause_ms`` in between, until ``stopped`` is set; return the sum.
+
+    ``on_pass`` is told what each pass has moved, once that is committed.
+    """
     moved = ForwardCounts()
     while not stopped.is_set():
-        moved += forward_once(source, landing)
+        passed = forward_once(source, landing, stopped=stopped)
+        moved += passed
+        if on_pass is not None:
+            on_pass(passed)
         stopped.wait(pause_ms / 1e3)
     return moved

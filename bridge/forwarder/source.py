@@ -19,7 +19,7 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
@@ -82,8 +82,9 @@ class KafkaTraceSource:
         self._accept_trimmed = accept_trimmed
         self._timeout_s = timeout_ms / 1e3
         self._clock = clock or SystemClock()
-        self._next: dict[int, int] = {}
-        self._committed: dict[int, int] = {}
+        self._start: dict[int, int] = {}  # where the next drain begins
+        self._next: dict[int, int] = {}  # behind what was yielded
+        self._committed: dict[int, int] = {}  # what the group remembers
         properties = {
             **(kafka_config or {}),
             "bootstrap.servers": bootstrap_servers,
@@ -97,10 +98,12 @@ class KafkaTraceSource:
         except KafkaException as error:
             raise UsageError(f"the forwarder's consumer cannot be built: {error}") from error
 
-    def drain(self) -> Iterator[list[LandedMessage]]:
-        """Yield what lies between the position and the topic's present end, in batches; then return.
+    def drain(self) -> Generator[list[LandedMessage], None, None]:
+        """Yield what lies between the last commit and the topic's present end, in batches; then return.
 
-        What was yielded is behind the position, whether :meth:`commit` follows or not.
+        A batch may be empty, so that the caller is never kept waiting, and the last ones may reach beyond that end:
+        what was fetched is always yielded. What was yielded is behind the position that :meth:`commit` remembers; the
+        next drain begins where the last commit was.
         """
         ends = self._ends()
         behind = {partition for partition, end in ends.items() if self._next[partition] < end}
@@ -111,18 +114,18 @@ class KafkaTraceSource:
             deadline_ns = self._answer_by()
             while behind:
                 batch = [self._checked(message) for message in self._consumer.consume(_BATCH, _POLL_S)]
-                landed = [self._landed(message) for message in batch if message.offset() < ends[message.partition()]]
+                landed = [self._landed(message) for message in batch]
                 behind = {partition for partition in behind if self._position(partition) < ends[partition]}
                 if landed:
                     deadline_ns = self._answer_by()
-                    yield landed
                 elif behind and self._clock.monotonic_ns() > deadline_ns:
                     raise self._silent()
+                yield landed
         finally:
             self._consumer.unassign()
 
     def commit(self) -> None:
-        """Remember the position with the group: call it only after everything drained is durable."""
+        """Remember the position with the group: call it only after everything yielded is durable."""
         new = {p: offset for p, offset in self._next.items() if self._committed.get(p) != offset}
         if new:
             offsets = [TopicPartition(self.topic, partition, offset) for partition, offset in new.items()]
@@ -134,6 +137,7 @@ class KafkaTraceSource:
             if bad is not None:
                 raise PeerError(f"the offsets of {self.topic} were not committed: {bad}")
             self._committed.update(new)
+        self._start = dict(self._next)
 
     def close(self) -> None:
         """Let the connection go; nothing is committed."""
@@ -150,16 +154,12 @@ class KafkaTraceSource:
     # -- positions ---------------------------------------------------------------------------------------------------
 
     def _ends(self) -> dict[int, int]:
-        """Return the present end of every partition, having set a position for each that had none."""
+        """Return the present end of every partition, having set every position to where this drain begins."""
+        ends: dict[int, int] = {}
         try:
             partitions = self._partitions()
-            new = [TopicPartition(self.topic, partition) for partition in partitions if partition not in self._next]
-            committed = self._consumer.committed(new, timeout=self._timeout_s) if new else []
-            ends: dict[int, int] = {}
-            for remembered in committed:
-                self._next[remembered.partition] = max(remembered.offset, _NO_OFFSET)
-                if remembered.offset >= _NO_OFFSET:
-                    self._committed[remembered.partition] = remembered.offset
+            self._recall([partition for partition in partitions if partition not in self._start])
+            self._next = dict(self._start)
             for partition in partitions:
                 low, ends[partition] = self._consumer.get_watermark_offsets(
                     TopicPartition(self.topic, partition), timeout=self._timeout_s
@@ -168,6 +168,16 @@ class KafkaTraceSource:
         except KafkaException as error:
             raise self._silent(error) from error
         return ends
+
+    def _recall(self, partitions: list[int]) -> None:
+        """Begin each of ``partitions`` at what the group remembers; at the beginning only if it says "nothing"."""
+        wanted = [TopicPartition(self.topic, partition) for partition in partitions]
+        for remembered in self._consumer.committed(wanted, timeout=self._timeout_s) if wanted else ():
+            if remembered.error is not None:
+                raise self._silent(remembered.error)
+            self._start[remembered.partition] = max(remembered.offset, _NO_OFFSET)
+            if remembered.offset >= _NO_OFFSET:
+                self._committed[remembered.partition] = remembered.offset
 
     def _partitions(self) -> list[int]:
         known = self._consumer.list_topics(self.topic, timeout=self._timeout_s).topics[self.topic]
@@ -188,7 +198,7 @@ class KafkaTraceSource:
                 "forwarded; raise the topic's retention, and pass --accept-trimmed to go on without them"
             )
         self.trimmed.append(gone)
-        self._next[partition] = low
+        self._start[partition] = self._next[partition] = low
 
     def _position(self, partition: int) -> int:
         """Return where reading goes on, past transaction markers, which are never handed out."""
