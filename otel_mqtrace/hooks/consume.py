@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_mqtrace import semconv
+from otel_mqtrace.hooks._ending import code_of, say_failure, text_of
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._headers import HEADER_GETTER, Header, HeaderIndex, header_text, indexed
 from otel_mqtrace.hooks._scope import ambient_context
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ConsumeHook", "IncomingMessage", "ProcessCall"]
 
+_MOST_RETRIES: Final = 0x7FFF_FFFF
+"""RocketMQ's count is a Java int."""
+_RETRY_DIGITS: Final = 10
 _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
 _NORMAL: Final = MessageType.NORMAL.value
 _POLL: Final = Operation(None, "poll", "receive", SpanKind.CLIENT)
@@ -133,7 +137,8 @@ class ConsumeHook:
     def _before(self, messages: Sequence[IncomingMessage], *, batch: bool) -> list[ProcessCall]:
         if len(messages) == 1:
             topic = messages[0].topic
-            return [self._open(topic, messages, batch=batch)] if self._tracing.traces(topic) else []
+            only = self._open(topic, messages, batch=batch) if self._tracing.traces(topic) else None
+            return [] if only is None else [only]
         by_topic: dict[str, list[int]] = {}
         for index, message in enumerate(messages):
             by_topic.setdefault(message.topic, []).append(index)
@@ -143,8 +148,9 @@ class ConsumeHook:
             for start in range(0, len(by_topic[topic]), size):
                 indexes = tuple(by_topic[topic][start : start + size])
                 call = self._open(topic, [messages[index] for index in indexes], batch=batch)
-                call.indexes = indexes
-                calls.append(call)
+                if call is not None:
+                    call.indexes = indexes
+                    calls.append(call)
         return calls
 
     @guarded("ConsumeHook.after")
@@ -155,13 +161,17 @@ class ConsumeHook:
         code: ContextCode = ContextCode.SUCCESS,
         exception: BaseException | None = None,
     ) -> None:
-        """End the span of ``call``, once. A success slower than the limit says ``TIME_OUT``, as RocketMQ's does."""
+        """End the span of ``call``, once. A success slower than the limit says ``TIME_OUT``, as RocketMQ's does.
+
+        A ``code`` that is none reads ``RETURNNULL``.
+        """
         if not call.claim():
             return
         metrics = self._tracing.collecting
         if metrics is None and not call.span.is_recording():
             return
         end_ns = max(self._tracing.clock.wall_ns(), call.start_ns)
+        code = code_of(code)
         success = code in {ContextCode.SUCCESS, ContextCode.TIME_OUT}
         late = (end_ns - call.start_ns) >= self._tracing.settings.process_timeout_ms * 1_000_000
         said = ContextCode.TIME_OUT if late and code is ContextCode.SUCCESS else code
@@ -172,11 +182,12 @@ class ConsumeHook:
         }
         if not success:
             attributes[semconv.ERROR_TYPE] = said.name if exception is None else type(exception).__qualname__
-            call.span.set_status(Status(StatusCode.ERROR, None if exception is None else str(exception)))
-        if exception is not None:
-            call.span.record_exception(exception)
-        call.span.set_attributes(attributes)
-        call.span.end(end_ns)
+        try:
+            call.span.set_attributes(attributes)
+            if not success:
+                say_failure(call.span, None if exception is None else text_of(exception), exception)
+        finally:
+            call.span.end(end_ns)
         if metrics is not None:
             metrics.processed({**call.attributes, **attributes}, end_ns - call.start_ns)
         call.attributes = {}  # the call may be remembered for long, to be handled late; this is its heaviest part
@@ -238,6 +249,7 @@ class ConsumeHook:
         )
         span.end(times_ns[1])
 
+    @guarded("ConsumeHook.open")
     def _open(self, topic: str, messages: Sequence[IncomingMessage], *, batch: bool) -> ProcessCall:
         tracing = self._tracing
         tracing.before_span()
@@ -252,6 +264,9 @@ class ConsumeHook:
         extracted = [_extracted(each) for each in found]
         creations = [_creation(each) for each in extracted]
         parent, others = self._parent(creations, ambient)
+        # More than a span was propagated: baggage. It belongs to one message; several have no common one.
+        carried = len(found) == 1 and len(extracted[0]) > creations[0].is_valid
+        behind = propagate.extract(found[0], ambient, HEADER_GETTER) if carried else ambient
         start_ns = tracing.clock.wall_ns()
         span = tracing.tracer.start_span(
             _PROCESS.span_name(topic),
@@ -261,9 +276,6 @@ class ConsumeHook:
             links=self._links(creations, split) + others,
             start_time=start_ns,
         )
-        # More than a span was propagated: baggage. It belongs to one message; several have no common one.
-        carried = len(found) == 1 and len(extracted[0]) > creations[0].is_valid
-        behind = propagate.extract(found[0], ambient, HEADER_GETTER) if carried else ambient
         current = trace.set_span_in_context(span, behind)
         return ProcessCall(span, current, len(messages), start_ns, attributes, ambient)
 
@@ -320,4 +332,7 @@ def _creation(extracted: Context) -> SpanContext:
 
 def _retry_times(found: HeaderIndex) -> int:
     text = header_text(found, semconv.HEADER_RECONSUME_TIMES)
-    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
+    if text is None or len(text) > _RETRY_DIGITS or not (text.isascii() and text.isdigit()):
+        return 0
+    count = int(text)
+    return count if count <= _MOST_RETRIES else 0

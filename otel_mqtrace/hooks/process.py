@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from opentelemetry import trace
 
+from otel_mqtrace.hooks._ending import code_of
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._scope import EnteredScope
 from otel_mqtrace.model import ContextCode
@@ -115,8 +116,11 @@ class Handling:
         return trace.INVALID_SPAN if self._responsibility is None else self._responsibility.call.span
 
     def outcome(self, code: ContextCode | str) -> None:
-        """Say how it ended: a ``ContextCode`` or its name."""
-        self.code = ContextCode[code] if isinstance(code, str) else ContextCode(code)
+        """Say how it ended: a ``ContextCode`` or its name.
+
+        Never raises into the handler: a word that is none of them is recorded as ``RETURNNULL``, with one warning.
+        """
+        self.code = code_of(code)
 
     def failed(self) -> None:
         """Say that the message was not handled and should come again."""

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context, propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanContext, Status, StatusCode
+from opentelemetry.trace import Link, Span, SpanContext
 
 from otel_mqtrace import semconv
+from otel_mqtrace.hooks._ending import say_failure
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._headers import (
     HEADER_GETTER,
@@ -173,25 +174,28 @@ class SendHook:
         """
         if call is None or not call.claim() or not call.recorded:
             return
+        if error is None and exception is not None:
+            error = type(exception).__qualname__
         end_ns = max(self._tracing.clock.wall_ns(), call.start_ns)
-        # Only what is new: the SDK pays for every attribute it is given again.
-        learned = place_attributes(call.topic, partition, offset)
-        learned[semconv.MQTRACE_COST_TIME] = cost_ms(call.start_ns, end_ns)
-        learned[semconv.MQTRACE_SUCCESS] = error is None
-        if (host := store_host or self._server) is not None:
-            learned[semconv.MQTRACE_STORE_HOST] = host
-        if body_length is not None and semconv.MESSAGING_MESSAGE_BODY_SIZE not in call.attributes:
-            learned[semconv.MESSAGING_MESSAGE_BODY_SIZE] = body_length
-        if outcome is not None:
-            learned[semconv.MQTRACE_SEND_OUTCOME] = outcome
         span = call.span
-        if exception is not None:
-            span.record_exception(exception)
-        if error is not None:
-            learned[semconv.ERROR_TYPE] = error
-            span.set_status(Status(StatusCode.ERROR, description))
-        span.set_attributes(learned)
-        span.end(end_ns)
+        try:
+            # Only what is new: the SDK pays for every attribute it is given again.
+            learned = place_attributes(call.topic, partition, offset)
+            learned[semconv.MQTRACE_COST_TIME] = cost_ms(call.start_ns, end_ns)
+            learned[semconv.MQTRACE_SUCCESS] = error is None
+            if (host := store_host or self._server) is not None:
+                learned[semconv.MQTRACE_STORE_HOST] = host
+            if body_length is not None and semconv.MESSAGING_MESSAGE_BODY_SIZE not in call.attributes:
+                learned[semconv.MESSAGING_MESSAGE_BODY_SIZE] = body_length
+            if outcome is not None:
+                learned[semconv.MQTRACE_SEND_OUTCOME] = outcome
+            if error is not None:
+                learned[semconv.ERROR_TYPE] = error
+            span.set_attributes(learned)
+            if error is not None:
+                say_failure(span, description, exception)
+        finally:
+            span.end(end_ns)
         call.attributes.update(learned)
         if (metrics := self._tracing.collecting) is not None:
             metrics.sent(call.attributes, end_ns - call.start_ns)
@@ -217,6 +221,7 @@ class SendHook:
             said[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
         return said
 
+    @guarded("SendHook.headers")
     def _headers(
         self, headers: list[Header], found: HeaderIndex, span: Span, ambient: Context, attributes: Attributes
     ) -> list[Header]:

@@ -17,6 +17,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.live import STATE, configuration_of, known_state, live, state_of
 from otel_mqtrace.clients.confluent_kafka.messages import PRODUCE_ORDER, error_type, parameter_order, replaced
+from otel_mqtrace.hooks._ending import text_of
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._scope import EnteredScope
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
@@ -121,7 +122,7 @@ class _Sending:
     def raised(self, exception: BaseException) -> None:
         """The call itself failed: nothing was sent."""
         self._state.in_flight.pop(id(self._call), None)
-        self._hook.after(self._call, error=error_type(exception), description=str(exception), exception=exception)
+        self._hook.after(self._call, error=error_type(exception), description=text_of(exception), exception=exception)
 
     @guarded("produce.returned")
     def returned(self) -> None:
