@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # it is untyped
 
 from otel_mqtrace._errors import MissingExtraError
@@ -203,7 +203,7 @@ class _Attachment:
             "schedule_delay_millis": settings.linger_ms,
         }
         given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
-        given["meter_provider"] = self._meter_provider
+        given["meter_provider"] = self._meter_provider or metrics.get_meter_provider()
         if settings.preset is not None:
             return MqTraceSpanProcessor.preset(settings.preset, *exporters, **given)
         return MqTraceSpanProcessor(*exporters, **given)

@@ -7,6 +7,9 @@ import logging
 import confluent_kafka
 import pytest
 from opentelemetry import trace
+from opentelemetry.metrics import _internal as metrics_of_the_api
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
@@ -119,3 +122,15 @@ def test_the_configuration_is_a_dataclass_of_every_setting():
     """Declarative configuration validates options by it."""
     assert MqTraceInstrumentor.configuration is Settings
     assert MqTraceInstrumentor().instrumentation_dependencies() == ("confluent-kafka >= 2.6",)
+
+
+def test_the_books_are_metrics_of_the_global_meter_provider(clean, kafka, topic, monkeypatch):
+    """Nobody passes a provider on the zero-code path: what became of our spans is told all the same."""
+    reader = InMemoryMetricReader()
+    monkeypatch.setattr(metrics_of_the_api, "_METER_PROVIDER", MeterProvider([reader]))
+    MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters=[RecordingExporter()])
+    _send(kafka, topic)
+    assert MqTraceInstrumentor().processor.force_flush()
+    (resource,) = reader.get_metrics_data().resource_metrics
+    names = {metric.name for scope in resource.scope_metrics for metric in scope.metrics}
+    assert "otel.sdk.processor.span.processed" in names

@@ -58,7 +58,7 @@ class _SecondLookFails(Sequence):
         return len(self._messages)
 
     def __getitem__(self, index):
-        return self._messages[index]
+        raise MemoryError
 
     def __iter__(self):
         self._looks += 1
