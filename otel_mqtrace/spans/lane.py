@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace.spans.queue import SpanQueue
 from otel_mqtrace.spans.stats import WANTS_ERROR, ExportOutcome, LossLog
 from otel_mqtrace.spans.worker import Worker
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
 
-    from otel_mqtrace._clock import Clock, MonotonicNs
+    from otel_mqtrace._clock import Clock
     from otel_mqtrace.spans.queue import FlushMark
     from otel_mqtrace.spans.settings import LaneSettings
     from otel_mqtrace.spans.stats import LaneStats
@@ -59,6 +60,7 @@ class Lane:
         self._settings = settings
         self._linger_ns = int(settings.schedule_delay_ms * _NS_PER_MS)
         self._clock = clock
+        self._close_by = MonotonicNs(0)
         self._begin()
 
     def _begin(self) -> None:
@@ -68,6 +70,8 @@ class Lane:
         )
         self._worker = Worker(f"mqtrace {self.name}", self._work)
         self._exporting = threading.Lock()
+        self._closing = threading.Lock()  # taken once, by whoever shuts the exporter down
+        self._exporter_closed = threading.Event()
         self._losses = LossLog(self.name)
 
     # -- the application's thread ----------------------------------------------------------------------------------
@@ -96,6 +100,11 @@ class Lane:
     def stats(self) -> LaneStats:
         """Return the lane's account as of one instant."""
         return self._queue.stats()
+
+    @property
+    def waiting(self) -> int:
+        """How many spans are in the queue now: pending, but not in flight."""
+        return self._queue.waiting
 
     # -- the worker --------------------------------------------------------------------------------------------------
 
@@ -137,9 +146,12 @@ class Lane:
         return ExportOutcome(exported=len(batch)) if succeeded else ExportOutcome(failed=len(batch))
 
     def _work(self) -> None:
+        """Export until the lane is closed and empty, then shut the exporter down: no lane waits for another one's."""
         queue = self._queue
         while self._step(queue):
             pass
+        with self._exporting:  # nobody is in the middle of an export
+            self._close_exporter()
 
     def _step(self, queue: SpanQueue[ReadableSpan]) -> bool:
         """Wait for a batch and export it; return ``False`` when the lane is done."""
@@ -197,19 +209,30 @@ class Lane:
         nothing_lost = self._queue.lost_since(mark) == 0
         return self._flush_exporter(deadline) and nothing_lost
 
-    def close(self) -> None:
-        """Refuse new spans and let the worker drain; returns at once."""
+    def close(self, deadline: MonotonicNs) -> None:
+        """Refuse new spans and let the worker drain and then shut the exporter down; returns at once."""
+        self._close_by = deadline
         self._queue.close()
+        if self._settings.background:
+            self._worker.ensure_running()
 
-    def finish(self, deadline: MonotonicNs) -> None:
-        """Drain until ``deadline``, count what is left as dropped, and shut the exporter down, bounded as well."""
-        drained = self._drain(lambda: self.stats()["pending"] == 0, deadline)
-        if not drained and not self._worker.is_current:
-            self._queue.wait_until_empty(self._remaining_ms(deadline) / 1e3)
+    def finish(self) -> None:
+        """Wait for what :meth:`close` began, as long as it allowed, and count what is left as dropped.
+
+        An exporter that is still exporting then is told to shut down in the middle of it, which may free it.
+        """
+        self._drain(lambda: self.stats()["pending"] == 0, self._close_by)
+        if self._worker.running and not self._worker.is_current:
+            self._exporter_closed.wait(self._remaining_ms(self._close_by) / 1e3)
         self._queue.abandon()
         self._log_losses(last=True)
-        self._shut_exporter(deadline)
-        self._worker.join(self._remaining_ms(deadline) / 1e3)
+        if not self._closing.locked():
+            # On a thread of its own: an exporter that hangs in there must not hang the application's exit.
+            closer = Worker(f"mqtrace {self.name} shutdown", self._close_exporter)
+            if not closer.ensure_running():
+                self._close_exporter()
+        self._exporter_closed.wait(self._remaining_ms(self._close_by) / 1e3)
+        self._worker.join(self._remaining_ms(self._close_by) / 1e3)
 
     def after_fork(self) -> None:
         """Begin anew in a child: its own locks, an empty queue, no thread yet; the exporter is told if it listens."""
@@ -217,6 +240,8 @@ class Lane:
         self._begin()
         if was_closed:
             self._queue.close()
+            self._closing.acquire()  # the parent's to close
+            self._exporter_closed.set()
         notify = getattr(self.exporter, "after_fork", None)
         if notify is not None:
             notify()
@@ -238,22 +263,19 @@ class Lane:
             _logger.debug("%s raised during force_flush", self.name, exc_info=error)
             return False
 
-    def _shut_exporter(self, deadline: MonotonicNs) -> None:
-        """Call ``exporter.shutdown`` on a thread of its own: one that hangs must not hang the application's exit."""
-        closer = Worker(f"mqtrace {self.name} shutdown", lambda: self._close_exporter(deadline))
-        if closer.ensure_running():
-            closer.join(self._remaining_ms(deadline) / 1e3)
-        else:
-            self._close_exporter(deadline)
-
-    def _close_exporter(self, deadline: MonotonicNs) -> None:
+    def _close_exporter(self) -> None:
+        """Call ``exporter.shutdown``, once, with the time that is left if it takes one."""
+        if not self._closing.acquire(blocking=False):
+            return
         arguments: dict[str, Any] = (
-            {"timeout_millis": self._remaining_ms(deadline)} if _takes_timeout(self.exporter.shutdown) else {}
+            {"timeout_millis": self._remaining_ms(self._close_by)} if _takes_timeout(self.exporter.shutdown) else {}
         )
         try:
             self.exporter.shutdown(**arguments)
         except Exception as error:  # its own business; our account is closed already
             _logger.debug("%s raised during shutdown", self.name, exc_info=error)
+        finally:
+            self._exporter_closed.set()
 
     def _remaining_ms(self, deadline: MonotonicNs) -> float:
         return max(0.0, (deadline - self._clock.monotonic_ns()) / _NS_PER_MS)

@@ -100,7 +100,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         self._internal_errors = 0
         _after_fork_in_child(self)
         if meter_provider is not None:
-            observe(meter_provider, self.settings.max_queue_size, {lane.name: lane.stats for lane in self.lanes})
+            observe(meter_provider, self.settings.max_queue_size, self.lanes)
 
     @classmethod
     def preset(cls, name: str, *exporters: SpanExporter, **overrides: Any) -> Self:
@@ -174,7 +174,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         return all(flushed)  # every lane was waited for, even after one had failed
 
     def shutdown(self, timeout_millis: float | None = None) -> None:
-        """Drain all lanes at once, shut the exporters down, and count what was left; a second call does nothing.
+        """Drain all lanes and shut their exporters down, all at once, and count what was left; once only.
 
         Args:
             timeout_millis: Bound over all lanes together; ``shutdown_timeout_millis`` unless given, 0 is allowed.
@@ -184,9 +184,9 @@ class MqTraceSpanProcessor(SpanProcessor):
         self._shut = True
         deadline = self._deadline(self.settings.shutdown_timeout_ms if timeout_millis is None else timeout_millis)
         for lane in self.lanes:
-            lane.close()
+            lane.close(deadline)
         for lane in self.lanes:
-            lane.finish(deadline)
+            lane.finish()
 
     def _deadline(self, timeout_ms: float) -> MonotonicNs:
         return MonotonicNs(self._clock.monotonic_ns() + int(timeout_ms * _NS_PER_MS))

@@ -89,6 +89,11 @@ class SpanQueue(Generic[Item]):
                 pending=len(self._waiting) + self._in_flight,
             )
 
+    @property
+    def waiting(self) -> int:
+        """How many wait now, never more than there is room for."""
+        return len(self._waiting)
+
     # -- the worker's side -----------------------------------------------------------------------------------------
 
     def due_ns(self, now: MonotonicNs, *, batch_size: int, linger_ns: int) -> int | None:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.metrics import Observation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from opentelemetry.metrics import CallbackOptions, MeterProvider
 
+    from otel_mqtrace.spans.lane import Lane
     from otel_mqtrace.spans.stats import LaneStats
 
 __all__ = ["COMPONENT_TYPE", "observe"]
@@ -25,22 +26,25 @@ COMPONENT_TYPE: Final = "otel_mqtrace.spans.processor.MqTraceSpanProcessor"
 _ordinals = itertools.count()
 
 
-def observe(meter_provider: MeterProvider, capacity: int, lanes: Mapping[str, Callable[[], LaneStats]]) -> None:
-    """Report queue size, capacity and processed spans of every lane; losses carry their reason as ``error.type``."""
+def observe(meter_provider: MeterProvider, capacity: int, lanes: Iterable[Lane]) -> None:
+    """Report queue size, capacity and processed spans of every lane; losses carry their reason as ``error.type``.
+
+    The size is what waits: a batch in flight has left the queue, though it is still ``pending`` in the lane's account.
+    """
     meter = meter_provider.get_meter("otel_mqtrace")
     named = [
-        ({"otel.component.type": COMPONENT_TYPE, "otel.component.name": f"{COMPONENT_TYPE}/{next(_ordinals)}"}, stats)
-        for stats in lanes.values()
+        ({"otel.component.type": COMPONENT_TYPE, "otel.component.name": f"{COMPONENT_TYPE}/{next(_ordinals)}"}, lane)
+        for lane in lanes
     ]
 
     def sizes(_options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(stats()["pending"], labels) for labels, stats in named]
+        return [Observation(lane.waiting, labels) for labels, lane in named]
 
     def capacities(_options: CallbackOptions) -> Iterable[Observation]:
         return [Observation(capacity, labels) for labels, _ in named]
 
     def processed(_options: CallbackOptions) -> Iterable[Observation]:
-        return [observation for labels, stats in named for observation in _processed(labels, stats())]
+        return [observation for labels, lane in named for observation in _processed(labels, lane.stats())]
 
     meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.size", [sizes], "{span}")
     meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.capacity", [capacities], "{span}")

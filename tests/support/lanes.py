@@ -72,6 +72,30 @@ class Stuck(Scripted):
         return super().export(spans)
 
 
+class Closing(Scripted):
+    """Says when it was shut down."""
+
+    def __init__(self):
+        super().__init__()
+        self.closed = threading.Event()
+
+    def shutdown(self):
+        super().shutdown()
+        self.closed.set()
+
+
+class Hanging(Scripted):
+    """Hangs in its shutdown until it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def shutdown(self):
+        self.let_go.wait(GENEROUS_S)
+        super().shutdown()
+
+
 def lane_of(exporter, *, clock=None, background=False, **settings):
     """A lane without a thread unless asked for, on a clock that stands still unless given."""
     return Lane(

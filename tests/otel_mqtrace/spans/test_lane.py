@@ -61,7 +61,7 @@ def test_a_closing_lane_lets_everything_go():
     """Closing is the third reason."""
     lane = lane_of(Scripted())
     _offer(lane, "a")
-    lane.close()
+    lane.close(FOREVER)
     assert lane.ready(MonotonicNs(0))
 
 
@@ -199,11 +199,11 @@ def test_finishing_counts_what_was_left():
     exporter = Scripted()
     lane = lane_of(exporter)
     _offer(lane, "a", "b")
-    lane.close()
-    lane.finish(MonotonicNs(0))
+    lane.close(MonotonicNs(0))
+    lane.finish()
     assert lane.stats()["dropped"]["shutdown_timeout"] == 2
     assert account_balances(lane.stats())
-    assert exporter.batches == []
+    assert (exporter.batches, exporter.shutdowns) == ([], 1)
 
 
 def test_losses_are_told_in_sums_and_not_per_span(caplog):

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.testing import ManualClock
-from tests.support.lanes import GENEROUS_S, Scripted, Stuck, account_balances, span
+from tests.support.lanes import GENEROUS_S, Closing, Hanging, Scripted, Stuck, account_balances, span
 
 GENEROUS_MS = GENEROUS_S * 1000
 
@@ -207,6 +207,39 @@ def test_shutdown_is_bounded_when_the_exporter_hangs():
     assert account_balances(processor.stats()["Stuck"])
 
 
+@pytest.mark.parametrize("names", [(), ("a",), ("a", "b", "c")], ids=["nothing", "one span", "a backlog"])
+def test_a_lane_that_hangs_takes_no_time_from_the_next_one(names):
+    """Each drains and closes its own exporter at once; the time that one uses up is nobody else's."""
+    stuck, free = Stuck(), Closing()
+    processor = MqTraceSpanProcessor(stuck, free, max_export_batch_size=1)
+    for name in names:
+        processor.lanes[1].offer(span(name))
+    processor.lanes[0].offer(span("in flight"))
+    assert stuck.entered.wait(GENEROUS_S)
+    shutting = threading.Thread(target=processor.shutdown, kwargs={"timeout_millis": GENEROUS_MS})
+    shutting.start()
+    try:
+        assert free.closed.wait(GENEROUS_S / 2)  # long before the time is up
+        assert shutting.is_alive()
+        assert free.names == list(names)
+    finally:
+        stuck.let_go.set()
+        shutting.join(GENEROUS_S)
+    assert (stuck.shutdowns, free.shutdowns) == (1, 1)
+    assert processor.stats()["Stuck"]["exported"] == 1
+
+
+def test_an_exporter_that_hangs_in_its_own_shutdown_is_left_behind():
+    """The time is kept, and the next lane is closed all the same."""
+    hanging, free = Hanging(), Closing()
+    processor = MqTraceSpanProcessor(hanging, free)
+    processor.on_end(span("a"))
+    processor.shutdown(timeout_millis=200)
+    hanging.let_go.set()
+    assert free.closed.wait(GENEROUS_S)
+    assert (hanging.names, free.names) == (["a"], ["a"])
+
+
 def test_shutdown_drains_in_the_calling_thread_when_no_thread_can_start(monkeypatch):
     """Python refuses new threads while it shuts down; the spans leave all the same."""
 
@@ -264,6 +297,7 @@ def test_starts_are_offered_as_snapshots_to_those_who_want_them():
     assert (first.context, first.start_time) == (second.context, second.start_time)
     assert (second.end_time is not None, second.attributes["x"]) == (True, 2)
     assert plain.names == ["a", "b"]
+    assert [lane.stats()["offered"] for lane in processor.lanes] == [2, 2]  # one span twice; two spans once
 
 
 def test_nothing_of_ours_reaches_the_application():
@@ -277,6 +311,30 @@ def test_nothing_of_ours_reaches_the_application():
     processor.on_end(span("a"))
     processor.on_start(span("a"))
     assert processor.internal_errors == 1
+
+
+def _points(reader):
+    return {
+        (metric.name, point.attributes.get("error.type")): point.value
+        for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+        for point in metric.data.data_points
+    }
+
+
+def test_the_queue_size_is_what_waits_and_never_beyond_the_capacity():
+    """A batch in flight is pending, but no longer in the queue."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    stuck = Stuck()
+    processor = MqTraceSpanProcessor(stuck, meter_provider=provider, max_queue_size=2, max_export_batch_size=1)
+    processor.on_end(span("in flight"))
+    assert stuck.entered.wait(GENEROUS_S)
+    processor.on_end(span("waits"))
+    processor.on_end(span("waits, too"))
+    size, capacity = (_points(reader)[f"otel.sdk.processor.span.queue.{name}", None] for name in ("size", "capacity"))
+    assert (size, capacity, processor.stats()["Stuck"]["pending"]) == (2, 2, 3)
+    stuck.let_go.set()
+    processor.shutdown()
 
 
 def test_self_metrics_say_what_the_account_says():
@@ -293,12 +351,7 @@ def test_self_metrics_say_what_the_account_says():
         processor.on_end(span(name))
     processor.run_once()
     processor.on_end(span("d"))
-    metrics = {
-        (metric.name, point.attributes.get("error.type")): point.value
-        for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
-        for point in metric.data.data_points
-    }
-    assert metrics == {
+    assert _points(reader) == {
         ("otel.sdk.processor.span.queue.size", None): 1,
         ("otel.sdk.processor.span.queue.capacity", None): 2,
         ("otel.sdk.processor.span.processed", None): 2,
