@@ -42,7 +42,11 @@ WANTS_ERROR: Final = "wants_error"
 
 
 class LaneStats(TypedDict):
-    """Spans of one lane since this process began (a fork begins anew); counts of spans, not of records."""
+    """What was handed to one lane since this process began (a fork begins anew), not what was written from it.
+
+    Each hand-over counts: an ended span once; a lane whose exporter ``exports_starts`` counts a span it wants at its
+    start as well as at its end, so that one process span is 2 offered. It does not matter how many messages it is for.
+    """
 
     offered: int
     exported: int
