@@ -151,7 +151,7 @@ def _columns(writer: str) -> dict[str, Column]:
         "keys": key_set(F.array("keys")),
         "client_host": present(F.col("client_host")),
         "start_ms": F.when(F.col("type") != TraceType.SUB_AFTER.value, timestamp),
-        "end_ms": _by_type({TraceType.PUB: timestamp + cost, TraceType.SUB_AFTER: timestamp}),
+        "end_ms": _by_type({TraceType.PUB: F.try_add(timestamp, cost), TraceType.SUB_AFTER: timestamp}),
         "cost_ms": cost,
         "batch_size": F.when(is_publish, F.col("id_count")).otherwise(F.col("call_size")),
         "writer": F.lit(writer),

@@ -233,7 +233,7 @@ def _long(value: object) -> int | None:
         number = int(str(value))
     except ValueError:
         return None
-    return number if -(2**63) <= number < 2**64 else None
+    return number if -(2**63) <= number < 2**63 else None
 
 
 # -- protobuf -------------------------------------------------------------------------------------------------------
