@@ -13,8 +13,9 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 
 from otel_mqtrace._errors import MissingExtraError
 from otel_mqtrace.config import Settings, forget_application_kafka_config
-from otel_mqtrace.hooks._guard import note_failure
+from otel_mqtrace.hooks._guard import failures, note_failure
 from otel_mqtrace.hooks.tracing import Tracing
+from otel_mqtrace.hooks.transaction import overflowed
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 if TYPE_CHECKING:
@@ -66,6 +67,15 @@ class MqTraceInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         """The span processor this instrumentor attached, if it has: its ``stats()`` tell what became of every span."""
         attachment: _Attachment | None = getattr(self, "_attachment", None)
         return None if attachment is None else attachment.processor
+
+    @property
+    def unrecorded(self) -> dict[str, int]:
+        """What this process never made a span of, by reason; of the spans made, the processor's ``stats()`` tell.
+
+        ``transaction_too_long`` counts messages without an ``end_transaction`` span, ``failed in …`` failures of ours.
+        """
+        failed = {f"failed in {place}": count for place, count in failures().items()}
+        return {"transaction_too_long": overflowed(), **failed}
 
     def _instrument(self, **options: Any) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,13 +18,23 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.send import SendCall
     from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 
-__all__ = ["MAX_MESSAGES", "TransactionHook"]
+__all__ = ["MAX_MESSAGES", "TransactionHook", "overflowed"]
 
-MAX_MESSAGES: Final = 10_000
-"""How many messages of one open transaction are remembered; the ones above are counted in ``overflowed``."""
+MAX_MESSAGES: Final = 1_000
+"""How many messages of one open transaction are remembered; the ones above are counted by :func:`overflowed`.
+
+Their ends all come in one burst, on the thread that commits: less than the smallest preset's queue (1024), half of a
+queue that is set smaller.
+"""
 
 _END: Final = OPERATIONS[TraceType.END_TRANSACTION]
 _log: Final = logging.getLogger(__name__)
+_overflowed: Final[Counter[TransactionState]] = Counter()
+
+
+def overflowed() -> int:
+    """Return how many messages of this process got no end span because their transaction was too long."""
+    return sum(_overflowed.values())
 
 
 class TransactionHook:
@@ -32,15 +43,16 @@ class TransactionHook:
     def __init__(self, tracing: Tracing, facts: ClientFacts, *, max_messages: int = MAX_MESSAGES) -> None:
         self._tracing = tracing
         self._facts = facts
-        self._max_messages = max_messages
+        queue_size = tracing.settings.queue_size
+        self._max_messages = max_messages if queue_size is None else min(max_messages, max(1, queue_size // 2))
         self._sent: list[SendCall] = []
+        self._above = 0
         self.transaction_id: str | None = None
-        self.overflowed = 0
 
     @guarded("TransactionHook.begin")
     def begin(self) -> None:
         """A transaction was opened: messages sent from now on belong to it."""
-        self._sent = []
+        self._sent, self._above = [], 0
         self.transaction_id = self._tracing.new_id()
 
     @guarded("TransactionHook.joined")
@@ -49,11 +61,7 @@ class TransactionHook:
         if self.transaction_id is None:
             return
         if len(self._sent) >= self._max_messages:
-            if not self.overflowed:
-                _log.warning(
-                    "mqtrace: more than %d messages in a transaction: the rest shows no end", self._max_messages
-                )
-            self.overflowed += 1
+            self._above += 1
             return
         self._sent.append(call)
 
@@ -61,7 +69,16 @@ class TransactionHook:
     def ended(self, state: TransactionState, *, start_ns: int) -> None:
         """Record for each message that the transaction ended; ``start_ns`` is when commit or abort was called."""
         sent, self._sent = self._sent, []
+        above, self._above = self._above, 0
         self.transaction_id = None
+        if above:
+            if not overflowed():
+                _log.warning(
+                    "mqtrace: a transaction of %d messages shows the end of its first %d; the rest is only counted",
+                    len(sent) + above,
+                    len(sent),
+                )
+            _overflowed[state] += above
         for call in sent:
             self._record(call, state, start_ns)
 
@@ -69,6 +86,7 @@ class TransactionHook:
         """Return the wall clock of this hook: when a commit or an abort was called."""
         return self._tracing.clock.wall_ns()
 
+    @guarded("TransactionHook.record")
     def _record(self, call: SendCall, state: TransactionState, start_ns: int) -> None:
         end_ns = max(self._tracing.clock.wall_ns(), start_ns)
         bean = replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from contextvars import copy_context
 
 import pytest
@@ -10,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
 
-from otel_mqtrace import ConsumeHook, SendHook
+from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook
 from otel_mqtrace.config import Settings
-from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks import _guard, transaction
 from otel_mqtrace.hooks._headers import header_text, indexed, pairs_of, rewritten
 from otel_mqtrace.hooks._scope import AutomaticScope, EnteredScope
 from otel_mqtrace.hooks.consume import IncomingMessage
@@ -95,8 +96,9 @@ def test_messages_of_several_topics_are_several_spans(tracing, exporter):
     assert [span.name for span in exporter.take_all()] == ["process a", "process b"]
 
 
-def test_an_overlong_transaction_is_bounded_and_counted(tracing, exporter, caplog):
-    """What is above the bound has no end span, and one line says so."""
+def test_an_overlong_transaction_is_bounded_and_counted(tracing, exporter, caplog, monkeypatch):
+    """What is above the bound has no end span, is counted where an operator can read it, and one line says so."""
+    monkeypatch.setattr(transaction, "_overflowed", Counter())
     hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientFacts(), max_messages=2)
     ends.begin()
     for _ in range(5):
@@ -106,20 +108,54 @@ def test_an_overlong_transaction_is_bounded_and_counted(tracing, exporter, caplo
     ends.ended(TransactionState.COMMIT_MESSAGE, start_ns=ends.now_ns())
     assert len(exporter.take_all("end_transaction orders")) == 2
     assert len(exporter.take_all("send orders")) == 5
-    assert ends.overflowed == 3
-    assert len(caplog.records) == 1
+    assert MqTraceInstrumentor().unrecorded["transaction_too_long"] == 3
+    assert ["5 messages" in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_what_breaks_inside_us_is_counted_and_logged_once(caplog):
+def test_a_transaction_that_was_given_up_loses_nothing(tracing, exporter):
+    """Begun anew without an end, its messages have none: they are not counted as lost."""
+    before = MqTraceInstrumentor().unrecorded
+    hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientFacts(), max_messages=1)
+    for _ in range(2):
+        ends.begin()
+        for _ in range(2):
+            call = hook.before("orders", transaction_id=ends.transaction_id)
+            hook.after(call)
+            ends.joined(call)
+    assert MqTraceInstrumentor().unrecorded == before
+    exporter.take_all("send orders")
+
+
+@pytest.mark.parametrize(("queue_size", "ends_shown"), [(None, 1000), (100, 50), (1, 1)])
+def test_the_ends_of_one_transaction_fit_into_the_queue(clock, exporter, queue_size, ends_shown):
+    """They all come at once: a bound above the queue would be a sure loss."""
+    tracing = Tracing.create(
+        settings=Settings(queue_size=queue_size), tracer_provider=recording_provider(exporter), clock=clock
+    )
+    hook, ends = SendHook(tracing=tracing), TransactionHook(tracing, ClientFacts())
+    ends.begin()
+    call = hook.before("orders", transaction_id=ends.transaction_id)
+    hook.after(call)
+    for _ in range(1_100):
+        ends.joined(call)
+    ends.ended(TransactionState.ROLLBACK_MESSAGE, start_ns=ends.now_ns())
+    assert len(exporter.take_all("end_transaction orders")) == ends_shown
+    exporter.take_all("send orders")
+
+
+def test_what_breaks_inside_us_is_counted_and_logged_once(caplog, monkeypatch):
     """The application sees None, the log one traceback per place."""
+    monkeypatch.setattr(_guard, "_failures", {})
 
     @_guard.guarded("a test place")
     def broken():
         raise ZeroDivisionError
 
     assert [broken(), broken()] == [None, None]
-    assert _guard.failures()["a test place"] >= 2
-    assert len(caplog.records) <= 1
+    assert _guard.failures() == {"a test place": 2}
+    (record,) = caplog.records
+    assert "a test place" in record.getMessage()
+    assert record.exc_info[0] is ZeroDivisionError
 
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5) | st.text(max_size=5))))
