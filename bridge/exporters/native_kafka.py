@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -41,7 +42,7 @@ _DEFAULT_MAX_REQUEST_BYTES: Final = 1_000_000
 _REPORT_SHARE: Final = 0.8
 """Part of the export timeout after which librdkafka gives a message up: its verdict arrives while we still wait."""
 _SETTLE_S: Final = 1.0
-_TOPIC_WAIT_S: Final = 10.0
+_TOPIC_WAIT_NS: Final = 10_000_000_000
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "client.id": "mqtrace-native",
     "compression.type": "lz4",
@@ -102,6 +103,8 @@ class NativeKafkaSpanExporter(SpanExporter):
             region_id=region_id,
         )
         self._producer: Any = None
+        self._properties: Mapping[str, Any] = {}
+        self._create_topic = self._settings.create_trace_topic
         self._closed = False
         self._outcome: ExportOutcome | None = None
         self._told: set[str] = set()
@@ -154,7 +157,7 @@ class NativeKafkaSpanExporter(SpanExporter):
     def _deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Sequence[TraceMessage]:
         """Send ``messages`` and return those that were not acknowledged by ``deadline``."""
         try:
-            producer = self._connected()
+            producer = self._connected(deadline)
         except MqTraceError as error:
             self._tell_once(str(error))
             return messages
@@ -192,15 +195,18 @@ class NativeKafkaSpanExporter(SpanExporter):
             else:
                 return True
 
-    def _connected(self) -> Any:
+    def _connected(self, deadline: MonotonicNs) -> Any:
         if self._closed:
             raise PeerError("the native exporter was shut down")
         if self._producer is None:
-            properties = connection_of(
+            self._properties = connection_of(
                 self._settings, bootstrap_servers=self._bootstrap_servers, kafka_config=self._kafka_config
             )
-            self._producer = self._build(properties)
-        return self._producer
+            self._producer = self._build(self._properties)
+        producer = self._producer  # a shutdown meanwhile takes it away
+        if self._create_topic:
+            self._create_topic = not self._topic_created(deadline)
+        return producer
 
     def _build(self, properties: Mapping[str, Any]) -> Any:
         try:
@@ -213,24 +219,32 @@ class NativeKafkaSpanExporter(SpanExporter):
             "message.timeout.ms": max(1, int(self._timeout_ms * _REPORT_SHARE)),
         }
         try:
-            producer = Producer({**_DEFAULTS, **bounds, **properties}, logger=_logger)
+            return Producer({**_DEFAULTS, **bounds, **properties}, logger=_logger)
         except (KafkaException, TypeError, ValueError) as error:
             raise PeerError(f"the trace producer cannot be built: {error}") from error
-        if self._settings.create_trace_topic:
-            self._create_topic(properties)
-        return producer
 
-    def _create_topic(self, properties: Mapping[str, Any]) -> None:
-        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - optional extra
-        from confluent_kafka.cimpl import NewTopic  # noqa: PLC0415 - optional extra
+    def _topic_created(self, deadline: MonotonicNs) -> bool:
+        """Ask for the trace topic; return ``False`` when no answer came and the next export has to ask again.
 
+        At most half of the time until ``deadline``: the topic may be there, and then the rest is for sending.
+        """
         topic = self._settings.trace_topic
-        admin = AdminClient({**properties, "log_level": 0}, logger=_logger)
-        future = admin.create_topics([NewTopic(topic, -1, -1)], request_timeout=_TOPIC_WAIT_S)[topic]
+        now = self._clock.monotonic_ns()
+        give_up = MonotonicNs(now + min((deadline - now) // 2, _TOPIC_WAIT_NS))
         try:
-            future.result(timeout=_TOPIC_WAIT_S)
+            from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - optional extra
+            from confluent_kafka.cimpl import NewTopic  # noqa: PLC0415 - optional extra
+
+            admin = AdminClient({**self._properties, "log_level": 0}, logger=_logger)
+            answer = admin.create_topics([NewTopic(topic, -1, -1)])[topic]
+            while not answer.done():
+                if not self._may_wait(give_up):
+                    return False
+                wait([answer], _POLL_S)
+            answer.result()
         except Exception as error:  # noqa: BLE001 - there already, or not ours to create: sending will tell
             _logger.debug("the trace topic %s was not created: %s", topic, error)
+        return True
 
     # -- what is told ------------------------------------------------------------------------------------------------
 

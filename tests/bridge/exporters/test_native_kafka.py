@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, admin, cimpl
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
@@ -16,6 +17,7 @@ from bridge.embedded.cluster import EmbeddedKafka
 from bridge.exporters.native_kafka import NativeKafkaSpanExporter
 from bridge.forwarder.source import KafkaTraceSource
 from otel_mqtrace import config
+from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.model import TraceType
 from tests.support.lanes import span
 from tests.support.native_spans import bean, pub, sub, traced
@@ -143,6 +145,51 @@ def test_an_unreachable_broker_fails_within_the_export_timeout(caplog):
     assert processor.stats()[NAME]["failed"] == 1
     assert exporter.force_flush(0)
     assert any("not delivered" in record.getMessage() for record in caplog.records)
+
+
+def test_creating_the_trace_topic_keeps_within_the_export_timeout():
+    """A broker that does not answer has the time of the export and not a time of its own."""
+    exporter, clock = NativeKafkaSpanExporter(bootstrap_servers="127.0.0.1:1", create_trace_topic=True), SystemClock()
+    processor, trace = traced(exporter, export_timeout_millis=300, max_export_batch_size=1)
+    trace(pub(1))
+    began_ns = clock.monotonic_ns()
+    processor.run_once()
+    assert clock.monotonic_ns() - began_ns < 5_000_000_000
+    assert processor.stats()[NAME]["failed"] == 1
+
+
+def test_shutdown_ends_the_creation_of_the_trace_topic_early():
+    """As it ends the wait for delivery reports."""
+    exporter = NativeKafkaSpanExporter(bootstrap_servers="127.0.0.1:1", create_trace_topic=True)
+    processor, trace = traced(exporter, background=True, max_export_batch_size=1)
+    trace(pub(1))
+    processor.shutdown(timeout_millis=200)
+    assert processor.lanes[0]._queue.wait_until_empty(5)
+    assert processor.stats()[NAME]["exported"] == 0
+
+
+def test_a_topic_that_cannot_be_created_is_sent_to_all_the_same(kafka, monkeypatch):
+    """It may be there already; whatever the client raises, every export uses the one producer."""
+    kafka.create_topic(TOPIC)
+    built = []
+
+    class Counted(cimpl.Producer):
+        def __init__(self, *arguments, **options):
+            built.append(1)
+            super().__init__(*arguments, **options)
+
+    class Refusing(admin.AdminClient):
+        def create_topics(self, *_, **__):
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
+
+    monkeypatch.setattr(cimpl, "Producer", Counted)
+    monkeypatch.setattr(admin, "AdminClient", Refusing)
+    processor, trace = traced(_exporter(kafka, create_trace_topic=True), max_export_batch_size=1)
+    trace(pub(1))
+    trace(pub(2))
+    assert processor.force_flush()
+    assert len(_records(_landed(kafka))) == 2
+    assert built == [1]
 
 
 @pytest.mark.parametrize("rtt_ms", [None, 600], ids=["down", "slow"])
