@@ -14,6 +14,7 @@ from opentelemetry import context, trace
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
+    from opentelemetry.trace import Span
 
 __all__ = ["AutomaticScope", "EnteredScope", "ambient_context"]
 
@@ -25,6 +26,8 @@ _automatic: Final[ContextVar[object]] = ContextVar("mqtrace-automatic", default=
 def ambient_context() -> Context:
     """Return the current context, seen past a process span that is current only until its consumer's next poll."""
     current = context.get_current()
+    if not current:
+        return current
     behind = context.get_value(_AUTOMATIC, current)
     if isinstance(behind, tuple) and trace.get_current_span(current) is behind[0]:
         outer: Context = behind[1]
@@ -50,11 +53,11 @@ class EnteredScope:
 
 
 class AutomaticScope:
-    """Makes ``otel_ctx`` current until left by whoever polls next; ``before`` is the ambient context, if known."""
+    """Makes ``otel_ctx`` current until left by whoever polls next; ``before`` (ambient) and ``span`` if known."""
 
-    def __init__(self, otel_ctx: Context, before: Context | None = None) -> None:
+    def __init__(self, otel_ctx: Context, before: Context | None = None, span: Span | None = None) -> None:
         self._before = ambient_context() if before is None else before
-        behind = (trace.get_current_span(otel_ctx), self._before)
+        behind = (span or trace.get_current_span(otel_ctx), self._before)
         self._ctx = context.set_value(_AUTOMATIC, behind, otel_ctx)
         self._marker: Token[object] = _automatic.set(self)
         context.attach(self._ctx)

@@ -263,7 +263,7 @@ class ConsumeHook:
             attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
         extracted = [_extracted(each) for each in found]
         creations = [_creation(each) for each in extracted]
-        parent, others = self._parent(creations, ambient)
+        parent, others = self._parent(creations, extracted, ambient)
         # More than a span was propagated: baggage. It belongs to one message; several have no common one.
         carried = len(found) == 1 and len(extracted[0]) > creations[0].is_valid
         behind = propagate.extract(found[0], ambient, HEADER_GETTER) if carried else ambient
@@ -279,9 +279,13 @@ class ConsumeHook:
         current = trace.set_span_in_context(span, behind)
         return ProcessCall(span, current, len(messages), start_ns, attributes, ambient)
 
-    def _parent(self, creations: Sequence[SpanContext], ambient: Context) -> tuple[Context, list[Link]]:
+    def _parent(
+        self, creations: Sequence[SpanContext], extracted: Sequence[Context], ambient: Context
+    ) -> tuple[Context, list[Link]]:
         """Choose the parent (the option ``process_context``); several messages have no single parent."""
         mode = self._tracing.settings.process_context
+        if not ambient and mode != "link" and len(creations) == 1:
+            return extracted[0], []  # nothing is current, so nothing has to be joined with it
         here = trace.get_current_span(ambient).get_span_context()
         if mode == "link" or len(creations) != 1 or (mode == "auto" and here.is_valid):
             return ambient, []

@@ -229,7 +229,7 @@ class SendHook:
         if self._tracing.writes_trace_headers:
             written: dict[str, str] = {}
             propagate.inject(written, context=trace.set_span_in_context(span, ambient), setter=HEADER_SETTER)
-            sent = rewritten(headers, written, propagated_names())
+            sent = rewritten(headers, written, _propagated_names())
         if semconv.HEADER_UNIQ_KEY not in found:
             sent.append((semconv.HEADER_UNIQ_KEY, str(attributes[semconv.MESSAGING_MESSAGE_ID]).encode()))
         return sent
@@ -278,7 +278,7 @@ def key_text(key: object) -> str | None:
     return None
 
 
-def propagated_names() -> frozenset[str]:
+def _propagated_names() -> frozenset[str]:
     """Return the header names of the propagator in force, lower case; making the set costs more than a whole header."""
     propagator = propagate.get_global_textmap()
     if _names_of.propagator is not propagator:
@@ -297,7 +297,7 @@ _names_of: Final = _NamesOf()
 
 def _links_to_earlier(found: HeaderIndex, ambient: Context) -> list[Link]:
     """A message sent on with the headers it came with: its earlier context is replaced on the wire, not forgotten."""
-    if propagated_names().isdisjoint(map(str.lower, found)):
+    if _propagated_names().isdisjoint(map(str.lower, found)):
         return []
     earlier = trace.get_current_span(propagate.extract(found, Context(), HEADER_GETTER)).get_span_context()
     current = trace.get_current_span(ambient).get_span_context()

@@ -197,12 +197,12 @@ def context_attributes(trace_ctx: TraceContext) -> Attributes:
 
 
 def share_attributes(messages: Sequence[Attributes]) -> SpanAttributes:
-    """Split the attributes of several messages: equal for all → span, else → the message's link.
+    """Split the attributes of several messages: equal for all → span, else → the message's link; one's are its span's.
 
     The message id stays on the link whenever there are several, so that a link of a message can be told from any other.
     """
     if len(messages) < 2:  # noqa: PLR2004 - one message has nothing to share
-        return SpanAttributes(dict(messages[0]) if messages else {})
+        return SpanAttributes(messages[0] if messages else {})
     first = messages[0]
     missing = object()
     shared = {

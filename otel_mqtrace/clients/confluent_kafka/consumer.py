@@ -83,11 +83,11 @@ class ConsumerState:
         calls = [] if self.explicit else hook.before(received, batch=batch)
         self._calls = calls  # first of all: what is open must be ended, whatever fails from here on
         owners = {index: call for call in calls for index in call.indexes}
-        for index, message in enumerate(messages):
-            where = received[index]
-            handed_over.note(message, (where.topic, where.partition, where.offset), self.reference, owners.get(index))
+        for index, where in enumerate(received):
+            place = where.topic, where.partition, where.offset
+            handed_over.note(messages[index], place, self.reference, owners.get(index))
         if calls and not _called_by_asyncio():
-            self._scopes.append(AutomaticScope(calls[0].otel_ctx, calls[0].ambient))
+            self._scopes.append(AutomaticScope(calls[0].otel_ctx, calls[0].ambient, calls[0].span))
 
     def take(self, call: ProcessCall) -> Responsibility:
         """Give the span of a message to the block that handles it explicitly."""
