@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from otel_mqtrace._errors import MissingExtraError, MqTraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from importlib.metadata import EntryPoint
 
 __all__ = ["EXIT_INTERRUPTED", "EXIT_USAGE", "main"]
 
@@ -21,17 +22,17 @@ EXIT_INTERRUPTED = 130
 _EXIT_PIPE_CLOSED = 1
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint] | None = None) -> int:
     """Run one ``mqtrace`` command and return its exit code.
 
-    ``arguments`` defaults to the process's own. An error made on purpose (``MqTraceError``) or by the operating system
-    is one line on standard error and exit code 2; an interrupt is 130; anything else is a defect and keeps its
-    traceback.
+    ``arguments`` defaults to the process's own, ``points`` (the commands) to the installed ones. An error made on
+    purpose (``MqTraceError``) or by the operating system is one line on standard error and exit code 2; an interrupt is
+    130; anything else is a defect and keeps its traceback.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a command
     try:
-        return _run(sys.argv[1:] if arguments is None else list(arguments))
+        return _run(sys.argv[1:] if arguments is None else list(arguments), points)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `mqtrace decode … | head` is not an error worth a line
@@ -42,12 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], points: Iterable[EntryPoint] | None) -> int:
     try:
         from otel_mqtrace._command_tree import run  # noqa: PLC0415  typer comes with the 'cli' extra
     except ImportError as error:
         raise MissingExtraError("the mqtrace command", "cli") from error
-    code = run(arguments)
+    code = run(arguments, points)
     sys.stdout.flush()
     return code
 

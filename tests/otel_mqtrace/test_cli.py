@@ -115,40 +115,53 @@ def test_giving_up_is_an_interrupt():
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "line"),
+    ("how", "code", "line"),
     [
-        (UsageError("no such thing;\n  try another"), 2, "mqtrace: error: no such thing; try another\n"),
-        (
-            PermissionError(13, "Permission denied", "landing"),
-            2,
-            "mqtrace: error: [Errno 13] Permission denied: 'landing'\n",
-        ),
-        (MqTraceError(), 2, "mqtrace: error: MqTraceError\n"),
-        (KeyboardInterrupt(), 130, ""),
-        (BrokenPipeError(), 1, ""),
+        ("usage", 2, "mqtrace: error: no such thing; try another\n"),
+        ("system", 2, "mqtrace: error: [Errno 13] Permission denied: 'landing'\n"),
+        ("silent", 2, "mqtrace: error: MqTraceError\n"),
+        ("interrupt", 130, ""),
     ],
 )
-def test_an_error_is_one_line_and_a_code(error, code, line, capsys, monkeypatch):
-    """What was raised on purpose, by the system or by the user ends without a traceback."""
-
-    def fail(_arguments):
-        raise error
-
-    monkeypatch.setattr(cli, "_run", fail)
-    monkeypatch.setattr(sys, "stdout", sys.stdout)  # restored, because a closed pipe takes it away
-    assert cli.main([]) == code
-    assert capsys.readouterr().err == line
+def test_an_error_is_one_line_and_a_code(how, code, line, capsys):
+    """What a command raises on purpose, by the system or by the user ends without a traceback."""
+    assert cli.main(["fails", "--how", how], points=_points("fails")) == code
+    assert capsys.readouterr().err.lstrip("\n") == line
 
 
-def test_a_defect_keeps_its_traceback(monkeypatch):
+def test_a_wrong_command_line_is_one_line_and_a_code(capsys):
+    """The same way, from the parser."""
+    assert cli.main(["fails", "--nope"], points=_points("fails")) == 2
+    assert capsys.readouterr().err == "mqtrace: error: No such option: --nope; see 'mqtrace fails --help'\n"
+
+
+def test_a_defect_keeps_its_traceback():
     """An error that nobody meant is not dressed up as the user's."""
+    with pytest.raises(ZeroDivisionError, match="nobody meant this"):
+        cli.main(["fails", "--how", "defect"], points=_points("fails"))
 
-    def fail(_arguments):
-        raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "_run", fail)
-    with pytest.raises(ZeroDivisionError):
-        cli.main([])
+@pytest.mark.parametrize("command", ["says-much", "says-little"])
+def test_a_reader_that_has_gone_is_no_error_worth_a_line(command):
+    """`mqtrace … | head`: whether the pipe breaks while the command writes or when what is left is flushed."""
+    read, write = os.pipe()
+    os.close(read)
+    script = (
+        "import sys; from importlib.metadata import EntryPoint; from otel_mqtrace._command_tree import COMMAND_GROUP;"
+        "from otel_mqtrace.cli import main; name = sys.argv[1];"
+        "point = EntryPoint(name, 'tests.support.commands:' + name.replace('-', '_'), COMMAND_GROUP);"
+        "sys.exit(main([name], points=[point]))"
+    )
+    with os.fdopen(write, "wb") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-c", script, command],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        )
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_the_version_is_the_distributions():

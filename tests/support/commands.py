@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from otel_mqtrace._errors import MqTraceError, UsageError
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -37,6 +40,31 @@ def leaves() -> None:
 def gives_up() -> None:
     """Stop in the middle."""
     raise typer.Abort
+
+
+ERRORS: dict[str, BaseException] = {
+    "usage": UsageError("no such thing;\n  try another"),
+    "system": PermissionError(13, "Permission denied", "landing"),
+    "silent": MqTraceError(),
+    "interrupt": KeyboardInterrupt(),
+    "defect": ZeroDivisionError("nobody meant this"),
+}
+"""What :func:`fails` raises, by name."""
+
+
+def fails(*, how: str = "usage") -> None:
+    """Fail in the way that is asked for."""
+    raise ERRORS[how]
+
+
+def says_much() -> None:
+    """Write more than any pipe holds."""
+    sys.stdout.write("line\n" * 200_000)
+
+
+def says_little() -> None:
+    """Write what stays in the buffer until somebody flushes it."""
+    sys.stdout.write("line\n")
 
 
 def cannot_be_parsed(part: Fraction) -> None:
