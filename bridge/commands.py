@@ -20,10 +20,10 @@ import typer
 from bridge.codec.framing import BODY_FIELD, BadBody, Framing, read_bodies
 from bridge.codec.native import decode_body
 from bridge.codec.native.decode import MAX_OFFENDING_TEXT
-from bridge.codec.native.layout import KEY_SEPARATOR
 from bridge.codec.records import body_json, dump
 from bridge.codec.reencode import EncodedLine, Refusal, Target, encode_lines
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.model import KEY_SEPARATOR
 
 if TYPE_CHECKING:
     import io

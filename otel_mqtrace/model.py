@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import Final
 
 __all__ = [
+    "KEY_SEPARATOR",
     "AccessChannel",
     "ContextCode",
     "MessageType",
@@ -19,6 +21,9 @@ __all__ = [
     "TraceType",
     "TransactionState",
 ]
+
+KEY_SEPARATOR: Final = " "
+"""Between the keys of a message, in its ``keys`` and in the ``KEYS`` property (``MessageConst.KEY_SEPARATOR``)."""
 
 
 class TraceType(Enum):

@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from bridge.codec.native.layout import KEY_SEPARATOR
+from bridge.codec.native.layout import FIRST_BEAN_ONLY
 from otel_mqtrace._errors import EncodeError
-from otel_mqtrace.model import TraceType
+from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.spans.stats import ENCODE_ERROR, TOO_LARGE
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ __all__ = ["MAX_KEYS_BYTES", "Encode", "Packed", "TraceMessage", "pack"]
 MAX_KEYS_BYTES: Final = 22_767
 """Bound of the ``KEYS`` text: RocketMQ's own of 5.1.1-5.3.0. Its brokers refuse properties of 32 767 bytes and more
 (apache/rocketmq#6579); the rest is for the other headers."""
-
-_ONE_RECORD_PER_CONTEXT: Final = frozenset({TraceType.PUB, TraceType.END_TRANSACTION, TraceType.RECALL})
-"""Types of which the wire says only the first bean: several messages need several contexts."""
 
 
 class Encode(Protocol):
@@ -161,7 +158,7 @@ def _encoded(  # noqa: PLR0913, PLR0917 - one loop of `pack`, named
 
 def _pieces(trace_ctx: TraceContext) -> list[TraceContext]:
     """Return ``trace_ctx`` as contexts that the wire can say and that have one source topic each."""
-    if trace_ctx.trace_type in _ONE_RECORD_PER_CONTEXT:
+    if trace_ctx.trace_type in FIRST_BEAN_ONLY:
         return _split(trace_ctx) or [trace_ctx]
     topics = dict.fromkeys(bean.topic for bean in trace_ctx.beans)
     if len(topics) <= 1:

@@ -15,7 +15,15 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from otel_mqtrace import semconv
-from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
+from otel_mqtrace.model import (
+    KEY_SEPARATOR,
+    ContextCode,
+    MessageType,
+    TraceBean,
+    TraceContext,
+    TraceType,
+    TransactionState,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -86,7 +94,7 @@ def _value_of(value: Enum) -> AttributeValue:
 
 def keys_attribute(keys: str) -> AttributeValue | None:
     """Return space-separated keys as an attribute, or ``None`` when there is none."""
-    return tuple(keys.split(semconv.KEY_SEPARATOR)) if keys else None
+    return tuple(keys.split(KEY_SEPARATOR)) if keys else None
 
 
 def _text(value: object) -> str | None:
@@ -105,7 +113,7 @@ def _joined(value: object) -> str | None:
     if isinstance(value, str):
         return value
     if isinstance(value, Sequence) and value:
-        return semconv.KEY_SEPARATOR.join(str(part) for part in value)
+        return KEY_SEPARATOR.join(str(part) for part in value)
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from bridge.codec.native.layout import DIALECTS, CloudSubAfter, Dialect
+from bridge.codec.native.layout import DIALECTS, CloudSubAfter, Dialect, FieldCounts
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import AccessChannel, TraceType
 
@@ -20,27 +20,10 @@ CLOUD_SUFFIX: Final = "/CLOUD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Imitator:
-    """A client in another language that writes a form of Java's format; counts include the type name."""
+class Imitator(FieldCounts):
+    """A client in another language that writes a form of Java's format."""
 
-    name: str
-    releases: str
-    pub: int
-    sub_before: int
-    sub_after: int
-    end_transaction: int | None = None
-    recall: int | None = None
     quirks: str
-
-    def count(self, trace_type: TraceType) -> int | None:
-        """Number of fields it writes for a type, or ``None`` when it never writes the type."""
-        return {
-            TraceType.PUB: self.pub,
-            TraceType.SUB_BEFORE: self.sub_before,
-            TraceType.SUB_AFTER: self.sub_after,
-            TraceType.END_TRANSACTION: self.end_transaction,
-            TraceType.RECALL: self.recall,
-        }[trace_type]
 
 
 IMITATORS: Final[tuple[Imitator, ...]] = (
@@ -122,7 +105,7 @@ def writer_of(trace_type: TraceType, count: int, quirk: CloudSubAfter = CloudSub
 
 def _writers() -> dict[tuple[TraceType, int, CloudSubAfter], str]:
     known: dict[tuple[TraceType, int, CloudSubAfter], str] = {}
-    writers: tuple[Dialect | Imitator, ...] = (*reversed(DIALECTS.values()), *IMITATORS)
+    writers: tuple[FieldCounts, ...] = (*reversed(DIALECTS.values()), *IMITATORS)
     for writer in writers:
         for trace_type in TraceType:
             count = writer.count(trace_type)

@@ -22,7 +22,7 @@ from bridge.codec.native.layout import (
     DEFAULT_DIALECT,
     FIELD_SEPARATOR,
     FIELDS,
-    KEY_SEPARATOR,
+    FIRST_BEAN_ONLY,
     NULL_TEXT,
     RECORD_TERMINATOR,
     REPLACEMENT,
@@ -31,7 +31,15 @@ from bridge.codec.native.layout import (
     FieldKind,
 )
 from otel_mqtrace._errors import EncodeError
-from otel_mqtrace.model import AccessChannel, ContextCode, MessageType, TraceBean, TraceContext, TraceType
+from otel_mqtrace.model import (
+    KEY_SEPARATOR,
+    AccessChannel,
+    ContextCode,
+    MessageType,
+    TraceBean,
+    TraceContext,
+    TraceType,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,7 +57,6 @@ DEFAULTS: Final[dict[str, int | bool]] = {
 }
 """What an absent number or flag is written as: the initial values of ``TraceContext.java`` and ``TraceBean.java``."""
 
-_FIRST_BEAN_ONLY: Final = frozenset({TraceType.PUB, TraceType.END_TRANSACTION, TraceType.RECALL})
 _SEPARATORS: Final = str.maketrans({FIELD_SEPARATOR: REPLACEMENT, RECORD_TERMINATOR: REPLACEMENT})
 
 
@@ -86,7 +93,7 @@ def encode_context(
     plan = _plan(row.name, trace_ctx.trace_type, trace_ctx.access_channel or access_channel)
     if not trace_ctx.beans:
         raise EncodeError(f"{trace_ctx.trace_type.value} without messages has nothing to say", field="beans")
-    written = trace_ctx.beans[:1] if trace_ctx.trace_type in _FIRST_BEAN_ONLY else trace_ctx.beans
+    written = trace_ctx.beans[:1] if trace_ctx.trace_type in FIRST_BEAN_ONLY else trace_ctx.beans
     records = [_record(plan, trace_ctx, bean) for bean in written]
     keys = frozenset(_clean(key) for key in _keys(trace_ctx.beans, splits=row.splits_keys))
     body, unspeakable = _utf8("".join(text for text, _ in records))

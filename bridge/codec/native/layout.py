@@ -13,7 +13,7 @@ from dataclasses import fields as dataclass_fields
 from enum import Enum
 from typing import Final
 
-from otel_mqtrace.model import AccessChannel, MessageType, TraceBean, TraceType
+from otel_mqtrace.model import KEY_SEPARATOR, AccessChannel, MessageType, TraceBean, TraceType
 
 __all__ = [
     "ABSENT_TEXTS",
@@ -22,6 +22,7 @@ __all__ = [
     "DIALECTS",
     "FIELDS",
     "FIELD_SEPARATOR",
+    "FIRST_BEAN_ONLY",
     "FORMS",
     "KEY_SEPARATOR",
     "MESSAGE_TYPE_MAPS",
@@ -30,6 +31,7 @@ __all__ = [
     "REPLACEMENT",
     "CloudSubAfter",
     "Dialect",
+    "FieldCounts",
     "FieldKind",
     "Form",
     "absent",
@@ -38,7 +40,6 @@ __all__ = [
 
 FIELD_SEPARATOR: Final = "\x01"
 RECORD_TERMINATOR: Final = "\x02"
-KEY_SEPARATOR: Final = " "
 NULL_TEXT: Final = "null"
 """What Java's ``StringBuilder`` makes of a null reference; indistinguishable from the word itself."""
 REPLACEMENT: Final = "_"
@@ -95,6 +96,10 @@ FIELDS: Final[dict[str, FieldKind]] = {
 
 BEAN_FIELDS: Final = frozenset(field.name for field in dataclass_fields(TraceBean)) & FIELDS.keys()
 """The fields that belong to one message; the others belong to the hook call (``exactly_once_status`` to neither)."""
+
+
+FIRST_BEAN_ONLY: Final = frozenset({TraceType.PUB, TraceType.END_TRANSACTION, TraceType.RECALL})
+"""Types whose context is one record, that of its first bean: several messages need several contexts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,22 +185,19 @@ class CloudSubAfter(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
-    """One generation of writers, named by the first release that wrote it; counts include the type name."""
+class FieldCounts:
+    """How many fields a writer's records have, by type; counts include the type name."""
 
     name: str
     releases: str
-    pub: int = 14
-    sub_before: int = 8
-    sub_after: int = 9
-    cloud_sub_after: CloudSubAfter = CloudSubAfter.SAME
-    end_transaction: int | None = 13
+    pub: int
+    sub_before: int
+    sub_after: int
+    end_transaction: int | None = None
     recall: int | None = None
-    message_type_map: str = "a"
-    splits_keys: bool = True
 
     def count(self, trace_type: TraceType) -> int | None:
-        """Number of fields this dialect writes for a type over LOCAL, or ``None`` when it never writes the type."""
+        """Number of fields it writes for a type (over LOCAL), or ``None`` when it never writes the type."""
         return {
             TraceType.PUB: self.pub,
             TraceType.SUB_BEFORE: self.sub_before,
@@ -203,6 +205,19 @@ class Dialect:
             TraceType.END_TRANSACTION: self.end_transaction,
             TraceType.RECALL: self.recall,
         }[trace_type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect(FieldCounts):
+    """One generation of Java writers, named by the first release that wrote it."""
+
+    pub: int = 14
+    sub_before: int = 8
+    sub_after: int = 9
+    end_transaction: int | None = 13
+    cloud_sub_after: CloudSubAfter = CloudSubAfter.SAME
+    message_type_map: str = "a"
+    splits_keys: bool = True
 
     @property
     def message_types(self) -> tuple[MessageType, ...]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.codec.native import EncodedContext, decode_body, encode_context
 from bridge.exporters.batching import MAX_KEYS_BYTES, pack
-from otel_mqtrace.model import TraceType
+from otel_mqtrace.model import MessageType, TraceType, TransactionState
 from tests.support.native_spans import bean, pub, sub
 
 
@@ -30,6 +31,14 @@ def test_contexts_of_one_topic_and_region_share_a_message():
     assert set(message.keys.split(" ")) == encode_context(pub(1)).keys | encode_context(pub(2)).keys
     assert (message.topic, message.region_id, message.contexts) == ("orders", "DefaultRegion", 2)
     assert message.origins == {0, 1}
+
+
+@pytest.mark.parametrize("trace_type", TraceType)
+def test_every_message_of_a_call_gets_its_record_whatever_the_type(trace_type):
+    """Of some types the wire says only the first message of a context: packing gives each one a context of its own."""
+    said = {"msg_type": MessageType.TRANS_COMMIT, "transaction_state": TransactionState.COMMIT_MESSAGE}
+    call = replace(pub(1), trace_type=trace_type, beans=(bean(1, **said), bean(2, **said)))
+    assert _ids(_pack(call)) == [bean(1).msg_id, bean(2).msg_id]
 
 
 def test_topics_and_regions_do_not_mix():
