@@ -18,6 +18,7 @@ from bridge.embedded.library import load_mock_api
 from otel_mqtrace._errors import PeerError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
     from typing_extensions import Self
@@ -102,6 +103,7 @@ class EmbeddedKafka:
             producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
     ``brokers`` have the ids 1 to n. ``rebalance_delay_ms`` is how long a new group waits for more members (Kafka: 3 s).
+    ``librdkafka`` are the paths of libraries to control it with, best first, instead of those that are found here.
     Topics nobody created spring up with four partitions at their first use. ``api_keys`` and error codes of the fault
     injection are those of the Kafka protocol (Produce is 0, Fetch 1; ``KafkaError`` codes of confluent-kafka fit).
 
@@ -112,15 +114,18 @@ class EmbeddedKafka:
     FETCH: Final = 1
     METADATA: Final = 3
 
-    def __init__(self, *, brokers: int = 1, rebalance_delay_ms: int = 100) -> None:
+    def __init__(
+        self, *, brokers: int = 1, rebalance_delay_ms: int = 100, librdkafka: Iterable[str] | None = None
+    ) -> None:
         if brokers < 1:
             raise UsageError(f"the embedded broker needs at least one broker, not {brokers}")
         self._brokers = brokers
         self._rebalance_delay_ms = rebalance_delay_ms
+        self._librdkafka = librdkafka
         self._mock: _CMock | _PropertyMock | None = None
 
     def __enter__(self) -> Self:
-        api = load_mock_api()
+        api = load_mock_api(self._librdkafka)
         self._mock = (
             _PropertyMock(self._brokers) if api is None else _CMock(api, self._brokers, self._rebalance_delay_ms)
         )

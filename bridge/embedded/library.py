@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import confluent_kafka
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["find_librdkafka", "load_mock_api"]
 
@@ -60,9 +60,12 @@ def find_librdkafka() -> Iterator[str]:
         yield system
 
 
-def load_mock_api() -> ctypes.CDLL | None:
-    """Return the first librdkafka that exports the whole mock interface, its signatures declared, else ``None``."""
-    for path in find_librdkafka():
+def load_mock_api(paths: Iterable[str] | None = None) -> ctypes.CDLL | None:
+    """Return the first librdkafka of ``paths`` that exports the whole mock interface, declared, else ``None``.
+
+    Without ``paths``, everything that :func:`find_librdkafka` yields is tried.
+    """
+    for path in find_librdkafka() if paths is None else paths:
         try:
             library = ctypes.CDLL(path)
             for name, (result, arguments) in _SIGNATURES.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, cimpl
 
-from bridge.embedded import cluster, library
+from bridge.embedded import cluster
 from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace._errors import PeerError, UsageError
 
@@ -172,10 +172,9 @@ def test_nothing_is_left_after_the_block() -> None:
         _ = kafka.bootstrap_servers
 
 
-def test_without_the_c_interface_it_is_still_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_c_interface_it_is_still_a_broker() -> None:
     """The property way carries messages, and says what it lacks and how to get it."""
-    monkeypatch.setattr(library, "find_librdkafka", lambda: iter(["/nowhere/librdkafka.so"]))
-    with EmbeddedKafka() as kafka:
+    with EmbeddedKafka(librdkafka=["/nowhere/librdkafka.so"]) as kafka:
         assert send(producer_of(kafka), "orders", b"1") == [None]
         assert len(kafka.watermarks("orders")) == 4
         with pytest.raises(PeerError, match="install confluent-kafka from a wheel"):
