@@ -244,7 +244,7 @@ class ConsumeHook:
                 semconv.MESSAGING_OPERATION_TYPE: _POLL.type or "",
                 **({semconv.MESSAGING_BATCH_MESSAGE_COUNT: len(messages)} if batch else {}),
             },
-            links=self._links([_creation(_extracted(each)) for each in found], split),
+            links=self._links([_creation(_extracted(each, Context())) for each in found], split),
             start_time=times_ns[0],
         )
         span.end(times_ns[1])
@@ -261,12 +261,12 @@ class ConsumeHook:
         attributes[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
         if batch:
             attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
-        extracted = [_extracted(each) for each in found]
+        # What else was propagated, baggage, lies behind the span of one message; several have no common one.
+        alone = len(found) == 1
+        base = trace.set_span_in_context(trace.INVALID_SPAN, ambient) if alone and ambient else Context()
+        extracted = [_extracted(each, base) for each in found]
         creations = [_creation(each) for each in extracted]
         parent, others = self._parent(creations, extracted, ambient)
-        # More than a span was propagated: baggage. It belongs to one message; several have no common one.
-        carried = len(found) == 1 and len(extracted[0]) > creations[0].is_valid
-        behind = propagate.extract(found[0], ambient, HEADER_GETTER) if carried else ambient
         start_ns = tracing.clock.wall_ns()
         span = tracing.tracer.start_span(
             _PROCESS.span_name(topic),
@@ -276,7 +276,7 @@ class ConsumeHook:
             links=self._links(creations, split) + others,
             start_time=start_ns,
         )
-        current = trace.set_span_in_context(span, behind)
+        current = trace.set_span_in_context(span, extracted[0] if alone else ambient)
         return ProcessCall(span, current, len(messages), start_ns, attributes, ambient)
 
     def _parent(
@@ -326,8 +326,8 @@ class ConsumeHook:
         return said
 
 
-def _extracted(found: HeaderIndex) -> Context:
-    return propagate.extract(found, Context(), HEADER_GETTER) if found else Context()
+def _extracted(found: HeaderIndex, base: Context) -> Context:
+    return propagate.extract(found, base, HEADER_GETTER) if found else base
 
 
 def _creation(extracted: Context) -> SpanContext:

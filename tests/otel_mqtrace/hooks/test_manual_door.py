@@ -9,7 +9,11 @@ from contextvars import copy_context
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry import trace
+from opentelemetry import baggage, context, propagate, trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import Context
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook
 from otel_mqtrace.config import Settings
@@ -94,6 +98,44 @@ def test_messages_of_several_topics_are_several_spans(tracing, exporter):
     for call in calls:
         hook.after(call)
     assert [span.name for span in exporter.take_all()] == ["process a", "process b"]
+
+
+class _Counting(CompositePropagator):
+    """The usual propagators, counted."""
+
+    extractions = 0
+
+    def extract(self, carrier, context=None, getter=None):
+        """Extract, and count it."""
+        self.extractions += 1
+        return super().extract(carrier, context, getter)
+
+
+@pytest.mark.parametrize("ambient", [{}, {"mine": "1"}])
+def test_headers_are_extracted_once(tracing, exporter, ambient):
+    """Trace and baggage of one message together, and what was current before is not lost behind them."""
+    usual = propagate.get_global_textmap()
+    counting = _Counting([TraceContextTextMapPropagator(), W3CBaggagePropagator()])
+    propagate.set_global_textmap(counting)
+    token = context.attach(_with_baggage(ambient))
+    try:
+        hook = ConsumeHook(tracing=tracing)
+        headers = [("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), ("baggage", b"a=b")]
+        (call,) = hook.before([IncomingMessage(topic="t", partition=0, offset=1, headers=headers)])
+        assert baggage.get_all(call.otel_ctx) == {**ambient, "a": "b"}
+    finally:
+        context.detach(token)
+        propagate.set_global_textmap(usual)
+    hook.after(call)
+    assert exporter.take().parent.span_id == 0xB7AD6B7169203331
+    assert counting.extractions == 1
+
+
+def _with_baggage(entries):
+    current = Context()
+    for name, value in entries.items():
+        current = baggage.set_baggage(name, value, current)
+    return current
 
 
 def test_an_overlong_transaction_is_bounded_and_counted(tracing, exporter, caplog, monkeypatch):
