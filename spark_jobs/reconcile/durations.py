@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["MEASURES", "durations", "read_groups", "read_latency"]
+__all__ = ["MEASURES", "distinct_messages", "durations", "read_groups", "read_latency"]
 
 MEASURES: Final = ("publish", "queue", "process", "end_to_end")
 """publish and process: of one call; queue: end of the first send to start; end_to_end: its start to the end."""
@@ -30,7 +30,6 @@ def durations(verdicts: DataFrame) -> DataFrame:
     rows = verdicts.where(F.col("status") != Status.OUT_OF_SCOPE.value).select(
         F.when(consume, F.coalesce("topic", F.lit(""))).alias("of_topic"),
         F.when(consume, F.coalesce("group", F.lit(""))).alias("of_group"),
-        F.when(consume, F.col("msg_id")).alias("consumed"),
         F.when(F.col("kind") == Kind.PUBLISH.value, end - start).alias("publish"),
         F.when(consume, F.col("queue_ms")).alias("queue"),
         F.when(consume, end - start).alias("process"),
@@ -44,10 +43,21 @@ def durations(verdicts: DataFrame) -> DataFrame:
     return rows.groupingSets([names, []], *names).agg(
         (F.grouping_id() > 0).alias("total"),
         F.count("of_topic").alias("deliveries"),
-        F.count_distinct("consumed").alias("messages"),
         *(F.count_if(name).alias(name) for name in ("failed", "redelivered", "unmatched")),
         *measured,
     )
+
+
+def distinct_messages(verdicts: DataFrame) -> DataFrame:
+    """Return ``of_topic, of_group, messages``: how many different messages each group was given.
+
+    A frame of its own: beside the percentiles, Spark would keep one set of digests for every message.
+    """
+    consumed = verdicts.where((F.col("kind") == Kind.CONSUME.value) & (F.col("status") != Status.OUT_OF_SCOPE.value))
+    named = consumed.select(
+        F.coalesce("topic", F.lit("")).alias("of_topic"), F.coalesce("group", F.lit("")).alias("of_group"), "msg_id"
+    )
+    return named.groupBy("of_topic", "of_group").agg(F.count_distinct("msg_id").alias("messages"))
 
 
 def _either(name: str) -> Column:
@@ -68,13 +78,14 @@ def read_latency(rows: Iterable[Any]) -> dict[str, Latency]:
     return {name: _latency(totals[0], name) if totals else Latency() for name in MEASURES}
 
 
-def read_groups(rows: Iterable[Any]) -> tuple[Group, ...]:
-    """Return who consumed what, by topic and group."""
+def read_groups(rows: Iterable[Any], distinct: Iterable[Any]) -> tuple[Group, ...]:
+    """Return who consumed what, by topic and group, from the collected rows of the two frames."""
+    messages = {(row["of_topic"], row["of_group"]): row["messages"] for row in distinct}
     groups = [
         Group(
             topic=row["of_topic"],
             group=row["of_group"],
-            messages=row["messages"],
+            messages=messages.get((row["of_topic"], row["of_group"]), 0),
             deliveries=row["deliveries"],
             failures=row["failed"],
             redeliveries=row["redelivered"],

@@ -15,9 +15,9 @@ from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Reason, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 __all__ = ["differing", "malformed_sample", "read_differing", "read_malformed", "read_samples", "sampled"]
 
@@ -27,20 +27,36 @@ _PER_CALM_STRATUM: Final = 8
 _PAIRS: Final = 5
 _MALFORMED: Final = 50
 _TEXT_CHARACTERS: Final = 200
+_RANKED: Final = 20 * PER_STRATUM  # expected of a large stratum; fewer than PER_STRATUM never happens
 _SEED: Final = 42
 _CALM: Final = frozenset(
     {Status.MATCHED_EXACT.value, Status.MATCHED_NORMALISED.value, Status.PENDING.value, Reason.BY_DESIGN.value}
 )
 
 
-def sampled(verdicts: DataFrame) -> DataFrame:
-    """Return at most ``PER_STRATUM`` verdicts of every kind, status and reason; which ones, the seeded hash says."""
+def sampled(verdicts: DataFrame, strata: Mapping[tuple[str, str | None, str], int]) -> DataFrame:
+    """Return at most ``PER_STRATUM`` verdicts of every kind, status and reason; which ones, the seeded hash says.
+
+    ``strata`` is ``Tally.strata``: of a large one only a share is ranked, several times what is kept, since ranking
+    would sort every row of it.
+    """
     stratum = F.concat_ws(" ", "status", F.coalesce("reason", F.lit("")), "kind")
     chance = F.xxhash64(F.lit(_SEED), "msg_id", "kind", "group", "attempt_id", "event_ms")
-    by_chance = Window.partitionBy("stratum").orderBy(chance, "event_ms")
+    by_chance = Window.partitionBy("stratum").orderBy("chance", "event_ms")
     inside = verdicts.where(F.col("status") != Status.OUT_OF_SCOPE.value)
-    numbered = inside.withColumn("stratum", F.regexp_replace(stratum, " +", " "))
-    return numbered.withColumn("nth", F.row_number().over(by_chance)).where(F.col("nth") <= PER_STRATUM)
+    named = inside.withColumns({"stratum": F.regexp_replace(stratum, " +", " "), "chance": chance})
+    numbered = named.where(_is_drawn(strata)).withColumn("nth", F.row_number().over(by_chance))
+    return numbered.where(F.col("nth") <= PER_STRATUM).drop("chance")
+
+
+def _is_drawn(strata: Mapping[tuple[str, str | None, str], int]) -> Column:
+    """Thin out each stratum that has far more keys than can be shown."""
+    drawn = F.lit(True)
+    for (status, reason, kind), count in strata.items():
+        if count > _RANKED:
+            here = (F.col("status") == status) & F.col("reason").eqNullSafe(F.lit(reason)) & (F.col("kind") == kind)
+            drawn = drawn & (~here | (F.pmod("chance", F.lit(count)) < _RANKED))
+    return drawn
 
 
 def read_samples(rows: Iterable[Any]) -> tuple[Sample, ...]:

@@ -64,6 +64,7 @@ class Tally:
     reason: Counter[str] = field(default_factory=Counter)
     reason_detail: Counter[str] = field(default_factory=Counter)
     one_sided: Counter[tuple[str, str]] = field(default_factory=Counter)  # (status, reason)
+    strata: Counter[tuple[str, str | None, str]] = field(default_factory=Counter)  # (status, reason, kind)
     timing: Counter[str] = field(default_factory=Counter)
     duplicates: Counter[str] = field(default_factory=Counter)
     fields: dict[str, Counter[str]] = field(default_factory=dict)
@@ -110,6 +111,7 @@ def _add(tally: Tally, row: Any) -> None:
 
 def _add_judgement(tally: Tally, row: Any, keys: int) -> None:
     tally.timing[row["timing"]] += keys
+    tally.strata[row["status"], row["reason"], row["kind"]] += keys
     if row["reason"]:
         tally.reason[row["reason"]] += keys
         tally.one_sided[row["status"], row["reason"]] += keys

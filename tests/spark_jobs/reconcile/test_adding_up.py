@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from spark_jobs.reconcile.durations import MEASURES, durations, read_groups, read_latency
+from spark_jobs.reconcile.durations import MEASURES, distinct_messages, durations, read_groups, read_latency
 from spark_jobs.reconcile.evidence import PER_STRATUM, differing, read_differing, read_samples, sampled
 from spark_jobs.reconcile.facts import Facts
 from spark_jobs.reconcile.tally import patterns, read_tally
@@ -71,7 +71,7 @@ def test_latencies_are_exact_on_a_small_input(answers):
 
 def test_groups_say_who_consumed_what(answers):
     """Messages are distinct, deliveries are not; failures, redeliveries and one-sided ones are counted."""
-    (group,) = read_groups(durations(answers).collect())
+    (group,) = read_groups(durations(answers).collect(), distinct_messages(answers).collect())
     assert (group.topic, group.group) == ("orders", "billing")
     assert (group.messages, group.deliveries, group.redeliveries, group.failures) == (60, 90, 30, 30)
     assert group.unmatched == LOST
@@ -80,8 +80,10 @@ def test_groups_say_who_consumed_what(answers):
 
 def test_samples_are_stratified_capped_and_the_same_every_time(answers):
     """At most fifty of a stratum that is wrong, a few of one that is in order, the same ones on every run."""
-    first, again = (read_samples(sampled(answers).collect()) for _ in range(2))
+    known = read_tally(patterns(answers, 600_000).collect(), Facts()).strata
+    first, again = (read_samples(sampled(answers, known).collect()) for _ in range(2))
     assert first == again
+    assert sum(known.values()) == answers.count()
     strata = Counter(sample.stratum for sample in first)
     assert strata["NATIVE_ONLY UNEXPLAINED consume"] == PER_STRATUM
     assert 0 < strata["MATCHED_EXACT publish"] < PER_STRATUM
@@ -90,6 +92,14 @@ def test_samples_are_stratified_capped_and_the_same_every_time(answers):
     assert lost.native["attempt_id"] == "A1"
     assert lost.verdict["msg_id"].startswith("M")
     assert not {"native", "otlp", "stratum", "nth"} & set(lost.verdict)
+
+
+def test_a_large_stratum_is_thinned_out_before_it_is_ranked(answers):
+    """Told that a stratum is huge, the sample is drawn from a share of it; the others stay whole."""
+    huge = {("NATIVE_ONLY", "UNEXPLAINED", "consume"): 1_000_000}
+    strata = Counter(row["stratum"] for row in sampled(answers, huge).collect())
+    assert strata["NATIVE_ONLY UNEXPLAINED consume"] < 5
+    assert strata["MATCHED_EXACT publish"] == PER_STRATUM
 
 
 def test_the_most_frequent_differing_values_are_counted(answers):
