@@ -1,8 +1,9 @@
-"""This module knows how a span ends badly, whatever exception or outcome the application hands us to end it with."""
+"""This module knows how a span ends: once, and whatever exception or outcome the application hands us for it."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -13,9 +14,29 @@ from otel_mqtrace.model import ContextCode
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-__all__ = ["code_of", "say_failure", "text_of"]
+__all__ = ["Ending", "code_of", "say_failure", "text_of"]
 
 _log: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Ending:
+    """A call under way, whose span exactly one caller ends, however many try."""
+
+    _open: list[None] = field(default_factory=[None].copy, init=False, repr=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the span has not ended yet."""
+        return bool(self._open)
+
+    def claim(self) -> bool:
+        """Return ``True`` to exactly one caller: whoever gets it ends the span (list.pop is atomic)."""
+        try:
+            self._open.pop()
+        except IndexError:
+            return False
+        return True
 
 
 def text_of(exception: BaseException) -> str:

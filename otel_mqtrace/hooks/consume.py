@@ -10,7 +10,7 @@ The manual door for any client, as RocketMQ's ``ConsumeMessageHook`` is::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import propagate, trace
@@ -18,19 +18,18 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_mqtrace import semconv
-from otel_mqtrace.hooks._ending import code_of, say_failure, text_of
+from otel_mqtrace.hooks._ending import Ending, code_of, say_failure, text_of
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._headers import HEADER_GETTER, Header, HeaderIndex, header_text, indexed
 from otel_mqtrace.hooks._scope import ambient_context
 from otel_mqtrace.hooks.send import key_text, place_attributes, say_headers
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
-from otel_mqtrace.model import ContextCode, MessageType, TraceContext, TraceType
+from otel_mqtrace.model import ContextCode, MessageType, TraceType
 from otel_mqtrace.spans.mapping import (
     OPERATIONS,
     Attributes,
     Operation,
     SpanAttributes,
-    context_attributes,
     cost_ms,
     share_attributes,
 )
@@ -67,7 +66,7 @@ class IncomingMessage:
 
 
 @dataclass(slots=True)
-class ProcessCall:
+class ProcessCall(Ending):
     """One listener call under way. ``otel_ctx`` is what should be current while the messages are handled.
 
     ``ambient`` is what was current before; ``indexes`` tell which of the messages given to :meth:`ConsumeHook.before`
@@ -81,20 +80,6 @@ class ProcessCall:
     attributes: Attributes
     ambient: Context
     indexes: tuple[int, ...] = (0,)
-    _open: list[None] = field(default_factory=[None].copy)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the span has not ended yet."""
-        return bool(self._open)
-
-    def claim(self) -> bool:
-        """Return ``True`` to exactly one caller: whoever gets it ends the span (list.pop is atomic)."""
-        try:
-            self._open.pop()
-        except IndexError:
-            return False
-        return True
 
 
 class ConsumeHook:
@@ -111,18 +96,9 @@ class ConsumeHook:
         facts: ClientFacts | None = None,
     ) -> None:
         self._tracing = tracing or Tracing.create()
-        conf = {"bootstrap.servers": servers, "client.id": client_id}
-        self._facts = facts or replace(ClientFacts.of_kafka(conf, group_name=group_name), system=system)
-        settings = self._tracing.settings
-        operation = TraceContext(
-            trace_type=TraceType.SUB_BEFORE,
-            region_id=settings.region_id,
-            region_name=settings.region_name,
-            group_name=self._facts.group_name,
-        )
-        self._constant = {**self._facts.attributes(), **context_attributes(operation)}
-        if self._facts.client_host is not None:
-            self._constant[semconv.MQTRACE_CLIENT_HOST] = self._facts.client_host
+        self._facts = facts or ClientFacts.named(system, group_name=group_name, client_id=client_id, servers=servers)
+        operation = self._tracing.operation(TraceType.SUB_BEFORE, self._facts.group_name)
+        self._constant = {**self._facts.attributes(), **operation}
         self._server = self._facts.server
 
     def before(self, messages: Sequence[IncomingMessage], *, batch: bool = False) -> list[ProcessCall]:
@@ -240,7 +216,6 @@ class ConsumeHook:
             attributes={
                 **split.span,
                 **attributes,
-                **({semconv.MQTRACE_CLIENT_HOST: self._facts.client_host} if self._facts.client_host else {}),
                 semconv.MESSAGING_OPERATION_TYPE: _POLL.type or "",
                 **({semconv.MESSAGING_BATCH_MESSAGE_COUNT: len(messages)} if batch else {}),
             },

@@ -10,7 +10,7 @@ The manual door for any client, as RocketMQ's ``SendMessageHook`` is::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context, propagate, trace
@@ -18,7 +18,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext
 
 from otel_mqtrace import semconv
-from otel_mqtrace.hooks._ending import say_failure
+from otel_mqtrace.hooks._ending import Ending, say_failure
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._headers import (
     HEADER_GETTER,
@@ -31,8 +31,8 @@ from otel_mqtrace.hooks._headers import (
     rewritten,
 )
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
-from otel_mqtrace.model import MessageType, TraceContext, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, context_attributes, cost_ms, keys_attribute
+from otel_mqtrace.model import MessageType, TraceType
+from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms, keys_attribute
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -49,7 +49,7 @@ _HALF: Final = MessageType.TRANS_HALF.value
 
 
 @dataclass(slots=True)
-class SendCall:
+class SendCall(Ending):
     """One message on its way. ``headers`` are the ones to send; ``ambient`` is the context it was sent in.
 
     ``attributes`` are those of the span; ``recorded`` says whether anybody will ever look at them.
@@ -62,20 +62,11 @@ class SendCall:
     start_ns: int
     attributes: dict[str, AttributeValue]
     recorded: bool = True
-    _open: list[None] = field(default_factory=[None].copy)
 
     @property
     def span_context(self) -> SpanContext:
         """The ids of the send span."""
         return self.span.get_span_context()
-
-    def claim(self) -> bool:
-        """Return ``True`` to exactly one caller: whoever gets it ends the span (list.pop is atomic)."""
-        try:
-            self._open.pop()
-        except IndexError:
-            return False
-        return True
 
 
 class SendHook:
@@ -92,19 +83,9 @@ class SendHook:
         facts: ClientFacts | None = None,
     ) -> None:
         self._tracing = tracing or Tracing.create()
-        conf = {"bootstrap.servers": servers, "client.id": client_id}
-        self._facts = facts or replace(ClientFacts.of_kafka(conf, group_name=group_name), system=system)
-        settings = self._tracing.settings
-        operation = TraceContext(
-            trace_type=TraceType.PUB,
-            region_id=settings.region_id,
-            region_name=settings.region_name,
-            group_name=settings.group_name or self._facts.group_name,
-        )
-        self._constant = {**self._facts.attributes(), **context_attributes(operation)}
-        if self._facts.client_host is not None:
-            self._constant[semconv.MQTRACE_CLIENT_HOST] = self._facts.client_host
-        self._server = self._facts.server
+        facts = facts or ClientFacts.named(system, group_name=group_name, client_id=client_id, servers=servers)
+        self._constant = {**facts.attributes(), **self._tracing.sending(TraceType.PUB, facts)}
+        self._server = facts.server
 
     def before(
         self,

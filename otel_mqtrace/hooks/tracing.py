@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -15,6 +15,8 @@ from otel_mqtrace._clock import Clock, SystemClock
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.message_id import new_unique_id, own_address
+from otel_mqtrace.model import TraceContext, TraceType
+from otel_mqtrace.spans.mapping import Attributes, context_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,6 +82,22 @@ class Tracing:
         limit = limits.max_links if isinstance(limits, SpanLimits) else None
         return _MOST_LINKS if limit is None else max(1, min(_MOST_LINKS, limit))
 
+    def operation(self, trace_type: TraceType, group_name: str | None, **outcome: Any) -> Attributes:
+        """Return what every operation of ``group_name`` says; ``outcome`` are further fields of the TraceContext."""
+        settings = self.settings
+        said = TraceContext(
+            trace_type=trace_type,
+            region_id=settings.region_id,
+            region_name=settings.region_name,
+            group_name=group_name,
+            **outcome,
+        )
+        return context_attributes(said)
+
+    def sending(self, trace_type: TraceType, facts: ClientFacts, **outcome: Any) -> Attributes:
+        """The same for an operation of a producer, whose group may be a setting."""
+        return self.operation(trace_type, self.settings.group_name or facts.group_name, **outcome)
+
     def traces(self, topic: str) -> bool:
         """Whether messages of ``topic`` are traced here and now: not excluded, and tracing not suppressed."""
         return is_instrumentation_enabled() and not self.settings.excludes(topic)
@@ -109,6 +127,12 @@ class ClientFacts:
             client_host=own_address(),
         )
 
+    @classmethod
+    def named(cls, system: str, *, group_name: str | None, client_id: str | None, servers: str | None) -> ClientFacts:
+        """Read what somebody at the manual door says of a client of any system."""
+        conf = {"bootstrap.servers": servers, "client.id": client_id}
+        return replace(cls.of_kafka(conf, group_name=group_name), system=system)
+
     @property
     def server(self) -> str | None:
         """``host:port`` of the first server, or ``None`` when it is unknown."""
@@ -123,6 +147,7 @@ class ClientFacts:
             semconv.MESSAGING_CLIENT_ID: self.client_id,
             semconv.SERVER_ADDRESS: self.server_address,
             semconv.SERVER_PORT: self.server_port,
+            semconv.MQTRACE_CLIENT_HOST: self.client_host,
         }
         return {name: value for name, value in said.items() if value is not None}
 

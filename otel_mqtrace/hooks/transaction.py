@@ -11,8 +11,8 @@ from opentelemetry import context, trace
 from opentelemetry.trace import Link
 
 from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.model import MessageType, TraceContext, TraceType, TransactionState
-from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, bean_of, context_attributes, cost_ms
+from otel_mqtrace.model import MessageType, TraceType, TransactionState
+from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, bean_of, cost_ms
 
 if TYPE_CHECKING:
     from otel_mqtrace.hooks.send import SendCall
@@ -95,14 +95,8 @@ class TransactionHook:
             transaction_state=state,
             from_transaction_check=False,
         )
-        settings = self._tracing.settings
-        operation = TraceContext(
-            trace_type=TraceType.END_TRANSACTION,
-            region_id=settings.region_id,
-            region_name=settings.region_name,
-            group_name=settings.group_name or self._facts.group_name,
-            cost_ms=cost_ms(start_ns, end_ns),
-            success=True,
+        operation = self._tracing.sending(
+            TraceType.END_TRANSACTION, self._facts, cost_ms=cost_ms(start_ns, end_ns), success=True
         )
         ambient = context.get_current()
         if not trace.get_current_span(ambient).get_span_context().is_valid:
@@ -112,7 +106,7 @@ class TransactionHook:
             _END.span_name(call.topic),
             context=ambient,
             kind=_END.kind,
-            attributes={**self._facts.attributes(), **context_attributes(operation), **bean_attributes(bean)},
+            attributes={**self._facts.attributes(), **operation, **bean_attributes(bean)},
             links=[Link(call.span_context)],
             start_time=start_ns,
         )

@@ -15,7 +15,7 @@ from confluent_kafka import Message, cimpl
 
 from otel_mqtrace.clients.confluent_kafka.handover import handed_over
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
-from otel_mqtrace.clients.confluent_kafka.live import STATE, configuration_of, known_state, live, state_of
+from otel_mqtrace.clients.confluent_kafka.live import known_state, live, remembering, state_of
 from otel_mqtrace.clients.confluent_kafka.messages import incoming, is_message
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._scope import AutomaticScope
@@ -177,23 +177,6 @@ def _unreadable(state: ConsumerState, tracing: Tracing, exception: BaseException
         hook.after(call, code=ContextCode.EXCEPTION, exception=exception)
 
 
-def _traced_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
-        original(self, *args, **kwargs)
-        _remember(self, args, kwargs)
-
-    return __init__
-
-
-@guarded("Consumer.__init__")
-def _remember(consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if known_state(consumer) is None and hasattr(consumer, "__dict__"):
-        state = ConsumerState(configuration_of(args, kwargs))
-        consumer.__dict__[STATE] = state
-        weakref.finalize(consumer, state.abandon)
-
-
 def _traced_assignment(original: Callable[..., Any]) -> Callable[..., Any]:
     """``subscribe`` and ``assign``: the leaders are asked for now, to be known when the first message comes."""
 
@@ -235,7 +218,7 @@ def _traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 CONSUMER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
-    "__init__": _traced_init,
+    "__init__": remembering("Consumer.__init__", ConsumerState),
     "poll": _traced_receive(batch=False),
     "consume": _traced_receive(batch=True),
     "subscribe": _traced_assignment,

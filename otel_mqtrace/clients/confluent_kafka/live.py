@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_mqtrace.config import remember_application_kafka_config
+from otel_mqtrace.hooks._guard import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["STATE", "configuration_of", "known_state", "live", "state_of"]
+__all__ = ["STATE", "configuration_of", "known_state", "live", "remembering", "state_of"]
 
 STATE: Final = "_mqtrace_state"
 """The instance attribute that holds a client's tracing state."""
@@ -52,6 +55,32 @@ def configuration_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str,
 def known_state(client: Any) -> Any:
     """Return the client's state, or ``None`` when it has none."""
     return getattr(client, STATE, None)
+
+
+def remembering(
+    place: str, make: Callable[[dict[str, Any]], Any]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the wrapper of a client's ``__init__``: it makes the state of the client, named ``place`` in failures.
+
+    The state's ``abandon`` is called when the client is collected.
+    """
+
+    @guarded(place)
+    def remember(client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if known_state(client) is None and hasattr(client, "__dict__"):
+            state = make(configuration_of(args, kwargs))
+            client.__dict__[STATE] = state
+            weakref.finalize(client, state.abandon)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
+            original(self, *args, **kwargs)
+            remember(self, args, kwargs)
+
+        return __init__
+
+    return wrap
 
 
 def state_of(client: Any, make: Callable[[dict[str, Any] | None], Any]) -> Any:

@@ -6,7 +6,6 @@ It knows nothing of attributes. Every method is wrapped the same way, on our own
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from opentelemetry import context
 
 from otel_mqtrace import semconv
 from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
-from otel_mqtrace.clients.confluent_kafka.live import STATE, configuration_of, known_state, live, state_of
+from otel_mqtrace.clients.confluent_kafka.live import known_state, live, remembering, state_of
 from otel_mqtrace.clients.confluent_kafka.messages import PRODUCE_ORDER, error_type, parameter_order, replaced
 from otel_mqtrace.hooks._ending import text_of
 from otel_mqtrace.hooks._guard import guarded
@@ -201,23 +200,6 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
     return produce
 
 
-def _traced_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
-        original(self, *args, **kwargs)
-        _remember(self, args, kwargs)
-
-    return __init__
-
-
-@guarded("Producer.__init__")
-def _remember(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if known_state(producer) is None and hasattr(producer, "__dict__"):
-        state = ProducerState(configuration_of(args, kwargs))
-        producer.__dict__[STATE] = state
-        weakref.finalize(producer, state.abandon)
-
-
 def _traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
     """``close`` and ``__exit__``: the client flushes, then nobody can answer any more."""
 
@@ -272,7 +254,7 @@ def _transaction_of(producer: Any) -> TransactionHook | None:
 
 
 PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
-    "__init__": _traced_init,
+    "__init__": remembering("Producer.__init__", ProducerState),
     "produce": _traced_produce,
     "close": _traced_close,
     "__exit__": _traced_close,
