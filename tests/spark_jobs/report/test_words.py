@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from spark_jobs import schemas
 from spark_jobs.report import palette, wording
 from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES
-from tools.handbook import BLOCKS, filled_in
 from spark_jobs.report.samples import EVIDENCE_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Outcome, Reason, Status, Verdict
+from tools.handbook import BLOCKS, filled_in
 
 HANDBOOK = Path(__file__).parents[3] / "docs" / "reconciliation.md"
 
