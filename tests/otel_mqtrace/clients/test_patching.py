@@ -34,6 +34,22 @@ class Shop(cimpl.Producer):
         return super().produce(*args, **kwargs)
 
 
+class UnspeakableError(Exception):
+    """An exception that cannot be printed."""
+
+    def __str__(self):
+        """Fail."""
+        raise ZeroDivisionError
+
+
+class Closed(cimpl.Producer):
+    """An application's class that refuses to send, and cannot say why."""
+
+    def produce(self, *args, **kwargs):
+        """Refuse."""
+        raise UnspeakableError
+
+
 class Opaque(cimpl.Producer):
     """An application's class whose produce does not show where a header could go."""
 
@@ -141,6 +157,16 @@ def test_a_subclass_made_before_is_traced_in_place(instrument, kafka, spans, top
     spans.take(f"send {topic}")
     Opaque({"bootstrap.servers": kafka.bootstrap_servers}).produce(b"x")
     assert any(name.endswith("Opaque.produce") for name in MqTraceInstrumentor().patches.untraceable)
+
+
+def test_a_send_that_fails_without_words_is_recorded_and_raised_unchanged(instrument, kafka, spans, topic):
+    """Its span ends with the type of what was raised."""
+    instrument()
+    with pytest.raises(UnspeakableError):
+        Closed({"bootstrap.servers": kafka.bootstrap_servers}).produce(topic, b"x")
+    span = spans.take(f"send {topic}")
+    assert span.attributes["error.type"] == "UnspeakableError"
+    assert span.status.description == "UnspeakableError"
 
 
 def test_a_subclass_made_afterwards_is_traced_whatever_its_produce_looks_like(instrument, kafka, spans, topic):
