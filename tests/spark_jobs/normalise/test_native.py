@@ -222,6 +222,24 @@ def test_made_up_bodies_read_as_the_python_decoder_reads_them(spark, tmp_path, b
     assert_books_balance(side)
 
 
+def test_every_field_of_every_form_is_spoilt_in_every_way_alike(spark, tmp_path):
+    """Each field of the layout table, one at a time, with each junk text: the same verdict in the same words."""
+    junk = (*JUNK, "", "null", "5", "-1")
+    bodies = []
+    for trace_type, forms in FORMS.items():
+        for form in forms:
+            good = [trace_type.value, *(GOOD[FIELDS[name]][0] for name in form.fields)]
+            bodies += [
+                "\x01".join([*good[:at], text, *good[at + 1 :]]).encode() for at in range(len(good)) for text in junk
+            ]
+    side = normalise_native(spark, [str(landing(tmp_path / "spoilt.jsonl", bodies))], tmp_path)
+    assert len(bodies) > 1500
+    for read, wanted in zip(seen(side), expected(bodies), strict=True):
+        assert [row for row in read if row not in wanted] == []
+        assert [row for row in wanted if row not in read] == []
+    assert_books_balance(side)
+
+
 def test_a_batch_is_one_event_per_message_with_its_own_offset_id(spark, tmp_path):
     """The ids and the offset ids of a batch send are joined with commas; neither single one is lost."""
     fields = [
