@@ -160,7 +160,8 @@ def _told(
     native, otlp = (_side_read(side) for side in sides)
     inputs, conservation = balance.balanced(native, otlp, counts, known)
     gated = gates.judged(counts, known, policy)
-    verdict, code = gates.concluded(gated, holds=conservation.holds, conclusive=gates.is_conclusive(counts, known))
+    conclusive = gates.is_conclusive(counts, known, policy)
+    verdict, code = gates.concluded(gated, policy, holds=conservation.holds, conclusive=conclusive)
     return Result(
         verdict=verdict.value,
         exit_code=int(code),

@@ -133,13 +133,16 @@ def _per_cent(part: int, whole: int) -> float | None:
     return _PER_CENT * part / whole if whole else None
 
 
-def is_conclusive(tally: Tally, facts: Facts) -> bool:
-    """Say whether the run can vouch for anything: neither side empty, and something settled.
+def is_conclusive(tally: Tally, facts: Facts, policy: Policy) -> bool:
+    """Say whether the run can vouch for anything: neither side empty, something met, and the window settled.
 
-    A horizon before every event leaves only what met on both sides as settled; one pending key then makes the whole
-    run inconclusive, since what is missing cannot be told from what is late.
+    Two inputs without a key in common are no comparison: the wrong file, the wrong day. A window that ends after the
+    horizon still waits for records. A horizon before every event leaves only what met on both sides as settled; one
+    pending key then makes the whole run inconclusive, since what is missing cannot be told from what is late.
     """
-    if not all(facts.in_scope.get(side) for side in ("native", "otlp")):
+    if not all(facts.in_scope.get(side) for side in ("native", "otlp")) or not tally.keys["both"]:
+        return False
+    if policy.end_ms is not None and (facts.horizon_ms is None or policy.end_ms > facts.horizon_ms):
         return False
     unsettled = tally.status[Status.PENDING.value]
     if sum(tally.keys[side] for side in ("native", "otlp")) - tally.keys["both"] - unsettled <= 0:
@@ -148,8 +151,12 @@ def is_conclusive(tally: Tally, facts: Facts) -> bool:
     return not (before_all and unsettled)
 
 
-def concluded(gates: Sequence[Gate], *, holds: bool, conclusive: bool) -> tuple[Verdict, ExitCode]:
-    """Return verdict and exit code: a broken identity outranks everything, then doubt, then a failed gate."""
+def concluded(gates: Sequence[Gate], policy: Policy, *, holds: bool, conclusive: bool) -> tuple[Verdict, ExitCode]:
+    """Return verdict and exit code: a broken identity outranks everything, then doubt, then a failed gate.
+
+    A gate that may fail a run but had nothing to measure leaves the run undecided. Strictness does not extend that to
+    the gates that only warn: it makes warnings fail, and such a gate has none.
+    """
     outcomes = {gate.outcome for gate in gates}
     if not holds:
         return Verdict.FAIL, ExitCode.IDENTITY_BROKEN
@@ -157,4 +164,6 @@ def concluded(gates: Sequence[Gate], *, holds: bool, conclusive: bool) -> tuple[
         return Verdict.INCONCLUSIVE, ExitCode.INCONCLUSIVE
     if Outcome.FAIL.value in outcomes:
         return Verdict.FAIL, ExitCode.GATE_FAILED
+    if any(gate.outcome == Outcome.INCONCLUSIVE.value and policy.gates[gate.name].severity == "fail" for gate in gates):
+        return Verdict.INCONCLUSIVE, ExitCode.INCONCLUSIVE
     return (Verdict.WARN if Outcome.WARN.value in outcomes else Verdict.PASS), ExitCode.PASS

@@ -16,6 +16,7 @@ from spark_jobs.reconcile.gates import concluded, is_conclusive, judged, losses,
 from spark_jobs.reconcile.policy import DEFAULT_GATES, read_policy
 from spark_jobs.reconcile.tally import Tally, bucket_width_ms, read_tally
 
+POLICY = read_policy(None)
 FACTS = Facts(first_ms=0, data_end_ms=600_000, horizon_ms=540_000, in_scope={"native": 100, "otlp": 100})
 
 
@@ -37,9 +38,9 @@ def outcomes(counts: Tally, facts: Facts = FACTS, policy=None) -> dict[str, str]
 
 def test_a_clean_run_passes_every_gate():
     """Nothing lost, nothing doubled, everything equal: PASS and exit 0."""
-    gates = judged(tally(), FACTS, read_policy(None))
+    gates = judged(tally(), FACTS, POLICY)
     assert {gate.outcome for gate in gates} == {"pass"}
-    assert concluded(gates, holds=True, conclusive=True) == ("PASS", 0)
+    assert concluded(gates, POLICY, holds=True, conclusive=True) == ("PASS", 0)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +81,14 @@ def test_strict_lets_a_warning_fail_the_run():
     """The same late keys: a warning and exit 0, or a failure and exit 1."""
     late = tally(timing=Counter(on_time=1, late_otlp=1))
     for policy, expected in ((read_policy(None), ("WARN", 0)), (replace(read_policy(None), strict=True), ("FAIL", 1))):
-        assert concluded(judged(late, FACTS, policy), holds=True, conclusive=True) == expected
+        assert concluded(judged(late, FACTS, policy), policy, holds=True, conclusive=True) == expected
 
 
 def test_a_gate_with_nothing_to_measure_says_so():
     """No arrival times: neither pass nor fail, and the run is judged by the others."""
-    gates = judged(tally(timing=Counter(no_time=100)), FACTS, read_policy(None))
+    gates = judged(tally(timing=Counter(no_time=100)), FACTS, POLICY)
     assert {gate.outcome for gate in gates if gate.name == "late"} == {"inconclusive"}
-    assert concluded(gates, holds=True, conclusive=True) == ("PASS", 0)
+    assert concluded(gates, POLICY, holds=True, conclusive=True) == ("PASS", 0)
 
 
 def test_every_gate_has_a_value_and_every_value_a_gate():
@@ -97,25 +98,54 @@ def test_every_gate_has_a_value_and_every_value_a_gate():
 
 def test_broken_books_outrank_doubt_and_doubt_outranks_a_failed_gate():
     """Exit 3, then 4, then 1."""
-    gates = judged(tally(duplicates=Counter(conflicting=1)), FACTS, read_policy(None))
-    assert concluded(gates, holds=False, conclusive=False) == ("FAIL", 3)
-    assert concluded(gates, holds=True, conclusive=False) == ("INCONCLUSIVE", 4)
-    assert concluded(gates, holds=True, conclusive=True) == ("FAIL", 1)
+    gates = judged(tally(duplicates=Counter(conflicting=1)), FACTS, POLICY)
+    assert concluded(gates, POLICY, holds=False, conclusive=False) == ("FAIL", 3)
+    assert concluded(gates, POLICY, holds=True, conclusive=False) == ("INCONCLUSIVE", 4)
+    assert concluded(gates, POLICY, holds=True, conclusive=True) == ("FAIL", 1)
 
 
 @pytest.mark.parametrize("in_scope", [{}, {"native": 3, "otlp": 0}, {"native": 0, "otlp": 3}, {"native": 0, "otlp": 0}])
 def test_an_empty_side_is_never_a_pass(in_scope):
     """One side empty or both: inconclusive."""
-    assert not is_conclusive(tally(), replace(FACTS, in_scope=in_scope))
+    assert not is_conclusive(tally(), replace(FACTS, in_scope=in_scope), POLICY)
 
 
 def test_nothing_settled_is_inconclusive():
     """All keys pending; or a horizon before the first event while anything is still one-sided."""
     pending = tally(status=Counter(PENDING=4), keys=Counter(native=2, otlp=2, both=0))
-    assert not is_conclusive(pending, FACTS)
+    assert not is_conclusive(pending, FACTS, POLICY)
     young = replace(FACTS, horizon_ms=-1)
-    assert not is_conclusive(tally(status=Counter(MATCHED_EXACT=99, PENDING=1)), young)
-    assert is_conclusive(tally(), young)
+    assert not is_conclusive(tally(status=Counter(MATCHED_EXACT=99, PENDING=1)), young, POLICY)
+    assert is_conclusive(tally(), young, POLICY)
+
+
+def test_two_inputs_with_nothing_in_common_are_inconclusive():
+    """Both sides have records, no key is on both: the wrong file, not a loss of everything and never a pass."""
+    strangers = tally(
+        status=Counter(NATIVE_ONLY=5, OTLP_ONLY=5),
+        keys=Counter(native=5, otlp=5, both=0),
+        fields={},
+        reason=Counter(WRITER_SILENT=10),
+    )
+    assert not is_conclusive(strangers, FACTS, POLICY)
+
+
+@pytest.mark.parametrize(("end_ms", "conclusive"), [(540_000, True), (540_001, False), (4_200_000, False)])
+def test_a_window_that_ends_after_the_horizon_is_inconclusive(end_ms, conclusive):
+    """What would still arrive belongs to it."""
+    assert is_conclusive(tally(), FACTS, replace(POLICY, end_ms=end_ms)) is conclusive
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_gate_that_may_fail_a_run_must_have_measured_something(strict):
+    """No critical field could be compared: exit 4, unless another gate failed; strictness asks no more of warnings."""
+    policy = replace(POLICY, strict=strict)
+    mute = tally(fields={"tags": Counter(EQUAL=100)}, timing=Counter(no_time=100))
+    assert concluded(judged(mute, FACTS, policy), policy, holds=True, conclusive=True) == ("INCONCLUSIVE", 4)
+    bad = replace(FACTS, malformed={"native": 1, "otlp": 0})
+    assert concluded(judged(mute, bad, policy), policy, holds=True, conclusive=True) == ("FAIL", 1)
+    untimed = tally(timing=Counter(no_time=100))
+    assert concluded(judged(untimed, FACTS, policy), policy, holds=True, conclusive=True) == ("PASS", 0)
 
 
 def test_none_lost_among_n_is_bounded_by_three_over_n():
