@@ -11,7 +11,7 @@ import base64
 import io
 import json
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -73,7 +73,7 @@ def read_messages(path: Path, layout: Layout, *, parse: Parse) -> Iterator[Item]
         yield from _READERS[layout](file, parse)
 
 
-def _lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
+def _lines(file: Iterable[bytes], parse: Parse) -> Iterator[Item]:
     for ordinal, line in enumerate(file, start=1):
         if not line.strip():
             continue
@@ -96,25 +96,47 @@ def _joined(ordinal: int, line: bytes, parse: Parse) -> Iterator[Item]:
 
 
 def _zstd_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
-    yield from _lines(_split_lines(open_zstd(file)), parse)
+    content = _Unpacked(file)
+    yield from _lines(_split_lines(content), parse)
+    yield from content.damage()
 
 
-def _split_lines(reader: Any) -> Any:
-    """Yield lines of a reader that cannot; a torn frame ends it with an error, after what came before."""
-    rest = b""
-    while chunk := _read_or_stop(reader):
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from (line + b"\n" for line in lines)
-    if rest:
+class _Unpacked:
+    """The chunks inside a zstd file, up to its end or to the first damage, behind which nothing can be unpacked."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._reader, self._is_damaged = open_zstd(file), False
+
+    def __iter__(self) -> Iterator[bytes]:
+        while chunk := self._next():
+            yield chunk
+
+    def _next(self) -> bytes:
+        try:
+            data: bytes = self._reader.read(_CHUNK_BYTES)
+        except Exception:  # noqa: BLE001  (the library's own error class)
+            self._is_damaged = True
+            return b""
+        return data
+
+    def damage(self) -> Iterator[Bad]:
+        """Yield what is to be said of the rest when there is one that could not be unpacked."""
+        if self._is_damaged:
+            yield Bad(1, "zstd data damaged: the rest of the file cannot be unpacked", b"")
+
+
+def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of ``chunks``; a line over many chunks is joined once."""
+    parts: list[bytes] = []
+    for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        parts.append(first)
+        if others:
+            yield b"".join(parts) + b"\n"
+            yield from (line + b"\n" for line in others[:-1])
+            parts = [others[-1]]
+    if rest := b"".join(parts):
         yield rest
-
-
-def _read_or_stop(reader: Any) -> bytes:
-    try:
-        data: bytes = reader.read(_CHUNK_BYTES)
-    except Exception:  # noqa: BLE001  (the library's own error class: the last frame is cut off)
-        return b""
-    return data
 
 
 def _whole(file: BinaryIO, parse: Parse) -> Iterator[Item]:
@@ -128,7 +150,7 @@ def _whole(file: BinaryIO, parse: Parse) -> Iterator[Item]:
         ordinal += 1
         try:
             _, end = decoder.raw_decode(text, at)
-        except ValueError:
+        except (ValueError, RecursionError):
             resume = text.find("\n", at) + 1
             yield Bad(ordinal, NOT_TRACES, text[at : at + _SAMPLE].encode()) if resume else Tail(ordinal, None)
             at = resume or len(text)
@@ -152,7 +174,7 @@ def _kafka_dump(file: BinaryIO, parse: Parse) -> Iterator[Item]:
             continue
         try:
             payload = base64.b64decode(json.loads(line)["value_b64"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             yield Bad(ordinal, "no value_b64", line[:_SAMPLE]) if line.endswith(b"\n") else Tail(ordinal, None)
             continue
         yield _checked(ordinal, payload, parse)
@@ -165,10 +187,9 @@ def _framed(file: BinaryIO, parse: Parse) -> Iterator[Item]:
 
 
 def _framed_in_zstd(file: BinaryIO, parse: Parse) -> Iterator[Item]:
-    reader, parts = open_zstd(file), []
-    while chunk := _read_or_stop(reader):
-        parts.append(chunk)
-    yield from _frames(b"".join(parts), parse)
+    content = _Unpacked(file)
+    yield from _frames(b"".join(content), parse)
+    yield from content.damage()
 
 
 def _frames(data: bytes | mmap.mmap, parse: Parse) -> Iterator[Item]:
@@ -209,10 +230,12 @@ def _frame_at(data: bytes | mmap.mmap, at: int, parse: Parse) -> Any:
     payload = bytes(data[first : first + _length(data, at)])
     if not payload.startswith(ZSTD_MAGIC):
         return parse(payload)
+    reader = open_zstd(io.BytesIO(payload))
     try:
-        return parse(open_zstd(io.BytesIO(payload)).read())
+        unpacked = reader.read()
     except Exception:  # noqa: BLE001  (the library's own error class: a damaged frame)
         return None
+    return parse(unpacked)
 
 
 _READERS: Final[dict[Layout, Callable[[Any, Parse], Iterator[Item]]]] = {

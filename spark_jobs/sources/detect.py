@@ -105,8 +105,7 @@ def detect_head(head: bytes, size: int) -> Detected | None:
 
 
 def _in_zstd(head: bytes) -> Detected:
-    inside = open_zstd(io.BytesIO(head)).read(16)
-    is_json = inside[:1] in _JSON_STARTS
+    is_json = _first_zstd_bytes(head)[:1] in _JSON_STARTS
     return Detected(Side.OTLP, Layout.JSON_LINES_ZSTD if is_json else Layout.PROTO_FRAMED_ZSTD)
 
 
@@ -124,9 +123,10 @@ def _binary(head: bytes, size: int) -> Detected | None:
 
 
 def _first_zstd_bytes(data: bytes) -> bytes:
+    reader = open_zstd(io.BytesIO(data))
     try:
-        first: bytes = open_zstd(io.BytesIO(data)).read(16)
-    except Exception:  # noqa: BLE001  (the library's own error class; a torn first frame is still a zstd frame)
+        first: bytes = reader.read(16)
+    except Exception:  # noqa: BLE001  (the library's own error class; a damaged first frame is still a zstd frame)
         return b""
     return first
 
@@ -156,7 +156,7 @@ def _json(head: bytes) -> Detected | None:
 def _json_line(line: bytes) -> Detected | None:
     try:
         value: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if isinstance(value, list) and value and isinstance(value[0], dict) and "scopeSpans" in value[0]:
         return Detected(Side.OTLP, Layout.JSON_LINES)

@@ -73,7 +73,7 @@ def read_bodies(spark: SparkSession, srcs: Sequence[str]) -> NativeSource:
 def _is_object(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

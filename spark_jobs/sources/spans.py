@@ -2,13 +2,13 @@
 
 Tolerated (``docs/specification.md`` of opentelemetry-proto, "JSON Protobuf Encoding", and files seen): ids in upper
 case hex, base64 or lists of bytes; 64-bit numbers as strings or numbers; enumerations by name; snake_case names; the
-``instrumentationLibrary`` names of before 2022; a bare array of ResourceSpans; a ``result`` wrapper around it all.
+``instrumentationLibrary`` names of before 2022; a bare array of ResourceSpans; a ``result`` wrapper around it all. What
+is no span even so is ``bad`` alone: the spans beside it are read.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import re
@@ -16,17 +16,25 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
-__all__ = ["KINDS", "STATUSES", "Span", "attribute_text", "parse_message", "spans_of", "text_attributes"]
+__all__ = ["KINDS", "NOT_A_SPAN", "STATUSES", "Span", "attribute_text", "parse_message", "spans_of", "text_attributes"]
 
 Span = dict[str, Any]
 """The columns of ``schemas.SPAN`` with attributes as Python values, plus ``status_message``, ``events`` and ``bad``."""
+
+NOT_A_SPAN: Final = "not a span"
 
 KINDS: Final = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
 STATUSES: Final = ("UNSET", "OK", "ERROR")
 _HEX_ID: Final = re.compile(r"(?:[0-9a-fA-F]{2})+")
 _BASE64_LENGTHS: Final = frozenset({12, 24})
+_DEEPEST_VALUE: Final = 100  # levels; protobuf's own readers stop earlier
+# Every escape is one token, so that "\\\\ud800" (a backslash and letters) is not taken for a surrogate.
+_ESCAPE: Final = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
 _SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
 
 
@@ -44,9 +52,10 @@ def parse_message(payload: bytes) -> list[Any] | None:
 
 
 def _parse_json(payload: bytes) -> list[Any] | None:
+    text = payload.decode("utf-8", errors="replace").lstrip("\ufeff")
     try:
-        value = json.loads(payload.decode("utf-8", errors="replace").lstrip("\ufeff"), parse_int=_json_number)
-    except ValueError:
+        value = json.loads(_without_lone_surrogates(text), parse_int=_json_number)
+    except (ValueError, RecursionError):
         return None
     if isinstance(value, Mapping) and isinstance(value.get("result"), (Mapping, list)):
         value = value["result"]
@@ -56,9 +65,21 @@ def _parse_json(payload: bytes) -> list[Any] | None:
     return _parse_value(value)
 
 
+def _without_lone_surrogates(text: str) -> str:
+    """Half a pair is no character and cannot be written; a question mark stands for it, as Java writes it."""
+    if "\\ud" not in text and "\\uD" not in text:
+        return text
+    return _ESCAPE.sub(lambda found: "?" if found["lone"] else found[0], text)
+
+
 def _json_number(text: str) -> int | float:
-    """Keep the sign of ``-0``, which is how a Collector writes the double -0.0."""
-    return -0.0 if text == "-0" else int(text)
+    """Keep the sign of ``-0``, which is how a Collector writes the double -0.0; more digits than Python takes are inf."""
+    if text == "-0":
+        return -0.0
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 def _parse_value(value: object) -> list[Any] | None:
@@ -75,7 +96,7 @@ def _parse_value(value: object) -> list[Any] | None:
 def spans_of(resource_spans: list[Any]) -> Iterator[Span]:
     """Yield the spans of :func:`parse_message`'s answer, in order."""
     for one in resource_spans:
-        yield from _json_spans(one) if isinstance(one, Mapping) else _proto_spans(one)
+        yield from _proto_spans(one) if isinstance(one, ResourceSpans) else _json_spans(one)
 
 
 def text_attributes(attributes: Mapping[str, Any]) -> dict[str, str | None]:
@@ -100,7 +121,10 @@ def _float_text(value: float) -> str:
 
 
 def _dumps(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        return "(nested too deeply)"
 
 
 _TEXTS: Final[tuple[tuple[Any, Callable[[Any], str]], ...]] = (
@@ -117,33 +141,81 @@ def _pick(value: Mapping[str, Any], *names: str) -> Any:
     return next((value[name] for name in names if value.get(name) is not None), None)
 
 
+class _OddError(Exception):
+    """A part of a span is not of the kind it must be."""
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _OddError
+    return value
+
+
 def _objects(value: Any) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _OddError
+    return [_object(item) for item in value]
 
 
-def _json_spans(one: Mapping[str, Any]) -> Iterator[Span]:
-    service = _json_attributes((_pick(one, "resource") or {}).get("attributes")).get("service.name")
-    for scope_spans in _objects(_pick(one, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")):
-        scope = _pick(scope_spans, "scope", "instrumentationLibrary") or {}
-        for span in _objects(scope_spans.get("spans")):
-            yield _json_span(span, attribute_text(service), scope.get("name"))
+def _text(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else _dumps(value)
+
+
+def _json_spans(one: Any) -> Iterator[Span]:
+    for service, scope, span in _placed(one):
+        try:
+            if not isinstance(span, Mapping):
+                raise _OddError
+            yield _json_span(span, service, scope)
+        except _OddError:
+            yield {"bad": (None, NOT_A_SPAN, _text(span)), "attributes": {}, "links": []}
+
+
+def _placed(one: Any) -> Iterator[tuple[str | None, str | None, Any]]:
+    """Yield service, scope and what stands where a span should; a level that is no list of objects stands for it."""
+    if not isinstance(one, Mapping):
+        yield None, None, one
+        return
+    service = _service(_pick(one, "resource"))
+    for part in _listed(_pick(one, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")):
+        if not isinstance(part, Mapping):
+            yield service, None, part
+            continue
+        scope = _pick(part, "scope", "instrumentationLibrary")
+        name = _text(scope.get("name")) if isinstance(scope, Mapping) else ""
+        yield from ((service, name or None, span) for span in _listed(part.get("spans")))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [_dumps(value)]
+
+
+def _service(resource: Any) -> str | None:
+    try:
+        return attribute_text(_json_attributes(_object(resource).get("attributes")).get("service.name"))
+    except _OddError:
+        return None
 
 
 def _json_span(span: Mapping[str, Any], service: str | None, scope: str | None) -> Span:
-    status = _pick(span, "status") or {}
+    status = _object(_pick(span, "status"))
     start, end = (_pick(span, f"{edge}TimeUnixNano", f"{edge}_time_unix_nano") for edge in ("start", "end"))
     return {
         "trace_id": _json_id(_pick(span, "traceId", "trace_id")),
         "span_id": _json_id(_pick(span, "spanId", "span_id")),
         "parent_span_id": _parent(_json_id(_pick(span, "parentSpanId", "parent_span_id"))),
-        "name": str(span.get("name") or ""),
+        "name": _text(span.get("name")),
         "kind": _enum(span.get("kind"), KINDS, "SPAN_KIND_"),
         "start_ns": _long(start) or 0,
         "end_ns": _long(end) or 0,
         "status": _enum(status.get("code"), STATUSES, "STATUS_CODE_"),
-        "status_message": status.get("message") or "",
+        "status_message": _text(status.get("message")),
         "service": service,
-        "scope": scope or None,
+        "scope": scope,
         "flags": _long(span.get("flags")) or 0,
         "attributes": _json_attributes(span.get("attributes")),
         "links": [_json_link(link) for link in _objects(span.get("links"))],
@@ -155,7 +227,8 @@ def _json_span(span: Mapping[str, Any], service: str | None, scope: str | None) 
 
 
 def _bad_time(field: str, value: object) -> tuple[str, str, str] | None:
-    return (field, "not a number", str(value)) if value not in {None, ""} and _long(value) is None else None
+    text = _text(value)
+    return (field, "not a number", text) if text and _long(value) is None else None
 
 
 def _json_link(link: Mapping[str, Any]) -> Span:
@@ -170,21 +243,27 @@ def _json_link(link: Mapping[str, Any]) -> Span:
 def _json_event(event: Mapping[str, Any]) -> Span:
     time_ns = _long(_pick(event, "timeUnixNano", "time_unix_nano")) or 0
     attributes = _json_attributes(event.get("attributes"))
-    return {"name": str(event.get("name") or ""), "time_ns": time_ns, "attributes": attributes}
+    return {"name": _text(event.get("name")), "time_ns": time_ns, "attributes": attributes}
 
 
 def _json_attributes(pairs: object) -> dict[str, Any]:
-    return {str(pair.get("key") or ""): _json_value(pair.get("value")) for pair in _objects(pairs)}
+    return _json_pairs(pairs, 0)
 
 
-def _json_value(value: Any) -> Any:
+def _json_pairs(pairs: object, depth: int) -> dict[str, Any]:
+    return {_text(pair.get("key")): _json_value(pair.get("value"), depth) for pair in _objects(pairs)}
+
+
+def _json_value(value: Any, depth: int) -> Any:
+    if depth > _DEEPEST_VALUE:
+        raise _OddError
     if not isinstance(value, Mapping):
         return value if isinstance(value, (str, bool, int, float)) else None
     array, kvlist = (_pick(value, name, name.lower()) for name in ("arrayValue", "kvlistValue"))
     if array is not None:
-        return [_json_value(item) for item in array.get("values") or []] if isinstance(array, Mapping) else []
+        return [_json_value(item, depth + 1) for item in _objects(_object(array).get("values"))]
     if kvlist is not None:
-        return _json_attributes(kvlist.get("values")) if isinstance(kvlist, Mapping) else {}
+        return _json_pairs(_object(kvlist).get("values"), depth + 1)
     for name in _SCALARS:
         if value.get(name) is not None:
             return _json_scalar(name, value[name])
@@ -199,20 +278,20 @@ def _json_scalar(name: str, value: Any) -> Any:
             return float(value)
         if name == "bytesValue":
             return base64.b64decode(value)
-    except (TypeError, ValueError, binascii.Error):
-        return str(value)
-    return value
+    except (TypeError, ValueError, OverflowError):
+        return _text(value)
+    return value if isinstance(value, (str, bool)) else _text(value)
 
 
 def _json_id(value: object) -> str | None:
     """Hex as the specification says; base64 and lists of bytes as some producers do."""
     if isinstance(value, list):
         return bytes(item & 0xFF for item in value if isinstance(item, int)).hex() or None
-    text = str(value or "")
+    text = _text(value)
     if len(text) in _BASE64_LENGTHS and text.endswith("="):
         try:
             return base64.b64decode(text).hex()
-        except binascii.Error:
+        except ValueError:
             return text
     return (text.lower() if _HEX_ID.fullmatch(text) else text) or None
 
@@ -222,9 +301,9 @@ def _parent(span_id: str | None) -> str | None:
 
 
 def _enum(value: object, names: tuple[str, ...], prefix: str) -> str:
-    text = str(value or 0).removeprefix(prefix)
-    if text.isdecimal():
-        return names[int(text)] if int(text) < len(names) else names[0]
+    text, number = str(value or 0).removeprefix(prefix), _long(value or 0)
+    if number is not None:
+        return names[number] if 0 <= number < len(names) else names[0]
     return text if text in names else names[0]
 
 

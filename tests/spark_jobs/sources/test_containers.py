@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +18,7 @@ from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.sources.containers import Bad, Message, Tail, read_messages
 from spark_jobs.sources.detect import Layout, Side, detect
 from spark_jobs.sources.files import source_files
+from spark_jobs.sources.span_rows import span_batches
 from spark_jobs.sources.spans import parse_message, spans_of
 
 OTLP = Path(__file__).parents[2] / "vectors" / "otlp"
@@ -200,3 +204,99 @@ def test_no_bytes_make_the_frame_reader_raise_or_lose_its_place(tmp_path_factory
     path.write_bytes(struct.pack(">I", len(data)) + data + data)
     for layout in (Layout.PROTO_FRAMED, Layout.JSON_LINES, Layout.JSON, Layout.PROTO, Layout.KAFKA_DUMP):
         assert len(read(path, layout)[2]) <= 1
+
+
+DEEP = {"stringValue": "x"}
+for _ in range(250):
+    DEEP = {"arrayValue": {"values": [DEEP]}}
+ODD = {
+    "a status that is a text": {**SPAN, "status": "OK"},
+    "attributes that are an object": {**SPAN, "attributes": {"a": 1}},
+    "an attribute that is a text": {**SPAN, "attributes": ["a"]},
+    "links that are a number": {**SPAN, "links": 7},
+    "a value nested 250 times": {**SPAN, "attributes": [{"key": "a", "value": DEEP}]},
+    "a time that is a list": {**SPAN, "startTimeUnixNano": [1]},
+    "a time that is an object": {**SPAN, "endTimeUnixNano": {"a": 1}},
+    "a time that is a fraction": {**SPAN, "endTimeUnixNano": 1.5},
+    "a number": 7,
+    "a text": "span",
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_an_odd_span_is_bad_alone(tmp_path, odd):
+    """The spans before and behind it are read, whatever stands in its place."""
+    path = tmp_path / "x.json"
+    document = request(SPAN)
+    document["resourceSpans"][0]["scopeSpans"][0]["spans"] = [SPAN, odd, SPAN]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    spans, bad, tails = read(path)
+    assert ([span["bad"] is None for span in spans], bad, tails) == ([True, False, True], [], [])
+
+
+@pytest.mark.parametrize("level", ["resource", "scope", "scopeSpans", "resourceSpans"])
+def test_an_odd_level_above_the_spans_loses_no_other(tmp_path, level):
+    """A resource or a scope that is none leaves its spans without one; any other stands for one bad span."""
+    document = request(SPAN)
+    good = document["resourceSpans"][0]
+    odd = {
+        "resource": {**good, "resource": "x"},
+        "scope": {"scopeSpans": [{"scope": "x", "spans": [SPAN]}]},
+        "scopeSpans": {"scopeSpans": ["x"]},
+        "resourceSpans": "x",
+    }[level]
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"resourceSpans": [odd, good]}), encoding="utf-8")
+    one, other = read(path)[0]
+    assert other["bad"] is None
+    assert (one["bad"] is None) == (level in {"resource", "scope"})
+
+
+def test_half_a_surrogate_pair_and_numbers_without_end_can_be_written_on(tmp_path):
+    """A lone surrogate becomes a question mark, a real pair and an escaped backslash stay; no number raises."""
+    texts = ["\\ud800", "\\ud83d\\ude00", "\\\\ud800", "\\udc00\\ud800"]
+    values = [
+        *(f'{{"stringValue":"{text}"}}' for text in texts),
+        '{"intValue":1e999}',
+        '{"intValue":' + "9" * 5000 + "}",
+    ]
+    pairs = ",".join(f'{{"key":"{at}","value":{value}}}' for at, value in enumerate(values))
+    path = tmp_path / "x.jsonl"
+    spans = f'{{"name":"\\ud800","attributes":[{pairs}],"kind":{"9" * 5000}}}'
+    path.write_text(f'{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{spans}]}}]}}]}}\n', encoding="utf-8")
+    (span,), bad, _ = read(path)
+    assert bad == []
+    assert span["name"] == "?"
+    assert [span["attributes"][str(at)] for at in range(4)] == ["?", "😀", "\\ud800", "??"]
+    (batch,) = span_batches([pa.RecordBatch.from_pylist([{"path": str(path), "layout": "json-lines"}])])
+    assert batch.num_rows == 1
+
+
+@pytest.mark.parametrize("layout", [Layout.JSON_LINES, Layout.JSON, Layout.KAFKA_DUMP, Layout.JSON_LINES_ZSTD])
+def test_what_is_nested_without_end_or_damaged_zstd_is_bad_and_raises_nothing(tmp_path, layout):
+    """Ten thousand brackets and a broken zstd frame are told by detection and reading alike."""
+    brackets = b"[" * 10_000 + b"\n"
+    broken = zstandard.compress(b'{"resourceSpans":[]}\n' * 9)[:12] + b"\xff" * 40
+    path = tmp_path / "x"
+    path.write_bytes(broken if layout is Layout.JSON_LINES_ZSTD else brackets)
+    if layout is Layout.JSON_LINES_ZSTD:
+        assert detect(path).side is Side.OTLP
+    else:
+        with pytest.raises(UnreadableInputError):
+            detect(path)
+    spans, bad, tails = read(path, layout)
+    assert (spans, len(bad) + len(tails)) == ([], 1)
+
+
+def test_a_line_over_many_chunks_is_joined_once(tmp_path):
+    """A line of 64 MB inside zstd is read in a time that grows with its length, not with its square."""
+    long = {**SPAN, "attributes": [{"key": "a", "value": {"stringValue": "x" * (64 << 20)}}]}
+    path = tmp_path / "x.zst"
+    path.write_bytes(
+        zstandard.compress(json.dumps(request(long)).encode() + b"\n" + json.dumps(request(SPAN)).encode())
+    )
+    started = time.process_time()
+    spans, bad, tails = read(path)
+    assert (len(spans), bad, tails) == (2, [], [])
+    assert time.process_time() - started < 2.0
