@@ -6,7 +6,9 @@ The commands themselves are entry points (``_command_tree``), so that a missing 
 from __future__ import annotations
 
 import io
+import os
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
 from otel_mqtrace._errors import MissingExtraError, MqTraceError
@@ -20,6 +22,8 @@ __all__ = ["EXIT_INTERRUPTED", "EXIT_USAGE", "main"]
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 _EXIT_PIPE_CLOSED = 1
+_DEBUG = "MQTRACE_DEBUG"
+_MOST_CHARACTERS = 300  # a JVM puts its whole stack into the text
 
 
 def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint] | None = None) -> int:
@@ -27,7 +31,8 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
 
     ``arguments`` defaults to the process's own, ``points`` (the commands) to the installed ones. An error made on
     purpose (``MqTraceError``) or by the operating system is one line on standard error and exit code 2; an interrupt is
-    130; anything else is a defect and keeps its traceback.
+    130; anything else is a defect: one line and 2 as well (1 would say that a gate failed), its traceback with
+    ``MQTRACE_DEBUG=1``.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a command
@@ -41,6 +46,20 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
     except (MqTraceError, OSError) as error:
         sys.stderr.write(f"mqtrace: error: {_one_line(error)}\n")
         return EXIT_USAGE
+    except Exception as error:  # noqa: BLE001  whatever it is, 1 would tell a pipeline that a gate failed
+        _report_defect(error)
+        return EXIT_USAGE
+
+
+def _report_defect(error: Exception) -> None:
+    if os.environ.get(_DEBUG, "") not in {"", "0"}:
+        traceback.print_exception(error)
+    line = f"mqtrace: error: unexpected {type(error).__name__}: {_cut(_one_line(error))}"
+    sys.stderr.write(f"{line}; this is a defect of mqtrace: please report it with what {_DEBUG}=1 adds\n")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 
 
 def _run(arguments: list[str], points: Iterable[EntryPoint] | None) -> int:

@@ -135,10 +135,26 @@ def test_a_wrong_command_line_is_one_line_and_a_code(capsys):
     assert capsys.readouterr().err == "mqtrace: error: No such option: --nope; see 'mqtrace fails --help'\n"
 
 
-def test_a_defect_keeps_its_traceback():
-    """An error that nobody meant is not dressed up as the user's."""
-    with pytest.raises(ZeroDivisionError, match="nobody meant this"):
-        cli.main(["fails", "--how", "defect"], points=_points("fails"))
+_DEFECT = (
+    "mqtrace: error: unexpected ZeroDivisionError: nobody meant this; "
+    "this is a defect of mqtrace: please report it with what MQTRACE_DEBUG=1 adds\n"
+)
+
+
+def test_a_defect_is_one_line_and_never_the_code_of_a_failed_gate(capsys, monkeypatch):
+    """An error that nobody meant is named, is not dressed up as the user's, and is 2: 1 would accuse the traces."""
+    monkeypatch.delenv("MQTRACE_DEBUG", raising=False)
+    assert cli.main(["fails", "--how", "defect"], points=_points("fails")) == 2
+    assert capsys.readouterr().err.lstrip("\n") == _DEFECT
+
+
+def test_a_defect_shows_its_traceback_when_asked(capsys, monkeypatch):
+    """What a report of it needs, above the line."""
+    monkeypatch.setenv("MQTRACE_DEBUG", "1")
+    assert cli.main(["fails", "--how", "defect"], points=_points("fails")) == 2
+    said = capsys.readouterr().err
+    assert said.lstrip("\n").startswith("Traceback (most recent call last):")
+    assert said.endswith(_DEFECT)
 
 
 @pytest.mark.parametrize("command", ["says-much", "says-little"])
