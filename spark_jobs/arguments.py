@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["parse_instant_ms", "spread"]
 
 _SOURCES: Final = frozenset({"--native", "--otlp"})
+_WHOLE_NUMBER = re.compile(r"-?\d+")
+_LAST_MS: Final = 253_402_300_799_999
+_MOST_DIGITS: Final = 15  # those of _LAST_MS
+_BEYOND: Final = _LAST_MS + 1
 
 
 def spread(arguments: Iterable[str], names: frozenset[str] = _SOURCES) -> list[str]:
@@ -36,9 +41,23 @@ def spread(arguments: Iterable[str], names: frozenset[str] = _SOURCES) -> list[s
 
 
 def parse_instant_ms(text: str, *, name: str) -> int:
-    """Read epoch milliseconds or ISO 8601 (UTC unless it names an offset); raise ``UsageError`` naming the option."""
-    if text.lstrip("-").isdecimal():
-        return int(text)
+    """Read epoch milliseconds or ISO 8601 (UTC unless it names an offset), from 1970 to 9999.
+
+    Raises:
+        UsageError: it is neither, or out of that range; the line names the option.
+    """
+    if not _WHOLE_NUMBER.fullmatch(text):
+        return _in_range(_iso_ms(text, name), text, name)
+    return _in_range(int(text) if len(text) <= _MOST_DIGITS else _BEYOND, text, name)
+
+
+def _in_range(instant_ms: int, text: str, name: str) -> int:
+    if not 0 <= instant_ms <= _LAST_MS:
+        raise UsageError(f"{name} '{text}' is not between the years 1970 and 9999")
+    return instant_ms
+
+
+def _iso_ms(text: str, name: str) -> int:
     try:
         instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError as error:

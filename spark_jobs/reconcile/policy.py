@@ -7,6 +7,7 @@ A policy is TOML: top-level ``grace``, ``late_after``, ``consume_timeout``, ``wr
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["CRITICAL_FIELDS", "DEFAULT_GATES", "GateRule", "Policy", "parse_duration_ms", "read_policy"]
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LONGEST_MS: Final = 36_500 * _UNITS["d"]
+_MOST: Final = (1 << 31) - 1
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 
 CRITICAL_FIELDS: Final = frozenset(
@@ -84,11 +87,18 @@ class Policy:
 
 
 def parse_duration_ms(text: str, *, name: str) -> int:
-    """Read ``60s``, ``5m``, ``1.5h``, ``250ms`` or ``0`` (bare numbers are seconds); raise ``UsageError`` naming it."""
+    """Read ``60s``, ``5m``, ``1.5h``, ``250ms`` or ``0`` (bare numbers are seconds), at most ``36500d``.
+
+    Raises:
+        UsageError: it is no duration, or a longer one; the line names the option.
+    """
     found = _DURATION.fullmatch(text.strip())
     if not found:
         raise UsageError(f"{name} '{text}' is no duration; write a number and ms, s, m, h or d, as in 60s")
-    return round(float(found[1]) * _UNITS[found[2] or "s"])
+    wanted_ms = float(found[1]) * _UNITS[found[2] or "s"]
+    if wanted_ms > _LONGEST_MS:
+        raise UsageError(f"{name} '{text}' is longer than a hundred years; write at most 36500d")
+    return round(wanted_ms)
 
 
 def read_policy(path: Path | None, *, profile: str = "mqtrace", native_writer: str = "mqtrace") -> Policy:
@@ -133,11 +143,13 @@ def _duration(value: Any, name: str) -> int:
 def _count(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise UsageError(f"{name} = {value!r} is no count; write a whole number from 0")
+    if value > _MOST:
+        raise UsageError(f"{name} = {value!r} is too large; write at most {_MOST}")
     return value
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise UsageError(f"{name} = {value!r} is no number")
     return float(value)
 

@@ -6,6 +6,7 @@ import pytest
 
 from otel_mqtrace._errors import UsageError
 from spark_jobs.arguments import parse_instant_ms, spread
+from spark_jobs.reconcile.policy import parse_duration_ms
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,18 @@ def test_a_wrong_instant_names_its_option():
     """The line shows how to write it."""
     with pytest.raises(UsageError, match=r"--end 'tomorrow' is no time; write 2026"):
         parse_instant_ms("tomorrow", name="--end")
+
+
+@pytest.mark.parametrize("text", ["-1", "253402300800000", "9" * 5_000, "10" + "0" * 22, "0001-01-01", "--5", "1e400"])
+def test_an_instant_no_record_can_have_is_refused(text):
+    """Whatever the number, one line; 1970 and 9999 are the ends of what a time may be."""
+    with pytest.raises(UsageError, match=r"--begin '.*' is (not between the years 1970 and 9999|no time)"):
+        parse_instant_ms(text, name="--begin")
+
+
+@pytest.mark.parametrize("text", ["36501d", "10000000000000000000000ms", "9" * 400, "1e3"])
+def test_a_duration_nobody_waits_for_is_refused(text):
+    """A grace of more than a hundred years is a slip of the keyboard."""
+    with pytest.raises(UsageError, match=r"--grace '.*' is (longer than a hundred years|no duration)"):
+        parse_duration_ms(text, name="--grace")
+    assert parse_duration_ms("36500d", name="--grace") == 36_500 * 86_400_000
