@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from spark_jobs.reconcile.instants import believable, minus
 from spark_jobs.reconcile.profiles import by_design_rules
 from spark_jobs.taxonomy import Kind, Reason, Status
 
@@ -40,7 +41,10 @@ def _event_ms() -> Column:
 
 
 def _last_ms() -> Column:
-    return F.greatest(*(F.col(side)[name] for name in ("start_ms", "end_ms") for side in ("native", "otlp")))
+    """Return the latest time that is believable: a nonsensical one would keep its key pending for ever."""
+    return F.greatest(
+        *(believable(F.col(side)[name]) for name in ("start_ms", "end_ms") for side in ("native", "otlp"))
+    )
 
 
 def _timing(policy: Policy) -> Column:
@@ -48,11 +52,11 @@ def _timing(policy: Policy) -> Column:
 
     def late(side: str) -> Column:
         record = F.col(side)
-        return record["arrival_ms"] - F.coalesce(record["end_ms"], record["start_ms"]) > policy.late_after_ms
+        return minus(record["arrival_ms"], F.coalesce(record["end_ms"], record["start_ms"])) > policy.late_after_ms
 
     def future(side: str) -> Column:
         record = F.col(side)
-        return record["start_ms"] - record["arrival_ms"] > policy.late_after_ms
+        return minus(record["start_ms"], record["arrival_ms"]) > policy.late_after_ms
 
     native, otlp = (F.coalesce(late(side), F.lit(False)) for side in ("native", "otlp"))
     return (
@@ -104,7 +108,7 @@ def _why(policy: Policy, facts: Facts) -> Column:
     """Return the reason of a one-sided or half recorded key, before asking whether it is settled; first hit wins."""
     alone = F.col("sided").isin(*(status.value for status in _ONE_SIDED))
     unfinished = (F.col("sided") == Status.NATIVE_ONLY.value) & F.col("has_before") & ~F.col("has_after")
-    age_ms = F.lit(facts.data_end_ms) - F.col("native")["start_ms"]
+    age_ms = minus(F.lit(facts.data_end_ms), F.col("native")["start_ms"])
     damaged = F.when(F.col("native").isNull(), F.col("native_damaged")).otherwise(F.col("otlp_damaged"))
     return (
         F.when(alone & F.col("rule").isNotNull(), Reason.BY_DESIGN.value)

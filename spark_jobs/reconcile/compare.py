@@ -1,6 +1,8 @@
 """This module knows how a field of one side compares with the same field of the other: one verdict from a closed list.
 
-Every rule that calls unequal text equal has a name in ``FieldVerdict``; nothing is cleaned up silently.
+Every rule here that calls unequal values equal has a name in ``FieldVerdict``. What both readers had already put into
+one form (``spark_jobs.normalise.texts``: letter case of hexadecimal ids, the order of keys, words for nothing) arrives
+equal and is EQUAL.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from spark_jobs.reconcile.instants import between, minus, times
 from spark_jobs.reconcile.profiles import NATIVE_CARRIES
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Kind
@@ -144,11 +147,11 @@ def _batch_size() -> Column:
 
 def _time(name: str, native: Column, otlp: Column, policy: Policy) -> Column:
     tolerance_ms = policy.tolerance(name)
-    near = F.abs(native - otlp) <= tolerance_ms
-    verdict = F.when(near, _lit(FieldVerdict.WITHIN_TOLERANCE))
+    verdict = F.when(between(native, otlp, tolerance_ms), _lit(FieldVerdict.WITHIN_TOLERANCE))
     if name == "cost_ms":  # a listener's cost is divided by its batch, rounded down; a duration may be the whole
         size = _batch_size()
-        verdict = verdict.when(F.abs(native * size - otlp) <= size + tolerance_ms, _lit(FieldVerdict.WITHIN_TOLERANCE))
+        whole = between(times(native, size), otlp, size + tolerance_ms)
+        verdict = verdict.when(whole, _lit(FieldVerdict.WITHIN_TOLERANCE))
     if name != "start_ms":
         verdict = verdict.when(_is_instant_child(), _lit(FieldVerdict.NOT_COMPARABLE))
     return verdict.otherwise(_lit(FieldVerdict.DIFFERENT))
@@ -163,7 +166,7 @@ def _is_instant_child() -> Column:
     return (
         (F.col("kind") == Kind.CONSUME.value)
         & (otlp["writer"] == "java-agent-old")
-        & (otlp["end_ms"] - otlp["start_ms"] <= _INSTANT_MS)
+        & F.coalesce(minus(otlp["end_ms"], otlp["start_ms"]) <= _INSTANT_MS, F.lit(False))
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from spark_jobs.reconcile.instants import minus
 from spark_jobs.report.result import Group, Latency
 from spark_jobs.taxonomy import Kind, Status
 
@@ -30,9 +31,9 @@ def durations(verdicts: DataFrame) -> DataFrame:
     rows = verdicts.where(F.col("status") != Status.OUT_OF_SCOPE.value).select(
         F.when(consume, F.coalesce("topic", F.lit(""))).alias("of_topic"),
         F.when(consume, F.coalesce("group", F.lit(""))).alias("of_group"),
-        F.when(F.col("kind") == Kind.PUBLISH.value, end - start).alias("publish"),
+        F.when(F.col("kind") == Kind.PUBLISH.value, minus(end, start)).alias("publish"),
         F.when(consume, F.col("queue_ms")).alias("queue"),
-        F.when(consume, end - start).alias("process"),
+        F.when(consume, minus(end, start)).alias("process"),
         F.when(consume, F.col("end_to_end_ms")).alias("end_to_end"),
         (consume & ~_either("success")).alias("failed"),
         (consume & (F.col("retry_times") > 0)).alias("redelivered"),

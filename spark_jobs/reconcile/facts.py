@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from spark_jobs.reconcile.instants import believable
 from spark_jobs.reconcile.keys import has_full_key
 from spark_jobs.taxonomy import Kind, Status
 
@@ -43,7 +44,10 @@ class Facts:
 
 
 def overview(native: DataFrame, otlp: DataFrame, malformed: DataFrame) -> DataFrame:
-    """Return a few rows per side, kind, scope and name: counts, ends, and how many rows lack part of their key."""
+    """Return a few rows per side, kind, scope and name: counts, ends, and how many rows lack part of their key.
+
+    Times that nobody can have meant end nothing: one of them would settle, or unsettle, all the others.
+    """
     columns = ("side", "kind", "scope", "name", "first_ms", "last_ms", "lacks_key", "lacks_group")
     name = F.when(F.col("kind") == Kind.PUBLISH.value, F.col("topic")).when(
         F.col("kind") == Kind.CONSUME.value, F.col("group_name")
@@ -51,8 +55,8 @@ def overview(native: DataFrame, otlp: DataFrame, malformed: DataFrame) -> DataFr
     events = native.unionByName(otlp).withColumns(
         {
             "name": name,
-            "first_ms": F.coalesce("start_ms", "end_ms"),
-            "last_ms": F.greatest("start_ms", "end_ms"),
+            "first_ms": F.coalesce(*(believable(F.col(name)) for name in ("start_ms", "end_ms"))),
+            "last_ms": F.greatest(*(believable(F.col(name)) for name in ("start_ms", "end_ms"))),
             "lacks_key": ~has_full_key(),
             "lacks_group": F.col("group_name").isNull() & F.col("attempt_id").isNotNull(),
         }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from spark_jobs.reconcile.instants import LATEST, minus, plus, times
 from spark_jobs.schemas import COMPARED_FIELDS, SIDE_FIELDS
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _aggregates(part: str, everything: Column) -> list[Column]:
     wanted = F.col("side") == side
     if half is not None:
         wanted = wanted & (F.coalesce("half", F.lit("whole")) == half)
-    order = F.struct(F.coalesce("start_ms", "end_ms"), *_ORDER)
+    order = F.struct(F.coalesce("start_ms", "end_ms", F.lit(LATEST)), *_ORDER)
     values = F.xxhash64(*[F.col(name) for name in COMPARED_FIELDS])
     return [
         F.min_by(everything, F.when(wanted, order)).alias(part),
@@ -80,10 +81,10 @@ def _native() -> Column:
     fields = [F.coalesce(*(F.col(part)[name] for part in ("before", "after", "whole"))) for name in SIDE_FIELDS]
     named = dict(zip(SIDE_FIELDS, fields, strict=True))
     named["arrival_ms"] = F.greatest(*(F.col(part)["arrival_ms"] for part in ("before", "after", "whole")))
-    elapsed = named["cost_ms"] * F.coalesce(named["batch_size"], F.col("otlp")["batch_size"], F.lit(1))
+    elapsed = times(named["cost_ms"], F.coalesce(named["batch_size"], F.col("otlp")["batch_size"], F.lit(1)))
     start_ms, end_ms = named["start_ms"], named["end_ms"]
-    named["start_ms"] = F.coalesce(start_ms, end_ms - elapsed)
-    named["end_ms"] = F.coalesce(end_ms, F.when(F.col("n_after") > 0, start_ms + elapsed))
+    named["start_ms"] = F.coalesce(start_ms, minus(end_ms, elapsed))
+    named["end_ms"] = F.coalesce(end_ms, F.when(F.col("n_after") > 0, plus(start_ms, elapsed)))
     present = F.col("n_before") + F.col("n_after") + F.col("n_whole") > 0
     return F.when(present, F.struct(*(column.alias(name) for name, column in named.items())))
 

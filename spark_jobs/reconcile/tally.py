@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from spark_jobs.reconcile.fold import COUNTS
+from spark_jobs.reconcile.instants import believable
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import Reason, Status
 
@@ -41,7 +42,8 @@ def bucket_width_ms(facts: Facts) -> int:
 
 def patterns(verdicts: DataFrame, width_ms: int) -> DataFrame:
     """Return one row per distinct judgement and time bucket, with the sums the books are kept with."""
-    bucket = (F.floor(F.col("event_ms") / width_ms) * width_ms).cast("long").alias("bucket_ms")
+    event_ms = believable(F.col("event_ms"))
+    bucket = (event_ms - F.pmod(event_ms, F.lit(width_ms))).alias("bucket_ms")
     judged = verdicts.select(
         *_PATTERN,
         *COUNTS,
