@@ -1,18 +1,23 @@
-"""This module knows how events that lack part of their key still find each other: by the order in time they happened.
+"""This module knows how events that lack part of their key still find each other: by message, group and nearest start.
 
 Only what is one-sided takes part, and two events pair only when at least one of them lacks what would tell it apart;
-two that both carry a full key and differ in it are two events. The pairs made here are never called exact keys:
-``key_level`` is 2 where the group (or the transaction's state) agrees, 3 where only the message does.
+two that both carry a full key and differ in it are two events, and so are two whose ``retry_times`` differ. The pairs
+made here are never called exact keys: ``key_level`` is 2 where the group (or the transaction's state) agrees, 3 where
+only the message does.
+
+Among all pairs that may be made, the better one is made first: the stronger level, then starts within the tolerance of
+the policy, the nearest first, then (where clocks or delays put all starts further apart) the order in which things
+happened on either side. Ties fall by start, hash and identity, never by row order.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from spark_jobs.reconcile.fold import COUNTS
+from spark_jobs.reconcile.instants import LATEST, between, minus
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
@@ -21,6 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["exact_only", "paired"]
 
 _STRONG, _WEAK = 2, 3
+_REACH: Final = 32
+"""How many places before and after its own an event looks for a partner: what bounds the work of a huge message."""
+
+_FLAGS: Final = ("has_before", "has_after", "conflicting", "equivalent")
+_KEPT: Final = ("msg_id", "native", "otlp", *_FLAGS, *COUNTS)
 
 
 def exact_only(rows: DataFrame) -> DataFrame:
@@ -29,81 +39,103 @@ def exact_only(rows: DataFrame) -> DataFrame:
     return rows.withColumn("key_level", F.when(both, 1))
 
 
-def paired(rows: DataFrame) -> DataFrame:
-    """Add ``key_level`` and let one-sided rows of one message meet at level 2, the rest of them at level 3."""
-    rows = exact_only(rows)
-    for level in (_STRONG, _WEAK):
-        rows = _meet(rows, level)
-    return _merged(rows)
-
-
-_NAMED_STATE: Final = ("transaction_state", "from_transaction_check")
-
-
-def _own(name: str) -> Column:
-    return F.coalesce(F.col("native")[name].cast("string"), F.col("otlp")[name].cast("string"))
-
-
-def _weak_key(level: int) -> Column:
-    """Return what must agree at this level, null where the row may not take part in it."""
-    if level == _WEAK:
-        return F.when(F.col("kind") != Kind.RECALL.value, F.lit(""))
-    return (
-        F.when(F.col("kind").isin(Kind.PUBLISH.value, Kind.CONSUME.value), _own("group_name"))
-        .when(F.col("kind") == Kind.TRANSACTION_END.value, F.concat_ws("/", *(_own(name) for name in _NAMED_STATE)))
-        .when(F.col("kind") == Kind.RECALL.value, F.lit(""))
-    )
-
-
-def _lacks(level: int) -> Column:
-    """Say whether a row lacks part of its key; below the group, a consume must lack the group itself."""
-    lacks = ~F.col("full_key")
-    if level == _WEAK:
-        return F.when(F.col("kind") == Kind.CONSUME.value, _own("group_name").isNull()).otherwise(lacks)
-    return lacks
-
-
-def _meet(rows: DataFrame, level: int) -> DataFrame:
-    """Give each pair of this level one ``ident``: the n-th of one side and the n-th of the other, by start."""
-    free = F.col("key_level").isNull() & F.col("weak").isNotNull()
+def paired(rows: DataFrame, tolerance_ms: int) -> DataFrame:
+    """Add ``key_level`` and let one-sided events of one message meet; starts this near belong together first."""
     native, otlp = F.col("native").isNotNull(), F.col("otlp").isNotNull()
-    start = F.coalesce(*(F.col(side)[name] for side in ("native", "otlp") for name in ("start_ms", "end_ms")))
+    start_ms = F.coalesce(
+        *(F.col(side)[name] for side in ("native", "otlp") for name in ("start_ms", "end_ms")), F.lit(LATEST)
+    )
     raw_hash = F.coalesce(F.col("native")["raw_hash"], F.col("otlp")["raw_hash"])
-    together = Window.partitionBy("k", "kind", "weak").orderBy("start", "order_hash", "ident")
-    everyone = together.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    until_here = together.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-
-    rows = rows.withColumns({"weak": _weak_key(level), "start": start, "order_hash": raw_hash})
-    rows = rows.withColumn("lacking", free & _lacks(level))
-    otlp_lacks = F.coalesce(F.max(F.col("lacking") & otlp).over(everyone), F.lit(False))
-    rows = rows.withColumn("otlp_lacks", otlp_lacks)
-    rows = rows.withColumns(
-        {
-            "native_may": free & native & (F.col("otlp_lacks") | F.col("lacking")),
-            "otlp_may": free & otlp & (~F.col("otlp_lacks") | F.col("lacking")),
-        }
+    event = F.struct(start_ms.alias("start"), raw_hash.alias("hash"), "ident", "full_key", *_KEPT)
+    per_message = rows.groupBy("k", "kind").agg(
+        F.array_sort(F.collect_list(F.when(native & ~otlp, event))).alias("natives"),
+        F.array_sort(F.collect_list(F.when(otlp & ~native, event))).alias("otlps"),
+        F.collect_list(F.when(native & otlp, event)).alias("met"),
     )
-    counted = {
-        f"{side}_{name}": F.sum(F.col(f"{side}_may").cast("int")).over(window)
-        for side in ("native", "otlp")
-        for name, window in (("all", everyone), ("nth", until_here))
+    ranked = per_message.withColumn("candidates", _candidates(tolerance_ms))
+    chosen = ranked.withColumn("pairs", _chosen())
+    return chosen.select("k", "kind", F.inline(_answer()))
+
+
+def _candidates(tolerance_ms: int) -> Column:
+    """Return every pair that may be made, the best first, as ``level, far, apart_ms, i, j`` (places on either side)."""
+
+    def partners(native: Column, i: Column) -> Column:
+        first = F.greatest(i - _REACH, F.lit(0))
+        return F.transform(
+            F.slice("otlps", first + 1, 2 * _REACH + 1),
+            lambda otlp, nth: _candidate(native, otlp, i, first + nth, tolerance_ms),
+        )
+
+    every = F.flatten(F.transform("natives", partners))
+    return F.array_sort(F.filter(every, lambda pair: pair["level"].isNotNull()))
+
+
+def _candidate(native: Column, otlp: Column, i: Column, j: Column, tolerance_ms: int) -> Column:
+    near = between(native["start"], otlp["start"], tolerance_ms)
+    apart_ms = F.abs(F.when(near, minus(native["start"], otlp["start"])).otherwise(F.lit(0)))
+    parts = {"level": _level(native, otlp), "far": ~near, "apart_ms": apart_ms, "i": i, "j": j}
+    return F.struct(*(part.alias(name) for name, part in parts.items()))
+
+
+def _level(native: Column, otlp: Column) -> Column:
+    """Return how strongly two one-sided events of one message and kind agree, null where they are no pair."""
+    here, there = native["native"], otlp["otlp"]
+    groups = here["group_name"], there["group_name"]
+    same_state = here["transaction_state"].eqNullSafe(there["transaction_state"]) & here[
+        "from_transaction_check"
+    ].eqNullSafe(there["from_transaction_check"])
+    level = (
+        F.when(_is(Kind.PUBLISH), F.when(groups[0] == groups[1], _STRONG).otherwise(_WEAK))
+        .when(
+            _is(Kind.CONSUME),
+            F.when(groups[0] == groups[1], _STRONG).when(groups[0].isNull() | groups[1].isNull(), _WEAK),
+        )
+        .when(_is(Kind.TRANSACTION_END), F.when(same_state, _STRONG).otherwise(_WEAK))
+        .when(_is(Kind.RECALL), _STRONG)
+    )
+    told_apart = native["full_key"] & otlp["full_key"]
+    retried = F.coalesce(here["retry_times"] != there["retry_times"], F.lit(False))
+    return F.when(~told_apart & ~retried, level)
+
+
+def _is(kind: Kind) -> Column:
+    return F.col("kind") == kind.value
+
+
+def _chosen() -> Column:
+    """Take the candidates in their order, each whose two events are still free."""
+
+    def taken(chosen: Column, pair: Column) -> Column:
+        busy = F.exists(chosen, lambda made: (made["i"] == pair["i"]) | (made["j"] == pair["j"]))
+        return F.when(busy, chosen).otherwise(F.array_append(chosen, pair))
+
+    return F.aggregate("candidates", F.slice("candidates", 1, 0), taken)
+
+
+def _answer() -> Column:
+    """Return one struct per key: the pairs, what stayed alone on either side, and what had met before."""
+    met = F.transform("met", lambda event: _told(event, F.lit(1)))
+    return F.concat(F.transform("pairs", _merged), _alone("natives", "i"), _alone("otlps", "j"), met)
+
+
+def _alone(side: str, place: str) -> Column:
+    left = F.filter(side, lambda _, nth: ~F.exists("pairs", lambda made: made[place] == nth))
+    return F.transform(left, lambda event: _told(event, F.lit(None)))
+
+
+def _told(event: Column, level: Column) -> Column:
+    return F.struct(*(event[name].alias(name) for name in _KEPT), level.cast("int").alias("key_level"))
+
+
+def _merged(pair: Column) -> Column:
+    native, otlp = F.get("natives", pair["i"]), F.get("otlps", pair["j"])
+    both = {
+        "msg_id": F.coalesce(native["msg_id"], otlp["msg_id"]),
+        "native": native["native"],
+        "otlp": otlp["otlp"],
+        **{name: native[name] | otlp[name] for name in _FLAGS},
+        **{name: native[name] + otlp[name] for name in COUNTS},
+        "key_level": pair["level"],
     }
-    rows = rows.withColumns(counted)
-    nth = F.when(F.col("native_may"), F.col("native_nth")).when(F.col("otlp_may"), F.col("otlp_nth"))
-    meets = F.coalesce(nth <= F.least("native_all", "otlp_all"), F.lit(False))
-    return rows.withColumn("meets", meets).select(
-        *("k", "kind", "msg_id", "full_key", "native", "otlp", "has_before", "has_after", "conflicting", "equivalent"),
-        *COUNTS,
-        F.when(F.col("meets"), F.concat_ws("/", F.lit(f"level{level}"), "weak", nth.cast("string")))
-        .otherwise(F.col("ident"))
-        .alias("ident"),
-        F.when(F.col("meets"), F.lit(level)).otherwise(F.col("key_level")).alias("key_level"),
-    )
-
-
-def _merged(rows: DataFrame) -> DataFrame:
-    return rows.groupBy("k", "kind", "ident").agg(
-        *(F.first(name, ignorenulls=True).alias(name) for name in ("msg_id", "native", "otlp", "key_level")),
-        *(F.max(name).alias(name) for name in ("has_before", "has_after", "conflicting", "equivalent")),
-        *(F.sum(name).cast("int").alias(name) for name in COUNTS),
-    )
+    return F.struct(*(column.alias(name) for name, column in both.items()))

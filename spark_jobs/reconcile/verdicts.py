@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from spark_jobs.reconcile.classify import classified
 from spark_jobs.reconcile.compare import compared
 from spark_jobs.reconcile.fold import COUNTS, folded
+from spark_jobs.reconcile.instants import minus
 from spark_jobs.reconcile.keys import fill_groups, identified, keyed
 from spark_jobs.reconcile.pair import exact_only, paired
 from spark_jobs.reconcile.surroundings import surrounded
@@ -42,7 +43,7 @@ def verdicts(native: DataFrame, otlp: DataFrame, malformed: DataFrame, *, policy
     if facts.some_lack_groups:
         rows = fill_groups(rows)
     rows = folded(identified(rows))
-    rows = surrounded(paired(rows) if facts.some_lack_keys else exact_only(rows))
+    rows = surrounded(paired(rows, policy.tolerance("start_ms")) if facts.some_lack_keys else exact_only(rows))
     rows = classified(compared(rows, policy), policy, facts)
     return rows.select(*_answer()).select(*(F.col(each.name).cast(each.dataType) for each in VERDICT))
 
@@ -61,8 +62,8 @@ def _answer() -> list[Column]:
         .when(F.col("equivalent"), "equivalent")
         .when(F.col("native_exact_duplicates") + F.col("otlp_exact_duplicates") > 0, "exact")
         .alias("duplicates"),
-        F.when(consume, own_start - F.col("sent_end_ms")).alias("queue_ms"),
-        F.when(consume, own_end - F.col("sent_ms")).alias("end_to_end_ms"),
+        F.when(consume, minus(own_start, F.col("sent_end_ms"))).alias("queue_ms"),
+        F.when(consume, minus(own_end, F.col("sent_ms"))).alias("end_to_end_ms"),
         *(F.col(name) for name in ("field_verdicts", "native", "otlp")),
     ]
 

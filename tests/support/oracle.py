@@ -16,6 +16,12 @@ PUBLISH_FIELDS = (
     "success",
 )
 CONSUME_FIELDS = ("group_name", "region_id", "retry_times", "start_ms", "end_ms", "cost_ms", "success", "context_code")
+WEAK_KEYS = {
+    "publish": ("group_name",),
+    "consume": ("group_name",),
+    "transaction_end": ("transaction_state", "from_transaction_check"),
+    "recall": (),
+}
 TOLERANCE_MS = {"start_ms": 0, "end_ms": 5, "cost_ms": 5}
 
 
@@ -78,24 +84,34 @@ def _lacks(row: dict[str, Any]) -> bool:
 
 
 def _meet(keys: list[Key], level: int) -> list[Key]:
-    """Pair what is one-sided by its order in time, if at least one of the two lacks part of its key."""
-    free: dict[tuple[str, str], list[Key]] = defaultdict(list)
-    for key in keys:
-        row = (key.native or key.otlp)[0]
-        if key.level is None and (level == 2 or key.kind == "publish"):  # a consume with a group stops at level 2
-            free[key.kind, row["group_name"] if level == 2 else ""].append(key)
+    """Pair what is one-sided, the nearest starts first, then in order, if one of the two lacks part of its key."""
+    native = sorted((key for key in keys if key.level is None and key.native), key=_order)
+    otlp = sorted((key for key in keys if key.level is None and key.otlp), key=_order)
+    pairs = [(one, other) for one in native for other in otlp if _may_meet(one, other, level)]
     gone = set()
-    for rivals in free.values():
-        native = sorted((key for key in rivals if key.native), key=_order)
-        otlp = sorted((key for key in rivals if key.otlp), key=_order)
-        if any(_lacks(key.otlp[0]) for key in otlp):
-            otlp = [key for key in otlp if _lacks(key.otlp[0])]
-        else:
-            native = [key for key in native if _lacks(key.native[0])]
-        for one, other in zip(native, otlp, strict=False):
+    for one, other in sorted(pairs, key=_distance):  # a stable sort: equally good pairs stay in order of time
+        if one.level is None and id(other) not in gone:
             one.otlp, one.level = other.otlp, level
             gone.add(id(other))
     return [key for key in keys if id(key) not in gone]
+
+
+def _may_meet(one: Key, other: Key, level: int) -> bool:
+    native, otlp = _kept(one.native), min(other.otlp, key=_position)
+    if one.kind != other.kind or not (_lacks(native) or _lacks(otlp)):
+        return False
+    if None not in (native["retry_times"], otlp["retry_times"]) and native["retry_times"] != otlp["retry_times"]:
+        return False
+    alike = [native[name] == otlp[name] for name in WEAK_KEYS[one.kind]]
+    if level == 2:
+        return all(alike) and not (one.kind in {"publish", "consume"} and native["group_name"] is None)
+    return one.kind != "consume" or None in (native["group_name"], otlp["group_name"])
+
+
+def _distance(pair: tuple[Key, Key]) -> tuple[bool, int]:
+    apart_ms = abs(_order(pair[0])[0] - _order(pair[1])[0])
+    near = apart_ms <= TOLERANCE_MS["start_ms"]
+    return (not near, apart_ms if near else 0)
 
 
 def _order(key: Key) -> tuple[int, int, str]:

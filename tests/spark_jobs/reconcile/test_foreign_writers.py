@@ -141,3 +141,53 @@ def test_a_one_way_send_has_no_id_and_no_native_record_by_design(agent_answers):
     """The span of a one-way send stands alone under a key of its own."""
     row = next(row for row in agent_answers if row["msg_id"] is None)
     assert (row["status"], row["reason_detail"]) == ("OTLP_ONLY", "rocketmq_records_no_one_way_send")
+
+
+def _partners(row) -> tuple[int | None, int | None]:
+    """Return when either side says the delivery began, from the beginning of the story."""
+    starts = (row[side] and row[side]["start_ms"] - START_MS for side in ("native", "otlp"))
+    return tuple(starts)
+
+
+@pytest.fixture(scope="module")
+def partners(spark):
+    """Return, per message, when either side says each delivery began; some of their records are lost."""
+    native = [row for at_ms in (10_000, 20_000) for row in delivery("N1", attempt=f"A{at_ms}", at_ms=at_ms)]
+    spans = [agent(consumed("N1", at_ms=at_ms)) for at_ms in (0, 10_003, 20_200)]
+    others = [row for at_ms in (0, 10_000, 20_000) for row in delivery("N2", attempt=f"A{at_ms}", at_ms=at_ms)]
+    others += [agent(consumed("N2", at_ms=at_ms)) for at_ms in (10_003, 20_200)]
+    near = [*delivery("N3", attempt="A", at_ms=0), *delivery("N3", attempt="B", at_ms=90)]
+    near += [agent(consumed("N3", at_ms=at_ms)) for at_ms in (91, 400)]
+    broadcast = [row for n in range(300) if n % 60 for row in delivery("B", attempt=f"A{n}", at_ms=3 * n)]
+    broadcast += [agent(consumed("B", at_ms=3 * n + 1)) for n in range(300)]
+    ends = [publish(side, "END", at_ms=END_MS) for side in ("native", "otlp")]
+    policy = read_policy(None, profile="java-agent", native_writer="rocketmq")
+    rows = judged(spark, [*native, *spans, *others, *near, *broadcast, *ends], policy=policy).collect()
+    return {name: [_partners(row) for row in rows if row["msg_id"] == name] for name in ("N1", "N2", "N3", "B")}
+
+
+def test_a_lost_delivery_does_not_shift_the_others(partners):
+    """Spans find the native record nearest in time; the one whose record was lost stays alone, in either direction."""
+    assert set(partners["N1"]) == {(None, 0), (10_000, 10_003), (20_000, 20_200)}
+    assert set(partners["N2"]) == {(0, None), (10_000, 10_003), (20_000, 20_200)}
+    assert set(partners["N3"]) == {(90, 91), (0, 400)}
+
+
+def test_a_message_delivered_hundreds_of_times_pairs_all_of_them(partners):
+    """A broadcast to three hundred consumers of one group that began within a second; a few records of it are lost."""
+    assert {pair for pair in partners["B"] if None in pair} == {(None, 3 * n + 1) for n in range(0, 300, 60)}
+    assert len(partners["B"]) == 300
+
+
+def test_clocks_apart_pair_in_the_order_things_happened_and_never_across_retries(spark):
+    """An hour between the clocks leaves the order; another count of retries is another delivery, however near."""
+    hour_ms = 3_600_000
+    native = [row for at_ms in (0, 7_000) for row in delivery("C1", attempt=f"A{at_ms}", at_ms=at_ms)]
+    spans = [agent(consumed("C1", at_ms=at_ms + hour_ms)) for at_ms in (0, 7_000)]
+    retried = [row for n in (0, 1) for row in delivery("C2", attempt=f"A{n}", at_ms=100 * n, retry_times=n)]
+    told = [consumed("C2", attempt=None, at_ms=at_ms, retry_times=n) for n, at_ms in ((1, 0), (2, 100))]
+    ends = [publish(side, "END", at_ms=3 * hour_ms) for side in ("native", "otlp")]
+    rows = judged(spark, [*native, *spans, *retried, *told, *ends]).collect()
+    found = {msg_id: {_partners(row) for row in rows if row["msg_id"] == msg_id} for msg_id in ("C1", "C2")}
+    assert found["C1"] == {(0, hour_ms), (7_000, 7_000 + hour_ms)}
+    assert found["C2"] == {(0, None), (100, 0), (None, 100)}
