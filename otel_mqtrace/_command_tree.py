@@ -28,7 +28,10 @@ _NAME: Final = "mqtrace"
 
 _EXTRA_OF_MODULE: Final = {
     "confluent_kafka": "kafka",
+    "google": "spark",  # protobuf, which comes with opentelemetry-proto
     "jinja2": "spark",
+    "opentelemetry.exporter": "otlp",
+    "opentelemetry.proto": "spark",
     "pandas": "spark",
     "pyarrow": "spark",
     "pyspark": "spark",
@@ -45,6 +48,7 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
     """Run the command that ``arguments`` name and return its exit code; no arguments mean ``--help``.
 
     ``points`` defaults to the installed entry points. Raises ``UsageError`` for a command line that is wrong,
+    ``MissingExtraError`` for a command whose extra is not installed (some modules are loaded only when it is called),
     ``MqTraceError`` for what the command itself refuses, ``KeyboardInterrupt`` when the user gives up.
     """
     known = {point.name: point for point in (entry_points(group=COMMAND_GROUP) if points is None else points)}
@@ -57,6 +61,8 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
         raise KeyboardInterrupt from error
     except _COMMAND_LINE_ERROR as error:
         raise UsageError(_explain(error)) from error
+    except ModuleNotFoundError as error:
+        raise _missing_extra(arguments[0], error) or error from error
     return outcome if isinstance(outcome, int) else 0
 
 
@@ -126,11 +132,15 @@ def _refusing(cause: MqTraceError) -> Callable[[], None]:
 def _unavailable(name: str, error: Exception) -> MqTraceError:
     if isinstance(error, MqTraceError):
         return error
-    if isinstance(error, ModuleNotFoundError):
-        extra = _EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
-        if extra:
-            return MissingExtraError(f"mqtrace {name}", extra)
-    return MqTraceError(f"mqtrace {name} cannot be loaded ({error}); reinstall {DISTRIBUTION} to mend it")
+    missing = _missing_extra(name, error)
+    return missing or MqTraceError(f"mqtrace {name} cannot be loaded ({error}); reinstall {DISTRIBUTION} to mend it")
+
+
+def _missing_extra(name: str, error: Exception) -> MissingExtraError | None:
+    """Return the sentence that installs the extra a command lacks, if that is what ``error`` is about."""
+    absent = f"{error.name}." if isinstance(error, ModuleNotFoundError) else ""
+    extras = (extra for module, extra in _EXTRA_OF_MODULE.items() if absent.startswith(f"{module}."))
+    return next((MissingExtraError(f"{_NAME} {name}", extra) for extra in extras), None)
 
 
 def _help_of(function: Callable[..., object]) -> tuple[str, list[str]]:

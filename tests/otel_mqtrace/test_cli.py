@@ -18,9 +18,12 @@ def _points(*names):
     return [EntryPoint(name, f"tests.support.commands:{name.replace('-', '_')}", COMMAND_GROUP) for name in names]
 
 
-def _mqtrace(*arguments, **options):
+_MAIN = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
+
+
+def _mqtrace(*arguments, code=_MAIN, **options):
     return subprocess.run(
-        [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", *arguments],
+        [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -192,6 +195,31 @@ def test_without_typer_the_command_names_its_extra(tmp_path):
     done = _mqtrace("decode", env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert done.returncode == 2
     assert done.stderr == "mqtrace: error: the mqtrace command needs the 'cli' extra: pip install 'otel-mqtrace[cli]'\n"
+
+
+_FORWARD = ("forward", "--source", "kafka://127.0.0.1:1/trace", "--landing", "landing", "--once")
+_RECONCILE = ("reconcile", "--native", "body.bin", "--otlp", "body.bin", "--out", "report")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "extra"),
+    [
+        ("google", ("inspect", "body.bin"), "spark"),
+        ("opentelemetry.proto", ("inspect", "body.bin"), "spark"),
+        ("confluent_kafka", _FORWARD, "kafka"),
+        ("pyspark", _RECONCILE, "spark"),
+        ("jinja2", _RECONCILE, "spark"),
+    ],
+)
+def test_a_command_without_its_extra_names_it(tmp_path, module, arguments, extra):
+    """Even when the module is asked for only while the command runs: one sentence, exit code 2."""
+    (tmp_path / "body.bin").touch()
+    done = _mqtrace(*arguments, code=f"import sys; sys.modules[{module!r}] = None; {_MAIN}", cwd=tmp_path)
+    said = f"needs the '{extra}' extra: pip install 'otel-mqtrace[{extra}]'"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("mqtrace: error: ")
+    assert done.stderr.endswith(f"{said}\n")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("point", entry_points(group=COMMAND_GROUP), ids=lambda point: point.name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -192,3 +194,12 @@ def test_no_broker_is_refused() -> None:
     """Zero brokers is a usage error, told at once."""
     with pytest.raises(UsageError, match="at least one"):
         EmbeddedKafka(brokers=0)
+
+
+@pytest.mark.parametrize("module", ["bridge.embedded.cluster", "bridge.embedded.library"])
+def test_without_the_client_the_extra_is_named(module: str) -> None:
+    """Whichever part of the package is imported: the sentence that installs what is missing."""
+    code = f"import sys; sys.modules['confluent_kafka'] = None; import {module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("the embedded broker needs the 'kafka' extra: pip install 'otel-mqtrace[kafka]'\n")
