@@ -285,11 +285,11 @@ class TestCallbacks:
 def test_a_wrong_call_raises_the_same_error_with_and_without_tracing(instrument, kafka, spans, args, kwargs):
     """Signature and messages are the client's own."""
     conf = {"bootstrap.servers": kafka.bootstrap_servers}
-    with pytest.raises(TypeError) as untraced:
-        confluent_kafka.Producer(conf).produce(*args, **kwargs)
+    with confluent_kafka.Producer(conf) as plain, pytest.raises(TypeError) as untraced:
+        plain.produce(*args, **kwargs)
     instrument()
-    with pytest.raises(TypeError) as traced:
-        confluent_kafka.Producer(conf).produce(*args, **kwargs)
+    with confluent_kafka.Producer(conf) as producer, pytest.raises(TypeError) as traced:
+        producer.produce(*args, **kwargs)
     assert str(traced.value) == str(untraced.value)
     spans.take_all()
 
