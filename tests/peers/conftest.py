@@ -8,39 +8,36 @@ from spark_jobs.java import find_java
 from tests.peers.kafka.broker import VERSION, KafkaBroker, PeerUnavailableError
 
 PEERS = pytest.StashKey[dict[str, str]]()
-NOT_YET = "not part of this version's tests"
+NOT_ASKED, NOT_YET = "not asked for", "not part of this version's tests"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin with no peer asked for."""
-    config.stash[PEERS] = {
-        f"Apache Kafka {VERSION}": "not asked for",
-        "OpenTelemetry Collector": NOT_YET,
-        "Jaeger": NOT_YET,
-        "Apache RocketMQ": NOT_YET,
-    }
+    config.stash[PEERS] = {"kafka": NOT_ASKED, "otel-collector": NOT_YET, "jaeger": NOT_YET, "rocketmq": NOT_YET}
 
 
 @pytest.fixture(scope="session")
 def kafka(request, tmp_path_factory):
     """A running Apache Kafka; its tests are skipped, with the reason, where it cannot be had."""
-    peers, name = request.config.stash[PEERS], f"Apache Kafka {VERSION}"
+    peers = request.config.stash[PEERS]
     try:
         find_java()
         broker = KafkaBroker(tmp_path_factory.mktemp("kafka"))
-        peers[name] = "did not come up"
+        peers["kafka"] = f"{VERSION} DID NOT COME UP"
         with broker:
-            peers[name] = f"ran at {broker.bootstrap_servers}"
+            peers["kafka"] = f"{VERSION} ran at {broker.bootstrap_servers}"
             yield broker
     except PeerUnavailableError as reason:
-        peers[name] = f"SKIPPED: {reason}"
-        pytest.skip(f"{name}: {reason}")
+        peers["kafka"] = f"SKIPPED: {reason}"
+        pytest.skip(f"peer kafka: {reason}")
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter, config):
-    """Say which peers these results speak about, when any was asked for."""
-    if "not asked for" in config.stash[PEERS].values():
+    """Say last of all which peers these results speak about, when any was asked for; what was skipped stands out."""
+    yield
+    peers = config.stash[PEERS]
+    if peers["kafka"] == NOT_ASKED:
         return
-    terminalreporter.section("peers")
-    for name, state in config.stash[PEERS].items():
-        terminalreporter.write_line(f"{name}: {state}")
+    for name, state in peers.items():
+        terminalreporter.write_line(f"peers: {name} {state}", yellow="SKIPPED" in state, bold="SKIPPED" in state)
