@@ -18,10 +18,21 @@ from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["OTLP_FORMATS", "ZSTD_MAGIC", "Detected", "Layout", "Side", "detect", "detect_head", "open_zstd"]
+__all__ = [
+    "OTLP_FORMATS",
+    "ZSTD_MAGIC",
+    "DamagedInputError",
+    "Detected",
+    "Layout",
+    "Side",
+    "detect",
+    "detect_head",
+    "open_zstd",
+]
 
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _PARQUET_MAGIC: Final = b"PAR1"
+_BODY_COLUMN: Final = "body"
 _HEAD_BYTES: Final = 256 * 1024
 _LINES_LOOKED_AT: Final = 50
 _LENGTH_BYTES: Final = 4
@@ -68,6 +79,10 @@ class Detected:
     layout: Layout
 
 
+class DamagedInputError(UnreadableInputError):
+    """A file that may be data and cannot be read: never passed over, even among others."""
+
+
 _EMPTY: Final = Detected(Side.EMPTY, Layout.EMPTY)
 
 
@@ -76,6 +91,7 @@ def detect(path: Path) -> Detected:
 
     Raises:
         UnreadableInputError: the file cannot be opened, or is nothing this project reads.
+        DamagedInputError: the file is a parquet file cut short.
     """
     try:
         with path.open("rb") as file:
@@ -83,6 +99,8 @@ def detect(path: Path) -> Detected:
             size = file.seek(0, io.SEEK_END)
     except OSError as error:
         raise UnreadableInputError(f"cannot read {path}: {error.strerror or error}") from error
+    if head.startswith(_PARQUET_MAGIC):
+        _check_parquet(path)
     found = detect_head(head, size)
     if found is None:
         raise UnreadableInputError(
@@ -102,6 +120,20 @@ def detect_head(head: bytes, size: int) -> Detected | None:
         return _in_zstd(head)
     # Protobuf's first byte is a newline to a text reader and its second may be a brace: names in the text decide first.
     return _json(head) or _binary(head, size)
+
+
+def _check_parquet(path: Path) -> None:
+    try:
+        import pyarrow as pa  # noqa: PLC0415  (optional extra: the sentence below is the point)
+        from pyarrow import parquet  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError("reading parquet", "spark") from error
+    try:
+        names = parquet.read_schema(path).names
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedInputError(f"cannot read {path}: it starts as a parquet file and is no whole one") from error
+    if _BODY_COLUMN not in names:
+        raise UnreadableInputError(f"{path} is a parquet file without a column {_BODY_COLUMN!r}: no native landing")
 
 
 def _in_zstd(head: bytes) -> Detected:
@@ -140,6 +172,7 @@ _JSON_SIGNS: Final[tuple[tuple[str, Detected], ...]] = (
     ("resource_spans", Detected(Side.OTLP, Layout.JSON)),
     ("instrumentationLibrarySpans", Detected(Side.OTLP, Layout.JSON)),
 )
+_LINE_START: Final = re.compile(rb'[ \t]*\{[ \t]*"resource(?:Spans|Metrics|Logs)"[ \t]*:')
 _OLD_NAMES: Final = re.compile(rb'"(instrumentationLibrarySpans|resource_spans|scope_spans)"')
 
 
@@ -155,7 +188,7 @@ def _json(head: bytes) -> Detected | None:
 
 def _json_line(line: bytes) -> Detected | None:
     try:
-        value: Any = json.loads(line)
+        value: Any = json.loads(line, parse_int=float)  # no number is too long for it
     except (ValueError, RecursionError):
         return None
     if isinstance(value, list) and value and isinstance(value[0], dict) and "scopeSpans" in value[0]:
@@ -166,14 +199,21 @@ def _json_line(line: bytes) -> Detected | None:
 
 
 def _json_anywhere(head: bytes) -> Detected | None:
-    """The first object is longer than a line or than the head: go by the names in it."""
-    first_line = head.split(b"\n", 1)[0]
-    for key, found in _JSON_SIGNS:
-        quoted = f'"{key}"'.encode()
-        if quoted in head:
-            whole_object_on_a_line = quoted in first_line
-            return found if whole_object_on_a_line or found.side is Side.NATIVE else Detected(Side.OTLP, Layout.JSON)
-    return Detected(Side.OTLP, Layout.JSON) if b'"scopeSpans"' in head else None
+    """No line is an object that says what it is: it is longer than the head, or torn, or spread over lines."""
+    found = next((found for key, found in _JSON_SIGNS if f'"{key}"'.encode() in head), None)
+    if found is None:
+        return Detected(Side.OTLP, Layout.JSON) if b'"scopeSpans"' in head else None
+    if found.layout is Layout.JSON_LINES and not _has_cut_line(head):
+        return Detected(Side.OTLP, Layout.JSON)
+    return found
+
+
+def _has_cut_line(head: bytes) -> bool:
+    """Is there a message that starts on a line of its own and is cut: by the head's end, or by the next one's start?"""
+    *lines, last = head.split(b"\n")
+    return bool(_LINE_START.match(last)) or any(
+        _LINE_START.match(line) and len(_LINE_START.findall(line)) > 1 for line in lines
+    )
 
 
 def open_zstd(raw: Any) -> Any:

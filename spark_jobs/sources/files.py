@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.sources.detect import Layout, Side, detect
+from spark_jobs.sources.detect import DamagedInputError, Layout, Side, detect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,6 +65,8 @@ def _source_files(src: str, side: Side | None, layout: Layout | None) -> list[So
         try:
             detected = detect(path)
         except UnreadableInputError as error:
+            if isinstance(error, DamagedInputError) and side is not Side.OTLP:
+                raise
             passed_over = passed_over or str(error)
             continue
         if side is None or detected.side in {side, Side.EMPTY}:
