@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["WHOLE_BYTES", "read_lines", "source_path", "torn_tails", "without_tails"]
 
-WHOLE_BYTES: Final = 48 << 20
-"""The largest file that one row may hold: line numbers for evidence, without asking too much of a 1 GB driver."""
+WHOLE_BYTES: Final = 4 << 20
+"""The largest file that one row may hold: line numbers for evidence, at a
+memory per core that a 1 GB driver has for many cores (the text, its lines and the spans of each are held at once)."""
 
 
 def read_lines(spark: SparkSession, paths: Sequence[Path], *, whole_bytes: int = WHOLE_BYTES) -> DataFrame:
@@ -39,7 +40,7 @@ def read_lines(spark: SparkSession, paths: Sequence[Path], *, whole_bytes: int =
         by_line = rows.select(source_path().alias("path"), F.col("value").alias("text"))
         parts.append(by_line.withColumn("line", F.lit(None).cast("bigint")))
     lines = [part.select("path", F.col("line").cast("bigint").alias("line"), "text") for part in parts]
-    return reduce(lambda left, right: left.unionByName(right), lines).where(F.trim("text") != "")
+    return reduce(lambda left, right: left.unionByName(right), lines).where(F.col("text").rlike(r"\S"))
 
 
 def torn_tails(paths: Sequence[Path]) -> dict[str, str]:
