@@ -81,20 +81,45 @@ def _records(bodies: DataFrame) -> DataFrame:
     unglued = F.regexp_replace("text", _GLUED, f"$1{RECORD_TERMINATOR}")
     pieces = F.filter(F.split(unglued, RECORD_TERMINATOR), lambda piece: piece != "")
     kept = F.when(F.col("bad").isNull(), pieces).otherwise(F.array(F.lit("")))
-    calls = F.transform("pieces", _call)
-    sizes = F.transform("calls", lambda call: F.size(F.filter("calls", lambda other: other == call)))
-    listed = bodies.withColumn("pieces", kept).withColumn("calls", calls).withColumn("sizes", sizes)
+    listed = _with_call_sizes(bodies.withColumn("pieces", kept))
+    # Told from the text, not from the pieces: else a piece lost by the split would balance itself.
+    insertions = F.coalesce(F.regexp_count("text", F.lit(_GLUED)), F.lit(0))
     rows = listed.select(
         *("source", "arrival_ms", "path", "line", "bad"),
-        (F.size("pieces") - F.col("raw_records")).alias("surplus"),
+        insertions.alias("surplus"),
         F.posexplode(F.arrays_zip("pieces", "sizes")).alias("record_index", "record"),
     )
     surplus_once = F.when(F.col("record_index") == 0, F.col("surplus")).otherwise(F.lit(0))
     return rows.select(
         *("source", "arrival_ms", "path", "line", "bad", "record_index"),
         F.col("record.pieces").alias("piece"),
-        F.greatest(F.col("record.sizes"), F.lit(1)).alias("call_size"),
+        F.col("record.sizes").alias("call_size"),
         surplus_once.cast("bigint").alias("surplus"),
+    )
+
+
+def _with_call_sizes(bodies: DataFrame) -> DataFrame:
+    """Add ``sizes``: of each piece how many of the body belong to its call; sorted once, for bodies may be long."""
+
+    def opens(at: Column) -> Column:
+        own, before = (F.get("ordered", at + step)["call"] for step in (0, -1))
+        return own.isNull() | ~own.eqNullSafe(before)
+
+    ordered = F.array_sort(
+        F.transform("pieces", lambda piece, at: F.struct(_call(piece).alias("call"), at.alias("at")))
+    )
+    places = F.when(F.size("ordered") > 0, F.sequence(F.lit(0), F.size("ordered") - 1)).otherwise(F.array())
+    ends = F.concat(F.slice("starts", 2, F.size("starts")), F.array(F.size("ordered")))
+    sizes = F.flatten(F.zip_with("starts", "ends", lambda start, end: F.array_repeat(end - start, end - start)))
+    placed = F.zip_with(
+        "ordered", "sorted_sizes", lambda one, size: F.struct(one["at"].alias("at"), size.alias("size"))
+    )
+    return (
+        bodies.withColumn("ordered", ordered)
+        .withColumn("starts", F.filter(places, opens))
+        .withColumn("ends", ends)
+        .withColumn("sorted_sizes", sizes)
+        .withColumn("sizes", F.transform(F.array_sort(placed), lambda one: one["size"]))
     )
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
+from pyspark.sql import functions as F
 
 from bridge.codec.native.decode import decode_body
 from bridge.codec.native.layout import ABSENT_TEXTS, FIELDS, FORMS, FieldKind
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.model import TraceType
 from spark_jobs.jobs.normalise import NormaliseOptions, normalise_native
+from spark_jobs.normalise.native import native_bodies, native_events
+from spark_jobs.schemas import READ_BODY
 
 pytestmark = pytest.mark.spark
 
@@ -270,7 +274,11 @@ def test_a_batch_is_one_event_per_message_with_its_own_offset_id(spark, tmp_path
 
 def test_the_halves_of_a_listener_call_know_how_many_messages_it_had(spark, tmp_path):
     """The cost of a SubAfter is divided by the messages of its call, so the number has to be known."""
-    half = "".join(f"SubAfter\x01REQ\x01{ID[:-1]}{at}\x013\x01true\x01null\x010\x012000\x01g\x02" for at in range(3))
+    broken = "junk\x02"  # a stray piece in the middle of the call
+    half = "".join(
+        (broken if at == 1 else "") + f"SubAfter\x01REQ\x01{ID[:-1]}{at}\x013\x01true\x01null\x010\x012000\x01g\x02"
+        for at in range(3)
+    )
     other = f"SubAfter\x01OTHER\x01{ID}\x013\x01true\x01null\x010\x012000\x01g\x02"
     side = normalise_native(spark, [str(landing(tmp_path / "c.jsonl", [(half + other).encode()]))], tmp_path)
     assert sorted((row["attempt_id"], row["batch_size"]) for row in rows(side.events)) == [
@@ -306,8 +314,8 @@ def test_a_bad_record_keeps_its_neighbours_and_says_whom_it_mentions(spark, tmp_
 def test_lines_that_hold_no_body_are_counted_and_located(spark, tmp_path):
     """Broken JSON, a missing body and a body that is not base64 are three bad records; a cut-off last line is a tail."""
     path = landing(tmp_path / "e.jsonl", [b""])
-    with path.open("a", encoding="utf-8") as file:
-        file.write('not json\n{"a": 1}\n{"body_base64": "###"}\n{"body_base64": "UH')
+    with path.open("a", encoding="utf-8", newline="") as file:
+        file.write('not json\n{"a": 1}\n{"body_base64": "###"}\r\n\r\n \t\n{"body_base64": "UH')
     side = normalise_native(spark, [str(path)], tmp_path)
     assert sorted((row["line"], row["reason"]) for row in rows(side.malformed)) == [
         (2, "no JSON object with body_base64"),
@@ -315,6 +323,7 @@ def test_lines_that_hold_no_body_are_counted_and_located(spark, tmp_path):
         (4, "not base64"),
     ]
     assert (side.records_read, side.truncated_tails) == (3, 1)
+    assert side.layouts == ("landing-jsonl",)
     assert_books_balance(side)
 
 
@@ -377,3 +386,34 @@ def test_what_is_no_native_landing_is_refused_by_name(spark, tmp_path):
         normalise_native(spark, [str(VECTORS / "dual" / "app-4.9.8-dup" / "otlp.jsonl")], tmp_path)
     with pytest.raises(UsageError, match="mqtrace forward"):
         normalise_native(spark, ["kafka://localhost:9092/T"], tmp_path)
+
+
+def test_a_body_of_many_records_is_read_in_a_time_that_grows_with_it(spark, tmp_path):
+    """Sixteen thousand deliveries in one body, each a call of its own: seconds, not the square of them."""
+    body = "".join(f"SubAfter\x01R{at}\x01{ID}\x013\x01true\x01null\x010\x012000\x01g\x02" for at in range(16_000))
+    path = str(landing(tmp_path / "big.jsonl", [body.encode()]))
+    started = time.perf_counter()
+    side = normalise_native(spark, [path], tmp_path)
+    assert time.perf_counter() - started < 12
+    assert side.records_read == 16_000
+    assert side.events.where("batch_size = 1").count() == 16_000
+
+
+def test_the_books_of_a_body_are_not_kept_by_what_they_check(spark):
+    """A piece lost between the count and the rows is missing from the books; a glued pair is one more, told by itself."""
+    record = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
+    half = f"SubAfter\x01REQ\x01{ID}\x013\x01true\x01null\x010\x01"
+    body = bytearray((record + half + record).encode())
+    read = dict.fromkeys(READ_BODY.names, None) | {"body": body}
+    bodies = native_bodies(spark.createDataFrame([tuple(read[name] for name in READ_BODY.names)], READ_BODY))
+    assert bodies.first()["raw_records"] == 2
+    tampered = bodies.withColumn("raw_records", F.col("raw_records") + 1)
+    found = native_events(tampered, writer="mqtrace").agg(F.count(F.lit(1)), F.sum("extra")).first()
+    assert tuple(found) == (3, 1)
+
+
+def test_a_time_at_the_end_of_time_tells_nothing_about_how_far_the_data_reaches(spark, tmp_path):
+    """One damaged record does not move the horizon of the run by millions of years."""
+    good, far = (f"Recall\x01{at}\x01r\x01g\x01t\x01{ID}\x01true\x02" for at in (5, 2**63 - 1))
+    side = normalise_native(spark, [str(landing(tmp_path / "f.jsonl", [(good + far).encode()]))], tmp_path)
+    assert (side.records_read, side.last_event_ms) == (2, 5)
