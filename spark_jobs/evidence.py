@@ -7,14 +7,13 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from spark_jobs.mentions import MESSAGE_ID
 from spark_jobs.schemas import BAD
 
 __all__ = ["SAMPLE_CHARACTERS", "bad", "mentioned_ids"]
 
 SAMPLE_CHARACTERS: Final = 200
 """Characters of an offending text that are kept."""
-
-_MESSAGE_ID: Final = r"(?<![0-9A-Fa-f])([0-9A-Fa-f]{32})(?![0-9A-Fa-f])"
 
 
 def bad(field: Column | str | None, reason: Column | str, text: Column, *, within: Column | None = None) -> Column:
@@ -36,7 +35,7 @@ def bad(field: Column | str | None, reason: Column | str, text: Column, *, withi
 
 def mentioned_ids(text: Column) -> Column:
     """Return the message ids readable in ``text``: distinct, upper case, in order of appearance."""
-    return F.array_distinct(F.transform(F.regexp_extract_all(text, F.lit(_MESSAGE_ID)), F.upper))
+    return F.array_distinct(F.transform(F.regexp_extract_all(text, F.lit(MESSAGE_ID)), F.upper))
 
 
 def _text(value: Column | str | None) -> Column:

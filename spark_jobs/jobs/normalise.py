@@ -58,13 +58,15 @@ class NormalisedSide:
     Attributes:
         events: ``EVENT``, read back from parquet under the work directory.
         malformed: ``MALFORMED``, likewise.
-        records_read: native records or spans in the input, and lines or frames that held none; counted before the
-            parse.
+        records_read: native records or spans in the input, and lines or frames that held none. Native ones are
+            counted in the text of a body, before it is split; spans in the lists of each parsed message, before one is
+            taken out. What the JSON or protobuf parser itself would drop is not seen by the books.
         exploded: rows made beyond one per record: batch ids, links, records glued together by a writer's bug.
         sources: the files read, in order.
         layouts: the distinct layouts found in them.
         truncated_tails: files whose last line or frame was cut off; what is lost in it is not counted as read.
-        last_event_ms: the latest start or end of any event, epoch milliseconds.
+        last_event_ms: the latest start or end of any event, epoch milliseconds; times after the year 9999 are a
+            writer's junk and tell nothing about how far the data reaches.
         trace_topics: the distinct topics the native side was landed from.
     """
 
@@ -79,6 +81,7 @@ class NormalisedSide:
     trace_topics: tuple[str, ...] = ()
 
 
+_YEAR_9999_MS: Final = 253_402_300_799_999
 _DEFAULTS: Final = NormaliseOptions()
 
 
@@ -134,7 +137,8 @@ def _written(
 ) -> NormalisedSide:
     """Run the one job of a side and open what it wrote."""
     done = Observation(f"{directory.name}-done")
-    last = F.max(F.greatest("start_ms", "end_ms"))
+    sane = [F.when(F.col(name) <= _YEAR_9999_MS, F.col(name)) for name in ("start_ms", "end_ms")]
+    last = F.max(F.greatest(*sane))
     watched = events.observe(done, F.sum("extra").alias("extra"), last.alias("last_ms"))
     watched.select(*NORMALISED.names).write.mode("overwrite").parquet(spark_target(directory.absolute()))
     written = spark.read.schema(NORMALISED).parquet(spark_path(directory))
@@ -146,6 +150,6 @@ def _written(
         exploded=done.get["extra"] or 0,
         sources=source.files,
         layouts=source.layouts,
-        truncated_tails=source.truncated_tails,
+        truncated_tails=source.truncated_tails + sum(count.get.get("tails") or 0 for count in counts),
         last_event_ms=done.get["last_ms"],
     )

@@ -27,7 +27,7 @@ NOT_TRACES: Final = "not OTLP traces"
 _LENGTH_BYTES: Final = 4
 _FIELD_ONE: Final = 0x0A  # protobuf: field 1, length-delimited
 _CHUNK_BYTES: Final = 1 << 20
-_SAMPLE: Final = 200
+_SAMPLE: Final = 64 << 10  # enough for the message ids in it
 _OBJECT_STARTS: Final = (b'{"resourceSpans"', b'{"resource_spans"')
 
 
@@ -142,7 +142,7 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 def _whole(file: BinaryIO, parse: Parse) -> Iterator[Item]:
     """One document, or several one after the other, each over any number of lines."""
     text = file.read().decode("utf-8", errors="replace").lstrip("\ufeff")
-    decoder, at, ordinal = json.JSONDecoder(), 0, 0
+    decoder, at, ordinal = json.JSONDecoder(parse_int=float), 0, 0  # no number is too long for it
     while at < len(text):
         if text[at].isspace() or text[at] == ",":
             at += 1

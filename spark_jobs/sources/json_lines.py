@@ -2,7 +2,8 @@
 
 Every leaf is read as text: numbers may be texts, enumerations names, identifiers base64; the conversion is ours. A
 line may hold a torn message and a whole one after it (``append: true`` after a kill); an object can only start where
-its name does, because a quote inside a text is escaped, so the line comes apart there.
+its name does, because a quote inside a text is escaped, so the line comes apart there. A line that does not fit the
+schema is read again level by level, each as text first: one odd span is bad alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 from spark_jobs.evidence import bad
 from spark_jobs.schemas import READ_SPAN
 from spark_jobs.sources.containers import NOT_TRACES
-from spark_jobs.sources.spans import KINDS, STATUSES
+from spark_jobs.sources.spans import KINDS, NOT_A_SPAN, STATUSES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -52,6 +53,14 @@ _RESOURCE_SPANS: Final = _struct(
 )
 _LINE: Final = _struct(resourceSpans=ArrayType(_RESOURCE_SPANS), _corrupt=_TEXT)
 
+_TEXTS: Final = ArrayType(_TEXT)
+_LOOSE_LINE: Final = _struct(resourceSpans=_TEXTS)
+_LOOSE_RESOURCE_SPANS: Final = _struct(resource=_TEXT, scopeSpans=_TEXT)
+_LOOSE_SCOPE_SPANS: Final = _struct(scope=_TEXT, spans=_TEXT)
+_LOOSE_SPAN: Final = StructType([*_SPAN.fields, StructField("_corrupt", _TEXT)])
+_PLACED: Final = _struct(service=_TEXT, scope=_TEXT, span=_SPAN, odd=_TEXT)
+_PERMISSIVE: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
+
 _OBJECT_START: Final = r'(?<=.)(?=\{"resourceSpans":)'
 _OTHER_SIGNALS: Final = r'\A\s*\{\s*(\}|"resource(Metrics|Logs)")'
 _ARRAY: Final = r"\A\s*\["
@@ -60,17 +69,20 @@ _ARRAY: Final = r"\A\s*\["
 def spans_from_lines(lines: DataFrame, count: Observation) -> DataFrame:
     """Return the spans of ``lines`` (``path, line, text``) as ``READ_SPAN``; ``count`` observes ``records``.
 
-    ``records`` are counted before the spans are taken out: the spans of each line, and one for a line that has none but
-    should have.
+    ``records`` are counted in the parsed line, before any span is taken out of it: its spans, and one for a line that
+    has none but should have.
     """
     pieces = lines.select("path", "line", F.explode(F.split("text", _OBJECT_START)).alias("text"))
     wrapped = F.when(F.col("text").rlike(_ARRAY), F.concat(F.lit('{"resourceSpans":'), "text", F.lit("}")))
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
-    parsed = pieces.withColumn("message", F.from_json(F.coalesce(wrapped, "text"), _LINE, options))
+    whole = pieces.withColumn("whole", F.coalesce(wrapped, "text"))
+    parsed = whole.withColumn("message", F.from_json("whole", _LINE, _PERMISSIVE))
     resources = F.col("message.resourceSpans")
-    broken = F.col("message._corrupt").isNotNull() | (resources.isNull() & ~F.col("text").rlike(_OTHER_SIGNALS))
-    held = F.when(~broken, _spans(resources))
-    listed = parsed.select("path", "line", "text", broken.alias("broken"), held.alias("spans"))
+    other = F.col("text").rlike(_OTHER_SIGNALS)
+    misfit = F.col("message._corrupt").isNotNull() | (resources.isNull() & ~other)
+    held = F.when(misfit, _odd_spans(F.col("whole"))).otherwise(_spans(resources))
+    spans = parsed.select("path", "line", "text", other.alias("other"), held.alias("spans"))
+    broken = F.col("spans").isNull() & ~F.col("other")
+    listed = spans.select("path", "line", "text", broken.alias("broken"), "spans")
     due = F.when(F.col("broken"), F.lit(1)).otherwise(F.size(F.coalesce("spans", F.array())))
     counted = listed.observe(count, F.sum(due).cast("bigint").alias("records"))
     rows = counted.select("path", "line", "text", "broken", F.explode_outer("spans").alias("one"))
@@ -88,18 +100,66 @@ def _spans(resources: Column) -> Column:
 
     def of_scope(part: Column, service: Column) -> Column:
         def with_place(span: Column) -> Column:
-            return F.struct(service.alias("service"), part["scope"]["name"].alias("scope"), span.alias("span"))
+            return _placed(service, part["scope"]["name"], span, F.lit(None))
 
         return F.transform(F.coalesce(part["spans"], F.array()), with_place)
 
     return F.flatten(F.transform(F.coalesce(resources, F.array()), of_resource))
 
 
+def _placed(service: Column, scope: Column, span: Column, odd: Column) -> Column:
+    parts = {"service": service, "scope": scope, "span": span, "odd": odd}
+    return F.struct(*(column.alias(name) for name, column in parts.items())).cast(_PLACED)
+
+
+def _odd_spans(line: Column) -> Column:
+    """Return what :func:`_spans` does of a line it cannot read; null when the line is no message at all.
+
+    A level that is no list of objects stands for one span that is none.
+    """
+    nothing = F.lit(None)
+
+    def of_resource(text: Column) -> Column:
+        one = F.from_json(text, _LOOSE_RESOURCE_SPANS, _PERMISSIVE)
+        resource = F.from_json(one["resource"], _struct(attributes=_ATTRIBUTES), _PERMISSIVE)
+        service = F.get(F.filter(resource["attributes"], lambda pair: pair["key"] == "service.name"), F.lit(0))
+        return F.flatten(
+            F.transform(_level(one["scopeSpans"], text), lambda part: of_scope(part, _value(service["value"]))),
+        )
+
+    def of_scope(text: Column, service: Column) -> Column:
+        one = F.from_json(text, _LOOSE_SCOPE_SPANS, _PERMISSIVE)
+        scope = F.from_json(one["scope"], _struct(name=_TEXT), _PERMISSIVE)["name"]
+        return F.transform(_level(one["spans"], text), lambda span: of_span(span, service, scope))
+
+    def of_span(text: Column, service: Column, scope: Column) -> Column:
+        span = F.from_json(text, _LOOSE_SPAN, _PERMISSIVE)
+        fits = F.struct(*(span[name].alias(name) for name in _SPAN.names))
+        return F.when(span.isNotNull() & span["_corrupt"].isNull(), _placed(service, scope, fits, nothing)).otherwise(
+            _placed(service, scope, nothing, text),
+        )
+
+    resources = F.from_json(line, _LOOSE_LINE, _PERMISSIVE)["resourceSpans"]
+    return F.flatten(F.transform(resources, of_resource))
+
+
+def _level(listed: Column, around: Column) -> Column:
+    """Return the texts of a JSON array in a text; the text itself where it is none; nothing where it is absent."""
+    is_object = around.startswith("{")
+    absent = F.when(is_object, F.array().cast(_TEXTS)).otherwise(F.array(around))
+    items = F.from_json(listed, _TEXTS, _PERMISSIVE)
+    return F.when(listed.isNull(), absent).otherwise(F.coalesce(items, F.array(listed)))
+
+
 def _columns() -> dict[str, Column]:
     span, broken = F.col("one.span"), F.col("broken")
     start, end = span["startTimeUnixNano"], span["endTimeUnixNano"]
     no_line = F.when(broken, bad(None, NOT_TRACES, F.make_valid_utf8("text")))
-    problem = F.coalesce(no_line, _bad_time("start_ns", start), _bad_time("end_ns", end))
+    odd = F.coalesce("one.odd", F.lit(""))
+    no_span = F.when(span.isNull(), bad(None, NOT_A_SPAN, odd))
+    known = F.to_json(F.struct(span["attributes"], span["links"]))
+    times = (_bad_time("start_ns", start, known), _bad_time("end_ns", end, known))
+    problem = F.coalesce(no_line, no_span, *times)
     return {
         "trace_id": _id(span["traceId"]),
         "span_id": _id(span["spanId"]),
@@ -123,9 +183,9 @@ def _columns() -> dict[str, Column]:
     }
 
 
-def _bad_time(field: str, text: Column) -> Column:
+def _bad_time(field: str, text: Column, within: Column) -> Column:
     unreadable = (text != "") & text.try_cast("bigint").isNull()
-    return F.when(unreadable, bad(field, "not a number", text))
+    return F.when(unreadable, bad(field, "not a number", text, within=within))
 
 
 def _long(text: Column) -> Column:

@@ -16,8 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.schemas import READ_SPAN
-from spark_jobs.sources.containers import Tail, read_messages
+from spark_jobs.schemas import LEDGER, READ_SPAN
 from spark_jobs.sources.detect import OTLP_FORMATS, Layout, Side
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.json_lines import spans_from_lines
@@ -41,9 +40,9 @@ _FILE = StructType([StructField("path", StringType()), StructField("layout", Str
 class OtlpSource:
     """Spans to normalise.
 
-    ``frame`` is ``READ_SPAN``. ``counts`` are observations of ``records`` (spans, and lines or frames that held none),
-    filled when the frame is run, each before the spans are exploded. ``truncated_tails`` counts files cut off inside a
-    line or frame.
+    ``frame`` is ``READ_SPAN``. ``counts`` are observations, filled when the frame is run: ``records`` (spans, and lines
+    or frames that held none), told by the size of the lists in each parsed message before a span is taken out, and, of
+    containers, ``tails``: files cut off inside a line or frame. ``truncated_tails`` counts those of JSON lines.
     """
 
     frame: DataFrame
@@ -54,7 +53,7 @@ class OtlpSource:
 
 
 def read_spans(spark: SparkSession, srcs: Sequence[str], *, layout: str | None = None) -> OtlpSource:
-    """Return the spans behind ``srcs``; of JSON lines only heads and ends are read yet.
+    """Return the spans behind ``srcs``; only the heads of the files, and the ends of those of lines, are read yet.
 
     Raises:
         UsageError: a source names nothing, or there is no such layout.
@@ -79,7 +78,7 @@ def read_spans(spark: SparkSession, srcs: Sequence[str], *, layout: str | None =
         counts=tuple(count for _, count in parts),
         files=tuple(str(file.path) for file in files),
         layouts=tuple(sorted({file.layout.value for file in files if file.layout is not Layout.EMPTY})),
-        truncated_tails=len(torn) + sum(_ends_torn(file) for file in packed),
+        truncated_tails=len(torn),
     )
 
 
@@ -87,14 +86,9 @@ def _is_torn(tail: str) -> bool:
     return parse_message(tail.encode()) is None
 
 
-def _ends_torn(file: SourceFile) -> bool:
-    """Walk a file's messages without making spans of them; only the last item can be a tail."""
-    items = read_messages(file.path, file.layout, parse=parse_message)
-    return any(isinstance(item, Tail) for item in items)
-
-
 def _from_containers(spark: SparkSession, files: Sequence[SourceFile], count: Observation) -> DataFrame:
     listed = spark.createDataFrame([(str(file.path), file.layout.value) for file in files], _FILE)
     spread = listed.repartition(len(files)) if len(files) > 1 else listed
-    read = spread.mapInArrow(span_batches, READ_SPAN)
-    return read.observe(count, F.count(F.lit(1)).alias("records"))
+    read = spread.mapInArrow(span_batches, StructType([*READ_SPAN.fields, *LEDGER.fields]))
+    watched = read.observe(count, F.sum("due").alias("records"), F.sum("tails").alias("tails"))
+    return watched.where(F.col("due").isNull()).select(*READ_SPAN.names)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_jobs.sources.containers import Bad, Message, read_messages
+from spark_jobs.mentions import mentioned_in
+from spark_jobs.schemas import LEDGER
+from spark_jobs.sources.containers import Message, Tail, read_messages
 from spark_jobs.sources.detect import Layout
-from spark_jobs.sources.spans import Span, parse_message, spans_of, text_attributes
+from spark_jobs.sources.spans import Span, parse_message, span_count, spans_of, text_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,6 +47,7 @@ _SCHEMA: Final = pa.schema(
         "line": pa.int64(),
         "raw_hash": pa.int64(),
         "bad": pa.struct(_EVIDENCE),
+        **dict.fromkeys(LEDGER.names, pa.int64()),
     },
 )
 _PLAIN: Final = (*_TEXTS_AND_NUMBERS, *_COUNTS)
@@ -52,7 +55,10 @@ _SAMPLE: Final = 200
 
 
 def span_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read every file named in ``batches`` (columns ``path``, ``layout``) as batches of ``schemas.READ_SPAN``."""
+    """Read every file named in ``batches`` (columns ``path``, ``layout``) as batches of ``READ_SPAN`` and ``LEDGER``.
+
+    A ledger row stands before the spans of each message and for each bad piece and cut-off tail: what is ``due``.
+    """
     for batch in batches:
         for file in batch.to_pylist():
             yield from _batched(_rows(file["path"], Layout(file["layout"])))
@@ -73,20 +79,31 @@ def _rows(path: str, layout: Layout) -> Iterator[dict[str, Any]]:
     for item in read_messages(Path(path), layout, parse=parse_message):
         place = {"path": path, "line": item.ordinal}
         if isinstance(item, Message):
+            yield {**place, "due": span_count(item.content), "tails": 0}
             yield from ({**span_row(span), **place} for span in spans_of(item.content))
-        elif isinstance(item, Bad):
-            text = item.sample.decode("utf-8", errors="replace")[:_SAMPLE]
-            yield {**place, "bad": {"field": None, "reason": item.reason, "text": text, "mentions": []}}
+        elif isinstance(item, Tail):
+            yield {**place, "due": 0, "tails": 1}
+        else:
+            text = item.sample.decode("utf-8", errors="replace")
+            yield {**place, "due": 1, "tails": 0}
+            yield {**place, "bad": _bad(None, item.reason, text, within=text)}
 
 
 def span_row(span: Span) -> dict[str, Any]:
     """Return a span as a row of ``schemas.READ_SPAN``, its place left out."""
     if span["bad"] is not None:
-        return {"bad": {**dict(zip(("field", "reason", "text"), span["bad"], strict=True)), "mentions": []}}
+        name, reason, text = span["bad"]
+        known = [span["attributes"], *(link["attributes"] for link in span["links"])]
+        values = (value for attributes in known for value in text_attributes(attributes).values())
+        return {"bad": _bad(name, reason, text, within="\n".join([text, *filter(None, values)]))}
     links = [{**link, "attributes": _items(link["attributes"])} for link in span["links"]]
     times = {name: min(span[name], _LONG_MAX) for name in ("start_ns", "end_ns")}
     plain = {name: span[name] for name in _PLAIN}
     return {**plain, **times, "attributes": _items(span["attributes"]), "links": links}
+
+
+def _bad(name: str | None, reason: str, text: str, *, within: str) -> dict[str, Any]:
+    return {"field": name, "reason": reason, "text": text[:_SAMPLE], "mentions": mentioned_in(within)}
 
 
 def _items(attributes: dict[str, Any]) -> list[tuple[str, str | None]]:

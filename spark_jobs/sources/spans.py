@@ -13,12 +13,23 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
-__all__ = ["KINDS", "NOT_A_SPAN", "STATUSES", "Span", "attribute_text", "parse_message", "spans_of", "text_attributes"]
+__all__ = [
+    "KINDS",
+    "NOT_A_SPAN",
+    "STATUSES",
+    "Span",
+    "attribute_text",
+    "parse_message",
+    "span_count",
+    "spans_of",
+    "text_attributes",
+]
 
 Span = dict[str, Any]
 """The columns of ``schemas.SPAN`` with attributes as Python values, plus ``status_message``, ``events`` and ``bad``."""
@@ -27,6 +38,7 @@ NOT_A_SPAN: Final = "not a span"
 
 KINDS: Final = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
 STATUSES: Final = ("UNSET", "OK", "ERROR")
+_SCOPE_SPANS: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
 _HEX_ID: Final = re.compile(r"(?:[0-9a-fA-F]{2})+")
 _BASE64_LENGTHS: Final = frozenset({12, 24})
 _DEEPEST_VALUE: Final = 100  # levels; protobuf's own readers stop earlier
@@ -73,7 +85,7 @@ def _without_lone_surrogates(text: str) -> str:
 
 
 def _json_number(text: str) -> int | float:
-    """Keep the sign of ``-0``, which is how a Collector writes the double -0.0; more digits than Python takes are inf."""
+    """Keep the sign of ``-0``, which is how a Collector writes the double -0.0; too many digits are infinity."""
     if text == "-0":
         return -0.0
     try:
@@ -85,7 +97,7 @@ def _json_number(text: str) -> int | float:
 def _parse_value(value: object) -> list[Any] | None:
     if not isinstance(value, Mapping):
         return None
-    if any(name in value for name in ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")):
+    if any(name in value for name in _SCOPE_SPANS):
         return [value]
     if not value or "resourceMetrics" in value or "resourceLogs" in value:
         return []
@@ -97,6 +109,20 @@ def spans_of(resource_spans: list[Any]) -> Iterator[Span]:
     """Yield the spans of :func:`parse_message`'s answer, in order."""
     for one in resource_spans:
         yield from _proto_spans(one) if isinstance(one, ResourceSpans) else _json_spans(one)
+
+
+def span_count(resource_spans: list[Any]) -> int:
+    """Return how many :func:`spans_of` must yield, odd ones included, without making any."""
+    return sum(map(_held, resource_spans))
+
+
+def _held(one: Any) -> int:
+    if isinstance(one, ResourceSpans):
+        return sum(len(part.spans) for part in one.scope_spans)
+    if not isinstance(one, Mapping):
+        return 1
+    parts = _listed(_pick(one, *_SCOPE_SPANS))
+    return sum(len(_listed(part.get("spans"))) if isinstance(part, Mapping) else 1 for part in parts)
 
 
 def text_attributes(attributes: Mapping[str, Any]) -> dict[str, str | None]:
@@ -167,12 +193,14 @@ def _text(value: Any) -> str:
 
 def _json_spans(one: Any) -> Iterator[Span]:
     for service, scope, span in _placed(one):
-        try:
-            if not isinstance(span, Mapping):
-                raise _OddError
-            yield _json_span(span, service, scope)
-        except _OddError:
-            yield {"bad": (None, NOT_A_SPAN, _text(span)), "attributes": {}, "links": []}
+        yield _span_or_bad(span, service, scope)
+
+
+def _span_or_bad(span: Any, service: str | None, scope: str | None) -> Span:
+    with suppress(_OddError):
+        if isinstance(span, Mapping):
+            return _json_span(span, service, scope)
+    return {"bad": (None, NOT_A_SPAN, _text(span)), "attributes": {}, "links": []}
 
 
 def _placed(one: Any) -> Iterator[tuple[str | None, str | None, Any]]:
@@ -181,7 +209,7 @@ def _placed(one: Any) -> Iterator[tuple[str | None, str | None, Any]]:
         yield None, None, one
         return
     service = _service(_pick(one, "resource"))
-    for part in _listed(_pick(one, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")):
+    for part in _listed(_pick(one, *_SCOPE_SPANS)):
         if not isinstance(part, Mapping):
             yield service, None, part
             continue

@@ -13,6 +13,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.sources.containers import Bad, Message, Tail, read_messages
@@ -270,7 +271,7 @@ def test_half_a_surrogate_pair_and_numbers_without_end_can_be_written_on(tmp_pat
     assert span["name"] == "?"
     assert [span["attributes"][str(at)] for at in range(4)] == ["?", "😀", "\\ud800", "??"]
     (batch,) = span_batches([pa.RecordBatch.from_pylist([{"path": str(path), "layout": "json-lines"}])])
-    assert batch.num_rows == 1
+    assert batch.num_rows == 2  # the ledger and the span
 
 
 @pytest.mark.parametrize("layout", [Layout.JSON_LINES, Layout.JSON, Layout.KAFKA_DUMP, Layout.JSON_LINES_ZSTD])
@@ -300,3 +301,49 @@ def test_a_line_over_many_chunks_is_joined_once(tmp_path):
     spans, bad, tails = read(path)
     assert (len(spans), bad, tails) == (2, [], [])
     assert time.process_time() - started < 2.0
+
+
+def test_json_on_one_line_is_lines_only_when_the_line_itself_is_a_message(tmp_path):
+    """A download and a list of messages on one line are documents; a long or torn line is still a line."""
+    long = {**SPAN, "name": "x" * 300_000}
+    torn = json.dumps(request(SPAN))[:60]
+    cases = {
+        json.dumps({"result": request(SPAN)}): (Layout.JSON, 1, 0),
+        json.dumps([request(SPAN), request(SPAN)]): (Layout.JSON, 2, 0),
+        json.dumps({"result": request(long)}): (Layout.JSON, 1, 0),
+        json.dumps([request(long), request(SPAN)]): (Layout.JSON, 2, 0),
+        json.dumps(request(SPAN)): (Layout.JSON_LINES, 1, 0),
+        json.dumps(request(long)): (Layout.JSON_LINES, 1, 0),
+        json.dumps(request(SPAN)["resourceSpans"]): (Layout.JSON_LINES, 1, 0),
+        torn + json.dumps(request(SPAN)): (Layout.JSON_LINES, 1, 1),
+        json.dumps(request(SPAN), indent=1): (Layout.JSON, 1, 0),
+    }
+    for at, (text, expected) in enumerate(cases.items()):
+        path = tmp_path / f"{at}.json"
+        path.write_text(text + "\n", encoding="utf-8")
+        spans, bad, _ = read(path)
+        assert (detect(path).layout, len(spans), len(bad)) == expected
+
+
+def test_a_parquet_file_is_a_landing_only_with_bodies_in_it(tmp_path):
+    """Foreign parquet is passed over beside a landing and refused by name; one cut short is never passed over."""
+    parquet.write_table(pa.table({"body": [b"x"], "source": ["T"]}), tmp_path / "part-1.parquet")
+    parquet.write_table(pa.table({"msg_id": ["x"]}), tmp_path / "verdicts.parquet")
+    assert [file.path.name for file in source_files([str(tmp_path)], Side.NATIVE)] == ["part-1.parquet"]
+    with pytest.raises(UnreadableInputError, match="without a column 'body'"):
+        source_files([str(tmp_path / "verdicts.parquet")], Side.NATIVE)
+    (tmp_path / "part-2.parquet").write_bytes((tmp_path / "part-1.parquet").read_bytes()[:-9])
+    with pytest.raises(UnreadableInputError, match=r"part-2\.parquet.*no whole one"):
+        source_files([str(tmp_path)], Side.NATIVE)
+
+
+@pytest.mark.parametrize("name", ["append-after-kill/torn.pb.framed", "killed/kill.pb.zst.framed", "odd/traces.jsonl"])
+def test_what_is_due_is_told_apart_from_the_rows_that_come(name):
+    """Spans due and cut-off tails stand in rows of their own, so that a span lost on the way is missed."""
+    path = OTLP / name
+    asked = pa.RecordBatch.from_pylist([{"path": str(path), "layout": detect(path).layout.value}])
+    listed = [row for batch in span_batches([asked]) for row in batch.to_pylist()]
+    ledger = [row for row in listed if row["due"] is not None]
+    spans, bad, tails = read(path)
+    assert sum(row["due"] for row in ledger) == len(listed) - len(ledger) == len(spans) + len(bad)
+    assert sum(row["tails"] for row in ledger) == len(tails)
