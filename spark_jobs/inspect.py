@@ -249,6 +249,9 @@ def _place(piece: BadPiece) -> str:
 
 
 def _instant(time_ms: int | None) -> str:
-    return (
-        "-" if time_ms is None else f"{datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-    )
+    if time_ms is None:
+        return "-"
+    try:
+        return f"{datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms, which is no date"

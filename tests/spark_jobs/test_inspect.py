@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
@@ -108,3 +109,11 @@ def test_wrong_inputs_are_refused(tmp_path):
         inspect.run([str(tmp_path / "x")])
     with pytest.raises(UsageError, match="exclude each other"):
         inspect.run([str(tmp_path)], spans=True, records=True)
+
+
+def test_a_time_that_is_no_date_is_told_as_it_stands(tmp_path, capsys):
+    """A record from the end of time is shown, not a reason to stop."""
+    body = base64.b64encode(f"Recall\x01{2**63 - 1}\x01r\x01g\x01t\x01i\x01true\x02".encode()).decode()
+    (tmp_path / "a.jsonl").write_text(json.dumps({"body_base64": body}) + "\n", encoding="utf-8")
+    assert inspect.run([str(tmp_path)]) == 0
+    assert f"{2**63 - 1} ms, which is no date" in capsys.readouterr().out
