@@ -9,8 +9,14 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the 'spark' extra brings the package the standard library's was made from
+    import tomli as tomllib
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.reconcile.profiles import PROFILES, Profile, parse_native_writer
@@ -112,10 +118,6 @@ def read_policy(path: Path | None, *, profile: str = "mqtrace", native_writer: s
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        import tomllib  # noqa: PLC0415  absent before Python 3.11
-    except ImportError as error:
-        raise UsageError("--policy needs Python 3.11 or later, whose standard library reads TOML") from error
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
