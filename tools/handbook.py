@@ -1,4 +1,4 @@
-"""This module knows the generated tables of ``docs/reconciliation.md``: the glossary and the metrics, as Markdown.
+"""This module knows the generated tables of ``docs/reconciliation.md``: the glossary, gates and metrics, as Markdown.
 
 ``python -m tools.handbook docs/reconciliation.md`` (part of ``make docs``) writes them anew; a test compares.
 """
@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_jobs.reconcile.policy import CRITICAL_FIELDS, DEFAULT_GATES
 from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES, Entry
 from spark_jobs.report.prometheus import METRICS
+from spark_jobs.schemas import COMPARED_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,10 +39,24 @@ def _code(word: str) -> str:
     return f"`{word}`"
 
 
+def _gates() -> str:
+    rows = [
+        f"| `{name}` | {gate.explanation} | {gate.op} {gate.threshold:g} | {gate.severity} |\n"
+        for name, gate in DEFAULT_GATES.items()
+    ]
+    return "| gate | measures | holds when | severity |\n| --- | --- | --- | --- |\n" + "".join(rows)
+
+
+def _critical() -> str:
+    return ", ".join(_code(name) for name in COMPARED_FIELDS if name in CRITICAL_FIELDS) + ".\n"
+
+
 BLOCKS: dict[str, str] = {
     "statuses": _entries(STATUSES),
     "reasons": _entries(REASONS),
     "field-verdicts": _entries(FIELD_VERDICTS),
+    "gates": _gates(),
+    "critical-fields": _critical(),
     "metrics": _metrics(),
 }
 """Name of a block → its Markdown."""
