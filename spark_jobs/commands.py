@@ -42,6 +42,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     driver_memory: Annotated[str, typer.Option(help="Memory of Spark's driver.")] = "1g",
     msg_type_map: Annotated[str, typer.Option(help="Ordinals of message types: a or b.")] = "a",
     otlp_format: Annotated[str | None, typer.Option(help="Layout of the spans in place of detection.")] = None,
+    charset: Annotated[str, typer.Option(help="Of native bodies: RocketMQ 4.x writes in its JVM's own.")] = "utf-8",
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
 ) -> int:
     """Compare the native trace with the spans, and report what was lost, doubled, late or different.
@@ -69,6 +70,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         driver_memory=driver_memory,
         msg_type_map=msg_type_map,
         otlp_format=otlp_format,
+        charset=charset,
     )
     errors = Console(stderr=True)
     with errors.status("starting") as shown:  # rich draws it on a terminal only

@@ -22,6 +22,7 @@ from spark_jobs.reconcile.verdicts import verdicts
 from spark_jobs.report.result import Field, Result, Span, SparkCost, TimeBucket
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, DEFAULT_MASTER, build_session
+from spark_jobs.sources.files import spark_path, spark_target
 from spark_jobs.taxonomy import FieldVerdict
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class ReconcileOptions:
     driver_memory: str = DEFAULT_DRIVER_MEMORY
     msg_type_map: str = "a"
     otlp_format: str | None = None
+    charset: str = "utf-8"
 
 
 def _silent(_stage: str) -> None:
@@ -119,7 +121,10 @@ def _reconciled(
 ) -> Result:
     progress("reading the native trace")
     reading = NormaliseOptions(
-        native_writer=options.native_writer, msg_type_map=options.msg_type_map, otlp_format=options.otlp_format
+        native_writer=options.native_writer,
+        msg_type_map=options.msg_type_map,
+        charset=options.charset,
+        otlp_format=options.otlp_format,
     )
     native = normalise_native(spark, options.native, work, options=reading)
     progress("reading the spans")
@@ -140,11 +145,11 @@ def _reconciled(
 
 def _write_verdicts(spark: SparkSession, frame: DataFrame, out: Path, work: Path) -> DataFrame:
     fresh, final = work / VERDICTS, out / VERDICTS
-    frame.write.parquet(str(fresh))
+    frame.write.parquet(spark_target(fresh.absolute()))
     if final.exists():
         shutil.rmtree(final)
     fresh.rename(final)
-    return spark.read.schema(frame.schema).parquet(str(final))
+    return spark.read.schema(frame.schema).parquet(spark_path(final))
 
 
 def _told(

@@ -24,6 +24,8 @@ AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grac
         ([*SIDES, "--out", "o", "--begin", "tomorrow"], "--begin 'tomorrow' is no time"),
         ([*SIDES, "--out", "o", "--begin", "5", "--end", "4"], "--begin is later than --end"),
         ([*SIDES, "--out", "o", "--policy", "none.toml"], "none.toml cannot be read"),
+        ([*SIDES, "--out", "o", "--begin", "9" * 30], "is not between the years"),
+        ([*SIDES, "--out", "o", "--grace", f"{10**22}"], "longer than a hundred years"),
         ([*SIDES, "--out", "taken"], "taken cannot be made"),
         ([*SIDES, "--out", "o", "--ledger", "l.json"], "--ledger"),
     ],
@@ -49,6 +51,13 @@ def test_a_source_that_is_not_there_is_one_line_and_exit_2(spark, capsys, tmp_pa
     assert "gone" in captured.err
     assert captured.err.startswith("mqtrace: error: ")
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.spark
+def test_a_charset_that_does_not_exist_is_one_line_and_exit_2(spark, capsys, tmp_path):
+    """The option reaches the reader of the native bodies, which knows what there is."""
+    assert main(["reconcile", *SIDES, "--out", str(tmp_path), "--charset", "utf-99"]) == 2
+    assert "unknown charset 'utf-99'" in capsys.readouterr().err
 
 
 @pytest.mark.spark

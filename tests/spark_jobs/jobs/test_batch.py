@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.sql import functions as F
 
 from otel_mqtrace._errors import UsageError
+from spark_jobs.jobs import batch
 from spark_jobs.jobs.batch import VERDICTS, ReconcileOptions, run
 from spark_jobs.schemas import VERDICT
+from spark_jobs.sources.files import spark_path
 
 pytestmark = pytest.mark.spark
 
@@ -39,7 +43,7 @@ def scenarios(spark, tmp_path_factory):
 
 
 def verdict_rows(spark, out: Path):
-    return spark.read.schema(VERDICT).parquet(str(out / VERDICTS)).collect()
+    return spark.read.schema(VERDICT).parquet(spark_path(out / VERDICTS)).collect()
 
 
 def on_both_sides(rows) -> Counter[str]:
@@ -122,13 +126,30 @@ def test_a_run_takes_few_spark_jobs(request, recording):
 def test_the_same_spans_in_another_layout_get_the_same_verdicts(spark, app, tmp_path):
     """Length-prefixed protobuf instead of JSON lines, over an earlier run's verdicts and beside somebody's file."""
     result, _ = app
-    (tmp_path / "foreign.txt").write_text("stays")
-    (tmp_path / VERDICTS).mkdir()
-    (tmp_path / VERDICTS / "part-of-an-earlier-run.parquet").write_text("goes")
-    again = run(options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8", spans="otlp.pb.framed"), spark=spark)
+    out = tmp_path / "out[1]"  # Spark would read the brackets as a pattern
+    (out / VERDICTS).mkdir(parents=True)
+    (out / "foreign.txt").write_text("stays")
+    (out / VERDICTS / "part-of-an-earlier-run.parquet").write_text("goes")
+    again = run(options("app-4.9.8-dup", out, "rocketmq-4.9.8", spans="otlp.pb.framed"), spark=spark)
     assert (again.status, again.reason, again.fields) == (result.status, result.reason, result.fields)
-    assert len(verdict_rows(spark, tmp_path)) == len(verdict_rows(spark, app[1]))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign.txt", VERDICTS]
+    assert len(verdict_rows(spark, out)) == len(verdict_rows(spark, app[1]))
+    assert sorted(path.name for path in out.iterdir()) == ["foreign.txt", VERDICTS]
+
+
+def test_a_record_lost_between_reading_and_judging_ends_the_run_with_3(spark, tmp_path, monkeypatch):
+    """Rows dropped on the way: that side's books say so, whatever every gate would say."""
+    normalise = batch.normalise_otlp
+
+    def leaking(*arguments, **keywords):
+        whole = normalise(*arguments, **keywords)
+        return replace(whole, events=whole.events.where(F.pmod("raw_hash", F.lit(5)) != 0))
+
+    monkeypatch.setattr(batch, "normalise_otlp", leaking)
+    result = run(options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8"), spark=spark)
+    assert (result.verdict, result.exit_code) == ("FAIL", 3)
+    assert not result.conservation.holds
+    assert "≠" in result.conservation.otlp
+    assert "≠" not in result.conservation.native
 
 
 def test_a_result_is_plain_json(app):
