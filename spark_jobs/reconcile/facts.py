@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Facts", "overview", "read_facts"]
 
 _MALFORMED: Final = "MALFORMED"
+_MOST_SILENT: Final = 500  # each becomes a literal of the plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,13 +109,17 @@ def _rows_per_side(rows: Iterable[Any]) -> dict[str, int]:
 
 
 def _silent(rows: list[Any], minimum: int) -> dict[tuple[Status, Kind], tuple[str, ...]]:
-    """Name what one side shows at least ``minimum`` times and the other, which does name others, never."""
+    """Name what one side shows at least ``minimum`` times and the other, which does name others, never.
+
+    Of very many the most frequent ones; the keys of the others stay unexplained, which is the stricter word.
+    """
     found = {}
     for kind in (Kind.PUBLISH, Kind.CONSUME):
         seen = {side: _named(rows, side, kind) for side in ("native", "otlp")}
         for status, own, other in ((Status.NATIVE_ONLY, "native", "otlp"), (Status.OTLP_ONLY, "otlp", "native")):
-            names = (name for name, count in seen[own].items() if count >= minimum and name not in seen[other])
-            found[status, kind] = tuple(sorted(names)) if seen[other] else ()
+            names = [name for name, count in seen[own].items() if count >= minimum and name not in seen[other]]
+            names.sort(key=lambda name: (-seen[own][name], name))
+            found[status, kind] = tuple(sorted(names[:_MOST_SILENT])) if seen[other] else ()
     return found
 
 

@@ -28,15 +28,24 @@ __all__ = ["Tally", "bucket_width_ms", "patterns", "read_tally"]
 
 _BUCKET_MS: Final = 600_000
 _LEAST_BUCKETS: Final = 12
+_MOST_BUCKETS: Final = 288  # two days of ten minutes; what is collected and drawn does not grow beyond
+_WIDE_MS: Final = tuple(minutes * 60_000 for minutes in (10, 20, 30, 60, 120, 180, 360, 720, 1440))
 _NICE_MS: Final = (1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, _BUCKET_MS)
 _PATTERN: Final = ("kind", "status", "reason", "reason_detail", "timing", "duplicates", "key_level")
 
 
 def bucket_width_ms(facts: Facts) -> int:
-    """Return ten minutes, or for a short run the largest round width that still gives a dozen buckets."""
+    """Return ten minutes; for a short run the largest round width that still gives a dozen buckets.
+
+    For a long one the smallest round width that gives no more than ``_MOST_BUCKETS``, beyond 288 days whole days.
+    """
     if facts.first_ms is None or facts.data_end_ms is None:
         return _BUCKET_MS
-    wanted = (facts.data_end_ms - facts.first_ms) / _LEAST_BUCKETS
+    span_ms = facts.data_end_ms - facts.first_ms
+    if span_ms > _MOST_BUCKETS * _BUCKET_MS:
+        days = -(-span_ms // (_MOST_BUCKETS * _WIDE_MS[-1]))
+        return next((width for width in _WIDE_MS if span_ms <= _MOST_BUCKETS * width), days * _WIDE_MS[-1])
+    wanted = span_ms / _LEAST_BUCKETS
     return max((width for width in _NICE_MS if width <= wanted), default=_NICE_MS[0])
 
 

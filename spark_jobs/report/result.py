@@ -136,7 +136,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBucket:
-    """Keys of each status that started in one bucket of ten minutes (or less for a short run)."""
+    """Keys of each status that started in one bucket of ten minutes (less for a short run, more for a long one)."""
 
     start_ms: int
     width_ms: int

@@ -48,3 +48,11 @@ def test_a_name_is_silent_only_beside_others_and_from_the_minimum_on():
     assert read_facts([*seen, counted("native")], POLICY).silent[Status.OTLP_ONLY, Kind.CONSUME] == ()
     strict = replace(POLICY, writer_silent_minimum=4)
     assert read_facts([*seen, counted("native")], strict).silent[key] == ()
+
+
+def test_of_very_many_silent_names_the_most_frequent_are_named():
+    """A topic per user must not make the plan grow with the users."""
+    rows = [counted("otlp", f"user-{n:04}", rows=1 + (n == 1_999)) for n in range(2_000)]
+    silent = read_facts([*rows, counted("native")], POLICY).silent[Status.OTLP_ONLY, Kind.PUBLISH]
+    assert len(silent) == 500
+    assert {"user-0000", "user-1999"} <= set(silent)

@@ -243,8 +243,16 @@ def test_one_record_unaccounted_for_breaks_the_books(native, otlp):
 
 
 @pytest.mark.parametrize(
-    ("span_ms", "width_ms"), [(10_000, 1_000), (100_000, 5_000), (86_400_000, 600_000), (0, 1_000)]
+    ("span_ms", "width_ms"),
+    [
+        (10_000, 1_000),
+        (100_000, 5_000),
+        (86_400_000, 600_000),
+        (0, 1_000),
+        (30 * 86_400_000, 10_800_000),
+        (289 * 86_400_000, 172_800_000),
+    ],
 )
-def test_a_short_run_gets_narrow_buckets(span_ms, width_ms):
-    """Ten minutes at most, a dozen buckets at least, round numbers always."""
+def test_buckets_are_narrow_for_a_short_run_and_wide_for_a_long_one(span_ms, width_ms):
+    """Ten minutes, unless that gave fewer than a dozen of them or more than 288; round numbers always."""
     assert bucket_width_ms(replace(FACTS, first_ms=0, data_end_ms=span_ms)) == width_ms
