@@ -22,6 +22,13 @@ WEAK_KEYS = {
     "transaction_end": ("transaction_state", "from_transaction_check"),
     "recall": (),
 }
+ADDRESS = ("topic", "group_name", "region_id", "start_ms", "msg_type")
+FIELDS = {
+    "publish": PUBLISH_FIELDS,
+    "consume": CONSUME_FIELDS,
+    "transaction_end": (*ADDRESS, "transaction_id", "transaction_state", "from_transaction_check"),
+    "recall": ADDRESS,
+}
 TOLERANCE_MS = {"start_ms": 0, "end_ms": 5, "cost_ms": 5}
 
 
@@ -76,11 +83,20 @@ def _ident(row: dict[str, Any]) -> str:
     own = f"own/{row['side']}/{row['span_id'] or row['raw_hash']}"
     if row["kind"] == "publish":
         return f"offset/{row['offset_msg_id']}" if row["offset_msg_id"] else f"start/{row['start_ms']}"
+    shares_start = row["side"] == "native" or row["writer"] == "mqtrace"
+    if row["kind"] == "transaction_end" and shares_start:
+        names = ("transaction_id", "transaction_state", "from_transaction_check", "start_ms")
+        return "end/" + "/".join(str(row[name]) for name in names)
+    if row["kind"] == "recall":
+        return f"recall/{row['topic']}/{row['start_ms']}" if shares_start else own
+    if row["kind"] == "transaction_end":
+        return own
     return f"attempt/{row['group_name']}/{row['attempt_id']}" if row["attempt_id"] else own
 
 
 def _lacks(row: dict[str, Any]) -> bool:
-    return row["offset_msg_id"] is None if row["kind"] == "publish" else row["attempt_id"] is None
+    needed = {"publish": "offset_msg_id", "consume": "attempt_id"}.get(row["kind"])
+    return needed is None or row[needed] is None
 
 
 def _meet(keys: list[Key], level: int) -> list[Key]:
@@ -105,6 +121,8 @@ def _may_meet(one: Key, other: Key, level: int) -> bool:
     alike = [native[name] == otlp[name] for name in WEAK_KEYS[one.kind]]
     if level == 2:
         return all(alike) and not (one.kind in {"publish", "consume"} and native["group_name"] is None)
+    if one.kind == "recall":
+        return False
     return one.kind != "consume" or None in (native["group_name"], otlp["group_name"])
 
 
@@ -184,7 +202,7 @@ def _status(
 
 
 def _fields(kind: str) -> tuple[str, ...]:
-    return PUBLISH_FIELDS if kind == "publish" else CONSUME_FIELDS
+    return FIELDS[kind]
 
 
 def _field(name: str, native: Any, otlp: Any) -> str | None:

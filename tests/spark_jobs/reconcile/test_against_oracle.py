@@ -72,13 +72,32 @@ def sends(draw: st.DrawFn, msg_id: str) -> list[dict[str, Any]]:
 
 
 @st.composite
+def others(draw: st.DrawFn, msg_id: str) -> list[dict[str, Any]]:
+    """Return ends of a transaction and recalls of one message; a span of another writer is like nothing but itself."""
+    rows = []
+    for number in range(draw(st.integers(0, 2))):
+        at_ms = draw(st.sampled_from(MINUTES_MS)) + 50 * number
+        end = {"transaction_id": msg_id, "transaction_state": draw(st.sampled_from(["COMMIT_MESSAGE", "UNKNOW"]))}
+        kind = draw(st.sampled_from(["transaction_end", "recall"]))
+        only = {"from_transaction_check": draw(st.booleans()), **end} if kind == "transaction_end" else {}
+        bare = dict.fromkeys(("offset_msg_id", "end_ms", "cost_ms", "body_length", "success"))
+        for side in ("native", "otlp"):
+            if draw(_there):
+                own = {"writer": draw(st.sampled_from(["mqtrace", "mqtrace", "other"]))} if side == "otlp" else {}
+                span = {"span_id": f"{msg_id}{kind}{number}"} if side == "otlp" else {}
+                row = publish(side, msg_id, at_ms=at_ms, **{**only, **own, **span})
+                rows.append({**row, **bare, "kind": kind})
+    return rows
+
+
+@st.composite
 def inputs(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """Return the events of many messages, and which messages a damaged record of which side names."""
     events: list[dict[str, Any]] = []
     damaged = []
-    for number in range(draw(st.integers(30, 60))):
+    for number in range(draw(st.integers(60, 120))):
         msg_id = f"MSG{number}"
-        events += draw(sends(msg_id)) + draw(deliveries(msg_id))
+        events += draw(sends(msg_id)) + draw(deliveries(msg_id)) + draw(others(msg_id))
         damaged += [(side, msg_id) for side in ("native", "otlp") if draw(st.integers(0, 9)) == 0]
     return draw(st.permutations(events)), damaged
 
