@@ -23,7 +23,8 @@ from spark_jobs.normalise.aliases import ALIASES
 from spark_jobs.sources.containers import Bad, Message, read_messages
 from spark_jobs.sources.detect import Layout, Side
 from spark_jobs.sources.files import SourceFile, source_files, torn_tail
-from spark_jobs.sources.spans import attribute_text, parse_message, spans_of
+from spark_jobs.sources.spans import parse_message, spans_of
+from spark_jobs.sources.texts import attribute_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

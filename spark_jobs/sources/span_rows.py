@@ -11,7 +11,8 @@ from spark_jobs.mentions import mentioned_in
 from spark_jobs.schemas import LEDGER
 from spark_jobs.sources.containers import Message, Tail, read_messages
 from spark_jobs.sources.detect import Layout
-from spark_jobs.sources.spans import Span, parse_message, span_count, spans_of, text_attributes
+from spark_jobs.sources.spans import Span, parse_message, span_count, spans_of
+from spark_jobs.sources.texts import text_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,25 +10,24 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
+from spark_jobs.sources.texts import attribute_text, json_text
+
 __all__ = [
     "KINDS",
     "NOT_A_SPAN",
     "STATUSES",
     "Span",
-    "attribute_text",
     "parse_message",
     "span_count",
     "spans_of",
-    "text_attributes",
 ]
 
 Span = dict[str, Any]
@@ -125,43 +124,6 @@ def _held(one: Any) -> int:
     return sum(len(_listed(part.get("spans"))) if isinstance(part, Mapping) else 1 for part in parts)
 
 
-def text_attributes(attributes: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return attributes as ``schemas.SPAN`` holds them: scalars as text, arrays as JSON arrays of texts."""
-    return {key: attribute_text(value) for key, value in attributes.items()}
-
-
-def attribute_text(value: object) -> str | None:
-    """Return one attribute value as text; ``None`` when it is unset."""
-    if value is None or isinstance(value, str):
-        return value
-    for kinds, text_of in _TEXTS:
-        if isinstance(value, kinds):
-            return text_of(value)
-    return str(value)
-
-
-def _float_text(value: float) -> str:
-    if math.isfinite(value):
-        return repr(value)
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-
-
-def _dumps(value: object) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    except RecursionError:
-        return "(nested too deeply)"
-
-
-_TEXTS: Final[tuple[tuple[Any, Callable[[Any], str]], ...]] = (
-    (bool, lambda value: "true" if value else "false"),
-    (float, _float_text),
-    (bytes, lambda value: base64.b64encode(value).decode()),
-    (list, lambda value: _dumps([attribute_text(item) for item in value])),
-    (Mapping, lambda value: _dumps(text_attributes(value))),
-)
-
-
 # -- JSON -----------------------------------------------------------------------------------------------------------
 def _pick(value: Mapping[str, Any], *names: str) -> Any:
     return next((value[name] for name in names if value.get(name) is not None), None)
@@ -188,7 +150,7 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    return "" if value is None else value if isinstance(value, str) else _dumps(value)
+    return "" if value is None else value if isinstance(value, str) else json_text(value)
 
 
 def _json_spans(one: Any) -> Iterator[Span]:
@@ -219,7 +181,7 @@ def _placed(one: Any) -> Iterator[tuple[str | None, str | None, Any]]:
 
 
 def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [_dumps(value)]
+    return value if isinstance(value, list) else [] if value is None else [json_text(value)]
 
 
 def _service(resource: Any) -> str | None:

@@ -13,7 +13,8 @@ from spark_jobs.jobs.normalise import NormaliseOptions, normalise_otlp
 from spark_jobs.sources.containers import Message, read_messages
 from spark_jobs.sources.detect import detect
 from spark_jobs.sources.otlp import read_spans
-from spark_jobs.sources.spans import parse_message, spans_of, text_attributes
+from spark_jobs.sources.spans import parse_message, spans_of
+from spark_jobs.sources.texts import text_attributes
 
 pytestmark = pytest.mark.spark
 
@@ -356,53 +357,3 @@ def test_empty_files_are_an_empty_side(spark, tmp_path):
     assert (side.records_read, side.events.count(), side.last_event_ms) == (0, 0, None)
     with pytest.raises(UsageError, match="choose one of"):
         normalise_otlp(spark, [str(tmp_path / "empty.jsonl")], tmp_path, options=NormaliseOptions(otlp_format="xml"))
-
-
-IPV6_ID = "FE80000000000000021122FFFE334455" + "1F4018B4AAC2" * 2
-SEND = {"messaging.system": "kafka", "messaging.operation.type": "send", "messaging.message.id": ID}
-
-
-def _spans_of_one_line(*odd):
-    document = span(SEND)
-    scope_spans = document["resourceSpans"][0]["scopeSpans"][0]
-    (good,) = scope_spans["spans"]
-    scope_spans["spans"] = [good, *({**good, **one} if isinstance(one, dict) else one for one in odd), good]
-    return document
-
-
-def test_an_odd_span_is_bad_alone_whichever_reader_meets_it(spark, tmp_path):
-    """On a line or in a document: the odd ones are bad and say whom they mention, the good ones beside them are read."""
-    mentions = [attribute("messaging.message.id", IPV6_ID.lower())]
-    odd = (
-        {"status": "OK"},
-        {"attributes": {"a": 1}},
-        {"attributes": mentions, "startTimeUnixNano": [1]},
-        {"links": [{"attributes": mentions}], "attributes": [], "endTimeUnixNano": "soon"},
-        {"links": 7},
-        "span",
-        7,
-        None,
-    )
-    document = _spans_of_one_line(*odd)
-    (tmp_path / "a.jsonl").write_text(json.dumps(document) + "\n", encoding="utf-8")
-    (tmp_path / "b.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
-    levels = {
-        "resourceSpans": ["x", {"resource": "x", "scopeSpans": ["y", *span(SEND)["resourceSpans"][0]["scopeSpans"]]}]
-    }
-    (tmp_path / "c.jsonl").write_text(json.dumps(levels) + "\n", encoding="utf-8")
-    (tmp_path / "d.json").write_text(json.dumps(levels, indent=1), encoding="utf-8")
-    side = normalise_otlp(spark, [str(tmp_path)], tmp_path / "work")
-    found = {name: [] for name in "abcd"}
-    for row in rows(side.malformed):
-        found[Path(row["path"]).stem].append((row["field"], row["reason"], row["mentions"]))
-    good = Counter(Path(row["path"]).stem for row in rows(side.events))
-    assert good == {"a": 2, "b": 2, "c": 1, "d": 1}
-    for name, other, count in (("a", "b", 8), ("c", "d", 2)):
-        assert len(found[name]) == count
-        assert sorted(found[name], key=repr) == sorted(found[other], key=repr)
-    assert [one for one in found["a"] if one[0]] == [
-        ("start_ns", "not a number", [IPV6_ID]),
-        ("end_ns", "not a number", [IPV6_ID]),
-    ]
-    assert all(ID in mentions for _, reason, mentions in found["a"][:1])
-    assert side.records_read + side.exploded == side.events.count() + side.malformed.count()

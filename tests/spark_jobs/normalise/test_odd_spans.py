@@ -1,0 +1,74 @@
+"""A span that is none takes no other along, whichever of the two readers of JSON meets it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.jobs.normalise import normalise_otlp
+
+pytestmark = pytest.mark.spark
+
+ID = "C000020262BB60E53B936993952C0000"
+IPV6_ID = "FE80000000000000021122FFFE334455" + "1F4018B4AAC2" * 2
+
+
+def attribute(key, value):
+    return {"key": key, "value": {"stringValue": value}}
+
+
+GOOD = {
+    "traceId": "ab" * 16,
+    "spanId": "cd" * 8,
+    "startTimeUnixNano": "5000000999",
+    "endTimeUnixNano": "7000000000",
+    "attributes": [attribute("messaging.system", "kafka"), attribute("messaging.message.id", ID)],
+}
+
+
+def message(spans):
+    return {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
+
+
+def test_an_odd_span_is_bad_alone_whichever_reader_meets_it(spark, tmp_path):
+    """On a line or in a document: the odd ones are bad and say whom they mention, the good ones beside them are read."""
+    mentions = [attribute("messaging.message.id", IPV6_ID.lower())]
+    odd = (
+        {"status": "OK"},
+        {"attributes": {"a": 1}},
+        {"attributes": mentions, "startTimeUnixNano": [1]},
+        {"links": [{"attributes": mentions}], "attributes": [], "endTimeUnixNano": "soon"},
+        {"links": 7},
+        "span",
+        7,
+        None,
+    )
+    document = message([GOOD, *({**GOOD, **one} if isinstance(one, dict) else one for one in odd), GOOD])
+    (tmp_path / "a.jsonl").write_text(json.dumps(document) + "\n", encoding="utf-8")
+    (tmp_path / "b.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+    levels = {
+        "resourceSpans": [
+            "x",
+            {"resource": "x", "scopeSpans": ["y", *message([GOOD])["resourceSpans"][0]["scopeSpans"]]},
+        ]
+    }
+    (tmp_path / "c.jsonl").write_text(json.dumps(levels) + "\n", encoding="utf-8")
+    (tmp_path / "d.json").write_text(json.dumps(levels, indent=1), encoding="utf-8")
+    side = normalise_otlp(spark, [str(tmp_path)], tmp_path / "work")
+    found = {name: [] for name in "abcd"}
+    for row in side.malformed.collect():
+        found[Path(row["path"]).stem].append((row["field"], row["reason"], row["mentions"]))
+    good = Counter(Path(row["path"]).stem for row in side.events.collect())
+    assert good == {"a": 2, "b": 2, "c": 1, "d": 1}
+    for name, other, count in (("a", "b", 8), ("c", "d", 2)):
+        assert len(found[name]) == count
+        assert sorted(found[name], key=repr) == sorted(found[other], key=repr)
+    assert [one for one in found["a"] if one[0]] == [
+        ("start_ns", "not a number", [IPV6_ID]),
+        ("end_ns", "not a number", [IPV6_ID]),
+    ]
+    assert all(ID in mentions for _, reason, mentions in found["a"][:1])
+    assert side.records_read + side.exploded == side.events.count() + side.malformed.count()
