@@ -151,14 +151,20 @@ def _reviver(leaders: weakref.ref[Leaders]) -> Callable[[], None]:
 
 
 def ask_cluster(connection: Mapping[str, Any], topics: Iterable[str]) -> Iterator[tuple[str, Hosts]]:
-    """Yield the leaders of each topic, nothing for one that does not exist; stops at a cluster that does not answer.
+    """Yield the leaders of each topic, nothing for one that does not, or cannot, exist.
+
+    Stops at a cluster that does not answer.
 
     Raises ``KafkaException`` when the cluster does not answer within five seconds.
     """
     with suppress_instrumentation():
         client = AdminClient({**connection, **_QUIET})
         for topic in topics:
-            found = client.list_topics(topic, timeout=_TIMEOUT_S)
+            try:
+                found = client.list_topics(topic, timeout=_TIMEOUT_S)
+            except ValueError:  # no name that could be sent to a broker: a NUL inside, or half a surrogate pair
+                yield topic, {}
+                continue
             brokers = {broker.id: f"{broker.host}:{broker.port}" for broker in found.brokers.values()}
             partitions = found.topics[topic].partitions.values() if topic in found.topics else ()
             yield topic, {each.id: brokers[each.leader] for each in partitions if each.leader in brokers}

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.clients.confluent_kafka.leaders import Leaders, leaders_of
 from otel_mqtrace.clients.confluent_kafka.live import STATE
+from otel_mqtrace.hooks._guard import failures
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import ManualClock
 
@@ -118,6 +119,19 @@ def test_a_cluster_that_is_away_is_asked_once_in_a_minute_and_forgets_nothing(le
     leaders.of("orders", 0)
     leaders.refresh()
     assert leaders.of("orders", 0) == "b3:3"
+
+
+@pytest.mark.parametrize("name", ["or\0ders", "\ud800"], ids=["NUL inside", "half a surrogate pair"])
+def test_a_name_that_no_topic_can_have_is_quiet_and_costs_its_neighbours_nothing(three_brokers, truth, caplog, name):
+    """The client's own error is the application's to see; there is nothing to look up and nothing of ours to tell."""
+    before = failures()
+    leaders = Leaders({"bootstrap.servers": three_brokers.bootstrap_servers}, background=False)
+    leaders.want(name)
+    leaders.want("spread")
+    leaders.refresh()
+    assert {partition: leaders.of("spread", partition) for partition in truth} == truth
+    assert leaders.of(name, 0) is None
+    assert (failures(), caplog.records) == (before, [])
 
 
 def test_memory_is_bounded(leaders, cluster):
