@@ -117,6 +117,8 @@ def _print_summary(result: Result, written: dict[str, Path]) -> None:
         value = "-" if gate.value is None else f"{gate.value:g}"
         gates.add_row(gate.name, value, f"{gate.op} {gate.threshold:g}", gate.outcome)
     console = Console()
+    if result.doubt:
+        console.print(f"inconclusive: {result.doubt}", soft_wrap=True)
     for each in (table, *((reasons,) if result.reason else ()), gates):
         console.print(each)
     if not result.conservation.holds:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
+from spark_jobs.interrupt import job_group, unlogged
 from spark_jobs.jobs.normalise import NormaliseOptions, normalise_native, normalise_otlp
 from spark_jobs.reconcile import balance, durations, evidence, facts, gates, tally
 from spark_jobs.reconcile.policy import Policy, read_policy
@@ -89,14 +90,15 @@ def run(
     policy = _policy(options)
     _make(options.out)
     progress("starting Spark")
-    session = spark or build_session(master=options.master, driver_memory=options.driver_memory)
     group = f"mqtrace-{started}"
-    session.sparkContext.setJobGroup(group, "mqtrace reconcile")
-    try:
-        with tempfile.TemporaryDirectory(prefix=".work-", dir=options.out) as work:
+    with unlogged():
+        session = spark or build_session(master=options.master, driver_memory=options.driver_memory)
+        with (
+            # A cancelled job may still be writing there, which must not hide that it was cancelled.
+            tempfile.TemporaryDirectory(prefix=".work-", dir=options.out, ignore_cleanup_errors=True) as work,
+            job_group(session, group, "mqtrace reconcile"),
+        ):
             result = _reconciled(session, options, policy, Path(work), progress)
-    finally:
-        session.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
     cost = _cost(session, group, (clock.monotonic_ns() - started) / _NANOSECONDS)
     return replace(result, spark=cost)
 
@@ -165,8 +167,8 @@ def _told(
     native, otlp = (_side_read(side) for side in sides)
     inputs, conservation = balance.balanced(native, otlp, counts, known)
     gated = gates.judged(counts, known, policy)
-    conclusive = gates.is_conclusive(counts, known, policy)
-    verdict, code = gates.concluded(gated, policy, holds=conservation.holds, conclusive=conclusive)
+    doubt = gates.doubt(counts, known, policy)
+    verdict, code = gates.concluded(gated, policy, holds=conservation.holds, conclusive=doubt is None)
     return Result(
         verdict=verdict.value,
         exit_code=int(code),
@@ -192,6 +194,7 @@ def _told(
         versions=_versions(judged.sparkSession),
         duplicates=dict(counts.duplicates),
         timing=dict(counts.timing),
+        doubt=doubt,
     )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spark_jobs.reconcile.policy import Policy
     from spark_jobs.reconcile.tally import Tally
 
-__all__ = ["concluded", "is_conclusive", "judged", "losses", "upper_bound_95_ppm"]
+__all__ = ["concluded", "doubt", "judged", "losses", "upper_bound_95_ppm"]
 
 _ATTRIBUTED: Final = frozenset(
     reason.value
@@ -133,22 +133,32 @@ def _per_cent(part: int, whole: int) -> float | None:
     return _PER_CENT * part / whole if whole else None
 
 
-def is_conclusive(tally: Tally, facts: Facts, policy: Policy) -> bool:
-    """Say whether the run can vouch for anything: neither side empty, something met, and the window settled.
+def doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
+    """Return why the run can vouch for nothing, and the mend, as one sentence; ``None`` when it can.
 
     Two inputs without a key in common are no comparison: the wrong file, the wrong day. A window that ends after the
     horizon still waits for records. A horizon before every event leaves only what met on both sides as settled; one
     pending key then makes the whole run inconclusive, since what is missing cannot be told from what is late.
     """
-    if not all(facts.in_scope.get(side) for side in ("native", "otlp")) or not tally.keys["both"]:
-        return False
+    empty = [named for side, named in _SIDE_NAMES.items() if not facts.in_scope.get(side)]
+    if empty:
+        return f"{' and '.join(empty)} hold no events in scope: check the sources, the window and the trace topics"
+    if not tally.keys["both"]:
+        return "no event is on both sides: check that the two inputs are of the same system and the same time"
     if policy.end_ms is not None and (facts.horizon_ms is None or policy.end_ms > facts.horizon_ms):
-        return False
+        return "--end is later than the data is settled: run again when more has arrived, or choose an earlier --end"
     unsettled = tally.status[Status.PENDING.value]
     if sum(tally.keys[side] for side in ("native", "otlp")) - tally.keys["both"] - unsettled <= 0:
-        return False
-    before_all = facts.horizon_ms is None or facts.first_ms is None or facts.horizon_ms < facts.first_ms
-    return not (before_all and unsettled)
+        return "nothing is settled in the window: widen it"
+    if unsettled and (facts.horizon_ms is None or facts.first_ms is None or facts.horizon_ms < facts.first_ms):
+        return (
+            f"all of the data lies within the grace of {policy.grace_ms} ms before its end, and {unsettled} one-sided "
+            "keys may still get their other half: give more data, or a shorter --grace if these files are complete"
+        )
+    return None
+
+
+_SIDE_NAMES: Final = {"native": "the native side", "otlp": "the OTLP side"}
 
 
 def concluded(gates: Sequence[Gate], policy: Policy, *, holds: bool, conclusive: bool) -> tuple[Verdict, ExitCode]:

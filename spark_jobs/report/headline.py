@@ -11,7 +11,7 @@ from spark_jobs.taxonomy import Outcome, Status, Verdict
 if TYPE_CHECKING:
     from spark_jobs.report.result import Loss, Result
 
-__all__ = ["SIDE_NAME", "Headline", "headline", "loss_sentence"]
+__all__ = ["SIDE_NAME", "Headline", "headline", "loss_sentence", "meaning"]
 
 SIDE_NAME = {"native": "native trace", "otlp": "OTLP"}
 _SUBJECT = {"native": "The native trace", "otlp": "OTLP"}
@@ -20,7 +20,7 @@ _MEANING = {
     Verdict.PASS.value: "The two formats tell the same story: every gate holds.",
     Verdict.WARN.value: "Every hard gate holds; at least one warning is worth a look.",
     Verdict.FAIL.value: "At least one gate does not hold.",
-    Verdict.INCONCLUSIVE.value: "There was not enough to judge by. This is not a pass.",
+    Verdict.INCONCLUSIVE.value: "There was not enough to judge by. This is not a pass:",
 }
 _MATCHED = (Status.MATCHED_EXACT.value, Status.MATCHED_NORMALISED.value)
 _UNJUDGED = (Status.PENDING.value, Status.OUT_OF_SCOPE.value, Status.MALFORMED.value)
@@ -41,11 +41,19 @@ def headline(result: Result) -> Headline:
     """Return what the top of every report says about ``result``."""
     return Headline(
         verdict=result.verdict,
-        meaning=_MEANING.get(result.verdict, "This verdict is unknown to the report."),
+        meaning=meaning(result),
         because=_because(result),
         figures=(_checked(result), _matched(result), *(_lost(side, result.loss[side]) for side in sorted(result.loss))),
         scope=_scope(result),
     )
+
+
+def meaning(result: Result) -> str:
+    """Return what the verdict says, in one sentence; of an inconclusive one also why, and the mend."""
+    said = _MEANING.get(result.verdict, "This verdict is unknown to the report.")
+    if result.verdict == Verdict.INCONCLUSIVE.value:
+        return f"{said} {result.doubt or 'a gate that can fail the run had nothing to measure'}."
+    return said
 
 
 def loss_sentence(side: str, loss: Loss) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spark_jobs.report.headline import meaning
 from spark_jobs.report.templating import environment
 from spark_jobs.report.wording import number
 from spark_jobs.taxonomy import ExitCode, Outcome
@@ -33,8 +34,7 @@ def render_junit(result: Result) -> str:
     """
     cases = [_case(gate) for gate in result.gates]
     if result.exit_code == ExitCode.INCONCLUSIVE:
-        told = "no settled events on both sides: widen the window, shorten --grace, or check that both inputs hold data"
-        cases.append(_Case("conclusive", "error", "the run is inconclusive", told))
+        cases.append(_Case("conclusive", "error", "the run is inconclusive", meaning(result)))
     if not result.conservation.holds or result.exit_code == ExitCode.IDENTITY_BROKEN:
         told = f"native: {result.conservation.native}; OTLP: {result.conservation.otlp}"
         cases.append(_Case("conservation", "error", "the books do not balance", told))

@@ -209,6 +209,7 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
     duplicates: dict[str, int] = field(default_factory=dict)
     timing: dict[str, int] = field(default_factory=dict)
+    doubt: str | None = None  # why the run can vouch for nothing, and the mend; None when it can
 
     def to_json(self) -> dict[str, Any]:
         """Return ``result.json`` as a dictionary; samples and timeline stay in the report."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.reconcile.balance import SideRead, balanced
 from spark_jobs.reconcile.facts import Facts
-from spark_jobs.reconcile.gates import concluded, is_conclusive, judged, losses, upper_bound_95_ppm
+from spark_jobs.reconcile.gates import concluded, doubt, judged, losses, upper_bound_95_ppm
 from spark_jobs.reconcile.policy import DEFAULT_GATES, read_policy
 from spark_jobs.reconcile.tally import Tally, bucket_width_ms, read_tally
 
@@ -107,16 +107,19 @@ def test_broken_books_outrank_doubt_and_doubt_outranks_a_failed_gate():
 @pytest.mark.parametrize("in_scope", [{}, {"native": 3, "otlp": 0}, {"native": 0, "otlp": 3}, {"native": 0, "otlp": 0}])
 def test_an_empty_side_is_never_a_pass(in_scope):
     """One side empty or both: inconclusive."""
-    assert not is_conclusive(tally(), replace(FACTS, in_scope=in_scope), POLICY)
+    said = doubt(tally(), replace(FACTS, in_scope=in_scope), POLICY)
+    assert said is not None
+    for side, name in (("native", "the native side"), ("otlp", "the OTLP side")):
+        assert (name in said) is (not in_scope.get(side))
 
 
 def test_nothing_settled_is_inconclusive():
     """All keys pending; or a horizon before the first event while anything is still one-sided."""
     pending = tally(status=Counter(PENDING=4), keys=Counter(native=2, otlp=2, both=0))
-    assert not is_conclusive(pending, FACTS, POLICY)
+    assert "both sides" in doubt(pending, FACTS, POLICY)
     young = replace(FACTS, horizon_ms=-1)
-    assert not is_conclusive(tally(status=Counter(MATCHED_EXACT=99, PENDING=1)), young, POLICY)
-    assert is_conclusive(tally(), young, POLICY)
+    assert "--grace" in doubt(tally(status=Counter(MATCHED_EXACT=99, PENDING=1)), young, POLICY)
+    assert doubt(tally(), young, POLICY) is None
 
 
 def test_two_inputs_with_nothing_in_common_are_inconclusive():
@@ -127,13 +130,13 @@ def test_two_inputs_with_nothing_in_common_are_inconclusive():
         fields={},
         reason=Counter(WRITER_SILENT=10),
     )
-    assert not is_conclusive(strangers, FACTS, POLICY)
+    assert "no event is on both sides" in doubt(strangers, FACTS, POLICY)
 
 
 @pytest.mark.parametrize(("end_ms", "conclusive"), [(540_000, True), (540_001, False), (4_200_000, False)])
 def test_a_window_that_ends_after_the_horizon_is_inconclusive(end_ms, conclusive):
     """What would still arrive belongs to it."""
-    assert is_conclusive(tally(), FACTS, replace(POLICY, end_ms=end_ms)) is conclusive
+    assert (doubt(tally(), FACTS, replace(POLICY, end_ms=end_ms)) is None) is conclusive
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -117,8 +117,11 @@ def test_junit_is_red_when_the_books_do_not_balance():
 
 def test_junit_is_red_when_nothing_could_be_concluded():
     """Two empty sides are never a pass, on a CI server either."""
-    suite = ET.fromstring(render_junit(result(gates=gates()[1:2], exit_code=4)).encode())
-    assert [case.get("name") for case in suite.iter("testcase") if case.find("error") is not None] == ["conclusive"]
+    young = result(gates=gates()[1:2], exit_code=4, verdict="INCONCLUSIVE", doubt="the native side is empty")
+    suite = ET.fromstring(render_junit(young).encode())
+    (erroneous,) = [case for case in suite.iter("testcase") if case.find("error") is not None]
+    assert erroneous.get("name") == "conclusive"
+    assert "the native side is empty" in "".join(erroneous.itertext())
 
 
 def test_metrics_say_the_numbers_of_the_result():
