@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
+from spark_jobs.interrupt import held_back
 from spark_jobs.java import find_java
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def build_session(
 ) -> SparkSession:
     """Return the process's SparkSession, started when there is none: UTC, ANSI, loopback only, no UI, no chatter.
 
+    An interrupt (Ctrl-C) while the JVM starts is delivered when it has; how the process answers one stays as it was.
+
     Args:
         master: Spark's master URL; everything that starts with ``local`` gets the settings of a small machine.
         app_name: what Spark calls the application.
@@ -85,14 +88,22 @@ def build_session(
     _environment(local=local)
     settings = {**_MEANING, **_QUIET, **(_LOCAL if local else {}), "spark.driver.memory": driver_memory}
     settings["spark.driver.extraJavaOptions"] = _java_options(small=local and small)
-    builder = builder_class.builder.master(master).appName(app_name)
-    for key, value in {**settings, **(extra or {})}.items():
-        builder = builder.config(key, value)
+    settings |= {**(extra or {}), "spark.master": master, "spark.app.name": app_name}
     try:
-        session = builder.getOrCreate()
+        return _started(builder_class, settings)
     except Exception as error:
         raise _start_error(error, master) from error
-    return session
+
+
+def _started(session_class: type[SparkSession], settings: Mapping[str, str]) -> SparkSession:
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
+
+    with held_back():  # the last thing a new context does is to set a handler of its own
+        SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
+    builder = session_class.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def _session_class() -> type[SparkSession]:
