@@ -8,13 +8,16 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 __all__ = [
+    "BATCH_SIZE",
     "ENVIRONMENT_PREFIX",
+    "LINGER_MS",
+    "QUEUE_SIZE",
     "Settings",
     "application_kafka_config",
     "connection_settings",
@@ -26,6 +29,10 @@ _log: Final = logging.getLogger(__name__)
 _warned: Final[set[tuple[str, str]]] = set()
 
 ENVIRONMENT_PREFIX: Final = "MQTRACE_"
+QUEUE_SIZE: Final = 2048
+BATCH_SIZE: Final = 100
+LINGER_MS: Final = 500
+"""What a lane does when nobody says anything else: RocketMQ's queue and batch, in spans, and linger, in ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +69,27 @@ class Settings:
 
     @classmethod
     def from_env(
-        cls, overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
+        cls,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        choices: Mapping[str, Collection[str]] | None = None,
     ) -> Settings:
-        """Return the settings of the environment, ``overrides`` (lower-case names, typed values or text) on top."""
+        """Return the settings of the environment, ``overrides`` (lower-case names, typed values or text) on top.
+
+        ``choices`` names the values of settings that only the caller can judge; any other value is a wrong one.
+        """
+        parsers = _PARSERS | {name: _one_of(*allowed) for name, allowed in (choices or {}).items()}
         environment = os.environ if environ is None else environ
         found: dict[str, Any] = {}
         for each in fields(cls):
             text = environment.get(ENVIRONMENT_PREFIX + each.name.upper())
             if text is not None and text.strip():
-                _accept(found, each.name, text.strip(), source=ENVIRONMENT_PREFIX + each.name.upper())
+                _accept(found, parsers, each.name, text.strip(), source=ENVIRONMENT_PREFIX + each.name.upper())
         for name, value in (overrides or {}).items():
             if value is not None:
-                _accept(found, name, value, source=f"option {name}")
+                _accept(found, parsers, name, value, source=f"option {name}")
+        _fit_batch(found)
         return replace(cls(), **found)
 
     def excludes(self, topic: str) -> bool:
@@ -83,8 +99,10 @@ class Settings:
         return topic == self.trace_topic or any(fnmatchcase(topic, pattern) for pattern in self.topic_exclude)
 
 
-def _accept(found: dict[str, Any], name: str, value: object, *, source: str) -> None:
-    parse = _PARSERS.get(name)
+def _accept(
+    found: dict[str, Any], parsers: Mapping[str, Callable[[object], Any]], name: str, value: object, *, source: str
+) -> None:
+    parse = parsers.get(name)
     if parse is None:
         _warn_once(f"{source} ({type(value).__name__})", "there is no such setting; it is ignored")
         return
@@ -94,8 +112,18 @@ def _accept(found: dict[str, Any], name: str, value: object, *, source: str) -> 
         if name in _NEVER_SHOWN:
             _warn_once(f"{source} ({type(value).__name__})", f"{problem}; it is ignored")
             return
-        default = found.get(name, getattr(_DEFAULTS, name))
-        _warn_once(f"{source} = {value!r}", f"{problem}; {default!r} is used")
+        instead = repr(found[name]) if name in found else _UNSAID.get(name) or repr(getattr(_DEFAULTS, name))
+        _warn_once(f"{source} = {value!r}", f"{problem}; {instead} is used")
+
+
+def _fit_batch(found: dict[str, Any]) -> None:
+    """Two values that contradict each other are a wrong value too."""
+    queue_size, batch_size = found.get("queue_size"), found.get("batch_size")
+    if queue_size is not None and batch_size is not None and batch_size > queue_size:
+        _warn_once(
+            f"batch_size = {batch_size}", f"no such batch fits a queue_size of {queue_size}; {queue_size} is used"
+        )
+        found["batch_size"] = queue_size
 
 
 def _warn_once(setting: str, what: str) -> None:
@@ -116,18 +144,25 @@ def _flag(value: object) -> bool:
     raise ValueError("true or false was expected")
 
 
-def _positive(value: object) -> int:
+def _whole(value: object) -> int:
     try:
-        number = int(str(value))
+        return int(str(value))
     except ValueError:
         raise ValueError("a whole number was expected") from None
+
+
+def _positive(value: object) -> int:
+    number = _whole(value)
     if number <= 0:
         raise ValueError("a number above zero was expected")
     return number
 
 
 def _not_negative(value: object) -> int:
-    return 0 if str(value).strip() == "0" else _positive(value)
+    number = _whole(value)
+    if number < 0:
+        raise ValueError("zero or more was expected")
+    return number
 
 
 def _names(value: object) -> tuple[str, ...]:
@@ -191,6 +226,15 @@ _PARSERS: Final[dict[str, Callable[[object], Any]]] = {
     "on_conflict": _one_of("step_back", "wrap"),
 }
 _DEFAULTS: Final = Settings()
+_UNSAID: Final[Mapping[str, str]] = {
+    "queue_size": f"{QUEUE_SIZE}, or what the preset or OTEL_BSP_MAX_QUEUE_SIZE says,",
+    "batch_size": f"{BATCH_SIZE}, or what the preset or OTEL_BSP_MAX_EXPORT_BATCH_SIZE says,",
+    "linger_ms": f"{LINGER_MS}, or what the preset or OTEL_BSP_SCHEDULE_DELAY says,",
+    "preset": "no preset",
+    "region_name": "no name",
+    "group_name": "no name",
+}
+"""What is used where the default is ``None``, in words."""
 _NEVER_SHOWN: Final = frozenset({"bootstrap_servers", "kafka_config"})
 
 # -- the application's own connection, learned from its first client, for exporters that were told nothing ---------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from bridge.codec.native import encode_context
+from bridge.codec.native import DIALECTS, encode_context
 from bridge.exporters.native_spans import SpanPacker, has_record
 from bridge.landing.layout import LandedMessage
 from bridge.landing.writer import LandingWriter
@@ -46,8 +46,7 @@ class NativeFileSpanExporter(SpanExporter):
         encode: The encoder; a test or a demo may wrap it.
         clock: Time.
 
-    Raises:
-        UsageError: an unknown dialect.
+    A wrong value is told once, and what the environment or the default says is used: no exporter is lost for it.
     """
 
     exports_starts: Final = True
@@ -66,7 +65,7 @@ class NativeFileSpanExporter(SpanExporter):
         clock: Clock | None = None,
     ) -> None:
         said = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
-        settings = Settings.from_env({**said, "landing_dir": directory})
+        settings = Settings.from_env({**said, "landing_dir": directory}, choices={"dialect": DIALECTS})
         self._source = settings.trace_topic
         self._clock = clock or SystemClock()
         self._packer = SpanPacker(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from bridge.codec.native import encode_context
+from bridge.codec.native import DIALECTS, encode_context
 from bridge.exporters.connection import connection_of
 from bridge.exporters.native_spans import SpanPacker, has_record
 from otel_mqtrace import semconv
@@ -68,10 +68,8 @@ class NativeKafkaSpanExporter(SpanExporter):
         encode: The encoder; a test or a demo may wrap it.
         clock: Time.
 
+    A wrong value is told once, and what the environment or the default says is used: no exporter is lost for it.
     ``export`` returns ``SUCCESS`` only when the broker has acknowledged every trace message of the batch.
-
-    Raises:
-        UsageError: an unknown dialect.
     """
 
     exports_starts: Final = True
@@ -91,7 +89,9 @@ class NativeKafkaSpanExporter(SpanExporter):
         clock: Clock | None = None,
     ) -> None:
         said = {"trace_topic": trace_topic, "dialect": dialect, "max_message_bytes": max_message_bytes}
-        self._settings = Settings.from_env({**said, "create_trace_topic": create_trace_topic})
+        self._settings = Settings.from_env(
+            {**said, "create_trace_topic": create_trace_topic}, choices={"dialect": DIALECTS}
+        )
         self._bootstrap_servers = bootstrap_servers
         self._kafka_config = kafka_config
         self._timeout_ms = export_timeout_millis

@@ -7,18 +7,19 @@ told and never breaks start-up.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace.config import Settings
+from otel_mqtrace.config import BATCH_SIZE, LINGER_MS, QUEUE_SIZE, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from otel_mqtrace.spans.queue import DropPolicy
 
-__all__ = ["LaneSettings", "resolve"]
+__all__ = ["LaneSettings", "fitting_batch", "refuse_wrong", "resolve"]
 
 _logger = logging.getLogger(__name__)
 
@@ -32,23 +33,56 @@ class LaneSettings:
     no thread: spans leave by ``run_once``, ``force_flush`` and ``shutdown`` only, in the calling thread.
     """
 
-    max_queue_size: int = 2048
-    max_export_batch_size: int = 100
-    schedule_delay_ms: float = 500
+    max_queue_size: int = QUEUE_SIZE
+    max_export_batch_size: int = BATCH_SIZE
+    schedule_delay_ms: float = LINGER_MS
     export_timeout_ms: float = 30_000
     shutdown_timeout_ms: float = 30_000
     drop_policy: DropPolicy = "newest"
     background: bool = True
 
     def __post_init__(self) -> None:
-        if self.max_queue_size < 1 or self.max_export_batch_size < 1:
-            raise ValueError("max_queue_size and max_export_batch_size must be at least 1")
+        refuse_wrong(vars(self))
         if self.max_export_batch_size > self.max_queue_size:
-            raise ValueError("max_export_batch_size must not exceed max_queue_size")
-        if min(self.schedule_delay_ms, self.export_timeout_ms, self.shutdown_timeout_ms) < 0:
-            raise ValueError("delays and timeouts must not be negative")
-        if self.drop_policy not in ("newest", "oldest"):
-            raise ValueError("drop_policy must be 'newest' or 'oldest'")
+            raise ValueError(
+                f"max_export_batch_size must not exceed max_queue_size: {self.max_export_batch_size} is more than "
+                f"{self.max_queue_size}"
+            )
+
+
+def refuse_wrong(values: Mapping[str, Any]) -> None:
+    """Raise ``ValueError``, naming the processor's argument, for the first of ``values`` that can never be right."""
+    for name, value in values.items():
+        right, expected = _EXPECTED.get(name, _ANYTHING)
+        if not right(value):
+            raise ValueError(f"{_ARGUMENTS.get(name, name)} must be {expected}, not {value!r}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+_COUNT: Final = (_is_count, "a whole number, at least 1")
+_DURATION: Final = (_is_duration, "a number of milliseconds, at least 0")
+_ANYTHING: Final = (lambda _value: True, "anything")
+_EXPECTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "max_queue_size": _COUNT,
+    "max_export_batch_size": _COUNT,
+    "schedule_delay_ms": _DURATION,
+    "export_timeout_ms": _DURATION,
+    "shutdown_timeout_ms": _DURATION,
+    "drop_policy": (lambda value: isinstance(value, str) and value in {"newest", "oldest"}, "'newest' or 'oldest'"),
+}
+_ARGUMENTS: Final[Mapping[str, str]] = {
+    "schedule_delay_ms": "schedule_delay_millis",
+    "export_timeout_ms": "export_timeout_millis",
+    "shutdown_timeout_ms": "shutdown_timeout_millis",
+}
+"""What the processor calls them."""
 
 
 _BSP_NAMES: Final[Mapping[str, str]] = {
@@ -68,6 +102,7 @@ def resolve(*, environ: Mapping[str, str] | None = None, **given: Any) -> LaneSe
     """
     environment = os.environ if environ is None else environ
     chosen = {name: value for name, value in given.items() if value is not None}
+    refuse_wrong(chosen)  # before anything is said about what fits what
     ours = Settings.from_env(environ=environment)
     found = _from_bsp(environment) | {
         name: value
@@ -80,7 +115,7 @@ def resolve(*, environ: Mapping[str, str] | None = None, **given: Any) -> LaneSe
     }
     merged: dict[str, Any] = {**found, **chosen}
     if not {"max_queue_size", "max_export_batch_size"} <= chosen.keys():
-        merged |= _fitting_batch(merged)
+        merged |= fitting_batch(merged)
     return LaneSettings(**merged)
 
 
@@ -95,11 +130,11 @@ def _from_bsp(environment: Mapping[str, str]) -> dict[str, int]:
     return found
 
 
-def _fitting_batch(merged: Mapping[str, Any]) -> dict[str, int]:
+def fitting_batch(merged: Mapping[str, Any]) -> dict[str, int]:
     """Shrink a batch that nobody chose together with the queue, instead of refusing to start."""
     queue_size = merged.get("max_queue_size", LaneSettings.max_queue_size)
     batch_size = merged.get("max_export_batch_size", LaneSettings.max_export_batch_size)
     if batch_size <= queue_size:
         return {}
     _logger.warning("mqtrace: batches of %d do not fit a queue of %d; %d is used", batch_size, queue_size, queue_size)
-    return {"max_export_batch_size": max(queue_size, 1)}
+    return {"max_export_batch_size": queue_size}

@@ -36,11 +36,12 @@ def test_code_wins_over_the_environment():
 @pytest.mark.parametrize(
     ("name", "value", "default"),
     [
-        ("MQTRACE_QUEUE_SIZE", "many", "None"),
-        ("MQTRACE_BATCH_SIZE", "0", "None"),
+        ("MQTRACE_QUEUE_SIZE", "many", "2048"),
+        ("MQTRACE_BATCH_SIZE", "0", "100"),
+        ("MQTRACE_LINGER_MS", "-4", "500"),
         ("MQTRACE_ENABLED", "perhaps", "True"),
         ("MQTRACE_PROCESS_CONTEXT", "sideways", "'auto'"),
-        ("MQTRACE_PRESET", "rocketmq9", "None"),
+        ("MQTRACE_PRESET", "rocketmq9", "no preset"),
     ],
 )
 def test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default(caplog, monkeypatch, name, value, default):
@@ -51,6 +52,35 @@ def test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default(caplog
             assert Settings.from_env(environ={name: value}) == Settings()
     (record,) = caplog.records
     assert all(part in record.getMessage() for part in (name, value, default))
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(Settings)])
+def test_no_warning_gives_none_as_what_is_used(caplog, monkeypatch, name):
+    """Whatever a part does when nothing is said, the line says it in words."""
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    Settings.from_env({name: object()}, environ={})
+    assert name in caplog.text
+    assert "None is used" not in caplog.text
+
+
+def test_a_batch_that_fits_no_queue_is_a_wrong_value_too(caplog, monkeypatch):
+    """Each is right alone; together they would leave nothing to start with."""
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    settings = Settings.from_env({"batch_size": 100}, environ={"MQTRACE_QUEUE_SIZE": "50"})
+    assert (settings.queue_size, settings.batch_size) == (50, 50)
+    assert "batch_size = 100: no such batch fits a queue_size of 50; 50 is used" in caplog.text
+
+
+def test_a_caller_may_know_the_values_that_a_setting_can_have(caplog, monkeypatch):
+    """What is not among them is a wrong value like any other, and what was right before it stays."""
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    known = {"dialect": ("5.5.0", "4.9.3")}
+    assert Settings.from_env({"dialect": "9"}, environ={"MQTRACE_DIALECT": "4.9.3"}, choices=known).dialect == "4.9.3"
+    assert Settings.from_env(environ={"MQTRACE_DIALECT": "8"}, choices=known).dialect == "5.5.0"
+    assert [record.getMessage() for record in caplog.records] == [
+        "mqtrace: option dialect = '9': one of 5.5.0, 4.9.3 was expected; '4.9.3' is used",
+        "mqtrace: MQTRACE_DIALECT = '8': one of 5.5.0, 4.9.3 was expected; '5.5.0' is used",
+    ]
 
 
 @given(st.dictionaries(st.sampled_from([f.name for f in fields(Settings)]), st.text() | st.integers() | st.none()))

@@ -14,7 +14,6 @@ import pytest
 from bridge.codec.native import decode_body
 from bridge.exporters.native_file import NativeFileSpanExporter
 from bridge.landing.layout import manifest_path
-from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.testing import ManualClock
 from tests.support.landings import landed_lines
@@ -148,10 +147,23 @@ def test_a_directory_that_cannot_be_written_fails_the_batch_and_is_told_once(tmp
     assert len([r for r in caplog.records if r.name == "bridge.exporters.native_file"]) == 1
 
 
-def test_an_unknown_dialect_is_refused_when_building(tmp_path):
-    """Not at the first batch."""
-    with pytest.raises(UsageError):
-        NativeFileSpanExporter(directory=tmp_path, dialect="6.6.6")
+@pytest.mark.parametrize("said", ["in the environment", "in code"])
+def test_an_unknown_dialect_is_told_once_and_the_default_is_written(tmp_path, monkeypatch, caplog, said):
+    """With its name, its value and what is used instead: the native side is not lost for a typing error."""
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    if said == "in the environment":
+        monkeypatch.setenv("MQTRACE_DIALECT", "6.6.6")
+    for _ in range(2):
+        exporter = NativeFileSpanExporter(directory=tmp_path, dialect="6.6.6" if said == "in code" else None)
+    processor, trace = traced(exporter)
+    trace(pub(1))
+    assert processor.force_flush()
+    [line] = landed_lines(tmp_path)
+    assert decode_body(base64.b64decode(line["body_base64"])).contexts
+    [told] = [record.getMessage() for record in caplog.records]
+    where = "option dialect" if said == "in code" else "MQTRACE_DIALECT"
+    assert told.startswith(f"mqtrace: {where} = '6.6.6': one of 4.4.0, ")
+    assert told.endswith("; '5.5.0' is used")
 
 
 FORKED = """

@@ -68,6 +68,23 @@ def test_spans_reach_the_trace_topic_as_rocketmq_would_write_them(kafka):
     assert processor.stats()[NAME]["exported"] == 5
 
 
+def test_an_unknown_dialect_of_the_environment_does_not_silence_the_native_side(kafka, monkeypatch):
+    """The default is written, and the header says so."""
+    kafka.create_topic(TOPIC)
+    monkeypatch.setenv("MQTRACE_DIALECT", "9")
+    seen = []
+
+    def encode(trace_ctx, dialect):
+        seen.append(dialect)
+        return encode_context(trace_ctx, dialect)
+
+    processor, trace = traced(_exporter(kafka, encode=encode))
+    trace(pub(1))
+    assert processor.force_flush()
+    assert len(_records(_landed(kafka))) == 1
+    assert seen == ["5.5.0"]
+
+
 def test_a_start_is_delivered_before_the_end_comes(kafka):
     """The half that tells of a crashed handler."""
     kafka.create_topic(TOPIC)
