@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
@@ -29,13 +30,22 @@ if TYPE_CHECKING:
     from otel_mqtrace.spans.settings import LaneSettings
     from otel_mqtrace.spans.stats import LaneStats
 
-__all__ = ["Lane"]
+__all__ = ["Flush", "Lane"]
 
 _logger = logging.getLogger(__name__)
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 _IDLE_S: Final = 1.0
 """Longest sleep of an idle worker: bounds the delay if a finaliser ate a wake-up, and paces ``on_idle``."""
+
+
+@dataclass(eq=False, slots=True)
+class Flush:
+    """One caller's wish that all accepted before ``mark`` is out by ``deadline``; ``done`` is ``None`` until known."""
+
+    mark: FlushMark
+    deadline: MonotonicNs
+    done: bool | None = None
 
 
 class Lane:
@@ -73,6 +83,7 @@ class Lane:
         self._closing = threading.Lock()  # taken once, by whoever shuts the exporter down
         self._exporter_closed = threading.Event()
         self._losses = LossLog(self.name)
+        self._flushes: list[Flush] = []  # guarded by the queue's lock
 
     # -- the application's thread ----------------------------------------------------------------------------------
 
@@ -158,21 +169,24 @@ class Lane:
         try:
             if not self._await_work(queue):
                 return False
+            self._answer_flushes()
             self.run_once(self._clock.monotonic_ns())
         except BaseException:  # SystemExit from an exporter must not end the lane for good
-            _logger.debug("%s raised during export", self.name, exc_info=True)
+            _logger.debug("%s raised in its lane", self.name, exc_info=True)
         return True
 
     def _await_work(self, queue: SpanQueue[ReadableSpan]) -> bool:
-        """Sleep until a batch may be due; return ``False`` when none ever will be."""
+        """Sleep until a batch or a flush may be due; return ``False`` when none ever will be."""
         with queue.hold():
+            if self._due_flushes():
+                return True
             due_ns = self._due_ns(self._clock.monotonic_ns())
             if due_ns == 0:
                 return True
             if due_ns is None and queue.closed:
                 return False
             queue.wait(_IDLE_S if due_ns is None else min(due_ns / _NS_PER_S, _IDLE_S))
-            idle = self._due_ns(self._clock.monotonic_ns()) is None
+            idle = self._due_ns(self._clock.monotonic_ns()) is None and not self._due_flushes()
         if idle:
             self._idle()
         return True
@@ -193,35 +207,78 @@ class Lane:
 
     # -- flush, shutdown, fork ---------------------------------------------------------------------------------------
 
-    def request_flush(self) -> FlushMark:
-        """Make what was accepted until now due, without waiting; return the mark for :meth:`await_flush`."""
-        return self._queue.request_flush()
+    def request_flush(self, deadline: MonotonicNs) -> Flush:
+        """Have the worker export what was accepted until now and then flush the exporter; returns at once.
 
-    def await_flush(self, mark: FlushMark, deadline: MonotonicNs) -> bool:
-        """Wait until ``mark`` is passed; ``True`` only if nothing was lost meanwhile and the exporter flushed too."""
-        if self._worker.is_current:
-            return False  # an exporter that flushes its own processor would wait for itself
-        arrived = self._drain(lambda: self._queue.reached(mark), deadline) or self._queue.wait_for_mark(
-            mark, self._remaining_ms(deadline) / 1e3
-        )
-        if not arrived:
-            return False
-        nothing_lost = self._queue.lost_since(mark) == 0
-        return self._flush_exporter(deadline) and nothing_lost
+        :meth:`await_flush` must follow.
+        """
+        with self._queue.hold():
+            flush = Flush(self._queue.request_flush(), deadline)
+            self._flushes.append(flush)
+        self._ensure_worker()
+        return flush
+
+    def await_flush(self, flush: Flush) -> bool:
+        """Wait for ``flush``; ``True`` only if all was exported in time, nothing lost, and the exporter flushed too.
+
+        Without a worker the calling thread does the work, and what the exporter raises that is no ``Exception`` passes:
+        there it may as well be the application's own Ctrl-C.
+        """
+        try:
+            if self._worker.is_current:
+                return False  # an exporter that flushes its own processor would wait for itself
+            if not (self._exporter_closed.is_set() or self._ensure_worker()):
+                self._export_here(lambda: self._queue.reached(flush.mark), flush.deadline)
+                self._answer_flushes()
+            return self._await_answer(flush)
+        finally:
+            with self._queue.hold():
+                if flush in self._flushes:
+                    self._flushes.remove(flush)
+
+    def _await_answer(self, flush: Flush) -> bool:
+        changed = self._queue.hold()
+        with changed:
+            changed.wait_for(
+                lambda: flush.done is not None or self._exporter_closed.is_set(),
+                self._remaining_ms(flush.deadline) / 1e3,
+            )
+            if flush.done is None and self._exporter_closed.is_set():  # and so flushed for the last time
+                return self._queue.reached(flush.mark) and not self._queue.lost_since(flush.mark)
+            return flush.done is True
+
+    def _due_flushes(self) -> list[Flush]:
+        """Return the flushes that only the exporter's own is missing to; needs the queue's lock."""
+        return [flush for flush in self._flushes if flush.done is None and self._queue.reached(flush.mark)]
+
+    def _answer_flushes(self) -> None:
+        """Flush the exporter, once for all who wait for it."""
+        with self._exporting:
+            with self._queue.hold():
+                due = [(flush, self._queue.lost_since(flush.mark) == 0) for flush in self._due_flushes()]
+            if not due:
+                return
+            flushed = False
+            try:
+                flushed = self._flush_exporter(max(flush.deadline for flush, _ in due))
+            finally:
+                for flush, nothing_lost in due:
+                    flush.done = flushed and nothing_lost
+                self._queue.wake()
 
     def close(self, deadline: MonotonicNs) -> None:
         """Refuse new spans and let the worker drain and then shut the exporter down; returns at once."""
         self._close_by = deadline
         self._queue.close()
-        if self._settings.background:
-            self._worker.ensure_running()
+        self._ensure_worker()
 
     def finish(self) -> None:
         """Wait for what :meth:`close` began, as long as it allowed, and count what is left as dropped.
 
         An exporter that is still exporting then is told to shut down in the middle of it, which may free it.
         """
-        self._drain(lambda: self.stats()["pending"] == 0, self._close_by)
+        if not self._ensure_worker():
+            self._export_here(lambda: self.stats()["pending"] == 0, self._close_by)
         if self._worker.running and not self._worker.is_current:
             self._exporter_closed.wait(self._remaining_ms(self._close_by) / 1e3)
         self._queue.abandon()
@@ -246,19 +303,21 @@ class Lane:
         if notify is not None:
             notify()
 
-    def _drain(self, done: Callable[[], bool], deadline: MonotonicNs) -> bool:
-        """Export in the calling thread when there is no worker to wait for; return whether ``done`` came true."""
-        if done():
-            return True
-        if self._settings.background and self._worker.ensure_running():
+    def _ensure_worker(self) -> bool:
+        """Start the worker if it does not live; return ``False`` when the calling thread has to do the work."""
+        if not self._settings.background or self._exporter_closed.is_set():
             return False
+        return self._worker.ensure_running()
+
+    def _export_here(self, done: Callable[[], bool], deadline: MonotonicNs) -> None:
+        """Export in the calling thread, which has no worker to wait for."""
         while not done() and self._clock.monotonic_ns() < deadline:
             self.run_once(self._clock.monotonic_ns())
-        return done()
 
     def _flush_exporter(self, deadline: MonotonicNs) -> bool:
         try:
-            return self.exporter.force_flush(int(self._remaining_ms(deadline))) is not False
+            with suppress_instrumentation():
+                return self.exporter.force_flush(int(self._remaining_ms(deadline))) is not False
         except Exception as error:  # a flush that raises is a flush that failed
             _logger.debug("%s raised during force_flush", self.name, exc_info=error)
             return False
@@ -271,11 +330,13 @@ class Lane:
             {"timeout_millis": self._remaining_ms(self._close_by)} if _takes_timeout(self.exporter.shutdown) else {}
         )
         try:
-            self.exporter.shutdown(**arguments)
-        except Exception as error:  # its own business; our account is closed already
+            with suppress_instrumentation():
+                self.exporter.shutdown(**arguments)
+        except BaseException as error:  # its own business: on a thread of ours, or in an interpreter that is ending
             _logger.debug("%s raised during shutdown", self.name, exc_info=error)
         finally:
             self._exporter_closed.set()
+            self._queue.wake()
 
     def _remaining_ms(self, deadline: MonotonicNs) -> float:
         return max(0.0, (deadline - self._clock.monotonic_ns()) / _NS_PER_MS)

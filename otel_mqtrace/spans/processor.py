@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from otel_mqtrace._clock import MonotonicNs, SystemClock
 from otel_mqtrace.spans.lane import Lane
 from otel_mqtrace.spans.self_metrics import observe
-from otel_mqtrace.spans.settings import LaneSettings, resolve
+from otel_mqtrace.spans.settings import LaneSettings, fitting_batch, refuse_wrong, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,7 +110,11 @@ class MqTraceSpanProcessor(SpanProcessor):
         """
         if name not in PRESETS:
             raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
-        options: dict[str, Any] = {**PRESETS[name], **overrides}
+        given = {argument: value for argument, value in overrides.items() if value is not None}
+        options: dict[str, Any] = {**PRESETS[name], **given}
+        refuse_wrong(options)
+        if "max_export_batch_size" not in given:
+            options |= fitting_batch(options)
         if name == "rocketmq5":
             options["max_export_batch_size"] = min(options["max_export_batch_size"], _ROCKETMQ5_BATCH_CAP)
         return cls(*exporters, **options)
@@ -169,9 +173,9 @@ class MqTraceSpanProcessor(SpanProcessor):
             ``True`` only if all of it was exported in time and the exporters' own ``force_flush`` agreed.
         """
         deadline = self._deadline(self.settings.export_timeout_ms if timeout_millis is None else timeout_millis)
-        marks = [lane.request_flush() for lane in self.lanes]
-        flushed = [lane.await_flush(mark, deadline) for lane, mark in zip(self.lanes, marks, strict=True)]
-        return all(flushed)  # every lane was waited for, even after one had failed
+        flushes = [lane.request_flush(deadline) for lane in self.lanes]
+        done = [lane.await_flush(flush) for lane, flush in zip(self.lanes, flushes, strict=True)]
+        return all(done)  # every lane was waited for, even after one had failed
 
     def shutdown(self, timeout_millis: float | None = None) -> None:
         """Drain all lanes and shut their exporters down, all at once, and count what was left; once only.

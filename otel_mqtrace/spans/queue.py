@@ -165,10 +165,6 @@ class SpanQueue(Generic[Item]):
             flies = bool(self._in_flight) and self._first_in_flight < mark.position
             return not (waits or flies)
 
-    def wait_for_mark(self, mark: FlushMark, timeout_s: float) -> bool:
-        """Wait until ``mark`` is reached, at most ``timeout_s`` seconds; return whether it was."""
-        return self._wait_until(lambda: self.reached(mark), timeout_s)
-
     def lost_since(self, mark: FlushMark) -> int:
         """Return how many accepted items were lost since ``mark`` was taken; refusals of later ones do not count."""
         with self._changed:

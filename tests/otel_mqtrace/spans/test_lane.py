@@ -170,7 +170,7 @@ def test_flushing_exports_what_waits_and_then_asks_the_exporter():
     exporter = Scripted()
     lane = lane_of(exporter, max_export_batch_size=2)
     _offer(lane, "a", "b", "c")
-    assert lane.await_flush(lane.request_flush(), FOREVER)
+    assert lane.await_flush(lane.request_flush(FOREVER))
     assert exporter.names == ["a", "b", "c"]
     assert len(exporter.flushes) == 1
 
@@ -180,7 +180,7 @@ def test_flushing_tells_when_an_export_failed():
     exporter = Scripted(SpanExportResult.SUCCESS, SpanExportResult.FAILURE)
     lane = lane_of(exporter, max_export_batch_size=1)
     _offer(lane, "a", "b")
-    assert not lane.await_flush(lane.request_flush(), FOREVER)
+    assert not lane.await_flush(lane.request_flush(FOREVER))
     assert len(exporter.flushes) == 1
 
 
@@ -189,7 +189,7 @@ def test_a_flush_with_no_time_left_says_so():
     exporter = Scripted()
     lane = lane_of(exporter)
     _offer(lane, "a")
-    assert not lane.await_flush(lane.request_flush(), MonotonicNs(0))
+    assert not lane.await_flush(lane.request_flush(MonotonicNs(0)))
     assert exporter.batches == []
     assert lane.stats()["pending"] == 1
 

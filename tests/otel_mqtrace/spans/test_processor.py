@@ -84,7 +84,7 @@ def test_a_stuck_exporter_does_not_delay_its_neighbour(provider):
     assert stuck.entered.wait(GENEROUS_S)
     assert not processor.force_flush(1)
     free_lane = processor.lanes[1]
-    free_lane.await_flush(free_lane.request_flush(), processor._deadline(GENEROUS_MS))
+    free_lane.await_flush(free_lane.request_flush(processor._deadline(GENEROUS_MS)))
     assert free.names == ["a"]
     assert processor.stats()["Stuck"]["pending"] == 1
     stuck.let_go.set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
@@ -59,12 +61,36 @@ def test_an_environment_that_contradicts_itself_does_not_break_start_up(monkeypa
     "wrong",
     [
         {"max_queue_size": 0},
-        {"max_queue_size": 10, "max_export_batch_size": 11},
+        {"max_queue_size": "many"},
+        {"max_export_batch_size": 2.5},
+        {"max_export_batch_size": 11, "max_queue_size": 10},
         {"schedule_delay_millis": -1},
+        {"export_timeout_millis": "x"},
+        {"export_timeout_millis": float("nan")},
+        {"shutdown_timeout_millis": float("inf")},
         {"drop_policy": "random"},
+        {"drop_policy": ["newest"]},
     ],
+    ids=repr,
 )
-def test_a_wrong_value_in_code_is_refused(wrong):
-    """Told to the programmer, not to the log."""
-    with pytest.raises(ValueError, match=r".+"):
-        MqTraceSpanProcessor(Scripted(), **wrong)
+@pytest.mark.parametrize("preset", [None, "rocketmq4", "rocketmq5"])
+def test_a_wrong_value_in_code_is_refused_by_the_name_of_its_argument(wrong, preset, caplog):
+    """Told to the programmer, and nothing to the log."""
+    if preset == "rocketmq5" and len(wrong) == 2:
+        wrong = {"max_export_batch_size": 11, "max_queue_size": 9}
+    make = MqTraceSpanProcessor if preset is None else partial(MqTraceSpanProcessor.preset, preset)
+    with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must "):
+        make(Scripted(), **wrong)
+    assert caplog.records == []
+
+
+def test_the_batch_of_a_preset_shrinks_with_a_queue_that_was_chosen():
+    """Nobody chose the two together."""
+    settings = MqTraceSpanProcessor.preset("rocketmq4", Scripted(), max_queue_size=50).settings
+    assert (settings.max_queue_size, settings.max_export_batch_size) == (50, 50)
+
+
+def test_a_preset_takes_none_as_not_given():
+    """As the constructor does."""
+    settings = MqTraceSpanProcessor.preset("rocketmq5", Scripted(), max_export_batch_size=None).settings
+    assert settings.max_export_batch_size == 10
