@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
-from bridge.codec.framing import BODY_FIELD, BadBody, Framing, read_bodies
+from bridge.codec.framing import BODY_FIELD, BadBody, Framing, read_bodies, unreadable
 from bridge.codec.native import decode_body
 from bridge.codec.native.decode import MAX_OFFENDING_TEXT
 from bridge.codec.records import body_json, dump
@@ -129,7 +129,7 @@ def encode(
     target = Target.named(dialect) if dialect else None
     tally = _Tally()
     with _opened(file) as stream:
-        results = tally.counting(encode_lines(stream, target), _why_refused)
+        results = tally.counting(encode_lines(_lines(stream, file), target), _why_refused)
         bodies = groupby((one for one in results if isinstance(one, EncodedLine)), lambda one: repr(one.body_index))
         if framing is OutputFraming.RAW:
             _write(record.encoded.body for _, records in bodies for record in records)
@@ -257,6 +257,13 @@ def _opened(name: str) -> Iterator[io.BufferedReader]:
         raise UsageError(f"{name}: {error.strerror or error}") from error
     with stream:
         yield stream
+
+
+def _lines(stream: io.BufferedReader, name: str) -> Iterator[bytes]:
+    try:
+        yield from stream
+    except OSError as error:
+        raise unreadable(name, error) from error
 
 
 def _write(chunks: Iterable[bytes]) -> None:

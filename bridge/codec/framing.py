@@ -19,7 +19,7 @@ from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["BODY_COLUMN", "BODY_FIELD", "BadBody", "Framing", "detect", "read_bodies"]
+__all__ = ["BODY_COLUMN", "BODY_FIELD", "BadBody", "Framing", "detect", "read_bodies", "unreadable"]
 
 BODY_FIELD: Final = "body_base64"
 BODY_COLUMN: Final = "body"
@@ -50,11 +50,21 @@ def read_bodies(stream: io.BufferedReader, framing: Framing, *, name: str) -> It
     """Yield the bodies of one open file in order; ``name`` is what an error calls it.
 
     Raises:
-        UnreadableInputError: a Parquet file that is none, or has no column ``body``.
+        UnreadableInputError: the system cannot read the file; a Parquet file that is none, or has no column ``body``.
         MissingExtraError: Parquet without the ``spark`` extra.
     """
-    chosen = detect(stream) if framing is Framing.AUTO else framing
-    yield from _READERS[chosen](stream, name)
+    try:
+        chosen = detect(stream) if framing is Framing.AUTO else framing
+        yield from _READERS[chosen](stream, name)
+    except OSError as error:
+        raise unreadable(name, error) from error
+
+
+def unreadable(name: str, error: OSError) -> UnreadableInputError:
+    """Return what to raise when the system opened ``name`` and then could not read it."""
+    return UnreadableInputError(
+        f"{name}: cannot be read ({error.strerror or error}); give a regular file, or a pipe to -"
+    )
 
 
 def detect(stream: io.BufferedReader) -> Framing:

@@ -47,9 +47,18 @@ class Workspace:
 def claim(root: Path) -> Workspace:
     """Make ``root`` ready for a run: created, or emptied of an earlier run.
 
-    Raises ``UsageError`` for a file, or for a directory that holds anything the demo did not write.
+    Raises ``UsageError`` for a file, for a directory that holds anything the demo did not write, and for what the
+    system does not let us make or empty.
     """
-    workspace = Workspace(root)
+    try:
+        return _claimed(Workspace(root))
+    except OSError as error:
+        reason = f"{error.strerror or error}: {error.filename or root}"
+        raise UsageError(f"--out {root} cannot be used ({reason}); name a directory that can be written") from error
+
+
+def _claimed(workspace: Workspace) -> Workspace:
+    root = workspace.root
     ours = (workspace.landing, workspace.otlp.parent, workspace.report, workspace.findings, root / _MARKER)
     if root.exists() and not root.is_dir():
         raise UsageError(f"{root} is a file: give --out a directory")

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -222,6 +223,15 @@ def test_a_missing_file_is_found_before_anything_is_printed(mqtrace, tmp_path):
     good.write_bytes(PUB)
     code, out, _ = mqtrace("decode", good, tmp_path / "missing")
     assert (code, out) == (2, b"")
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here that opens and cannot be read")
+@pytest.mark.parametrize("command", ["decode", "encode"])
+def test_a_file_that_opens_and_cannot_be_read_is_named(mqtrace, command):
+    """The path, what the system said and what to do instead, also when it happens in the middle."""
+    code, out, err = mqtrace(command, "/proc/self/mem")
+    said = "/proc/self/mem: cannot be read (Input/output error); give a regular file, or a pipe to -"
+    assert (code, out, err) == (2, b"", f"mqtrace: error: {said}\n")
 
 
 def test_parquet_without_a_body_column_is_refused(mqtrace, tmp_path):
