@@ -35,6 +35,7 @@ _EXTRA_OF_MODULE: Final = {
     "pandas": "spark",
     "pyarrow": "spark",
     "pyspark": "spark",
+    "tomli": "spark",
     "zstandard": "spark",
 }
 
