@@ -32,13 +32,20 @@ SPARK_MODULE_FLAG: Final = "--add-modules=jdk.incubator.vector"
 """Spark's launcher always passes this. A runtime image made without that module refuses to start with it; one that has
 it warns on every start. Only Spark's ML linear algebra uses it, so our start script leaves it out."""
 
+OPENED_PACKAGE_FLAG: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+"""Spark's launcher always passes this too; a Java that has no such package any more (25) warns on every start."""
+
+_GONE: Final = "package sun.security.action not in java.base"
 _PROBE_SECONDS: Final = 60
 _WRAPPER: Final = """\
 #!/bin/sh
-# Runs Java without the module jdk.incubator.vector, which only Spark's ML linear algebra uses.
+# Runs Java without flags of Spark's launcher that it refuses or warns of, and that nothing here needs.
 for argument do
   shift
-  [ "$argument" = {flag} ] || set -- "$@" "$argument"
+  case "$argument" in
+    {flags}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
 done
 exec {java} "$@"
 """
@@ -58,6 +65,7 @@ class _Probed:
     home: Path
     major: int
     has_spark_module: bool
+    unwanted_flags: tuple[str, ...]
 
 
 def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | None = None) -> JavaHome:
@@ -100,11 +108,12 @@ def _candidates(env: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 def _probe(java: Path) -> _Probed | None:
     """Ask a Java what it is: with Spark's module first, and without it when that is refused."""
     for flags, has_spark_module in (((SPARK_MODULE_FLAG,), True), ((), False)):
-        settings = _settings(java, flags)
+        settings = _settings(java, (*flags, OPENED_PACKAGE_FLAG))
         version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", settings)
         home = re.search(r"java\.home = (.+)", settings)
         if version and home:
-            return _Probed(Path(home[1].strip()), int(version[1]), has_spark_module)
+            unwanted = (SPARK_MODULE_FLAG, *((OPENED_PACKAGE_FLAG,) if _GONE in settings else ()))
+            return _Probed(Path(home[1].strip()), int(version[1]), has_spark_module, unwanted)
     return None
 
 
@@ -131,17 +140,17 @@ def _default_cache(env: Mapping[str, str]) -> Path:
 
 def _home(java: Path, probed: _Probed, cache_dir: Path) -> Path:
     try:
-        return _wrapped(java, cache_dir)
+        return _wrapped(java, probed.unwanted_flags, cache_dir)
     except PeerError:
         if probed.has_spark_module:  # it starts as it is; only its warning cannot be spared
             return probed.home
         raise
 
 
-def _wrapped(java: Path, cache_dir: Path) -> Path:
-    """Return a Java home whose ``bin/java`` drops Spark's module flag; made once for each real Java."""
+def _wrapped(java: Path, unwanted_flags: tuple[str, ...], cache_dir: Path) -> Path:
+    """Return a Java home whose ``bin/java`` drops these flags; made once for each real Java."""
     home = cache_dir / f"java-{hashlib.sha256(str(java).encode()).hexdigest()[:12]}"
-    script = _WRAPPER.format(flag=SPARK_MODULE_FLAG, java=shlex.quote(str(java)))
+    script = _WRAPPER.format(flags=" | ".join(unwanted_flags), java=shlex.quote(str(java)))
     target = home / "bin" / "java"
     try:
         if not (target.is_file() and target.read_text(encoding="utf-8") == script):

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from otel_mqtrace._errors import PeerError
-from spark_jobs.java import SPARK_MODULE_FLAG, find_java, main
+from spark_jobs.java import OPENED_PACKAGE_FLAG, SPARK_MODULE_FLAG, find_java, main
 
 ANSWER = """#!/bin/sh
 for argument do
   case "$argument" in
     --add-modules=*) {on_module};;
+    --add-opens=*) {on_opens};;
     --echo) shift; printf '%s\\n' "$@"; exit 0;;
   esac
 done
@@ -23,12 +24,13 @@ exit {code}
 """
 
 
-def _java(home: Path, *, version: str = "17", has_module: bool = True, code: int = 0) -> Path:
+def _java(home: Path, *, version: str = "17", has_module: bool = True, has_package: bool = True, code: int = 0) -> Path:
     """Write a program that says it is a Java of this version, living in ``home``."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     on_module = ":" if has_module else "exit 1"
-    java.write_text(ANSWER.format(home=home, version=version, on_module=on_module, code=code))
+    on_opens = ":" if has_package else "echo 'WARNING: package sun.security.action not in java.base' >&2"
+    java.write_text(ANSWER.format(home=home, version=version, on_module=on_module, on_opens=on_opens, code=code))
     java.chmod(0o755)
     return home
 
@@ -77,6 +79,16 @@ def test_spark_gets_a_start_script_that_drops_the_module_flag(tmp_path, has_modu
     command = [found.path / "bin" / "java", "--echo", "two words", SPARK_MODULE_FLAG, "it's"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["two words", "it's"]
+
+
+@pytest.mark.parametrize("has_package", [False, True], ids=["would warn of it", "has the package"])
+def test_a_package_that_java_no_longer_has_is_not_opened(tmp_path, has_package):
+    """Where it is still there, Spark's launcher has its way."""
+    real = _java(tmp_path / "real", version="25", has_package=has_package)
+    found = find_java(environ={"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
+    command = [found.path / "bin" / "java", "--echo", OPENED_PACKAGE_FLAG, "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ([OPENED_PACKAGE_FLAG, "-version"] if has_package else ["-version"])
 
 
 def test_the_start_script_is_made_once(tmp_path):
