@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from otel_mqtrace._errors import MissingExtraError
 from spark_jobs.arguments import parse_instant_ms, spread
 
 if TYPE_CHECKING:
@@ -34,7 +33,9 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     native_writer: Annotated[
         str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.")
     ] = "mqtrace",
-    grace: Annotated[str | None, typer.Option(help="How late a record may arrive, as in 60s or 5m.")] = None,
+    grace: Annotated[
+        str | None, typer.Option(help="How late a record may arrive, as in 60s or 5m; a bare number is seconds.")
+    ] = None,
     begin: Annotated[str | None, typer.Option(help="Start of the window: ISO 8601 or epoch milliseconds.")] = None,
     end: Annotated[str | None, typer.Option(help="End of the window.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Let warnings fail the run.")] = False,
@@ -54,7 +55,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         mqtrace reconcile --native landing/native --otlp spans.jsonl --out report
         mqtrace reconcile --native a.jsonl b.jsonl --otlp 'otlp/*.jsonl' --out report --profile java-agent --grace 5m
     """
-    batch, policies, render = _machinery()
+    batch, policies, profiles, render = _machinery()
     options = batch.ReconcileOptions(
         native=tuple(native),
         otlp=tuple(otlp),
@@ -72,6 +73,9 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         otlp_format=otlp_format,
         charset=charset,
     )
+    if profiles.is_newer_than_known(native_writer):
+        judged = f"judged by the rules of {profiles.NEWEST_RELEASE}, the newest known release"
+        typer.echo(f"mqtrace: warning: --native-writer {native_writer} is {judged}", err=True)
     errors = Console(stderr=True)
     with errors.status("starting") as shown:  # rich draws it on a terminal only
         result = batch.run(options, progress=shown.update)
@@ -87,20 +91,16 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
 reconcile.rewrite_arguments = spread  # type: ignore[attr-defined]  # what the command line offers a command to do first
 
 
-def _machinery() -> tuple[Any, Any, Any]:
-    try:
-        from spark_jobs.jobs import batch  # noqa: PLC0415  (Spark, of the optional extra)
-        from spark_jobs.reconcile import policy  # noqa: PLC0415
-        from spark_jobs.report import render  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith(("spark_jobs", "bridge", "otel_mqtrace")):
-            raise
-        raise MissingExtraError("mqtrace reconcile", "spark") from error
-    return batch, policy, render
+def _machinery() -> tuple[Any, Any, Any, Any]:
+    from spark_jobs.jobs import batch  # noqa: PLC0415  (Spark, of the optional extra)
+    from spark_jobs.reconcile import policy, profiles  # noqa: PLC0415
+    from spark_jobs.report import render  # noqa: PLC0415
+
+    return batch, policy, profiles, render
 
 
 def _print_summary(result: Result, written: dict[str, Path]) -> None:
-    table = Table(title=f"{result.verdict}: native trace against OTLP spans", title_justify="left")
+    table = Table()
     table.add_column("status")
     table.add_column("keys", justify="right")
     for status, count in sorted(result.status.items()):
@@ -117,6 +117,8 @@ def _print_summary(result: Result, written: dict[str, Path]) -> None:
         value = "-" if gate.value is None else f"{gate.value:g}"
         gates.add_row(gate.name, value, f"{gate.op} {gate.threshold:g}", gate.outcome)
     console = Console()
+    # Not the table's title, which would be wrapped to the width of the table.
+    console.print(f"{result.verdict}: native trace against OTLP spans", style="table.title", soft_wrap=True)
     if result.doubt:
         console.print(f"inconclusive: {result.doubt}", soft_wrap=True)
     for each in (table, *((reasons,) if result.reason else ()), gates):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["DEFAULT_APP_NAME", "DEFAULT_DRIVER_MEMORY", "DEFAULT_MASTER", "build_session"]
+__all__ = ["DEFAULT_APP_NAME", "DEFAULT_DRIVER_MEMORY", "DEFAULT_MASTER", "build_session", "check_start"]
 
 DEFAULT_MASTER: Final = "local[*]"
 DEFAULT_APP_NAME: Final = "mqtrace"
@@ -53,6 +53,10 @@ _LOCAL: Final[dict[str, str]] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
 }
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn")
+_MEMORY: Final = re.compile(r"(\d{1,12})([kmgt])", re.IGNORECASE)  # what both Spark and the JVM's -Xmx understand
+_UNIT_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_LEAST_MIB: Final = 512  # Spark itself refuses less than 450
+_MOST_MIB: Final = 64 << 20  # 64 TiB: half of what a process can address
 # One JIT tier and one garbage collector thread: a job of seconds never earns back what the better ones cost to start.
 _SMALL_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
@@ -79,10 +83,9 @@ def build_session(
     Raises:
         MissingExtraError: pyspark is not installed.
         PeerError: there is no Java 17 or later, or the JVM did not start.
-        UsageError: Spark refuses the master or a setting.
+        UsageError: the memory is none, or Spark refuses the master or a setting.
     """
-    if not _MASTER.fullmatch(master):
-        raise UsageError(f"unknown Spark master {master!r}; use local[N], spark://HOST:PORT, yarn or k8s://URL")
+    check_start(master=master, driver_memory=driver_memory)
     builder_class = _session_class()
     local = master.startswith("local")
     _environment(local=local)
@@ -93,6 +96,17 @@ def build_session(
         return _started(builder_class, settings)
     except Exception as error:
         raise _start_error(error, master) from error
+
+
+def check_start(*, master: str, driver_memory: str) -> None:
+    """Refuse by ``UsageError`` what Spark's launcher or the JVM would answer in many lines of their own."""
+    if not _MASTER.fullmatch(master):
+        raise UsageError(f"unknown Spark master {master!r}; use local[N], spark://HOST:PORT, yarn or k8s://URL")
+    found = _MEMORY.fullmatch(driver_memory)
+    if not found:
+        raise UsageError(f"driver memory {driver_memory!r} is no size; write a number and k, m, g or t, as in 768m")
+    if not _LEAST_MIB <= int(found[1]) * _UNIT_BYTES[found[2].lower()] >> 20 <= _MOST_MIB:
+        raise UsageError(f"driver memory {driver_memory!r} is not between 512m, which Spark needs, and 64t")
 
 
 def _started(session_class: type[SparkSession], settings: Mapping[str, str]) -> SparkSession:

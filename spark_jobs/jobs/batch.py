@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 from spark_jobs.interrupt import job_group, unlogged
-from spark_jobs.jobs.normalise import NormaliseOptions, normalise_native, normalise_otlp
+from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs, normalise_native, normalise_otlp
 from spark_jobs.reconcile import balance, durations, evidence, facts, gates, tally
 from spark_jobs.reconcile.policy import Policy, read_policy
 from spark_jobs.reconcile.verdicts import verdicts
 from spark_jobs.report.result import Field, Result, Span, SparkCost, TimeBucket
 from spark_jobs.schemas import COMPARED_FIELDS
-from spark_jobs.session import DEFAULT_DRIVER_MEMORY, DEFAULT_MASTER, build_session
+from spark_jobs.session import DEFAULT_DRIVER_MEMORY, DEFAULT_MASTER, build_session, check_start
 from spark_jobs.sources.files import spark_path, spark_target
 from spark_jobs.taxonomy import FieldVerdict
 
@@ -88,6 +88,8 @@ def run(
     clock = SystemClock()
     started = clock.monotonic_ns()
     policy = _policy(options)
+    check_start(master=options.master, driver_memory=options.driver_memory)
+    check_inputs(options.native, options.otlp, _reading(options))
     _make(options.out)
     progress("starting Spark")
     group = f"mqtrace-{started}"
@@ -111,6 +113,15 @@ def _policy(options: ReconcileOptions) -> Policy:
     return replace(policy, grace_ms=grace_ms, begin_ms=options.begin_ms, end_ms=options.end_ms, strict=options.strict)
 
 
+def _reading(options: ReconcileOptions) -> NormaliseOptions:
+    return NormaliseOptions(
+        native_writer=options.native_writer,
+        msg_type_map=options.msg_type_map,
+        charset=options.charset,
+        otlp_format=options.otlp_format,
+    )
+
+
 def _make(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -122,12 +133,7 @@ def _reconciled(
     spark: SparkSession, options: ReconcileOptions, policy: Policy, work: Path, progress: Callable[[str], None]
 ) -> Result:
     progress("reading the native trace")
-    reading = NormaliseOptions(
-        native_writer=options.native_writer,
-        msg_type_map=options.msg_type_map,
-        charset=options.charset,
-        otlp_format=options.otlp_format,
-    )
+    reading = _reading(options)
     native = normalise_native(spark, options.native, work, options=reading)
     progress("reading the spans")
     reading = replace(reading, trace_topics=native.trace_topics)

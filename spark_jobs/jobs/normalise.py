@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from spark_jobs.normalise.native import native_bodies, native_events
+from spark_jobs.normalise.native import charset_name, check_message_type_map, native_bodies, native_events
 from spark_jobs.normalise.otlp import otlp_events
 from spark_jobs.schemas import BAD, EVENT, NORMALISED
-from spark_jobs.sources.files import spark_path, spark_target
+from spark_jobs.sources.detect import Side
+from spark_jobs.sources.files import source_files, spark_path, spark_target
 from spark_jobs.sources.native import read_bodies
-from spark_jobs.sources.otlp import read_spans
+from spark_jobs.sources.otlp import read_spans, span_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from spark_jobs.sources.native import NativeSource
     from spark_jobs.sources.otlp import OtlpSource
 
-__all__ = ["NormaliseOptions", "NormalisedSide", "normalise_native", "normalise_otlp"]
+__all__ = ["NormaliseOptions", "NormalisedSide", "check_inputs", "normalise_native", "normalise_otlp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,19 @@ class NormalisedSide:
 
 _YEAR_9999_MS: Final = 253_402_300_799_999
 _DEFAULTS: Final = NormaliseOptions()
+
+
+def check_inputs(native: Sequence[str], otlp: Sequence[str], options: NormaliseOptions) -> None:
+    """Look at both sides' files and at the options without Spark, so that what is wrong is told in the first second.
+
+    Raises:
+        UsageError: a source names nothing, or an option is wrong.
+        UnreadableInputError: a file is not what it was given for.
+    """
+    charset_name(options.charset)
+    check_message_type_map(options.msg_type_map)
+    source_files(native, Side.NATIVE)
+    span_files(otlp, layout=options.otlp_format)
 
 
 def normalise_native(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["native_bodies", "native_events"]
+__all__ = ["charset_name", "check_message_type_map", "native_bodies", "native_events"]
 
 # A SubAfter over CLOUD of 4.9.5-4.9.8 and 5.1.4-5.3.0 has no terminator: a type name stands where its eighth field
 # would be (apache/rocketmq#8429). \G continues behind the last match, so a chain of any length comes apart.
@@ -50,10 +50,7 @@ def native_bodies(bodies: DataFrame, *, charset: str = _UTF_8) -> DataFrame:
     Raises:
         UsageError: no such charset.
     """
-    try:
-        name = codecs.lookup(charset).name
-    except LookupError:
-        raise UsageError(f"unknown charset {charset!r}; use a text encoding such as utf-8 or gbk") from None
+    name = charset_name(charset)
     text = F.make_valid_utf8(F.col("body").cast("string")) if name == _UTF_8 else F.decode("body", name.upper())
     pieces = F.regexp_count(F.col("text"), F.lit(f"[^{RECORD_TERMINATOR}]+"))
     counted = F.when(F.col("bad").isNotNull(), F.lit(1)).otherwise(F.coalesce(pieces, F.lit(0)))
@@ -71,9 +68,22 @@ def native_events(bodies: DataFrame, *, writer: str, msg_type_map: str = "a") ->
     Raises:
         UsageError: no such map.
     """
-    if msg_type_map not in MESSAGE_TYPE_MAPS:
-        raise UsageError(f"unknown message type map {msg_type_map!r}; choose one of {', '.join(MESSAGE_TYPE_MAPS)}")
+    check_message_type_map(msg_type_map)
     return _events(typed_records(_records(bodies), msg_type_map=msg_type_map), writer)
+
+
+def charset_name(charset: str) -> str:
+    """Return the canonical name of a charset; ``UsageError`` when there is none of that name."""
+    try:
+        return codecs.lookup(charset).name
+    except LookupError:
+        raise UsageError(f"unknown charset {charset!r}; use a text encoding such as utf-8 or gbk") from None
+
+
+def check_message_type_map(name: str) -> None:
+    """Raise ``UsageError`` unless there is a map of that name."""
+    if name not in MESSAGE_TYPE_MAPS:
+        raise UsageError(f"unknown message type map {name!r}; choose one of {', '.join(MESSAGE_TYPE_MAPS)}")
 
 
 def _records(bodies: DataFrame) -> DataFrame:

@@ -100,7 +100,7 @@ def parse_duration_ms(text: str, *, name: str) -> int:
     """
     found = _DURATION.fullmatch(text.strip())
     if not found:
-        raise UsageError(f"{name} '{text}' is no duration; write a number and ms, s, m, h or d, as in 60s")
+        raise UsageError(f"{name} '{text}' is no duration; write seconds, or a number and ms, s, m, h or d, as in 60s")
     wanted_ms = float(found[1]) * _UNITS[found[2] or "s"]
     if wanted_ms > _LONGEST_MS:
         raise UsageError(f"{name} '{text}' is longer than a hundred years; write at most 36500d")
@@ -186,10 +186,13 @@ def _refuse_unknown(table: Mapping[str, Any], known: set[str], where: str) -> No
         raise UsageError(f"{where}: unknown key '{unknown[0]}'; known are {', '.join(sorted(known))}")
 
 
+_EXAMPLES: Final = {"fields": "[fields.start_ms]", "gates": "[gates.malformed]"}
+
+
 def _table(wanted: Mapping[str, Any], name: str, where: str) -> dict[str, dict[str, Any]]:
     table = wanted.get(name, {})
     if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
-        raise UsageError(f"{where}: {name} must be tables, as in [{name}.start_ms]")
+        raise UsageError(f"{where}: {name} must be tables, as in {_EXAMPLES[name]}")
     return table
 
 

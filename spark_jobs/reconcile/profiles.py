@@ -9,9 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from bridge.codec.native.layout import DEFAULT_DIALECT
 from spark_jobs.taxonomy import Kind, Status
 
-__all__ = ["NATIVE_CARRIES", "PROFILES", "ByDesign", "Profile", "by_design_rules", "parse_native_writer"]
+__all__ = [
+    "NATIVE_CARRIES",
+    "NEWEST_RELEASE",
+    "PROFILES",
+    "ByDesign",
+    "Profile",
+    "by_design_rules",
+    "is_newer_than_known",
+    "parse_native_writer",
+]
+
+NEWEST_RELEASE: Final = DEFAULT_DIALECT
+"""The newest RocketMQ whose records are known here."""
 
 _ADDRESSED = frozenset({"topic", "group_name", "region_id", "start_ms"})
 _DESCRIBED = frozenset({"tags", "keys", "store_host", "msg_type"})
@@ -148,6 +161,12 @@ def parse_native_writer(text: str) -> tuple[str, tuple[int, ...]] | None:
     if not all(part.isdecimal() for part in parts):
         return None
     return name, tuple(int(part) for part in parts)
+
+
+def is_newer_than_known(native_writer: str) -> bool:
+    """Tell whether this names a release after the newest known one; it is then judged by the newest one's rules."""
+    _, version = parse_native_writer(native_writer) or ("", ())
+    return version > tuple(int(part) for part in NEWEST_RELEASE.split("."))
 
 
 def by_design_rules(profile: str, native_writer: str) -> tuple[ByDesign, ...]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.sources.files import SourceFile
 
-__all__ = ["OtlpSource", "read_spans"]
+__all__ = ["OtlpSource", "read_spans", "span_files"]
 
 _FILE = StructType([StructField("path", StringType()), StructField("layout", StringType())])
 
@@ -59,9 +59,7 @@ def read_spans(spark: SparkSession, srcs: Sequence[str], *, layout: str | None =
         UsageError: a source names nothing, or there is no such layout.
         UnreadableInputError: a source holds no OTLP traces.
     """
-    if layout is not None and layout not in OTLP_FORMATS:
-        raise UsageError(f"unknown OTLP format {layout!r}; choose one of {', '.join(OTLP_FORMATS)}")
-    files = source_files(srcs, Side.OTLP, layout=None if layout is None else Layout(layout))
+    files = span_files(srcs, layout=layout)
     lines = [file for file in files if file.layout is Layout.JSON_LINES]
     packed = [file for file in files if file.layout not in {Layout.JSON_LINES, Layout.EMPTY}]
     counts = (Observation("otlp-lines"), Observation("otlp-messages"))
@@ -80,6 +78,13 @@ def read_spans(spark: SparkSession, srcs: Sequence[str], *, layout: str | None =
         layouts=tuple(sorted({file.layout.value for file in files if file.layout is not Layout.EMPTY})),
         truncated_tails=len(torn),
     )
+
+
+def span_files(srcs: Sequence[str], *, layout: str | None = None) -> tuple[SourceFile, ...]:
+    """Return the files behind ``srcs``, or raise what :func:`read_spans` would; this takes no Spark."""
+    if layout is not None and layout not in OTLP_FORMATS:
+        raise UsageError(f"unknown OTLP format {layout!r}; choose one of {', '.join(OTLP_FORMATS)}")
+    return source_files(srcs, Side.OTLP, layout=None if layout is None else Layout(layout))
 
 
 def _is_torn(tail: str) -> bool:

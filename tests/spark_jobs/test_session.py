@@ -47,6 +47,13 @@ def test_a_wrong_master_is_refused_before_a_jvm_starts():
         build_session(master="nonsense")
 
 
+@pytest.mark.parametrize("memory", ["lots", "1", "1gb", "-1g", "", "1.5g", "511m", "65t", "999999999999999g"])
+def test_a_wrong_memory_is_refused_before_a_jvm_starts(memory):
+    """The JVM would say it in three lines of its own, or Spark after it has started."""
+    with pytest.raises(UsageError, match=r"^driver memory"):
+        build_session(driver_memory=memory)
+
+
 def test_a_start_is_quiet():
     """In a process of its own: nothing of the JVM's on standard error but its word about an incubator module."""
     code = "from spark_jobs.session import build_session; print(build_session(master='local[1]').range(3).count())"

@@ -8,7 +8,13 @@ import pytest
 
 from otel_mqtrace._errors import MqTraceError, UsageError
 from spark_jobs.reconcile.policy import parse_duration_ms, read_policy
-from spark_jobs.reconcile.profiles import NATIVE_CARRIES, PROFILES, by_design_rules, parse_native_writer
+from spark_jobs.reconcile.profiles import (
+    NATIVE_CARRIES,
+    PROFILES,
+    by_design_rules,
+    is_newer_than_known,
+    parse_native_writer,
+)
 from spark_jobs.schemas import COMPARED_FIELDS
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="the standard library reads TOML since 3.11")
@@ -34,7 +40,7 @@ def test_a_duration_is_a_number_and_a_unit(text, expected_ms):
 @pytest.mark.parametrize("text", ["", "soon", "-1s", "5 parsecs", "1e3s"])
 def test_a_wrong_duration_is_named_with_its_option(text):
     """The line says which option, what was written and how to write it."""
-    with pytest.raises(UsageError, match=r"--grace .* 60s"):
+    with pytest.raises(UsageError, match=r"--grace .* write seconds, or a number and .* 60s"):
         parse_duration_ms(text, name="--grace")
 
 
@@ -69,7 +75,8 @@ def test_a_policy_changes_only_what_it_names(tmp_path):
         ("[fields.end_ms]\ntolerance_ms = 9999999999", "too large"),
         ("[gates.late]\nthreshold = nan", "no number"),
         ("grace = '99999999999d'", "longer than a hundred years"),
-        ("gates = 3", "must be tables"),
+        ("gates = 3", r"gates must be tables, as in \[gates\.malformed\]"),
+        ("fields = 3", r"fields must be tables, as in \[fields\.start_ms\]"),
         ("grace = 'later'", "no duration"),
         ("grace = ", "no TOML"),
     ],
@@ -118,6 +125,12 @@ def test_a_rule_of_a_version_holds_from_that_version_on():
     assert rule in rules("rocketmq")
     assert rules("mqtrace").isdisjoint(rules("rocketmq")) is False
     assert not {found.rule for found in by_design_rules("mqtrace", "mqtrace")}
+
+
+def test_only_a_release_after_the_newest_known_one_is_newer():
+    """No version is the newest known, whatever that is."""
+    writers = ("mqtrace", "rocketmq", "rocketmq-4.9.8", "rocketmq-5.5.0", "rocketmq-5.5.1", "rocketmq-9.9")
+    assert [is_newer_than_known(writer) for writer in writers] == [False] * 4 + [True] * 2
 
 
 def test_a_writer_is_a_name_and_perhaps_a_version():
