@@ -73,22 +73,22 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         otlp_format=otlp_format,
         charset=charset,
     )
-    if profiles.is_newer_than_known(native_writer):
-        judged = f"judged by the rules of {profiles.NEWEST_RELEASE}, the newest known release"
-        typer.echo(f"mqtrace: warning: --native-writer {native_writer} is {judged}", err=True)
-    errors = Console(stderr=True)
-    with errors.status("starting") as shown:  # rich draws it on a terminal only
+    _warn_of_newer(profiles, native_writer)
+    with Console(stderr=True).status("starting") as shown:  # rich draws it on a terminal only
         result = batch.run(options, progress=shown.update)
         shown.update("writing the reports")
         written = render.write_reports(result, out)
-    if as_json:
-        sys.stdout.write(result.dumps())
-    else:
-        _print_summary(result, written)
+    _print(result, written, as_json=as_json)
     return int(result.exit_code)
 
 
 reconcile.rewrite_arguments = spread  # type: ignore[attr-defined]  # what the command line offers a command to do first
+
+
+def _warn_of_newer(profiles: Any, native_writer: str) -> None:
+    if profiles.is_newer_than_known(native_writer):
+        judged = f"judged by the rules of {profiles.NEWEST_RELEASE}, the newest known release"
+        typer.echo(f"mqtrace: warning: --native-writer {native_writer} is {judged}", err=True)
 
 
 def _machinery() -> tuple[Any, Any, Any, Any]:
@@ -97,6 +97,13 @@ def _machinery() -> tuple[Any, Any, Any, Any]:
     from spark_jobs.report import render  # noqa: PLC0415
 
     return batch, policy, profiles, render
+
+
+def _print(result: Result, written: dict[str, Path], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(result.dumps())
+    else:
+        _print_summary(result, written)
 
 
 def _print_summary(result: Result, written: dict[str, Path]) -> None:
