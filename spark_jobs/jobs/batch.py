@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
+from spark_jobs.failure import told_by_cause
 from spark_jobs.interrupt import job_group, unlogged
 from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs, normalise_native, normalise_otlp
 from spark_jobs.reconcile import balance, durations, evidence, facts, gates, tally
@@ -83,7 +84,7 @@ def run(
     Raises:
         UsageError: an option, a policy or a source is wrong.
         UnreadableInputError: a source exists but is not what it should be.
-        MissingExtraError, PeerError: there is no Spark or no Java to run it.
+        MissingExtraError, PeerError: there is no Spark or no Java to run it, or Spark gave up.
     """
     clock = SystemClock()
     started = clock.monotonic_ns()
@@ -99,6 +100,7 @@ def run(
             # A cancelled job may still be writing there, which must not hide that it was cancelled.
             tempfile.TemporaryDirectory(prefix=".work-", dir=options.out, ignore_cleanup_errors=True) as work,
             job_group(session, group, "mqtrace reconcile"),
+            told_by_cause(),
         ):
             result = _reconciled(session, options, policy, Path(work), progress)
     cost = _cost(session, group, (clock.monotonic_ns() - started) / _NANOSECONDS)
