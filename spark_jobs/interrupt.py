@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["held_back", "job_group", "unlogged"]
+
+_PY4J_LOGS_TO: Final = ("", "py4j.clientserver", "py4j.java_gateway")  # a filter does not see what children pass up
 
 
 @contextmanager
@@ -64,14 +66,19 @@ def job_group(spark: SparkSession, name: str, description: str) -> Iterator[None
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """Keep out of the log what only says that an interrupt interrupted something."""
-    root = logging.getLogger()  # py4j logs these to the root logger
-    root.addFilter(_is_news)
+    """Keep out of the log what only says that an interrupt interrupted something, and what came of that."""
+    loggers = [logging.getLogger(name) for name in _PY4J_LOGS_TO]
+    for logger in loggers:
+        logger.addFilter(_is_news)
     try:
         yield
     finally:
-        root.removeFilter(_is_news)
+        for logger in loggers:
+            logger.removeFilter(_is_news)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.interrupt import held_back
+from spark_jobs.interrupt import held_back, unlogged
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 
@@ -71,3 +73,26 @@ def test_a_handler_set_within_the_block_is_taken_back():
     with held_back():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def _log_an_interrupted_call(logger):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        logger.exception("interrupted")
+        try:
+            os.close(-1)
+        except OSError:
+            logger.exception("and what came of it")
+
+
+@pytest.mark.parametrize("name", [None, "py4j.clientserver", "py4j.java_gateway"])
+def test_only_what_an_interrupt_causes_is_kept_out_of_the_log(caplog, name):
+    """An error of its own is still news, and afterwards so is everything."""
+    logger = logging.getLogger(name)
+    with unlogged():
+        _log_an_interrupted_call(logger)
+        logger.error("lost the JVM")
+    assert [record.message for record in caplog.records] == ["lost the JVM"]
+    _log_an_interrupted_call(logger)
+    assert len(caplog.records) == 3
