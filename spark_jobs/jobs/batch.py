@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
@@ -21,10 +21,11 @@ from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs, normalise_
 from spark_jobs.reconcile import balance, durations, evidence, facts, gates, tally
 from spark_jobs.reconcile.policy import Policy, read_policy
 from spark_jobs.reconcile.verdicts import verdicts
-from spark_jobs.report.result import Field, Result, Span, SparkCost, TimeBucket
+from spark_jobs.report.result import Field, MalformedSample, Result, Span, SparkCost, TimeBucket
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, DEFAULT_MASTER, build_session, check_start
 from spark_jobs.sources.files import spark_path, spark_target
+from spark_jobs.sources.lines import line_numbers
 from spark_jobs.taxonomy import FieldVerdict
 
 if TYPE_CHECKING:
@@ -231,9 +232,25 @@ def _fields(judged: DataFrame, counts: tally.Tally) -> tuple[Field, ...]:
     )
 
 
-def _malformed(frame: DataFrame, known: facts.Facts) -> tuple[Any, ...]:
-    some = any(known.malformed.values())
-    return evidence.read_malformed(evidence.malformed_sample(frame).collect()) if some else ()
+def _malformed(frame: DataFrame, known: facts.Facts) -> tuple[MalformedSample, ...]:
+    if not any(known.malformed.values()):
+        return ()
+    return _located(evidence.read_malformed(evidence.malformed_sample(frame).collect()))
+
+
+def _located(pieces: tuple[MalformedSample, ...]) -> tuple[MalformedSample, ...]:
+    """Give samples from files too large to be read whole their line, where exactly one line begins with their text."""
+    wanted: dict[str, set[str]] = {}
+    for piece in pieces:
+        if piece.line is None and piece.text:
+            wanted.setdefault(piece.path, set()).add(piece.text)
+    found = {path: line_numbers(Path(path), texts) for path, texts in wanted.items()}
+
+    def placed(piece: MalformedSample) -> MalformedSample:
+        numbers = found.get(piece.path, {}).get(piece.text, ()) if piece.line is None else ()
+        return replace(piece, line=numbers[0]) if len(numbers) == 1 else piece
+
+    return tuple(map(placed, pieces))
 
 
 def _timeline(counts: tally.Tally, width_ms: int) -> tuple[TimeBucket, ...]:

@@ -1,7 +1,7 @@
 """This module knows files of lines as a frame: ``path``, ``line``, ``text``, and whether the line is a cut-off tail.
 
 Lines end at U+000A only: a Collector writes U+2028 raw inside a line. Line numbers come from reading a file whole, so a
-file above ``whole_bytes`` is read line by line instead and its lines have none.
+file above ``whole_bytes`` is read line by line instead and its lines have none, until ``line_numbers`` looks for them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pyspark.sql import functions as F
 from spark_jobs.sources.files import spark_path, torn_tail
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["WHOLE_BYTES", "read_lines", "source_path", "torn_tails", "without_tails"]
+__all__ = ["WHOLE_BYTES", "line_numbers", "read_lines", "source_path", "torn_tails", "without_tails"]
 
 WHOLE_BYTES: Final = 4 << 20
 """The largest file that one row may hold: line numbers for evidence, at a
@@ -41,6 +41,24 @@ def read_lines(spark: SparkSession, paths: Sequence[Path], *, whole_bytes: int =
         parts.append(by_line.withColumn("line", F.lit(None).cast("bigint")))
     lines = [part.select("path", F.col("line").cast("bigint").alias("line"), "text") for part in parts]
     return reduce(lambda left, right: left.unionByName(right), lines).where(F.col("text").rlike(r"\S"))
+
+
+def line_numbers(path: Path, beginnings: Collection[str]) -> dict[str, list[int]]:
+    """Return where in a local file lines begin with each of ``beginnings``: numbers from 1, in order.
+
+    For the few lines of a large file that a report shows. One pass, a chunk in memory at a time; what is not a local
+    file has no numbers.
+    """
+    found: dict[str, list[int]] = {beginning: [] for beginning in beginnings}
+    lengths = {len(beginning) for beginning in found}
+    if not path.is_file():
+        return found
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            for length in lengths:
+                if length <= len(line) and (beginning := line[:length]) in found:
+                    found[beginning].append(number)
+    return found
 
 
 def torn_tails(paths: Sequence[Path]) -> dict[str, str]:
