@@ -19,7 +19,7 @@ NAMELESS = re.compile(r"^(utils?|helpers?|common|misc|.*_(utils?|helpers?|common
 HOLLOW_CLASS = re.compile(r"(Manager|Helper|Impl|Util|Utils)$|^Base[A-Z]")
 MACHINE_WORDS = re.compile(
     r"""
-    /work/ | /root/ | /home/[a-z] | /tmp/            # somebody's disk
+    /(?:work|root|tmp|home/[a-z][^/]*)/              # somebody's disk
     | index[-_]url | find[-_]links | extra[-_]index   # where somebody's packages come from
     | https?://[^\s'"<>)]*(/simple\b|/repository/|\.maven\.)
     """,
