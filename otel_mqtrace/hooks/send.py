@@ -162,8 +162,11 @@ class SendHook:
         try:
             # Only what is new: the SDK pays for every attribute it is given again.
             learned = place_attributes(call.topic, partition, offset)
-            learned[semconv.MQTRACE_COST_TIME] = cost_ms(call.start_ns, end_ns)
+            learned[semconv.MQTRACE_COST_TIME] = cost = cost_ms(call.start_ns, end_ns)
             learned[semconv.MQTRACE_SUCCESS] = error is None
+            learned[semconv.MQTRACE_REQUEST_ID] = self._tracing.new_id()
+            if error is None and outcome is None:  # stored half-way, as SendMessageTraceHookImpl of RocketMQ has it
+                learned[semconv.MQTRACE_STORE_TIME] = call.start_ns // 1_000_000 + cost // 2
             if (host := store_host or self._server) is not None:
                 learned[semconv.MQTRACE_STORE_HOST] = host
             if body_length is not None and semconv.MESSAGING_MESSAGE_BODY_SIZE not in call.attributes:

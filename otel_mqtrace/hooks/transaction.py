@@ -96,7 +96,11 @@ class TransactionHook:
             from_transaction_check=False,
         )
         operation = self._tracing.sending(
-            TraceType.END_TRANSACTION, self._facts, cost_ms=cost_ms(start_ns, end_ns), success=True
+            TraceType.END_TRANSACTION,
+            self._facts,
+            request_id=self._tracing.new_id(),
+            cost_ms=cost_ms(start_ns, end_ns),
+            success=True,
         )
         ambient = context.get_current()
         if not trace.get_current_span(ambient).get_span_context().is_valid:

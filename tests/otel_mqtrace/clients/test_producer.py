@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
+from tests.support.consuming import poll
 
 
 def _sent(producer, spans, topic, *args, **kwargs):
@@ -22,19 +23,12 @@ def _sent(producer, spans, topic, *args, **kwargs):
     return spans.take(f"send {topic}")
 
 
-def _on_the_wire(consumer):
-    message = None
-    while message is None:
-        message = consumer.poll(1)
-    return message
-
-
 @pytest.fixture
 def read_back(consumer_of, spans):
     """Read the first message of a topic as it lies there."""
 
     def read(topic):
-        message = _on_the_wire(consumer := consumer_of(topic))
+        message = poll(consumer := consumer_of(topic))
         consumer.close()
         spans.take(f"process {topic}")
         return message
@@ -50,6 +44,8 @@ def test_a_delivered_message_carries_every_field_of_the_table(producer, spans, k
     assert read_unique_id(said.pop("messaging.message.id"))
     assert said.pop("mqtrace.client_host").count(".") == 3
     assert said.pop("mqtrace.cost_time") == span.end_time // 10**6 - span.start_time // 10**6
+    assert span.start_time // 10**6 <= said.pop("mqtrace.store_time") <= span.end_time // 10**6
+    assert read_unique_id(said.pop("mqtrace.request_id")) is not None
     host, port = kafka.bootstrap_servers.split(":")
     assert said == {
         "messaging.system": "kafka",
@@ -173,7 +169,7 @@ def test_a_message_the_broker_refuses_is_recorded_when_the_report_comes(producer
     record = trace_context_of(span)
     assert span.attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
     assert (record.trace_type, record.success) == (TraceType.PUB, False)
-    assert "messaging.kafka.offset" not in span.attributes
+    assert span.attributes.keys().isdisjoint({"messaging.kafka.offset", "mqtrace.store_time"})
 
 
 def test_a_message_that_times_out_is_recorded(instrument, spans, topic):
@@ -215,6 +211,7 @@ def test_without_reports_of_success_the_span_ends_at_the_call(instrument, kafka,
     producer.produce(topic, b"x")
     span = spans.take(f"send {topic}")
     assert span.attributes["mqtrace.send_outcome"] == "not_awaited"
+    assert "mqtrace.store_time" not in span.attributes
     assert producer.flush(10) == 0
 
 
@@ -301,7 +298,7 @@ def test_the_trace_topic_and_excluded_topics_are_never_traced(instrument, kafka,
     producer.produce(topic, b"x")
     producer.produce("my-trace", b"x")
     producer.flush(10)
-    assert _on_the_wire(consumer_of(topic)).headers() is None
+    assert poll(consumer_of(topic)).headers() is None
 
 
 def test_suppressed_instrumentation_is_respected(producer, spans, topic):
@@ -319,7 +316,7 @@ def test_an_unsampled_message_still_travels_with_its_id_and_context(instrument, 
     with trace.use_span(unsampled):
         producer.produce(topic, b"x")
     producer.flush(10)
-    headers = dict(_on_the_wire(consumer_of(topic)).headers())
+    headers = dict(poll(consumer_of(topic)).headers())
     assert headers["traceparent"].endswith(b"-00")
     assert read_unique_id(headers["UNIQ_KEY"].decode())
 
@@ -355,6 +352,7 @@ class TestTransactions:
             assert record.trace_type is TraceType.END_TRANSACTION
             assert record.beans[0].transaction_state.name == state
             assert record.beans[0].from_transaction_check is False
+            assert record.request_id not in {None, send.attributes["mqtrace.request_id"]}
             assert record.beans[0].msg_type is MessageType.TRANS_COMMIT
             assert record.beans[0].transaction_id == send.attributes["mqtrace.transaction_id"]
             assert record.beans[0].msg_id == send.attributes["messaging.message.id"]
