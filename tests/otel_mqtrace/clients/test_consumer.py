@@ -18,27 +18,10 @@ from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import ManualClock
+from tests.support.consuming import consume, current_span_id, poll
 
 PARENT = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 PARENT_TRACE, PARENT_SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
-
-
-def _poll(consumer, *, timeouts=20):
-    for _ in range(timeouts):
-        message = consumer.poll(1)
-        if message is not None:
-            return message
-    raise AssertionError("no message came")
-
-
-def _consume(consumer, count):
-    messages = consumer.consume(count, 10)
-    assert len(messages) == count
-    return messages
-
-
-def _current():
-    return trace.get_current_span().get_span_context().span_id
 
 
 def test_a_message_is_in_process_until_the_next_poll(instrument, spans, fill, consumer_of, topic):
@@ -53,8 +36,8 @@ def test_a_message_is_in_process_until_the_next_poll(instrument, spans, fill, co
     )
     instrument(region_id="eu", region_name="Europe")
     consumer = consumer_of(topic)
-    _poll(consumer)
-    current = _current()
+    poll(consumer)
+    current = current_span_id()
     spans.assert_empty()
     assert consumer.poll(0) is None
     assert not trace.get_current_span().get_span_context().is_valid
@@ -78,7 +61,7 @@ def test_everything_the_first_half_needs_is_there_when_the_span_starts(instrumen
     fill(topic, {"value": b"x", "headers": [("UNIQ_KEY", "ID1"), ("KEYS", "a"), ("RECONSUME_TIME", "1")]})
     instrument()
     consumer = consumer_of(topic)
-    _poll(consumer)
+    poll(consumer)
     half = trace_context_of(trace.get_current_span())
     consumer.poll(0)
     whole = trace_context_of(spans.take())
@@ -92,7 +75,7 @@ def test_a_message_without_a_unique_id_goes_by_its_physical_one(instrument, span
     """As RocketMQ's getMsgId() does."""
     fill(topic, {"value": b"x"})
     instrument()
-    _poll(consumer := consumer_of(topic))
+    poll(consumer := consumer_of(topic))
     consumer.close()
     assert spans.take().attributes["messaging.message.id"] == f"{topic}-0@0"
 
@@ -101,7 +84,7 @@ def test_a_tombstone_is_a_message(instrument, spans, fill, consumer_of, topic):
     """bool(message) is False for it; it was consumed all the same."""
     fill(topic, {"value": None, "key": b"k"})
     instrument()
-    _poll(consumer := consumer_of(topic))
+    poll(consumer := consumer_of(topic))
     consumer.close()
     assert spans.take(f"process {topic}").attributes["messaging.kafka.message.tombstone"] is True
 
@@ -110,7 +93,7 @@ def test_ends_of_partitions_and_empty_polls_are_no_messages(instrument, spans, c
     """_PARTITION_EOF comes as a Message with an error; neither it nor None makes a span."""
     instrument(receive_spans=True)
     consumer = consumer_of(topic, enable_partition_eof=True)
-    assert _poll(consumer).error() is not None
+    assert poll(consumer).error() is not None
     assert consumer.poll(0) is None
     assert consumer.consume(5, 0) == []
 
@@ -140,7 +123,7 @@ class TestContext:
         consumer = consumer_of(topic)
         here = tracer.start_span("here")
         with trace.use_span(here if ambient else trace.INVALID_SPAN):
-            _poll(consumer)
+            poll(consumer)
             consumer.close()
         here.end()
         span = spans.take(f"process {topic}")
@@ -154,7 +137,7 @@ class TestContext:
         """What the sender put into baggage is there while the message is handled, and not after."""
         fill(topic, {"value": b"x", "headers": [("baggage", "tenant=t1")]})
         instrument()
-        _poll(consumer := consumer_of(topic))
+        poll(consumer := consumer_of(topic))
         assert baggage.get_baggage("tenant") == "t1"
         consumer.poll(0)
         assert baggage.get_baggage("tenant") is None
@@ -165,7 +148,7 @@ class TestContext:
         stale = (PARENT[0], PARENT[1].replace("b7ad6b7169203331", "00f067aa0ba902b7"))
         fill(topic, {"value": b"x", "headers": [stale, PARENT]})
         instrument()
-        _poll(consumer := consumer_of(topic))
+        poll(consumer := consumer_of(topic))
         consumer.close()
         assert spans.take().parent.span_id == PARENT_SPAN
 
@@ -177,8 +160,8 @@ class TestContext:
             fill(name, {"value": b"x", "headers": [PARENT]})
         instrument()
         first, second = consumer_of(topic), consumer_of(other)
-        _poll(first)
-        _poll(second)
+        poll(first)
+        poll(second)
         first.close()
         second.close()
         assert {span.parent.span_id for span in spans.take_all()} == {PARENT_SPAN}
@@ -195,7 +178,7 @@ class TestBatches:
         """What differs stands on the links; nothing has a single parent."""
         _linked_fill(fill, topic, 3)
         instrument()
-        _consume(consumer := consumer_of(topic), 3)
+        consume(consumer := consumer_of(topic), 3)
         consumer.close()
         span = spans.take()
         assert span.attributes["messaging.batch.message_count"] == 3
@@ -208,7 +191,7 @@ class TestBatches:
         """A batch API counts even when it returned one message."""
         _linked_fill(fill, topic, 1)
         instrument()
-        _consume(consumer := consumer_of(topic), 1)
+        consume(consumer := consumer_of(topic), 1)
         consumer.close()
         span = spans.take()
         assert span.attributes["messaging.batch.message_count"] == 1
@@ -218,7 +201,7 @@ class TestBatches:
         """The SDK keeps 128 links: 300 messages are three spans."""
         _linked_fill(fill, topic, 300)
         instrument()
-        _consume(consumer := consumer_of(topic), 300)
+        consume(consumer := consumer_of(topic), 300)
         consumer.close()
         records = [trace_context_of(span) for span in spans.take_all()]
         assert [len(record.beans) for record in records] == [128, 128, 44]
@@ -233,7 +216,7 @@ class TestReceiveSpans:
         """poll T, CLIENT, receive, and no trace record."""
         fill(topic, {"value": b"x", "headers": [PARENT]})
         instrument(receive_spans=True)
-        _poll(consumer := consumer_of(topic))
+        poll(consumer := consumer_of(topic))
         consumer.close()
         span = spans.take(f"poll {topic}")
         assert span.kind is SpanKind.CLIENT
@@ -254,7 +237,7 @@ class TestHowItEnds:
 
         def work():
             try:
-                _poll(consumer)
+                poll(consumer)
                 raise RuntimeError("handler")
             finally:
                 consumer.close()
@@ -274,7 +257,7 @@ class TestHowItEnds:
         def work():
             with confluent_kafka.Consumer(conf) as consumer:
                 consumer.assign([TopicPartition(topic, 0, 0)])
-                _poll(consumer)
+                poll(consumer)
                 raise RuntimeError("handler")
 
         with pytest.raises(RuntimeError):
@@ -287,7 +270,7 @@ class TestHowItEnds:
         instrument()
         consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
         consumer.assign([TopicPartition(topic, 0, 0)])
-        _poll(consumer)
+        poll(consumer)
         del consumer
         gc.collect()
         assert trace_context_of(spans.take()).context_code is ContextCode.RETURNNULL
@@ -299,7 +282,7 @@ class TestHowItEnds:
         fill(topic, {"value": b"x"})
         instrument()
         consumer = consumer_of(topic)
-        _poll(consumer)
+        poll(consumer)
         thread = threading.Thread(target=consumer.close)
         thread.start()
         thread.join()
@@ -321,7 +304,7 @@ class TestHowItEnds:
             topic, make_consumer=lambda conf: DeserializingConsumer({**conf, "value.deserializer": refuse})
         )
         with pytest.raises(confluent_kafka.error.ValueDeserializationError):
-            _poll(consumer)
+            poll(consumer)
         assert trace_context_of(spans.take()).context_code is ContextCode.EXCEPTION
 
 
@@ -330,7 +313,7 @@ def test_a_success_slower_than_the_limit_is_a_time_out(instrument, spans, fill, 
     clock = ManualClock()
     fill(topic, {"value": b"1"})
     instrument(process_timeout_ms=1000, clock=clock)
-    with process(_poll(consumer_of(topic))):
+    with process(poll(consumer_of(topic))):
         clock.advance(ms=1000)
     record = trace_context_of(spans.take())
     assert (record.context_code, record.success, record.cost_ms) == (ContextCode.TIME_OUT, True, 1000)
@@ -347,9 +330,9 @@ def test_an_asyncio_consumer_leaks_nothing_into_its_pool(instrument, kafka, span
         message = None
         while message is None:
             message = await consumer.poll(1)
-        in_pool = await asyncio.get_running_loop().run_in_executor(consumer.executor, _current)
+        in_pool = await asyncio.get_running_loop().run_in_executor(consumer.executor, current_span_id)
         with process(message):
-            inside = _current()
+            inside = current_span_id()
         await consumer.close()
         return in_pool, inside
 
@@ -363,7 +346,7 @@ def test_a_context_attached_by_the_handler_is_not_disturbed(instrument, spans, f
     fill(topic, {"value": b"1"})
     instrument()
     consumer = consumer_of(topic)
-    _poll(consumer)
+    poll(consumer)
     token = context.attach(context.set_value("mine", 1))
     consumer.poll(0)
     assert context.get_value("mine") == 1

@@ -11,23 +11,7 @@ from opentelemetry import trace
 from otel_mqtrace import process
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
-
-
-def _poll(consumer):
-    message = None
-    while message is None:
-        message = consumer.poll(1)
-    return message
-
-
-def _consume(consumer, count):
-    messages = consumer.consume(count, 10)
-    assert len(messages) == count
-    return messages
-
-
-def _current():
-    return trace.get_current_span().get_span_context().span_id
+from tests.support.consuming import consume, current_span_id, poll
 
 
 def _linked_fill(fill, topic, count):
@@ -40,10 +24,10 @@ def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, consumer
     instrument()
     consumer = consumer_of(topic)
     for _ in range(2):
-        message = _poll(consumer)
-        automatic = _current()
+        message = poll(consumer)
+        automatic = current_span_id()
         with process(message):
-            assert _current() == automatic
+            assert current_span_id() == automatic
         assert not trace.get_current_span().get_span_context().is_valid
         assert spans.take().context.span_id == automatic
     consumer.close()
@@ -62,7 +46,7 @@ def test_the_handle_says_the_outcome(instrument, spans, fill, consumer_of, topic
     """Silent means SUCCESS."""
     fill(topic, {"value": b"1"})
     instrument()
-    with process(_poll(consumer_of(topic))) as handling:
+    with process(poll(consumer_of(topic))) as handling:
         say(handling)
     record = trace_context_of(spans.take())
     assert (record.context_code, record.success) == (code, success)
@@ -72,7 +56,7 @@ def test_an_exception_is_recorded_and_goes_on(instrument, spans, fill, consumer_
     """EXCEPTION, ERROR, an exception event, and the same exception outside."""
     fill(topic, {"value": b"1"})
     instrument()
-    message = _poll(consumer_of(topic))
+    message = poll(consumer_of(topic))
     with pytest.raises(KeyError, match="mine"), process(message):
         raise KeyError("mine")
     span = spans.take()
@@ -90,17 +74,17 @@ def test_a_decorated_function_is_a_block(instrument, spans, fill, consumer_of, t
     class Biller:
         @process
         def handle(self, message):
-            assert _current()
+            assert current_span_id()
             return ContextCode.FAILED
 
     @process
     async def handle(message):
-        return _current()
+        return current_span_id()
 
     consumer = consumer_of(topic)
-    Biller().handle(_poll(consumer))
+    Biller().handle(poll(consumer))
     assert trace_context_of(spans.take()).context_code is ContextCode.FAILED
-    current = asyncio.run(handle(_poll(consumer)))
+    current = asyncio.run(handle(poll(consumer)))
     assert spans.take().context.span_id == current
 
 
@@ -109,10 +93,10 @@ def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(instrume
     _linked_fill(fill, topic, 4)
     instrument()
     consumer = consumer_of(topic)
-    for message in process.each(_consume(consumer, 2)):
+    for message in process.each(consume(consumer, 2)):
         assert message.value() is not None
     assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2]
-    for _ in process.each(_consume(consumer, 2)):
+    for _ in process.each(consume(consumer, 2)):
         pass
     assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [1, 1]
 
@@ -121,7 +105,7 @@ def test_the_worst_message_of_a_shared_batch_names_it(instrument, spans, fill, c
     """One failure is a failure of the listener call."""
     _linked_fill(fill, topic, 2)
     instrument()
-    for index, message in enumerate(_consume(consumer_of(topic), 2)):
+    for index, message in enumerate(consume(consumer_of(topic), 2)):
         with process(message) as handling:
             handling.outcome(ContextCode.SUCCESS if index else ContextCode.FAILED)
     assert trace_context_of(spans.take()).context_code is ContextCode.FAILED
@@ -131,7 +115,7 @@ def test_leaving_the_loop_early_is_returnnull(instrument, spans, fill, consumer_
     """break: nobody said how the message at hand went."""
     _linked_fill(fill, topic, 2)
     instrument(process_spans="explicit")
-    for _ in process.each(_consume(consumer_of(topic), 2)):
+    for _ in process.each(consume(consumer_of(topic), 2)):
         break
     gc.collect()
     assert trace_context_of(spans.take()).context_code is ContextCode.RETURNNULL
@@ -141,7 +125,7 @@ def test_a_second_attempt_at_the_same_message_is_a_second_span(instrument, spans
     """Retried in the same process: two listener calls, two request ids."""
     fill(topic, {"value": b"1"})
     instrument()
-    message = _poll(consumer_of(topic))
+    message = poll(consumer_of(topic))
     for _ in range(2):
         with process(message):
             pass
@@ -153,12 +137,12 @@ def test_a_worker_thread_that_comes_too_late_opens_no_second_span(instrument, sp
     fill(topic, {"value": b"1"}, {"value": b"2"}, {"value": b"3"})
     instrument()
     consumer = consumer_of(topic)
-    first = _poll(consumer)
-    second = _poll(consumer)
+    first = poll(consumer)
+    second = poll(consumer)
     for message in (first, second):
         with process(message):
             pass
-    third = _poll(consumer)
+    third = poll(consumer)
     assert not trace.get_current_span().get_span_context().is_valid
     with process(third) as handling:
         assert handling.span.is_recording()
@@ -171,8 +155,8 @@ def test_explicit_mode_opens_nothing_by_itself(instrument, spans, fill, consumer
     fill(topic, {"value": b"1"}, {"value": b"2"})
     instrument(process_spans="explicit")
     consumer = consumer_of(topic)
-    message = _poll(consumer)
-    _poll(consumer)
+    message = poll(consumer)
+    poll(consumer)
     spans.assert_empty()
     with process(message):
         pass
@@ -182,6 +166,6 @@ def test_explicit_mode_opens_nothing_by_itself(instrument, spans, fill, consumer
 def test_without_instrumentation_a_block_does_nothing(spans, fill, consumer_of, topic):
     """The same code runs untraced."""
     fill(topic, {"value": b"1"})
-    with process(_poll(consumer_of(topic))) as handling:
+    with process(poll(consumer_of(topic))) as handling:
         handling.failed()
         assert not handling.span.is_recording()
