@@ -25,6 +25,7 @@ _ATTRIBUTED: Final = frozenset(
     )
 )
 _ALONE_ON_THE_OTHER: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
+_SIDE_NAMES: Final = {"native": "the native side", "otlp": "the OTLP side"}
 _ZERO_SEEN: Final = 3.0
 _Z_95_ONE_SIDED: Final = 1.6448536269514722
 _MILLION: Final = 1_000_000
@@ -156,9 +157,6 @@ def doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
             "keys may still get their other half: give more data, or a shorter --grace if these files are complete"
         )
     return None
-
-
-_SIDE_NAMES: Final = {"native": "the native side", "otlp": "the OTLP side"}
 
 
 def concluded(gates: Sequence[Gate], policy: Policy, *, holds: bool, conclusive: bool) -> tuple[Verdict, ExitCode]:
