@@ -40,7 +40,8 @@ class Settings:
     """Every tunable, read once. ``None`` means "not said": the part that uses the setting then has its own default.
 
     ``queue_size`` and ``batch_size`` count spans, ``*_ms`` are milliseconds, ``*_bytes`` bytes; ``exporters`` are names
-    of the entry-point group ``opentelemetry_traces_exporter``; ``topic_exclude`` are shell-style patterns;
+    of the entry-point group ``opentelemetry_traces_exporter``; ``topic_*`` and ``*_headers`` are shell-style patterns,
+    ``topic_sampling`` maps such a pattern to the share of traces that begin there and are recorded, from 0 to 1;
     ``kafka_config`` is the path of a properties file or, given in code, the client properties themselves.
     """
 
@@ -63,7 +64,26 @@ class Settings:
     process_spans: str = "auto"
     process_timeout_ms: int = 900_000
     receive_spans: bool = False
+    empty_poll_spans: bool = False
+    settle_spans: bool = False
+    topic_include: tuple[str, ...] = ()
     topic_exclude: tuple[str, ...] = ()
+    topic_sampling: Mapping[str, float] = field(default_factory=dict, hash=False)
+    propagation: bool = True
+    creation_context: str = "replace"
+    headerless_sends: str = "correlate"
+    retry_header: str = "RECONSUME_TIME"
+    capture_headers: tuple[str, ...] = ()
+    redact_headers: tuple[str, ...] = (
+        "*authorization*",
+        "*cookie*",
+        "*credential*",
+        "*password*",
+        "*secret*",
+        "*token*",
+    )
+    client_metrics: bool = False
+    client_metrics_interval_ms: int = 15_000
     create_trace_topic: bool = False
     on_conflict: str = "step_back"
 
@@ -93,10 +113,24 @@ class Settings:
         return replace(cls(), **found)
 
     def excludes(self, topic: str) -> bool:
-        """Whether ``topic`` is never traced: the trace topic itself, or one that an exclusion pattern names."""
-        if not self.topic_exclude:
-            return topic == self.trace_topic
-        return topic == self.trace_topic or any(fnmatchcase(topic, pattern) for pattern in self.topic_exclude)
+        """Whether ``topic`` is never traced: the trace topic, one excluded, or one not among those included."""
+        if topic == self.trace_topic or _matches(topic, self.topic_exclude):
+            return True
+        return bool(self.topic_include) and not _matches(topic, self.topic_include)
+
+    def sampling_ratio(self, topic: str) -> float | None:
+        """Return the share of the traces beginning at ``topic`` that is recorded; ``None`` leaves it to the SDK.
+
+        The first pattern of ``topic_sampling`` that names the topic decides.
+        """
+        for pattern, ratio in self.topic_sampling.items():
+            if fnmatchcase(topic, pattern):
+                return ratio
+        return None
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _accept(
@@ -170,6 +204,20 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip() and part.strip() != "none")
 
 
+def _ratios(value: object) -> dict[str, float]:
+    pairs = value.items() if isinstance(value, Mapping) else (each.rpartition("=")[::2] for each in _names(value))
+    ratios = {}
+    for pattern, said in pairs:
+        try:
+            ratio = float(said)
+        except (TypeError, ValueError):
+            ratio = -1.0
+        if not pattern or not 0 <= ratio <= 1:
+            raise ValueError("pattern=share pairs were expected, each share from 0 to 1, as in audit.*=0,orders=0.1")
+        ratios[str(pattern).strip()] = ratio
+    return ratios
+
+
 def _iterable(value: object) -> Iterable[object]:
     if not isinstance(value, Iterable):
         raise TypeError("a list of names was expected")
@@ -221,7 +269,19 @@ _PARSERS: Final[dict[str, Callable[[object], Any]]] = {
     "process_spans": _one_of("auto", "explicit"),
     "process_timeout_ms": _positive,
     "receive_spans": _flag,
+    "empty_poll_spans": _flag,
+    "settle_spans": _flag,
+    "topic_include": _names,
     "topic_exclude": _names,
+    "topic_sampling": _ratios,
+    "propagation": _flag,
+    "creation_context": _one_of("replace", "keep"),
+    "headerless_sends": _one_of("correlate", "send_each", "leave"),
+    "retry_header": _text,
+    "capture_headers": _names,
+    "redact_headers": _names,
+    "client_metrics": _flag,
+    "client_metrics_interval_ms": _positive,
     "create_trace_topic": _flag,
     "on_conflict": _one_of("step_back", "wrap"),
 }

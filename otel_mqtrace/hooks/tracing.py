@@ -36,6 +36,8 @@ class Tracing:
     """The collaborators of all hooks, bound once. ``before_span`` is called before every span (late attachment).
 
     ``writes_trace_headers`` is off where another instrumentation writes them already: there must be one of each kind.
+    ``produce_hook(span, call)`` and ``consume_hook(span, messages)`` are the application's own, called with each span
+    that records, once it is open; what they raise is counted and goes no further.
     """
 
     tracer: trace.Tracer
@@ -45,6 +47,8 @@ class Tracing:
     new_id: Callable[[], str] = new_unique_id
     before_span: Callable[[], None] = _nothing
     writes_trace_headers: bool = True
+    produce_hook: Callable[..., None] | None = None
+    consume_hook: Callable[..., None] | None = None
 
     @classmethod
     def create(

@@ -26,7 +26,7 @@ from otel_mqtrace.hooks.process import sources
 if TYPE_CHECKING:
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["Patches", "TracedConsumer", "TracedProducer", "foreign_wrapper"]
+__all__ = ["Patches", "TracedConsumer", "TracedProducer", "apply", "foreign_wrapper"]
 
 Wrappers = Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]
 _ABSENT: Final = object()
@@ -164,6 +164,11 @@ class Patches:
     def _make(self, change: _Change) -> None:
         change.apply()
         self.changes.append(change)
+
+
+def apply(tracing: Tracing) -> Patches:
+    """Patch the client and start tracing."""
+    return Patches.apply(tracing)
 
 
 @guarded("Patches.restore")
