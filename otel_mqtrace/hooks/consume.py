@@ -52,6 +52,7 @@ class IncomingMessage:
     """One message as the client handed it over; ``body_length`` in bytes, ``timestamp_ms`` when it was stored.
 
     ``store_host`` is the broker it came from (``host:port``); unknown, the client's first server stands for it.
+    What is given of ``msg_id``, ``tags``, ``keys``, ``msg_type`` and ``retry_times`` wins over the message's headers.
     """
 
     topic: str
@@ -63,6 +64,13 @@ class IncomingMessage:
     headers: Sequence[Header] = ()
     timestamp_ms: int | None = None
     store_host: str | None = None
+    msg_id: str | None = None
+    tags: str | None = None
+    keys: Sequence[str] | None = None
+    msg_type: MessageType | None = None
+    retry_times: int | None = None
+    cluster_id: str | None = None
+    message_group: str | None = None
 
 
 @dataclass(slots=True)
