@@ -118,6 +118,7 @@ class Attachment:
             "schedule_delay_millis": settings.linger_ms,
         }
         given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        given["ledger_dir"] = settings.ledger_dir
         given["meter_provider"] = self._meter_provider or metrics.get_meter_provider()
         if settings.preset is not None:
             return MqTraceSpanProcessor.preset(settings.preset, *exporters, **given)

@@ -59,6 +59,7 @@ class Settings:
     queue_size: int | None = None
     batch_size: int | None = None
     linger_ms: int | None = None
+    ledger_dir: str | None = None
     max_message_bytes: int = 128_000
     process_context: str = "auto"
     process_spans: str = "auto"
@@ -264,6 +265,7 @@ _PARSERS: Final[dict[str, Callable[[object], Any]]] = {
     "queue_size": _positive,
     "batch_size": _positive,
     "linger_ms": _not_negative,
+    "ledger_dir": _text,
     "max_message_bytes": _positive,
     "process_context": _one_of("auto", "link", "parent", "both"),
     "process_spans": _one_of("auto", "explicit"),
@@ -293,6 +295,7 @@ _UNSAID: Final[Mapping[str, str]] = {
     "preset": "no preset",
     "region_name": "no name",
     "group_name": "no name",
+    "ledger_dir": "no directory",
 }
 """What is used where the default is ``None``, in words."""
 _NEVER_SHOWN: Final = frozenset({"bootstrap_servers", "kafka_config"})

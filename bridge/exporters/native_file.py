@@ -50,6 +50,7 @@ class NativeFileSpanExporter(SpanExporter):
     """
 
     exports_starts: Final = True
+    ledger_side: Final = "native"
 
     def __init__(  # noqa: PLR0913 - plain keyword values, as declarative configuration gives them
         self,

@@ -73,6 +73,7 @@ class NativeKafkaSpanExporter(SpanExporter):
     """
 
     exports_starts: Final = True
+    ledger_side: Final = "native"
 
     def __init__(  # noqa: PLR0913 - plain keyword values, as declarative configuration gives them
         self,

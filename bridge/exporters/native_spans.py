@@ -10,7 +10,7 @@ from bridge.codec.native.dialects import dialect_named
 from bridge.exporters.batching import pack
 from otel_mqtrace import semconv
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.spans.stats import ENCODE_ERROR, ExportOutcome
+from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, ExportOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -82,7 +82,8 @@ class SpanPacker:
         """Count what happened and return every span's fate: failed if a message with its records was not delivered."""
         lost = list(undelivered)
         failed = {origin for message in lost for origin in message.origins}
-        dropped = Counter(reason for origin, reason in packed.refused.items() if origin not in failed)
+        refused = {origin: reason for origin, reason in packed.refused.items() if origin not in failed}
+        dropped = Counter(refused.values())
         self.counts.spans += len(spans)
         self.counts.messages += len(packed.messages)
         self.counts.undelivered_messages += len(lost)
@@ -91,7 +92,10 @@ class SpanPacker:
         self.counts.keys_left_out += packed.keys_left_out
         self.counts.refused.update(packed.refused.values())
         return ExportOutcome(
-            exported=len(spans) - len(failed) - dropped.total(), failed=len(failed), dropped=dict(dropped)
+            exported=len(spans) - len(failed) - dropped.total(),
+            failed=len(failed),
+            dropped=dict(dropped),
+            lost={**dict.fromkeys(failed, EXPORT_FAILED), **refused},
         )
 
     def after_fork(self) -> None:

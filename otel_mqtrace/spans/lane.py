@@ -15,8 +15,9 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace.spans.losses import LossWatch
 from otel_mqtrace.spans.queue import SpanQueue
-from otel_mqtrace.spans.stats import WANTS_ERROR, ExportOutcome, LossLog
+from otel_mqtrace.spans.stats import WANTS_ERROR, ExportOutcome
 from otel_mqtrace.spans.worker import Worker
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
     from otel_mqtrace._clock import Clock
+    from otel_mqtrace.spans.ledger import Ledger
+    from otel_mqtrace.spans.losses import OnDrop
     from otel_mqtrace.spans.queue import FlushMark
     from otel_mqtrace.spans.settings import LaneSettings
     from otel_mqtrace.spans.stats import LaneStats
@@ -54,10 +57,19 @@ class Lane:
     An exporter may add to OpenTelemetry's interface, each part optional: ``exports_starts`` and ``wants(span)`` (what
     it is offered), ``timeout_millis`` on ``export`` and ``shutdown`` (the time it has; without it, the exporter owns
     its timeout), ``take_outcome()`` (a batch's fate, span by span), ``on_idle()`` (called now and then while nothing
-    comes, never during an export) and ``after_fork()`` (in the child).
+    comes, never during an export), ``after_fork()`` (in the child) and ``ledger_side`` (``native``, else ``otlp``).
     """
 
-    def __init__(self, exporter: SpanExporter, *, name: str, settings: LaneSettings, clock: Clock) -> None:
+    def __init__(  # noqa: PLR0913 - collaborators by their names
+        self,
+        exporter: SpanExporter,
+        *,
+        name: str,
+        settings: LaneSettings,
+        clock: Clock,
+        ledger: Ledger | None = None,
+        on_drop: OnDrop | None = None,
+    ) -> None:
         self.name = name
         self.exporter = exporter
         self.exports_starts = bool(getattr(exporter, "exports_starts", False))
@@ -70,19 +82,27 @@ class Lane:
         self._settings = settings
         self._linger_ns = int(settings.schedule_delay_ms * _NS_PER_MS)
         self._clock = clock
+        self._ledger = ledger
+        self._on_drop = on_drop
         self._close_by = MonotonicNs(0)
         self._begin()
 
     def _begin(self) -> None:
         """Start from nothing, as a new process does."""
+        side = str(getattr(self.exporter, "ledger_side", "otlp"))
+        book = None if self._ledger is None else self._ledger.book(side=side, component=self.name)
         self._queue: SpanQueue[ReadableSpan] = SpanQueue(
-            max_size=self._settings.max_queue_size, clock=self._clock, drop_policy=self._settings.drop_policy
+            max_size=self._settings.max_queue_size,
+            clock=self._clock,
+            drop_policy=self._settings.drop_policy,
+            note=None if book is None else book.note,
         )
+        self._left_ns = MonotonicNs(-self._linger_ns)  # nothing has left yet: what comes first has waited long enough
         self._worker = Worker(f"mqtrace {self.name}", self._work)
         self._exporting = threading.Lock()
         self._closing = threading.Lock()  # taken once, by whoever shuts the exporter down
         self._exporter_closed = threading.Event()
-        self._losses = LossLog(self.name)
+        self._losses = LossWatch(self.name, on_drop=self._on_drop, ledger=self._ledger)
         self._flushes: list[Flush] = []  # guarded by the queue's lock
 
     # -- the application's thread ----------------------------------------------------------------------------------
@@ -105,7 +125,7 @@ class Lane:
         try:
             return self._wants(span)
         except Exception:  # noqa: BLE001 - a foreign exporter's mistake must not reach the application
-            self._queue.refuse(WANTS_ERROR)
+            self._queue.refuse(WANTS_ERROR, span)
             return False
 
     def stats(self) -> LaneStats:
@@ -120,7 +140,11 @@ class Lane:
     # -- the worker --------------------------------------------------------------------------------------------------
 
     def ready(self, now: MonotonicNs) -> bool:
-        """Whether a batch leaves at ``now``: a full one waits, or one has lingered, or a flush asked, or closing."""
+        """Whether a batch leaves at ``now``: a full one waits, or one has lingered, or a flush asked, or closing.
+
+        Lingered: the oldest span has waited for the delay or, under the rule ``last_batch``, the delay is over since
+        the last batch left, so that after a quiet time a span leaves at once and alone (RocketMQ since 5.3.1).
+        """
         return self._due_ns(now) == 0
 
     def run_once(self, now: MonotonicNs) -> int:
@@ -131,17 +155,23 @@ class Lane:
         with self._exporting:
             if not self.ready(now):
                 return 0
+            self._left_ns = now
             batch = self._queue.take(self._settings.max_export_batch_size)
             outcome = ExportOutcome(failed=len(batch))
             try:
                 outcome = self._export(batch)
             finally:
                 self._queue.settle(outcome)
-        self._log_losses()
+        self._tell_losses()
         return len(batch)
 
     def _due_ns(self, now: MonotonicNs) -> int | None:
-        return self._queue.due_ns(now, batch_size=self._settings.max_export_batch_size, linger_ns=self._linger_ns)
+        return self._queue.due_ns(
+            now,
+            batch_size=self._settings.max_export_batch_size,
+            linger_ns=self._linger_ns,
+            since_ns=self._left_ns if self._settings.linger_from == "last_batch" else None,
+        )
 
     def _export(self, batch: list[ReadableSpan]) -> ExportOutcome:
         with suppress_instrumentation():
@@ -192,7 +222,7 @@ class Lane:
         return True
 
     def _idle(self) -> None:
-        self._log_losses()
+        self._tell_losses()
         if self._on_idle is not None:
             try:
                 with self._exporting, suppress_instrumentation():
@@ -200,10 +230,8 @@ class Lane:
             except Exception as error:  # nothing was in flight; the worker goes on
                 _logger.debug("%s raised while idle", self.name, exc_info=error)
 
-    def _log_losses(self, *, last: bool = False) -> None:
-        line = self._losses.line(self.stats(), self._clock.monotonic_ns(), last=last)
-        if line is not None:
-            _logger.warning("%s", line)
+    def _tell_losses(self, *, last: bool = False) -> None:
+        self._losses.look(self.stats(), self._clock.monotonic_ns(), last=last)
 
     # -- flush, shutdown, fork ---------------------------------------------------------------------------------------
 
@@ -282,7 +310,7 @@ class Lane:
         if self._worker.running and not self._worker.is_current:
             self._exporter_closed.wait(self._remaining_ms(self._close_by) / 1e3)
         self._queue.abandon()
-        self._log_losses(last=True)
+        self._tell_losses(last=True)
         if not self._closing.locked():
             # On a thread of its own: an exporter that hangs in there must not hang the application's exit.
             closer = Worker(f"mqtrace {self.name} shutdown", self._close_exporter)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from otel_mqtrace._clock import MonotonicNs, SystemClock
+from otel_mqtrace.config import Settings
 from otel_mqtrace.spans.lane import Lane
+from otel_mqtrace.spans.ledger import Ledger
 from otel_mqtrace.spans.self_metrics import observe
 from otel_mqtrace.spans.settings import LaneSettings, fitting_batch, refuse_wrong, resolve
 
@@ -29,20 +31,33 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from otel_mqtrace._clock import Clock
+    from otel_mqtrace.spans.losses import OnDrop
     from otel_mqtrace.spans.queue import DropPolicy
+    from otel_mqtrace.spans.settings import LingerFrom
     from otel_mqtrace.spans.stats import LaneStats
 
 __all__ = ["PRESETS", "MqTraceSpanProcessor"]
 
 _NS_PER_MS: Final = 1_000_000
 
-PRESETS: Final[Mapping[str, Mapping[str, int]]] = MappingProxyType(
+PRESETS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
-        "rocketmq4": {"max_queue_size": 1024, "max_export_batch_size": 100, "schedule_delay_millis": 500},
-        "rocketmq5": {"max_queue_size": 2048, "max_export_batch_size": 10, "schedule_delay_millis": 5000},
+        "rocketmq4": {
+            "max_queue_size": 1024,
+            "max_export_batch_size": 100,
+            "schedule_delay_millis": 500,
+            "linger_from": "arrival",
+        },
+        "rocketmq5": {
+            "max_queue_size": 2048,
+            "max_export_batch_size": 10,
+            "schedule_delay_millis": 5000,
+            "linger_from": "last_batch",
+        },
     }
 )
-"""``AsyncTraceDispatcher``'s numbers: 4.4.0-5.3.0, and since 5.3.1."""
+"""``AsyncTraceDispatcher``'s numbers and flush rules: 4.9.4-5.3.0 (first record older than 500 ms), and since 5.3.1
+(a batch's worth waits, or 5000 ms since the last flush)."""
 _ROCKETMQ5_BATCH_CAP: Final = 20
 """``Math.min(20, traceMsgBatchNum)`` since 5.3.1."""
 
@@ -58,6 +73,9 @@ class MqTraceSpanProcessor(SpanProcessor):
         export_timeout_millis: Given to exporters whose ``export`` takes ``timeout_millis`` (30000); others own theirs.
         shutdown_timeout_millis: Bound of ``shutdown()``, over all lanes together (30000).
         drop_policy: ``newest`` refuses what comes when full, as RocketMQ does; ``oldest`` evicts what waited longest.
+        linger_from: What the delay counts from: a span's ``arrival``, or the ``last_batch`` that left.
+        on_drop: ``on_drop(lane, {reason: spans})``, called by the lane's worker with what was lost since the last call.
+        ledger_dir: Where the drop ledger is written (``MQTRACE_LEDGER_DIR``); see :meth:`ledger`.
         meter_provider: Where the SDK self-metrics ``otel.sdk.processor.span.*`` go, if anywhere.
         clock: Time, for tests.
         background: ``False`` starts no thread; spans leave by ``run_once``, ``force_flush`` and ``shutdown``.
@@ -75,6 +93,9 @@ class MqTraceSpanProcessor(SpanProcessor):
         export_timeout_millis: float | None = None,
         shutdown_timeout_millis: float | None = None,
         drop_policy: DropPolicy | None = None,
+        linger_from: LingerFrom | None = None,
+        on_drop: OnDrop | None = None,
+        ledger_dir: str | os.PathLike[str] | None = None,
         meter_provider: MeterProvider | None = None,
         clock: Clock | None = None,
         background: bool = True,
@@ -87,10 +108,19 @@ class MqTraceSpanProcessor(SpanProcessor):
             export_timeout_ms=export_timeout_millis,
             shutdown_timeout_ms=shutdown_timeout_millis,
             drop_policy=drop_policy,
+            linger_from=linger_from,
             background=background,
         )
+        self._ledger = Ledger(ledger_dir or Settings.from_env().ledger_dir, clock=self._clock)
         self.lanes = tuple(
-            Lane(exporter, name=name, settings=self.settings, clock=self._clock)
+            Lane(
+                exporter,
+                name=name,
+                settings=self.settings,
+                clock=self._clock,
+                ledger=self._ledger,
+                on_drop=on_drop,
+            )
             for name, exporter in _named(exporters).items()
         )
         self._start_lanes = tuple(lane for lane in self.lanes if lane.exports_starts)
@@ -154,6 +184,13 @@ class MqTraceSpanProcessor(SpanProcessor):
         """Return every lane's account under its exporter's class name (``…#2`` for a second of the same class)."""
         return {lane.name: lane.stats() for lane in self.lanes}
 
+    def ledger(self) -> dict[str, Any]:
+        """Return what was lost since this process began, in the format ``mqtrace reconcile --ledger`` reads.
+
+        Serve it from an endpoint of the application, or have it written: ``MQTRACE_LEDGER_DIR``.
+        """
+        return self._ledger.document()
+
     @property
     def internal_errors(self) -> int:
         """How often something of ours failed on the application's thread and was swallowed; 0 unless we have a bug."""
@@ -201,6 +238,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         """Begin anew in a child process: empty queues and counters, own locks, no thread until the first span."""
         self._pid = os.getpid()
         self._in_new_child = True
+        self._ledger.after_fork()
         for lane in self.lanes:
             lane.after_fork()
 

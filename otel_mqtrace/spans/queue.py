@@ -6,7 +6,15 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 
-from otel_mqtrace.spans.stats import ALREADY_SHUTDOWN, QUEUE_FULL, SHUTDOWN_TIMEOUT, TOO_LARGE, ExportOutcome, LaneStats
+from otel_mqtrace.spans.stats import (
+    ALREADY_SHUTDOWN,
+    EXPORT_FAILED,
+    QUEUE_FULL,
+    SHUTDOWN_TIMEOUT,
+    TOO_LARGE,
+    ExportOutcome,
+    LaneStats,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,17 +41,27 @@ class SpanQueue(Generic[Item]):
 
     Items are numbered in order of acceptance, so that a flush can wait for exactly what came before it. One lock guards
     queue and counters; under it nothing is encoded, logged or called back. It is re-entrant, since a finaliser or a
-    signal handler may end a span while the same thread is in here.
+    signal handler may end a span while the same thread is in here. ``note(reason, item)`` is told of each item lost,
+    under the lock too: it may count, and no more.
     """
 
-    def __init__(self, *, max_size: int, clock: Clock, drop_policy: DropPolicy = "newest") -> None:
+    def __init__(
+        self,
+        *,
+        max_size: int,
+        clock: Clock,
+        drop_policy: DropPolicy = "newest",
+        note: Callable[[str, Item], None] | None = None,
+    ) -> None:
         self._max_size = max_size
         self._now = clock.monotonic_ns
         self._drop_oldest = drop_policy == "oldest"
         self._changed = threading.Condition()
         self._waiting: deque[tuple[MonotonicNs, Item]] = deque()
         self._closed = False
+        self._note = note
         self._accepted = 0
+        self._flying: list[Item] = []
         self._in_flight = 0
         self._first_in_flight = 0
         self._wanted = 0
@@ -60,23 +78,23 @@ class SpanQueue(Generic[Item]):
         with self._changed:
             self._offered += 1
             if self._closed:
-                self._dropped[ALREADY_SHUTDOWN] += 1
+                self._drop(ALREADY_SHUTDOWN, item)
                 return 0
             if len(self._waiting) >= self._max_size:
-                self._dropped[QUEUE_FULL] += 1
                 if not self._drop_oldest:
+                    self._drop(QUEUE_FULL, item)
                     return 0
-                self._waiting.popleft()
+                self._drop(QUEUE_FULL, self._waiting.popleft()[1])
                 self._lost += 1
             self._waiting.append((self._now(), item))
             self._accepted += 1
             return len(self._waiting)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, item: Item) -> None:
         """Account for an item that was offered and dropped before it could wait."""
         with self._changed:
             self._offered += 1
-            self._drop(reason, 1)
+            self._drop(reason, item)
 
     def stats(self) -> LaneStats:
         """Return all counters as of one instant."""
@@ -96,18 +114,20 @@ class SpanQueue(Generic[Item]):
 
     # -- the worker's side -----------------------------------------------------------------------------------------
 
-    def due_ns(self, now: MonotonicNs, *, batch_size: int, linger_ns: int) -> int | None:
+    def due_ns(
+        self, now: MonotonicNs, *, batch_size: int, linger_ns: int, since_ns: MonotonicNs | None = None
+    ) -> int | None:
         """Return in how many nanoseconds a batch is due (0: now), or ``None`` while nothing waits.
 
-        A batch is due now when, in this order: a full batch waits, or the oldest has waited for ``linger_ns``, or a
-        flush wants one that waits, or the queue is closing.
+        A batch is due now when, in this order: a full batch waits, or ``linger_ns`` are over since the oldest came
+        (since ``since_ns``, if given), or a flush wants one that waits, or the queue is closing.
         """
         with self._changed:
             if not self._waiting:
                 return None
             if len(self._waiting) >= batch_size:
                 return 0
-            lingers_ns = linger_ns - (now - self._waiting[0][0])
+            lingers_ns = linger_ns - (now - (self._waiting[0][0] if since_ns is None else since_ns))
             if lingers_ns <= 0 or self._wanted > self._first_waiting or self._closed:
                 return 0
             return lingers_ns
@@ -117,6 +137,7 @@ class SpanQueue(Generic[Item]):
         with self._changed:
             self._first_in_flight = self._first_waiting
             batch = [self._waiting.popleft()[1] for _ in range(min(count, len(self._waiting)))]
+            self._flying = batch
             self._in_flight = len(batch)
             return batch
 
@@ -128,7 +149,10 @@ class SpanQueue(Generic[Item]):
             self._failed += outcome.failed
             self._lost += outcome.total - outcome.exported
             for reason, count in outcome.dropped.items():
-                self._drop(reason, count)
+                self._dropped[reason] = self._dropped.get(reason, 0) + count
+            flown, self._flying = self._flying, []
+            if self._note is not None and outcome.exported < outcome.total:
+                self._note_lost(flown, outcome)
             self._changed.notify_all()
 
     def wait(self, timeout_s: float | None) -> None:
@@ -184,9 +208,9 @@ class SpanQueue(Generic[Item]):
         """Drop whatever still waits, counted under ``shutdown_timeout``; return how many that were."""
         with self._changed:
             count = len(self._waiting)
-            self._waiting.clear()
             self._lost += count
-            self._drop(SHUTDOWN_TIMEOUT, count)
+            while self._waiting:
+                self._drop(SHUTDOWN_TIMEOUT, self._waiting.popleft()[1])
             self._changed.notify_all()
             return count
 
@@ -195,8 +219,21 @@ class SpanQueue(Generic[Item]):
         """How many were accepted before the oldest that waits; evictions take from the front, so this stays exact."""
         return self._accepted - len(self._waiting)
 
-    def _drop(self, reason: str, count: int) -> None:
-        self._dropped[reason] = self._dropped.get(reason, 0) + count
+    def _drop(self, reason: str, item: Item) -> None:
+        self._dropped[reason] = self._dropped.get(reason, 0) + 1
+        if self._note is not None:
+            self._note(reason, item)
+
+    def _note_lost(self, flown: list[Item], outcome: ExportOutcome) -> None:
+        """Name the items that were lost: those the exporter said, else as many of the newest."""
+        lost = outcome.lost
+        if len(lost) != outcome.total - outcome.exported:
+            reasons = [EXPORT_FAILED] * outcome.failed
+            reasons += [reason for reason, count in outcome.dropped.items() for _ in range(count)]
+            lost = dict(zip(range(len(flown) - len(reasons), len(flown)), reasons, strict=True))
+        for position, reason in lost.items():
+            if self._note is not None and 0 <= position < len(flown):
+                self._note(reason, flown[position])
 
     def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         with self._changed:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry.metrics import Observation
 
+from otel_mqtrace.spans.stats import EXPORT_FAILED
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -52,7 +54,7 @@ def observe(meter_provider: MeterProvider, capacity: int, lanes: Iterable[Lane])
 
 
 def _processed(labels: Mapping[str, str], stats: LaneStats) -> list[Observation]:
-    lost = {**stats["dropped"], "export_failed": stats["failed"]}
+    lost = {**stats["dropped"], EXPORT_FAILED: stats["failed"]}
     return [
         Observation(stats["exported"], labels),
         *(Observation(count, {**labels, "error.type": reason}) for reason, count in lost.items() if count),

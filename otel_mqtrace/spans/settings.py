@@ -10,7 +10,7 @@ import logging
 import math
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from otel_mqtrace.config import BATCH_SIZE, LINGER_MS, QUEUE_SIZE, Settings
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.spans.queue import DropPolicy
 
-__all__ = ["LaneSettings", "fitting_batch", "refuse_wrong", "resolve"]
+__all__ = ["LaneSettings", "LingerFrom", "fitting_batch", "refuse_wrong", "resolve"]
 
 _logger = logging.getLogger(__name__)
+LingerFrom = Literal["arrival", "last_batch"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +30,9 @@ class LaneSettings:
     """How a lane batches.
 
     A longer queue rides out longer stalls of the peer and costs memory. A larger batch costs latency and saves
-    requests. A longer ``schedule_delay_ms`` fills batches better and shows spans later. Without ``background`` there is
-    no thread: spans leave by ``run_once``, ``force_flush`` and ``shutdown`` only, in the calling thread.
+    requests. A longer ``schedule_delay_ms`` fills batches better and shows spans later; it counts from the oldest
+    span's ``arrival`` or, ``linger_from="last_batch"``, from the time the last batch left. Without ``background`` there
+    is no thread: spans leave by ``run_once``, ``force_flush`` and ``shutdown`` only, in the calling thread.
     """
 
     max_queue_size: int = QUEUE_SIZE
@@ -39,6 +41,7 @@ class LaneSettings:
     export_timeout_ms: float = 30_000
     shutdown_timeout_ms: float = 30_000
     drop_policy: DropPolicy = "newest"
+    linger_from: LingerFrom = "arrival"
     background: bool = True
 
     def __post_init__(self) -> None:
@@ -76,6 +79,10 @@ _EXPECTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "export_timeout_ms": _DURATION,
     "shutdown_timeout_ms": _DURATION,
     "drop_policy": (lambda value: isinstance(value, str) and value in {"newest", "oldest"}, "'newest' or 'oldest'"),
+    "linger_from": (
+        lambda value: isinstance(value, str) and value in {"arrival", "last_batch"},
+        "'arrival' or 'last_batch'",
+    ),
 }
 _ARGUMENTS: Final[Mapping[str, str]] = {
     "schedule_delay_ms": "schedule_delay_millis",

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Final, TypedDict
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_mqtrace._clock import MonotonicNs
-
 __all__ = [
     "ALREADY_SHUTDOWN",
     "ENCODE_ERROR",
+    "EXPORT_FAILED",
     "QUEUE_FULL",
     "SHUTDOWN_TIMEOUT",
     "TOO_LARGE",
     "WANTS_ERROR",
     "ExportOutcome",
     "LaneStats",
-    "LossLog",
     "lost",
 ]
 
@@ -37,6 +35,8 @@ TOO_LARGE: Final = "too_large"
 """An exporter found it larger than a message may be, even alone."""
 ENCODE_ERROR: Final = "encode_error"
 """An exporter could not say it in its format."""
+EXPORT_FAILED: Final = "export_failed"
+"""What the ledger and the self-metrics call ``failed``."""
 WANTS_ERROR: Final = "wants_error"
 """The exporter's own ``wants`` raised."""
 
@@ -60,12 +60,13 @@ class ExportOutcome:
     """What became of one batch, in spans.
 
     An exporter that knows better than all-or-nothing returns it from ``take_outcome()``, which the lane asks once after
-    each ``export``.
+    each ``export``. ``lost`` may say which of the batch were lost, position → reason, for the ledger.
     """
 
     exported: int = 0
     failed: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    lost: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -76,26 +77,3 @@ class ExportOutcome:
 def lost(stats: LaneStats) -> int:
     """Return how many spans will never arrive: dropped for any reason, or failed."""
     return stats["failed"] + sum(stats["dropped"].values())
-
-
-class LossLog:
-    """Turns growing losses into at most one line per interval, with totals, so that a dead peer cannot flood a log."""
-
-    def __init__(self, lane: str, *, interval_ns: int = 30_000_000_000) -> None:
-        self._lane = lane
-        self._interval_ns = interval_ns
-        self._told = 0
-        self._told_ns: MonotonicNs | None = None
-
-    def line(self, stats: LaneStats, now: MonotonicNs, *, last: bool = False) -> str | None:
-        """Return the line to log now, or ``None``: nothing new was lost, or it is too soon and not the last chance."""
-        total = lost(stats)
-        too_soon = self._told_ns is not None and now - self._told_ns < self._interval_ns
-        if total <= self._told or (too_soon and not last):
-            return None
-        new, self._told, self._told_ns = total - self._told, total, now
-        reasons = {reason: count for reason, count in stats["dropped"].items() if count} | (
-            {"failed": stats["failed"]} if stats["failed"] else {}
-        )
-        told = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
-        return f"mqtrace: {self._lane}: {new} spans lost since the last line; totals of {stats['offered']}: {told}"

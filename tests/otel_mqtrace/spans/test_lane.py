@@ -57,6 +57,23 @@ def test_what_a_batch_left_behind_keeps_its_own_arrival_time():
     assert lane.run_once(clock.monotonic_ns()) == 1
 
 
+def test_a_delay_may_count_from_the_last_batch():
+    """RocketMQ since 5.3.1: at once after a quiet time, then not before 5000 ms are over, unless a batch is full."""
+    exporter, clock = Scripted(), ManualClock()
+    lane = lane_of(exporter, clock=clock, max_export_batch_size=10, schedule_delay_ms=5000, linger_from="last_batch")
+    _offer(lane, "first")
+    assert lane.run_once(clock.monotonic_ns()) == 1
+    clock.advance(ms=4_000)
+    _offer(lane, "second")
+    clock.advance(ms=1_000, ns=-1)
+    assert lane.run_once(clock.monotonic_ns()) == 0
+    clock.advance(ns=1)
+    assert lane.run_once(clock.monotonic_ns()) == 1
+    _offer(lane, *"0123456789a")
+    assert lane.run_once(clock.monotonic_ns()) == 10
+    assert lane.run_once(clock.monotonic_ns()) == 0
+
+
 def test_a_closing_lane_lets_everything_go():
     """Closing is the third reason."""
     lane = lane_of(Scripted())

@@ -129,7 +129,7 @@ def test_the_account_balances_after_every_step(steps, max_size, drop_policy):
             queue.settle(ExportOutcome(**fate))
             in_flight = 0
         elif step == "refuse":
-            queue.refuse("too_large")
+            queue.refuse("too_large", object())
         elif step == "abandon":
             queue.abandon()
         elif step == "close":

@@ -21,11 +21,18 @@ def test_the_defaults_are_those_of_the_contract():
     )
 
 
-@pytest.mark.parametrize(("preset", "expected"), [("rocketmq4", (1024, 100, 500)), ("rocketmq5", (2048, 10, 5000))])
+@pytest.mark.parametrize(
+    ("preset", "expected"), [("rocketmq4", (1024, 100, 500, "arrival")), ("rocketmq5", (2048, 10, 5000, "last_batch"))]
+)
 def test_a_preset_is_a_rocketmq_generation(preset, expected):
-    """The numbers of AsyncTraceDispatcher before and since 5.3.1."""
-    settings = MqTraceSpanProcessor.preset(preset, Scripted()).settings
-    assert (settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms) == expected
+    """The numbers and the flush rule of AsyncTraceDispatcher before and since 5.3.1."""
+    lane = MqTraceSpanProcessor.preset(preset, Scripted()).settings
+    assert (
+        lane.max_queue_size,
+        lane.max_export_batch_size,
+        lane.schedule_delay_ms,
+        lane.linger_from,
+    ) == expected
 
 
 def test_the_batch_of_rocketmq5_is_capped_at_twenty():

@@ -1,0 +1,175 @@
+"""What was lost can be read by a reconciliation: for whom, when and why."""
+
+import json
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from otel_mqtrace import semconv
+from otel_mqtrace.spans.ledger import BUCKET_MS, MAX_ROWS, Ledger, LossBook
+from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+from otel_mqtrace.spans.stats import ExportOutcome
+from otel_mqtrace.testing import ManualClock
+from tests.support.lanes import Scripted, span
+
+MINUTE_NS = 60_000_000_000
+SHOP = Resource({"service.name": "shop", "service.instance.id": "shop-1"})
+
+
+def lost_span(*, end_ns=MINUTE_NS, start_ns=MINUTE_NS, resource=SHOP, **attributes):
+    """A span as the lane loses it."""
+    context = span().context
+    return ReadableSpan(
+        "a", context=context, resource=resource, attributes=attributes, start_time=start_ns, end_time=end_ns
+    )
+
+
+def on_ledger(book):
+    """The book's rows without what is the same in all tests."""
+    return [(row["component"], row["cause"], row["bucket_start_ms"], row["count"]) for row in book.rows()]
+
+
+def test_a_row_says_who_lost_what_when_and_why():
+    """Every column of the contract."""
+    book = LossBook(side="native", component="NativeKafkaSpanExporter")
+    book.note("queue_full", lost_span(**{semconv.MQTRACE_GROUP_NAME: "billing"}))
+    assert book.rows() == [
+        {
+            "side": "native",
+            "component": "NativeKafkaSpanExporter",
+            "service": "shop",
+            "instance": "shop-1",
+            "group": "billing",
+            "bucket_start_ms": 60_000,
+            "bucket_ms": BUCKET_MS,
+            "cause": "queue_full",
+            "count": 1,
+        }
+    ]
+
+
+def test_losses_of_one_kind_and_time_share_a_row():
+    """Ten seconds of the span's own time; another cause, or another ten seconds, is another row."""
+    book = LossBook(side="otlp", component="X")
+    for end_ns in (MINUTE_NS, MINUTE_NS + 9_999_999_999, MINUTE_NS + 10_000_000_000):
+        book.note("queue_full", lost_span(end_ns=end_ns))
+    book.note("export_failed", lost_span())
+    assert on_ledger(book) == [
+        ("X", "queue_full", 60_000, 2),
+        ("X", "queue_full", 70_000, 1),
+        ("X", "export_failed", 60_000, 1),
+    ]
+
+
+def test_a_batch_counts_by_its_messages():
+    """The reconciliation counts messages, not spans."""
+    book = LossBook(side="otlp", component="X")
+    book.note("queue_full", lost_span(**{semconv.MESSAGING_BATCH_MESSAGE_COUNT: 40}))
+    assert [row["count"] for row in book.rows()] == [40]
+
+
+def test_a_start_that_was_lost_is_not_mistaken_for_a_message_that_was():
+    """Its end may still come: then the record has one half, and nothing is missing."""
+    book = LossBook(side="native", component="X")
+    book.note("queue_full", lost_span(end_ns=None))
+    assert on_ledger(book) == [("X start", "queue_full", 60_000, 1)]
+
+
+def test_a_service_that_names_no_instance_goes_by_its_process():
+    """Two processes of one service must not share a budget."""
+    book = LossBook(side="otlp", component="X")
+    book.note("queue_full", lost_span(resource=Resource({"service.name": "shop"})))
+    (row,) = book.rows()
+    assert row["service"] == "shop"
+    assert row["instance"].rpartition(":")[2].isdigit()
+
+
+def test_a_ledger_stays_bounded_and_keeps_the_count():
+    """Groups without end must not cost memory without end."""
+    book = LossBook(side="otlp", component="X")
+    for number in range(MAX_ROWS + 50):
+        book.note("queue_full", lost_span(**{semconv.MQTRACE_GROUP_NAME: f"g{number}"}))
+    rows = book.rows()
+    assert len(rows) == MAX_ROWS + 1
+    assert sum(row["count"] for row in rows) == MAX_ROWS + 50
+    assert rows[-1]["group"] is None
+
+
+@pytest.mark.parametrize("nonsense", [object(), lost_span(resource=None)])
+def test_what_is_no_span_costs_nobody_anything(nonsense):
+    """A lane's account does not depend on what its ledger can read."""
+    book = LossBook(side="otlp", component="X")
+    book.note("queue_full", nonsense)
+    book.note("queue_full", lost_span())
+    assert sum(row["count"] for row in book.rows()) >= 1
+
+
+def test_the_file_is_written_when_something_is_lost_and_not_before(tmp_path):
+    """At most every five seconds, and at the end whatever the time."""
+    clock = ManualClock()
+    ledger = Ledger(tmp_path / "ledgers", clock=clock)
+    book = ledger.book(side="native", component="X")
+    ledger.save_due(clock.monotonic_ns(), last=True)
+    assert not list(tmp_path.rglob("*"))
+    book.note("queue_full", lost_span())
+    ledger.save_due(clock.monotonic_ns())
+    (path,) = tmp_path.rglob("*.json")
+    book.note("queue_full", lost_span())
+    clock.advance(ms=4_999)
+    ledger.save_due(clock.monotonic_ns())
+    assert json.loads(path.read_text())["rows"][0]["count"] == 1
+    clock.advance(ms=1)
+    ledger.save_due(clock.monotonic_ns())
+    assert json.loads(path.read_text()) == ledger.document()
+    book.note("queue_full", lost_span())
+    ledger.save_due(clock.monotonic_ns(), last=True)
+    assert json.loads(path.read_text())["rows"][0]["count"] == 3
+    assert [each.name for each in tmp_path.rglob("*.part")] == []
+
+
+def test_a_directory_that_cannot_be_written_is_told_once(tmp_path, caplog):
+    """And nothing else happens."""
+    (tmp_path / "taken").write_text("a file")
+    clock = ManualClock()
+    ledger = Ledger(tmp_path / "taken", clock=clock)
+    book = ledger.book(side="native", component="X")
+    for _ in range(3):
+        book.note("queue_full", lost_span())
+        ledger.save_due(clock.monotonic_ns(), last=True)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["mqtrace"]
+
+
+def test_the_ledger_of_a_processor_adds_up_to_its_losses(tmp_path):
+    """Refused, failed and refused by the exporter: whatever the account calls lost stands in the file."""
+
+    class Choosy(Scripted):
+        ledger_side = "native"
+
+        def take_outcome(self):
+            return ExportOutcome(exported=1, dropped={"too_large": 1}, lost={0: "too_large"})
+
+    native, otlp = Choosy(), Scripted(SpanExportResult.FAILURE)
+    processor = MqTraceSpanProcessor(
+        native, otlp, max_queue_size=2, max_export_batch_size=2, background=False, ledger_dir=tmp_path
+    )
+    for name in ("big", "small", "refused"):
+        processor.on_end(lost_span(**{semconv.MQTRACE_GROUP_NAME: name}))
+    processor.force_flush()
+    processor.shutdown()
+    processor.on_end(lost_span(**{semconv.MQTRACE_GROUP_NAME: "late"}))
+    said = [(row["side"], row["cause"], row["group"]) for row in processor.ledger()["rows"]]
+    assert said == [
+        ("native", "queue_full", "refused"),
+        ("native", "too_large", "big"),
+        ("native", "already_shutdown", "late"),
+        ("otlp", "queue_full", "refused"),
+        ("otlp", "export_failed", "big"),
+        ("otlp", "export_failed", "small"),
+        ("otlp", "already_shutdown", "late"),
+    ]
+    (path,) = tmp_path.glob("ledger-*.json")
+    written = json.loads(path.read_text())
+    assert written["ledger_version"] == 1
+    assert written["rows"] == [row for row in processor.ledger()["rows"] if row["cause"] != "already_shutdown"]
