@@ -13,28 +13,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from opentelemetry import context, propagate, trace
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanContext
+from opentelemetry import context, trace
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._ending import Ending, say_failure
 from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._headers import (
-    HEADER_GETTER,
-    HEADER_SETTER,
-    Header,
-    HeaderIndex,
-    header_text,
-    indexed,
-    pairs_of,
-    rewritten,
-)
+from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_text, indexed, pairs_of, rewritten
+from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
+from otel_mqtrace.hooks._propagation import carries_spans, creation_of, propagated_names, trace_headers
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.model import MessageType, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms, keys_attribute
+from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opentelemetry.context import Context
     from opentelemetry.util.types import AttributeValue
 
 __all__ = ["UNKNOWN_BODY", "SendCall", "SendHook", "key_text", "place_attributes", "say_headers"]
@@ -44,15 +39,16 @@ UNKNOWN_BODY: Final = object()
 
 _SEND: Final = OPERATIONS[TraceType.PUB]
 _NORMAL: Final = MessageType.NORMAL.value
-_DELAY: Final = MessageType.DELAY.value
 _HALF: Final = MessageType.TRANS_HALF.value
+_NO_HEADERS: Final[HeaderIndex] = {}
 
 
 @dataclass(slots=True)
 class SendCall(Ending):
-    """One message on its way. ``headers`` are the ones to send; ``ambient`` is the context it was sent in.
+    """One message on its way. ``headers`` are the ones to send, ``None`` when the caller's go as they are.
 
-    ``attributes`` are those of the span; ``recorded`` says whether anybody will ever look at them.
+    ``ambient`` is the context it was sent in, ``attributes`` are those of the span, ``recorded`` says whether anybody
+    will ever look at them. A message that carries no id goes by its physical one: ``after`` knows it first.
     """
 
     topic: str
@@ -70,7 +66,10 @@ class SendCall(Ending):
 
 
 class SendHook:
-    """``before`` opens a ``send T`` PRODUCER span and writes the headers, ``after`` ends it. Neither ever raises."""
+    """``before`` opens a ``send T`` span and writes the headers, ``after`` ends it. Neither ever raises.
+
+    The span is of kind PRODUCER when its ids travel with the message, else CLIENT, as the conventions have it.
+    """
 
     def __init__(  # noqa: PLR0913 - the public door: who the client is, each fact by its name
         self,
@@ -82,58 +81,93 @@ class SendHook:
         tracing: Tracing | None = None,
         facts: ClientFacts | None = None,
     ) -> None:
-        self._tracing = tracing or Tracing.create()
+        self._tracing = tracing = tracing or Tracing.create()
         facts = facts or ClientFacts.named(system, group_name=group_name, client_id=client_id, servers=servers)
-        self._constant = {**facts.attributes(), **self._tracing.sending(TraceType.PUB, facts)}
+        self._constant = {**facts.attributes(), **tracing.sending(TraceType.PUB, facts)}
         self._server = facts.server
+        self._is_rocketmq = facts.is_rocketmq
+        self._propagates = tracing.settings.propagation
+        self._keeps_creation = tracing.settings.creation_context == "keep"
 
-    def before(
+    @guarded("SendHook.before")
+    def before(  # noqa: PLR0913 - the public door: what the client knows of the message, each fact by its name
         self,
         topic: str,
         *,
         body: object = None,
         key: object = None,
         headers: object = None,
+        partition: int | None = None,
         transaction_id: str | None = None,
+        msg_id: str | None = None,
+        tags: str | None = None,
+        keys: Sequence[str] | None = None,
+        msg_type: MessageType | None = None,
+        message_group: str | None = None,
+        delivery_timestamp_ms: int | None = None,
+        carries_headers: bool = True,
     ) -> SendCall | None:
         """Open the span of one message; ``None`` when this topic is not traced now.
 
         ``headers`` may be a mapping, a list of pairs or ``None`` and is never changed. ``body`` is bytes, text or
-        ``None`` (a tombstone), or :data:`UNKNOWN_BODY`.
+        ``None`` (a tombstone), or :data:`UNKNOWN_BODY`. ``partition`` is the one the caller chose. What the client
+        knows (``msg_id`` to ``delivery_timestamp_ms``) wins over what the headers say. ``carries_headers=False`` says
+        that none will reach the broker: ``headers`` is not looked at, and nothing is written.
         """
-        return self._before(topic, body, key, headers, transaction_id)
-
-    @guarded("SendHook.before")
-    def _before(
-        self, topic: str, body: object, key: object, headers: object, transaction_id: str | None
-    ) -> SendCall | None:
         tracing = self._tracing
         if not tracing.traces(topic):
             return None
-        tracing.before_span()
-        pairs = pairs_of(headers)
-        found = indexed(pairs or ())
+        pairs = pairs_of(headers) if carries_headers else None
+        found = indexed(pairs) if pairs else _NO_HEADERS
+        said = self._attributes(topic, body, key, found)
+        if partition is not None and partition >= 0:
+            said[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(partition)
+        if transaction_id is not None:
+            said[semconv.MQTRACE_TRANSACTION_ID] = transaction_id
+            said[semconv.MQTRACE_MSG_TYPE] = _HALF
+        if tags is not None or keys is not None or msg_type is not None:
+            say_given(said, tags=tags, keys=keys, msg_type=msg_type)
+        if self._is_rocketmq:
+            say_rocketmq(said, found, message_group=message_group, delivery_timestamp_ms=delivery_timestamp_ms)
+        writes = carries_headers and self._propagates
+        msg_id = msg_id or header_text(found, semconv.HEADER_UNIQ_KEY)
+        if msg_id is None and writes and not self._is_rocketmq:
+            msg_id = tracing.new_id()
+        if msg_id is not None:
+            said[semconv.MESSAGING_MESSAGE_ID] = msg_id
+        return self._open(topic, pairs if writes else None, found, said, in_transaction=transaction_id is not None)
+
+    def _open(
+        self,
+        topic: str,
+        pairs: list[Header] | None,
+        found: HeaderIndex,
+        attributes: Attributes,
+        *,
+        in_transaction: bool,
+    ) -> SendCall:
+        """Open the span; ``pairs`` is ``None`` where nothing is written."""
+        tracing = self._tracing
         ambient = context.get_current()
-        attributes = self._attributes(topic, body, key, found, transaction_id)
+        earlier = creation_of(found) if found else trace.INVALID_SPAN_CONTEXT
+        kept = self._keeps_creation and earlier.is_valid
+        writes_trace = pairs is not None and not kept and tracing.writes_trace_headers
         start_ns = tracing.clock.wall_ns()
-        span = tracing.tracer.start_span(
-            _SEND.span_name(topic),
-            context=ambient,
-            kind=_SEND.kind,
-            attributes=attributes,
-            links=_links_to_earlier(found, ambient) if found else None,
-            start_time=start_ns,
-        )
-        return SendCall(
+        span = tracing.open(
+            _SEND,
             topic,
-            span,
-            None if pairs is None else self._headers(pairs, found, span, ambient, attributes),
-            ambient,
-            start_ns,
-            attributes,
-            # An end of transaction has a span of its own and may be recorded where the send was not.
-            recorded=span.is_recording() or transaction_id is not None or tracing.collecting is not None,
+            context=ambient,
+            attributes=attributes,
+            links=_links(earlier, ambient, kept=kept) if earlier.is_valid else None,
+            start_ns=start_ns,
+            kind=SpanKind.PRODUCER if writes_trace and carries_spans() else SpanKind.CLIENT,
         )
+        sent = None
+        if pairs is not None:
+            sent = self._headers(pairs, found, attributes, span, ambient if writes_trace else None)
+        # An end of transaction has a span of its own and may be recorded where the send was not.
+        recorded = span.is_recording() or in_transaction or tracing.collecting is not None
+        return SendCall(topic, span, sent, ambient, start_ns, attributes, recorded=recorded)
 
     @guarded("SendHook.after")
     def after(  # noqa: PLR0913 - the public door: what the broker answered, each fact by its name
@@ -143,6 +177,9 @@ class SendHook:
         partition: int | None = None,
         offset: int | None = None,
         store_host: str | None = None,
+        cluster_id: str | None = None,
+        msg_id: str | None = None,
+        offset_msg_id: str | None = None,
         body_length: int | None = None,
         error: str | None = None,
         description: str | None = None,
@@ -152,19 +189,21 @@ class SendHook:
         """End the span of ``call``, once; ``error`` is its ``error.type``, ``outcome`` names an end without answer.
 
         Without a ``store_host`` (no partition was chosen, or its leader is not known yet) the first server is named.
+        ``msg_id`` and ``offset_msg_id`` are those the broker gave, where it gives any.
         """
         if call is None or not call.claim() or not call.recorded:
             return
         if error is None and exception is not None:
             error = type(exception).__qualname__
-        end_ns = max(self._tracing.clock.wall_ns(), call.start_ns)
-        span = call.span
+        tracing, span = self._tracing, call.span
+        end_ns = max(tracing.clock.wall_ns(), call.start_ns)
+        learned: Attributes = {}
         try:
             # Only what is new: the SDK pays for every attribute it is given again.
             learned = place_attributes(call.topic, partition, offset)
             learned[semconv.MQTRACE_COST_TIME] = cost = cost_ms(call.start_ns, end_ns)
             learned[semconv.MQTRACE_SUCCESS] = error is None
-            learned[semconv.MQTRACE_REQUEST_ID] = self._tracing.new_id()
+            learned[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
             if error is None and outcome is None:  # stored half-way, as SendMessageTraceHookImpl of RocketMQ has it
                 learned[semconv.MQTRACE_STORE_TIME] = call.start_ns // 1_000_000 + cost // 2
             if (host := store_host or self._server) is not None:
@@ -175,30 +214,46 @@ class SendHook:
                 learned[semconv.MQTRACE_SEND_OUTCOME] = outcome
             if error is not None:
                 learned[semconv.ERROR_TYPE] = error
-            span.set_attributes(learned)
+            self._say_ids(learned, call, cluster_id, msg_id, offset_msg_id)
+            tracing.say(span, learned)
             if error is not None:
                 say_failure(span, description, exception)
         finally:
             span.end(end_ns)
         call.attributes.update(learned)
-        if (metrics := self._tracing.collecting) is not None:
+        if (metrics := tracing.collecting) is not None:
             metrics.sent(call.attributes, end_ns - call.start_ns)
 
-    def _attributes(
-        self, topic: str, body: object, key: object, found: HeaderIndex, transaction_id: str | None
-    ) -> Attributes:
+    def _say_ids(
+        self,
+        learned: Attributes,
+        call: SendCall,
+        cluster_id: str | None,
+        msg_id: str | None,
+        offset_msg_id: str | None,
+    ) -> None:
+        if self._is_rocketmq:
+            learned.pop(semconv.MESSAGING_KAFKA_OFFSET, None)
+        elif cluster_id is not None:
+            learned[semconv.MESSAGING_KAFKA_CLUSTER_ID] = cluster_id
+        if offset_msg_id is not None:
+            learned[semconv.MQTRACE_OFFSET_MSG_ID] = offset_msg_id
+        if msg_id is not None:
+            learned[semconv.MESSAGING_MESSAGE_ID] = msg_id
+        elif semconv.MESSAGING_MESSAGE_ID not in call.attributes:
+            # What carries no id goes by its physical one, on both sides; what never got a place still needs a name.
+            physical = learned.get(semconv.MQTRACE_OFFSET_MSG_ID)
+            learned[semconv.MESSAGING_MESSAGE_ID] = self._tracing.new_id() if physical is None else physical
+
+    def _attributes(self, topic: str, body: object, key: object, found: HeaderIndex) -> Attributes:
         """Say the message in the names of the mapping's table; a TraceBean in between costs more than the rest."""
         said = self._constant.copy()
         said[semconv.MESSAGING_DESTINATION_NAME] = topic
-        said[semconv.MESSAGING_MESSAGE_ID] = header_text(found, semconv.HEADER_UNIQ_KEY) or self._tracing.new_id()
         said[semconv.MQTRACE_MSG_TYPE] = _NORMAL
         if found:
             say_headers(said, found)
         if (length := _length(body)) is not None:
             said[semconv.MESSAGING_MESSAGE_BODY_SIZE] = length
-        if transaction_id is not None:
-            said[semconv.MQTRACE_TRANSACTION_ID] = transaction_id
-            said[semconv.MQTRACE_MSG_TYPE] = _HALF
         if (text := key_text(key)) is not None:
             said[semconv.MESSAGING_KAFKA_MESSAGE_KEY] = text
         if body is None:
@@ -207,39 +262,23 @@ class SendHook:
 
     @guarded("SendHook.headers")
     def _headers(
-        self, headers: list[Header], found: HeaderIndex, span: Span, ambient: Context, attributes: Attributes
+        self, headers: list[Header], found: HeaderIndex, attributes: Attributes, span: Span, carried: Context | None
     ) -> list[Header]:
-        sent = headers  # a copy already
-        if self._tracing.writes_trace_headers:
-            written: dict[str, str] = {}
-            propagate.inject(written, context=trace.set_span_in_context(span, ambient), setter=HEADER_SETTER)
-            sent = rewritten(headers, written, _propagated_names())
-        if semconv.HEADER_UNIQ_KEY not in found:
-            sent.append((semconv.HEADER_UNIQ_KEY, str(attributes[semconv.MESSAGING_MESSAGE_ID]).encode()))
+        """Return ``headers``, a copy already, with what we add; ``carried`` travels with the span unless ``None``."""
+        sent = headers if carried is None else rewritten(headers, trace_headers(span, carried), propagated_names())
+        if self._is_rocketmq:
+            return sent  # the broker keeps UNIQ_KEY to itself: it refuses a message that has one among its properties
+        msg_id = str(attributes[semconv.MESSAGING_MESSAGE_ID])
+        if header_text(found, semconv.HEADER_UNIQ_KEY) != msg_id:  # the last one of a name is read
+            sent.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
         return sent
 
 
-def say_headers(said: Attributes, found: HeaderIndex) -> None:
-    """Add what RocketMQ's own headers say of a message: tags, keys, delay."""
-    if (tags := header_text(found, semconv.HEADER_TAGS)) is not None:
-        said[semconv.MQTRACE_TAGS] = tags
-    keys = header_text(found, semconv.HEADER_KEYS)
-    if keys is not None and (split := keys_attribute(keys)) is not None:
-        said[semconv.MQTRACE_KEYS] = split
-    if semconv.HEADER_DELAY in found:
-        said[semconv.MQTRACE_MSG_TYPE] = _DELAY
-
-
-def place_attributes(topic: str, partition: int | None, offset: int | None) -> Attributes:
-    """Return where a message lies: partition, offset and ``{topic}-{partition}@{offset}``, as far as known."""
-    place: Attributes = {}
-    if offset is not None and offset >= 0:
-        place[semconv.MESSAGING_KAFKA_OFFSET] = offset
-    if partition is not None and partition >= 0:
-        place[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(partition)
-        if offset is not None and offset >= 0:
-            place[semconv.MQTRACE_OFFSET_MSG_ID] = f"{topic}-{partition}@{offset}"
-    return place
+def _links(earlier: SpanContext, ambient: Context, *, kept: bool) -> list[Link] | None:
+    """A message sent on with the headers it came with: its earlier context may be replaced, but is not forgotten."""
+    if not kept and earlier.span_id == trace.get_current_span(ambient).get_span_context().span_id:
+        return None
+    return [Link(earlier)]
 
 
 def _length(body: object) -> int | None:
@@ -248,41 +287,3 @@ def _length(body: object) -> int | None:
     if isinstance(body, str):
         return len(body.encode())
     return len(body) if isinstance(body, (bytes, bytearray, memoryview)) else None
-
-
-def key_text(key: object) -> str | None:
-    """Return a key as text when it has a canonical one (text, UTF-8 bytes); else ``None``, as the conventions ask."""
-    if isinstance(key, str):
-        return key
-    if isinstance(key, (bytes, bytearray)):
-        try:
-            return key.decode()
-        except UnicodeDecodeError:
-            return None
-    return None
-
-
-def _propagated_names() -> frozenset[str]:
-    """Return the header names of the propagator in force, lower case; making the set costs more than a whole header."""
-    propagator = propagate.get_global_textmap()
-    if _names_of.propagator is not propagator:
-        _names_of.names = frozenset(name.lower() for name in propagator.fields)
-        _names_of.propagator = propagator
-    return _names_of.names
-
-
-class _NamesOf:
-    propagator: object = None
-    names: frozenset[str] = frozenset()
-
-
-_names_of: Final = _NamesOf()
-
-
-def _links_to_earlier(found: HeaderIndex, ambient: Context) -> list[Link]:
-    """A message sent on with the headers it came with: its earlier context is replaced on the wire, not forgotten."""
-    if _propagated_names().isdisjoint(map(str.lower, found)):
-        return []
-    earlier = trace.get_current_span(propagate.extract(found, Context(), HEADER_GETTER)).get_span_context()
-    current = trace.get_current_span(ambient).get_span_context()
-    return [Link(earlier)] if earlier.is_valid and earlier.span_id != current.span_id else []

@@ -16,15 +16,18 @@ from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.message_id import new_unique_id, own_address
 from otel_mqtrace.model import TraceContext, TraceType
-from otel_mqtrace.spans.mapping import Attributes, context_attributes
+from otel_mqtrace.spans.mapping import Attributes, Operation, context_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    from opentelemetry.context import Context
 
 __all__ = ["ClientFacts", "Tracing", "host_and_port"]
 
 _SCOPE: Final = "otel_mqtrace"
 _MOST_LINKS: Final = 128
+_ROCKETMQ: Final = "rocketmq"
 
 
 def _nothing() -> None:
@@ -102,6 +105,35 @@ class Tracing:
         """The same for an operation of a producer, whose group may be a setting."""
         return self.operation(trace_type, self.settings.group_name or facts.group_name, **outcome)
 
+    def open(  # noqa: PLR0913 - what a span starts with, each by its name
+        self,
+        operation: Operation,
+        topic: str | None,
+        *,
+        context: Context,
+        attributes: Attributes,
+        start_ns: int,
+        links: Sequence[trace.Link] | None = None,
+        kind: trace.SpanKind | None = None,
+    ) -> trace.Span:
+        """Start the span of one operation: every span of ours starts here. ``start_ns`` is nanoseconds of the epoch.
+
+        ``attributes`` and those of the links have their names of today; ``kind`` is the operation's own by default.
+        """
+        self.before_span()
+        return self.tracer.start_span(
+            operation.span_name(topic),
+            context=context,
+            kind=operation.kind if kind is None else kind,
+            attributes=attributes,
+            links=links,
+            start_time=start_ns,
+        )
+
+    def say(self, span: trace.Span, attributes: Attributes) -> None:
+        """Set what was learned later; every attribute of ours that comes after the start goes this way."""
+        span.set_attributes(attributes)
+
     def traces(self, topic: str) -> bool:
         """Whether messages of ``topic`` are traced here and now: not excluded, and tracing not suppressed."""
         return is_instrumentation_enabled() and not self.settings.excludes(topic)
@@ -109,7 +141,10 @@ class Tracing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientFacts:
-    """What a client's configuration says about every message: system, group, client id, first server."""
+    """What a client's configuration says about every message: system, group, client id, first server.
+
+    ``namespace`` (none is a name too) and ``consumption_model`` (``clustering``, ``broadcasting``) are RocketMQ's.
+    """
 
     system: str = "kafka"
     client_id: str | None = None
@@ -117,6 +152,8 @@ class ClientFacts:
     server_address: str | None = None
     server_port: int | None = None
     client_host: str | None = None
+    namespace: str | None = None
+    consumption_model: str | None = None
 
     @classmethod
     def of_kafka(cls, conf: Mapping[str, Any], *, group_name: str | None) -> ClientFacts:
@@ -138,6 +175,11 @@ class ClientFacts:
         return replace(cls.of_kafka(conf, group_name=group_name), system=system)
 
     @property
+    def is_rocketmq(self) -> bool:
+        """Whether the registry's ``messaging.rocketmq.*`` attributes apply."""
+        return self.system == _ROCKETMQ
+
+    @property
     def server(self) -> str | None:
         """``host:port`` of the first server, or ``None`` when it is unknown."""
         if self.server_address is None:
@@ -153,6 +195,9 @@ class ClientFacts:
             semconv.SERVER_PORT: self.server_port,
             semconv.MQTRACE_CLIENT_HOST: self.client_host,
         }
+        if self.is_rocketmq:
+            said[semconv.MESSAGING_ROCKETMQ_NAMESPACE] = self.namespace or ""  # required by the conventions
+            said[semconv.MESSAGING_ROCKETMQ_CONSUMPTION_MODEL] = self.consumption_model
         return {name: value for name, value in said.items() if value is not None}
 
 
