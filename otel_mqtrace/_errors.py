@@ -31,6 +31,16 @@ class MissingExtraError(MqTraceError, ImportError):
         self.extra = extra
 
 
+class SubinterpreterError(MqTraceError, RuntimeError):
+    """Something that owns threads and fork hooks was built outside the main interpreter."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "spans cannot be exported from a subinterpreter, whose threads and fork hooks are not its own: "
+            "run the application in the main interpreter (mod_wsgi: WSGIApplicationGroup %{GLOBAL})"
+        )
+
+
 class EncodeError(MqTraceError, ValueError):
     """A TraceContext that the chosen dialect of the native format cannot express; ``field`` is the one at fault."""
 

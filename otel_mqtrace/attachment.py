@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry import metrics, trace
 
+from otel_mqtrace._errors import SubinterpreterError
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 if TYPE_CHECKING:
@@ -90,7 +91,11 @@ class Attachment:
             return
         exporters = [*self._ready, *self._loaded()]
         if exporters:
-            self.processor = self._processor(exporters)
+            try:
+                self.processor = self._processor(exporters)
+            except SubinterpreterError as refusal:
+                _log.warning("mqtrace: %s", refusal)
+                return
             _holders[self.processor] = [self]
             provider.add_span_processor(self.processor)
 

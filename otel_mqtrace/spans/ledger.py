@@ -64,7 +64,7 @@ class LossBook:
         self.changes += 1
         try:
             self._count(cause, span)
-        except Exception:  # noqa: BLE001 - whatever was given for a span, it must not cost the lane its own account
+        except Exception:  # whatever was given for a span, it must not cost the lane its own account
             _logger.debug("a lost span is not in the ledger", exc_info=True)
 
     def _count(self, cause: str, span: ReadableSpan) -> None:

@@ -20,6 +20,7 @@ from otel_mqtrace.spans.lane import Lane
 from otel_mqtrace.spans.ledger import Ledger
 from otel_mqtrace.spans.self_metrics import observe
 from otel_mqtrace.spans.settings import LaneSettings, fitting_batch, refuse_wrong, resolve
+from otel_mqtrace.spans.worker import refuse_subinterpreter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +82,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         background: ``False`` starts no thread; spans leave by ``run_once``, ``force_flush`` and ``shutdown``.
 
     What is not given comes from ``MQTRACE_*``, then ``OTEL_BSP_*``, then the defaults in brackets. Wrong values given
-    in code raise ``ValueError``; wrong ones of the environment warn once.
+    in code raise ``ValueError``; wrong ones of the environment warn once. ``SubinterpreterError`` outside the main one.
     """
 
     def __init__(  # noqa: PLR0913 - the public contract: every tunable by its OpenTelemetry name
@@ -100,6 +101,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         clock: Clock | None = None,
         background: bool = True,
     ) -> None:
+        refuse_subinterpreter()
         self._clock = clock or SystemClock()
         self.settings: LaneSettings = resolve(
             max_queue_size=max_queue_size,

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from otel_mqtrace._errors import SubinterpreterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "refuse_subinterpreter"]
+
+_INTERPRETERS: Final = ("_interpreters", "_xxsubinterpreters")
+"""What CPython calls its module since 3.13, and before."""
+
+
+def refuse_subinterpreter() -> None:
+    """Raise ``SubinterpreterError`` outside the main interpreter: threads would be refused there, or outlive it."""
+    for name in _INTERPRETERS:
+        try:
+            interpreters = import_module(name)
+        except ImportError:
+            continue
+        # An id alone before 3.13, a pair with the id first since.
+        if interpreters.get_current() != interpreters.get_main():
+            raise SubinterpreterError
+        return
 
 
 class Worker:

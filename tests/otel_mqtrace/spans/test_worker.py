@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
 
-from otel_mqtrace.spans.worker import Worker
+import pytest
+
+from otel_mqtrace.spans.worker import Worker, refuse_subinterpreter
 from tests.support.lanes import GENEROUS_S
 
 
@@ -44,3 +47,24 @@ def test_a_worker_knows_itself():
     worker.join(GENEROUS_S)
     assert answers == [True]
     assert not worker.is_current
+
+
+def test_a_subinterpreter_is_refused_with_the_mend(capfd):
+    """Its threads would be refused, or outlive it; mod_wsgi makes one for each application unless told otherwise."""
+    interpreters = pytest.importorskip("_xxsubinterpreters", reason="this Python has another door to subinterpreters")
+    other = interpreters.create(isolated=False)
+    code = """
+    from otel_mqtrace._errors import SubinterpreterError
+    from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+    try:
+        MqTraceSpanProcessor()
+    except SubinterpreterError as refusal:
+        import os
+        os.write(1, str(refusal).encode())
+    """
+    try:
+        interpreters.run_string(other, textwrap.dedent(code))
+    finally:
+        interpreters.destroy(other)
+    assert "WSGIApplicationGroup %{GLOBAL}" in capfd.readouterr().out
+    refuse_subinterpreter()  # and here it is none
