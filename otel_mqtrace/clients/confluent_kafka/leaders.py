@@ -27,7 +27,8 @@ __all__ = ["Leaders", "ask_cluster", "forget_leaders", "leaders_of"]
 
 Hosts = Mapping[int, str]
 """Partition → ``host:port`` of its leader."""
-LookUp = Callable[[Mapping[str, Any], Iterable[str]], Iterator[tuple[str, Hosts]]]
+LookUp = Callable[[Mapping[str, Any], Iterable[str]], Iterator[tuple[str, Hosts, str | None]]]
+"""Connection, topics → for each topic its leaders and the id of the cluster that said so."""
 
 _NS_PER_S: Final = 1_000_000_000
 _FRESH_S: Final = 300
@@ -75,9 +76,15 @@ class Leaders:
         self._max_topics = max_topics
         self._known: dict[str, _Known] = {}
         self._wanted: dict[str, None] = {}
+        self._cluster_id: str | None = None
         self._worker = self._new_worker()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_reviver(weakref.ref(self)))
+
+    @property
+    def cluster_id(self) -> str | None:
+        """What the cluster calls itself, as of the last answer; ``None`` before there was one."""
+        return self._cluster_id
 
     def of(self, topic: str | None, partition: int | None) -> str | None:
         """Return ``host:port`` of the leader, or ``None`` while it is not known; never waits.
@@ -109,7 +116,8 @@ class Leaders:
         while self._wanted:
             asked = tuple(self._wanted)
             try:
-                for topic, hosts in self._look_up(self._connection, asked):
+                for topic, hosts, cluster_id in self._look_up(self._connection, asked):
+                    self._cluster_id = cluster_id or self._cluster_id
                     self._remember(topic, hosts, self._fresh_ns if hosts else self._retry_ns)
             except KafkaException:
                 pass  # the cluster does not answer: nothing to say that the application does not see itself
@@ -150,8 +158,8 @@ def _reviver(leaders: weakref.ref[Leaders]) -> Callable[[], None]:
     return revive
 
 
-def ask_cluster(connection: Mapping[str, Any], topics: Iterable[str]) -> Iterator[tuple[str, Hosts]]:
-    """Yield the leaders of each topic, nothing for one that does not, or cannot, exist.
+def ask_cluster(connection: Mapping[str, Any], topics: Iterable[str]) -> Iterator[tuple[str, Hosts, str | None]]:
+    """Yield the leaders of each topic, no leader of one that does not, or cannot, exist, and the cluster's id.
 
     Stops at a cluster that does not answer.
 
@@ -163,11 +171,12 @@ def ask_cluster(connection: Mapping[str, Any], topics: Iterable[str]) -> Iterato
             try:
                 found = client.list_topics(topic, timeout=_TIMEOUT_S)
             except ValueError:  # no name that could be sent to a broker: a NUL inside, or half a surrogate pair
-                yield topic, {}
+                yield topic, {}, None
                 continue
             brokers = {broker.id: f"{broker.host}:{broker.port}" for broker in found.brokers.values()}
             partitions = found.topics[topic].partitions.values() if topic in found.topics else ()
-            yield topic, {each.id: brokers[each.leader] for each in partitions if each.leader in brokers}
+            hosts = {each.id: brokers[each.leader] for each in partitions if each.leader in brokers}
+            yield topic, hosts, found.cluster_id
 
 
 _clusters: Final[dict[str, Leaders]] = {}

@@ -16,20 +16,29 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["STATE", "configuration_of", "known_state", "live", "remembering", "state_of"]
+__all__ = ["STATE", "Arguments", "configuration_of", "known_state", "live", "remembering", "state_of"]
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of a call."""
 STATE: Final = "_mqtrace_state"
 """The instance attribute that holds a client's tracing state."""
 
 
+_CLIENT: Final = "confluent_kafka"
 _DEFAULT_CLIENT_ID: Final = "rdkafka"
 """What librdkafka calls itself when the configuration does not say."""
 
 
 class _Live:
-    """The Tracing in force; ``None`` makes every patched class behave as if it had never been touched."""
+    """The Tracing in force; ``None`` makes every patched class behave as if it had never been touched.
+
+    ``begin()`` is called before a client is made, ``configure`` with the arguments it is to be made with: it returns
+    others, or ``None`` to leave them.
+    """
 
     tracing: Tracing | None = None
+    begin: Callable[[], None] | None = None
+    configure: Callable[[Arguments], Arguments | None] | None = None
 
 
 live: Final = _Live()
@@ -73,9 +82,18 @@ def remembering(
             weakref.finalize(client, state.abandon)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        takes_configuration = str(getattr(original, "__module__", _CLIENT)).startswith(_CLIENT)
+
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
-            original(self, *args, **kwargs)
+            if live.begin is not None:
+                live.begin()
+            if takes_configuration and live.configure is not None:
+                args, kwargs = live.configure((args, kwargs)) or (args, kwargs)
+            if kwargs:
+                original(self, *args, **kwargs)
+            else:  # the C code takes an empty dict for a configuration, and none for a mistake
+                original(self, *args)
             remember(self, args, kwargs)
 
         return __init__

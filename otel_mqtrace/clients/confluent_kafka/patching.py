@@ -1,24 +1,26 @@
 """This module knows how confluent-kafka is patched and restored: one list of changes, walked both ways.
 
 The client's classes are immutable C types, so three things are done: a traced subclass takes the place of the class
-under every name a loaded module knows it by; the Python subclasses that exist already are changed in place; and nothing
-else. What cannot be traced in place is kept in ``Patches.untraceable`` for ``mqtrace doctor``.
+wherever it is held (``bindings``); the Python subclasses that exist already are changed in place; and nothing else. Its
+asyncio classes are plain Python: they are changed in place, and never imported for that; those imported later are
+changed when they make their first client. What cannot be traced is kept for ``mqtrace doctor``.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from abc import ABCMeta
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import confluent_kafka
-
+from otel_mqtrace.clients.confluent_kafka.bindings import ABSENT, Binding, holders_of, names_bound_to
 from otel_mqtrace.clients.confluent_kafka.consumer import CONSUMER_METHODS, ORIGINAL_CONSUMER
 from otel_mqtrace.clients.confluent_kafka.handover import handed_over
 from otel_mqtrace.clients.confluent_kafka.leaders import forget_leaders
 from otel_mqtrace.clients.confluent_kafka.live import live
+from otel_mqtrace.clients.confluent_kafka.neighbours import neighbour_of, warn_of_latecomer, wrapper_among
 from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER, PRODUCER_METHODS
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.process import sources
@@ -26,11 +28,9 @@ from otel_mqtrace.hooks.process import sources
 if TYPE_CHECKING:
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["Patches", "TracedConsumer", "TracedProducer", "apply", "foreign_wrapper"]
+__all__ = ["Patches", "apply", "foreign_wrapper"]
 
 Wrappers = Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]
-_ABSENT: Final = object()
-_OURS: Final = "otel_mqtrace."
 
 
 class _StandsIn(ABCMeta):
@@ -63,62 +63,75 @@ def _stand_in(original: type[Any], wrappers: Wrappers) -> type[Any]:
     return _StandsIn(original.__name__, (original,), body)
 
 
-TracedProducer: Final = _stand_in(ORIGINAL_PRODUCER, PRODUCER_METHODS)
-TracedConsumer: Final = _stand_in(ORIGINAL_CONSUMER, CONSUMER_METHODS)
-_CLASSES: Final = (
-    (ORIGINAL_PRODUCER, TracedProducer, PRODUCER_METHODS),
-    (ORIGINAL_CONSUMER, TracedConsumer, CONSUMER_METHODS),
+class _Kind(NamedTuple):
+    """A C class of the client, the class that stands in for it, and what is wrapped in both."""
+
+    original: type[Any]
+    traced: type[Any]
+    wrappers: Wrappers
+
+
+_KINDS: Final = tuple(
+    _Kind(original, _stand_in(original, wrappers), wrappers)
+    for original, wrappers in (
+        (ORIGINAL_PRODUCER, PRODUCER_METHODS),
+        (ORIGINAL_CONSUMER, CONSUMER_METHODS),
+    )
+    if original is not None
 )
+_PLAIN_CLASSES: Final[Mapping[str, Wrappers]] = {}
+"""Name in the client's asyncio package → what is wrapped in that class."""
+_ASYNCIO_PACKAGES: Final = ("confluent_kafka.aio", "confluent_kafka.experimental.aio")
 
 
 def foreign_wrapper() -> str | None:
-    """Return the module of another instrumentation that has rebound the client's names, or ``None``."""
-    for name, (original, traced, _) in zip(("Producer", "Consumer"), _CLASSES, strict=True):
-        found = getattr(confluent_kafka, name)
-        if found is not original and found is not traced:
-            return str(found.__module__)
-    return None
+    """Return whose instrumentation is at work in the client already and how to switch it off, or ``None``."""
+    return wrapper_among((kind.original, kind.traced) for kind in _KINDS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    owner: Any
-    name: str
-    before: Any
-    after: Any
+def _say_so(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A class of a neighbour that slept when we came: should it be woken, its first client says so."""
 
-    def apply(self) -> None:
-        setattr(self.owner, self.name, self.after)
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
+        original(self, *args, **kwargs)
+        if live.begin is not None:
+            live.begin()
 
-    def undo(self) -> None:
-        """Put back what was there, unless somebody else has changed it since."""
-        if vars(self.owner).get(self.name) is not self.after:
-            return
-        if self.before is _ABSENT:
-            delattr(self.owner, self.name)
-        else:
-            setattr(self.owner, self.name, self.before)
+    return __init__
+
+
+_WATCH: Final[Wrappers] = {"__init__": _say_so}
 
 
 @dataclass(slots=True)
 class Patches:
-    """The changes made by one ``instrument()``; ``restore`` undoes exactly those, in reverse order."""
+    """The changes made by one ``instrument()``; ``restore`` undoes exactly those, in reverse order.
 
-    changes: list[_Change] = field(default_factory=list)
+    ``untraceable`` names classes and methods that could not be changed, ``unreached`` places that still hold an
+    original class.
+    """
+
+    changes: list[Binding] = field(default_factory=list)
     untraceable: list[str] = field(default_factory=list)
+    unreached: list[str] = field(default_factory=list)
+    _to_come: list[str] = field(default_factory=lambda: list(_PLAIN_CLASSES))
+    _latecomer: list[None] = field(default_factory=lambda: [None])
 
     @classmethod
     def apply(cls, tracing: Tracing) -> Patches:
         """Patch everything that can be reached and start tracing; broken off half-way, nothing stays changed."""
         patches = cls()
         live.tracing = tracing
+        live.begin = patches.begin
         sources.append(handed_over)
+        if foreign_wrapper() is not None:
+            patches._latecomer.clear()  # it was here first, and we were told to wrap all the same
         try:
-            for original, traced, wrappers in _CLASSES:
-                for subclass in original.__subclasses__():
-                    if subclass is not traced:
-                        patches._change_in_place(subclass, wrappers)
-                patches._rebind(original, traced)
+            for kind in _KINDS:
+                patches._change_subclasses(kind, wrap_all=not tracing.writes_trace_headers)
+                patches._rebind(kind.original, kind.traced)
+            patches._change_plain_classes()
         except BaseException:
             patches.restore()
             raise
@@ -127,16 +140,46 @@ class Patches:
     def restore(self) -> None:
         """Undo every change and stop tracing; clients that are still alive go on untraced."""
         live.tracing = None
+        live.begin = None
         forget_leaders()
         if handed_over in sources:
             sources.remove(handed_over)
         while self.changes:
             _undo(self.changes.pop())
 
+    @guarded("Patches.begin")
+    def begin(self) -> None:
+        """A client is being made: change what was imported since, and see whether somebody came after us."""
+        if self._to_come:
+            self._change_plain_classes()
+        if self._latecomer:
+            name = foreign_wrapper()
+            if name is not None and self._latecomer:
+                self._latecomer.clear()
+                warn_of_latecomer(name)
+
+    def _change_subclasses(self, kind: _Kind, *, wrap_all: bool) -> None:
+        for subclass in kind.original.__subclasses__():
+            if subclass is kind.traced:
+                continue
+            asleep = not wrap_all and neighbour_of(subclass) is not None
+            self._change_in_place(subclass, _WATCH if asleep else kind.wrappers)
+
+    def _change_plain_classes(self) -> None:
+        for name in tuple(self._to_come):
+            found: set[Any] = {getattr(sys.modules.get(each), name, None) for each in _ASYNCIO_PACKAGES} - {None}
+            try:
+                if found:
+                    self._to_come.remove(name)
+            except ValueError:
+                continue  # another thread makes its first client at this moment
+            for plain in found:
+                self._change_in_place(plain, _PLAIN_CLASSES[name])
+
     def _change_in_place(self, subclass: type[Any], wrappers: Wrappers) -> None:
         said = f"{subclass.__module__}.{subclass.__qualname__}"
-        if not subclass.__dictoffset__:  # its own objects have no place for a state; those of its subclasses may
-            self.untraceable.append(said)
+        if not subclass.__dictoffset__ and wrappers is not _WATCH:
+            self.untraceable.append(said)  # its own objects have no place for a state; those of its subclasses may
         for name, wrap in wrappers.items():
             try:
                 traced = self._change_method(subclass, name, wrap)
@@ -154,14 +197,18 @@ class Patches:
         wrapped = wrap(method)
         if wrapped is None:
             return False
-        self._make(_Change(subclass, name, subclass.__dict__.get(name, _ABSENT), wrapped))
+        self._make(Binding(subclass, name, subclass.__dict__.get(name, ABSENT), wrapped))
         return True
 
     def _rebind(self, original: type[Any], traced: type[Any]) -> None:
-        for module, name in list(_names_bound_to(original)):
-            self._make(_Change(module, name, original, traced))
+        for module, name in list(names_bound_to(original)):
+            self._make(Binding(module, name, original, traced))
+        found, unreached = holders_of(original, traced)
+        for binding in found:
+            self._make(binding)
+        self.unreached += unreached
 
-    def _make(self, change: _Change) -> None:
+    def _make(self, change: Binding) -> None:
         change.apply()
         self.changes.append(change)
 
@@ -172,16 +219,6 @@ def apply(tracing: Tracing) -> Patches:
 
 
 @guarded("Patches.restore")
-def _undo(change: _Change) -> None:
+def _undo(change: Binding) -> None:
     """One name that cannot be put back must not keep all the others."""
     change.undo()
-
-
-def _names_bound_to(original: type[Any]) -> Iterator[tuple[Any, str]]:
-    for module_name, module in list(sys.modules.items()):
-        names = getattr(module, "__dict__", None)
-        if module_name.startswith(_OURS) or not isinstance(names, dict):
-            continue
-        for name, value in list(names.items()):
-            if value is original:
-                yield module, name

@@ -29,13 +29,14 @@ class Cluster:
         self.leaders = leaders
         self.asked = []
         self.away = False
+        self.cluster_id = "shop-cluster"
 
     def look_up(self, connection, topics):
         for topic in topics:
             self.asked.append(topic)
             if self.away:
                 raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-            yield topic, self.leaders.get(topic, {})
+            yield topic, self.leaders.get(topic, {}), self.cluster_id
 
 
 @pytest.fixture
@@ -72,6 +73,28 @@ def truth(three_brokers):
     hosts = {each.id: brokers[each.leader] for each in found.topics["spread"].partitions.values()}
     assert len(set(hosts.values())) > 1
     return hosts
+
+
+def test_the_cluster_says_its_name_with_the_first_answer(leaders, cluster):
+    """Nobody asks for it alone, and an answer without a name does not take it away."""
+    assert leaders.cluster_id is None
+    leaders.of("orders", 1)
+    leaders.refresh()
+    assert leaders.cluster_id == "shop-cluster"
+    cluster.cluster_id = None
+    leaders.of("returns", 0)
+    leaders.refresh()
+    assert leaders.cluster_id == "shop-cluster"
+
+
+def test_the_name_is_the_one_the_cluster_has(three_brokers):
+    """As the client itself is told."""
+    leaders = leaders_of({"bootstrap.servers": three_brokers.bootstrap_servers})
+    leaders.want("spread")
+    leaders.settle(10)
+    told = AdminClient({"bootstrap.servers": three_brokers.bootstrap_servers}).list_topics(timeout=10).cluster_id
+    assert leaders.cluster_id == told
+    assert told
 
 
 def test_an_unknown_leader_is_no_answer_and_a_question(leaders, cluster):
@@ -235,7 +258,7 @@ def test_closing_does_not_wait_for_a_look_up(producer, spans, topic):
     def slow(connection, topics):
         asking.set()
         answer.wait(30)
-        yield topics[0], {0: "late:1"}
+        yield topics[0], {0: "late:1"}, None
 
     leaders = producer.__dict__[STATE].leaders = Leaders({}, look_up=slow)
     producer.produce(topic, b"x")
@@ -258,7 +281,7 @@ def test_a_child_forked_in_the_middle_of_a_look_up_asks_for_itself():
         if os.getpid() == parent:
             asking.set()
             answer.wait(30)
-        yield topics[0], {0: "b1:1"}
+        yield topics[0], {0: "b1:1"}, None
 
     leaders = Leaders({}, look_up=look_up)
     leaders.want("orders")

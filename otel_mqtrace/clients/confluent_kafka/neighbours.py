@@ -1,0 +1,70 @@
+"""This module knows the other instrumentations of confluent-kafka: how each is recognised and switched off."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import confluent_kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["NEIGHBOURS", "Neighbour", "neighbour_of", "warn_of_latecomer", "wrapper_among"]
+
+_log: Final = logging.getLogger(__name__)
+_HEAP_TYPE: Final = 1 << 9
+"""``Py_TPFLAGS_HEAPTYPE``: the client's own classes are static C types, everybody else's are not."""
+
+
+class Neighbour(NamedTuple):
+    """Another instrumentation: whose, the module its classes come from, the setting that keeps it off this client."""
+
+    name: str
+    module: str
+    switched_off_by: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (off with {self.switched_off_by})"
+
+
+NEIGHBOURS: Final = (
+    Neighbour(
+        "OpenTelemetry's own instrumentation",
+        "opentelemetry.instrumentation.confluent_kafka",
+        "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=confluent_kafka",
+    ),
+    Neighbour("Datadog's ddtrace", "ddtrace", "DD_TRACE_KAFKA_ENABLED=false"),
+    Neighbour("New Relic's agent", "newrelic", "enabled = false under [import-hook:confluent_kafka.cimpl]"),
+    Neighbour("SkyWalking's agent", "skywalking", "SW_AGENT_DISABLE_PLUGINS=sw_confluent_kafka"),
+)
+
+
+def neighbour_of(found: object) -> str | None:
+    """Return who made this class, proxy or function, and how to switch that off; ``None`` for nobody we know."""
+    modules = [str(getattr(found, "__module__", "")), type(found).__module__]
+    modules += [each.__module__ for each in getattr(found, "__mro__", ())]
+    known = (each for each in NEIGHBOURS for module in modules if f"{module}.".startswith(f"{each.module}."))
+    return next((str(each) for each in known), None)
+
+
+def wrapper_among(classes: Iterable[tuple[type[Any], type[Any]]]) -> str | None:
+    """Return who stands where a class (original, ours) of the client should, or ``None``.
+
+    Either the package's name has been given to another class, or what was in the C module was no C class to begin with.
+    """
+    for original, ours in classes:
+        found = getattr(confluent_kafka, ours.__name__, original)
+        for stranger in (found if found is not ours else original, original):
+            if stranger is not original or original.__flags__ & _HEAP_TYPE:
+                return neighbour_of(stranger) or f"the module {stranger.__module__}"
+    return None
+
+
+def warn_of_latecomer(name: str) -> None:
+    """Say that somebody wraps the client on top of us; every message is then traced by both."""
+    _log.warning(
+        "mqtrace: %s wraps confluent-kafka on top of mqtrace, so messages are traced twice: "
+        "switch it off, or uninstrument mqtrace",
+        name,
+    )
