@@ -37,6 +37,19 @@ SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
 ERROR_TYPE: Final = "error.type"
 
+CAPTURED_HEADER_PREFIX: Final = "messaging.header."
+"""A message header captured by ``capture_headers``: this and the header's name; the value is ``string[]``."""
+
+# -- names of before 1.25, on request (OTEL_SEMCONV_STABILITY_OPT_IN): those dashboards of the old conventions ask for
+LEGACY_DESTINATION: Final = "messaging.destination"
+LEGACY_DESTINATION_KIND: Final = "messaging.destination_kind"
+LEGACY_OPERATION: Final = "messaging.operation"
+LEGACY_CLIENT_ID: Final = "messaging.client_id"
+LEGACY_KAFKA_PARTITION: Final = "messaging.kafka.partition"
+LEGACY_KAFKA_OFFSET: Final = "messaging.kafka.message.offset"
+LEGACY_KAFKA_CONSUMER_GROUP: Final = "messaging.kafka.consumer.group"
+LEGACY_ROCKETMQ_CLIENT_GROUP: Final = "messaging.rocketmq.client_group"
+
 # -- ours: the TraceContext and TraceBean fields that no convention has a name for -------------------------------
 MQTRACE_TRACE_TYPE: Final = "mqtrace.trace_type"
 MQTRACE_OFFSET_MSG_ID: Final = "mqtrace.offset_msg_id"
@@ -63,6 +76,9 @@ SEND_NOT_AWAITED: Final = "not_awaited"
 """``delivery.report.only.error``, or a default callback we cannot see: nobody will tell us of a success."""
 SEND_ABANDONED: Final = "abandoned"
 """The producer was closed or collected with the message still in flight."""
+
+SYSTEM_ROCKETMQ: Final = "rocketmq"
+"""The value of ``messaging.system`` for which the ``messaging.rocketmq.*`` names apply."""
 
 # -- values of mqtrace.trace_type: the two Sub halves are the start and the end of one span ----------------------
 TRACE_TYPE_PUB: Final = "Pub"

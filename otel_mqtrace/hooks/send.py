@@ -135,23 +135,17 @@ class SendHook:
             msg_id = tracing.new_id()
         if msg_id is not None:
             said[semconv.MESSAGING_MESSAGE_ID] = msg_id
-        return self._open(topic, pairs if writes else None, found, said, in_transaction=transaction_id is not None)
+        return self._open(topic, pairs, found, said, writes=writes and pairs is not None)
 
     def _open(
-        self,
-        topic: str,
-        pairs: list[Header] | None,
-        found: HeaderIndex,
-        attributes: Attributes,
-        *,
-        in_transaction: bool,
+        self, topic: str, pairs: list[Header] | None, found: HeaderIndex, attributes: Attributes, *, writes: bool
     ) -> SendCall:
-        """Open the span; ``pairs`` is ``None`` where nothing is written."""
+        """Open the span and write the headers, if any are to be written."""
         tracing = self._tracing
         ambient = context.get_current()
         earlier = creation_of(found) if found else trace.INVALID_SPAN_CONTEXT
         kept = self._keeps_creation and earlier.is_valid
-        writes_trace = pairs is not None and not kept and tracing.writes_trace_headers
+        writes_trace = writes and not kept and tracing.writes_trace_headers
         start_ns = tracing.clock.wall_ns()
         span = tracing.open(
             _SEND,
@@ -163,11 +157,18 @@ class SendHook:
             kind=SpanKind.PRODUCER if writes_trace and carries_spans() else SpanKind.CLIENT,
         )
         sent = None
-        if pairs is not None:
+        if writes and pairs is not None:
             sent = self._headers(pairs, found, attributes, span, ambient if writes_trace else None)
+        recorded = span.is_recording()
+        if tracing.capture is not None and recorded:
+            tracing.say(span, tracing.capture.attributes(sent or pairs or ()))
         # An end of transaction has a span of its own and may be recorded where the send was not.
-        recorded = span.is_recording() or in_transaction or tracing.collecting is not None
-        return SendCall(topic, span, sent, ambient, start_ns, attributes, recorded=recorded)
+        in_transaction = semconv.MQTRACE_TRANSACTION_ID in attributes
+        wanted = recorded or in_transaction or tracing.collecting is not None
+        call = SendCall(topic, span, sent, ambient, start_ns, attributes, recorded=wanted)
+        if recorded and tracing.produce_hook is not None:
+            tracing.told_of_send(span, call)
+        return call
 
     @guarded("SendHook.after")
     def after(  # noqa: PLR0913 - the public door: what the broker answered, each fact by its name

@@ -13,6 +13,10 @@ from opentelemetry.sdk.trace import SpanLimits
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import Clock, SystemClock
 from otel_mqtrace.config import Settings
+from otel_mqtrace.hooks._capture import HeaderCapture
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._naming import Naming
+from otel_mqtrace.hooks._sampling import TopicSampling
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.message_id import new_unique_id, own_address
 from otel_mqtrace.model import TraceContext, TraceType
@@ -27,7 +31,6 @@ __all__ = ["ClientFacts", "Tracing", "host_and_port"]
 
 _SCOPE: Final = "otel_mqtrace"
 _MOST_LINKS: Final = 128
-_ROCKETMQ: Final = "rocketmq"
 
 
 def _nothing() -> None:
@@ -40,7 +43,8 @@ class Tracing:
 
     ``writes_trace_headers`` is off where another instrumentation writes them already: there must be one of each kind.
     ``produce_hook(span, call)`` and ``consume_hook(span, messages)`` are the application's own, called with each span
-    that records, once it is open; what they raise is counted and goes no further.
+    that records, once it is open; what they raise is counted and goes no further. ``naming`` are older names asked for
+    (``None``: none), ``capture`` and ``sampling`` what the settings say of headers and topics (``None``: nothing).
     """
 
     tracer: trace.Tracer
@@ -52,6 +56,14 @@ class Tracing:
     writes_trace_headers: bool = True
     produce_hook: Callable[..., None] | None = None
     consume_hook: Callable[..., None] | None = None
+    naming: Naming | None = None
+    capture: HeaderCapture | None = field(init=False)
+    sampling: TopicSampling | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make of the settings what is asked at every message; ``None`` is what nobody asked for."""
+        object.__setattr__(self, "capture", HeaderCapture.of(self.settings))
+        object.__setattr__(self, "sampling", TopicSampling.of(self.settings))
 
     @classmethod
     def create(
@@ -69,7 +81,7 @@ class Tracing:
             tracer=tracer,
             settings=settings or Settings.from_env(),
             metrics=MessagingMetrics(meter),
-            **collaborators,
+            **{"naming": Naming.from_env(), **collaborators},
         )
 
     @property
@@ -121,18 +133,36 @@ class Tracing:
         ``attributes`` and those of the links have their names of today; ``kind`` is the operation's own by default.
         """
         self.before_span()
+        if self.sampling is not None and topic is not None:
+            left_out = self.sampling.left_out(topic, context, self.tracer)
+            if left_out is not None:
+                return left_out
+        naming = self.naming
         return self.tracer.start_span(
-            operation.span_name(topic),
+            operation.span_name(topic) if naming is None else naming.span_name(operation, topic),
             context=context,
             kind=operation.kind if kind is None else kind,
-            attributes=attributes,
-            links=links,
+            attributes=attributes if naming is None else naming.attributes(attributes),
+            links=links if naming is None else naming.links(links),
             start_time=start_ns,
         )
 
     def say(self, span: trace.Span, attributes: Attributes) -> None:
         """Set what was learned later; every attribute of ours that comes after the start goes this way."""
-        span.set_attributes(attributes)
+        naming = self.naming
+        span.set_attributes(attributes if naming is None else naming.attributes(attributes))
+
+    @guarded("produce_hook")
+    def told_of_send(self, span: trace.Span, call: object) -> None:
+        """Call the application's ``produce_hook``, if it has one, with a span that records."""
+        if self.produce_hook is not None:
+            self.produce_hook(span, call)
+
+    @guarded("consume_hook")
+    def told_of_messages(self, span: trace.Span, messages: Sequence[object]) -> None:
+        """Call the application's ``consume_hook``, if it has one, with a span that records."""
+        if self.consume_hook is not None:
+            self.consume_hook(span, messages)
 
     def traces(self, topic: str) -> bool:
         """Whether messages of ``topic`` are traced here and now: not excluded, and tracing not suppressed."""
@@ -177,7 +207,7 @@ class ClientFacts:
     @property
     def is_rocketmq(self) -> bool:
         """Whether the registry's ``messaging.rocketmq.*`` attributes apply."""
-        return self.system == _ROCKETMQ
+        return self.system == semconv.SYSTEM_ROCKETMQ
 
     @property
     def server(self) -> str | None:
