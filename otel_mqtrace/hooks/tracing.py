@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
-from opentelemetry.metrics import MeterProvider, get_meter
+from opentelemetry.metrics import Meter, MeterProvider, get_meter
 from opentelemetry.sdk.trace import SpanLimits
 
 from otel_mqtrace import semconv
@@ -51,6 +51,7 @@ class Tracing:
     settings: Settings = field(default_factory=Settings)
     clock: Clock = field(default_factory=SystemClock)
     metrics: MessagingMetrics | None = None
+    meter: Meter | None = None
     new_id: Callable[[], str] = new_unique_id
     before_span: Callable[[], None] = _nothing
     writes_trace_headers: bool = True
@@ -81,6 +82,7 @@ class Tracing:
             tracer=tracer,
             settings=settings or Settings.from_env(),
             metrics=MessagingMetrics(meter),
+            meter=meter,
             **{"naming": Naming.from_env(), **collaborators},
         )
 
