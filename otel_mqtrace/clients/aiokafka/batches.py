@@ -1,0 +1,200 @@
+"""This module knows aiokafka's batches: messages appended before their topic is known, sent as one.
+
+The records of a batch are encoded when they are appended, and only ``send_batch`` says which topic they are for: trace
+headers, which depend on it, come too late. So the setting ``headerless_sends`` decides, as for every send of that kind:
+``correlate`` records one span for each message and leaves the bytes alone (their offsets count up from the one the
+broker answers with), ``send_each`` sends the messages one by one, with headers, and ``leave`` does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.producer.message_accumulator import BatchBuilder
+
+from otel_mqtrace import semconv
+from otel_mqtrace.clients.aiokafka.live import live, state_of
+from otel_mqtrace.clients.aiokafka.messages import pairs_for_client
+from otel_mqtrace.clients.aiokafka.producer import ProducerState, abandon, fail, settle
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._headers import header_text, indexed
+from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
+
+if TYPE_CHECKING:
+    from asyncio import Future
+    from collections.abc import Callable
+
+    from otel_mqtrace.hooks.transaction import TransactionHook
+
+__all__ = ["traced_create_batch", "traced_send_batch"]
+
+_LEAVE: Final = "leave"
+_SEND_EACH: Final = "send_each"
+
+
+class _Appended(NamedTuple):
+    key: Any
+    value: Any
+    timestamp_ms: int | None
+    headers: Any
+    body_length: int
+
+
+class WatchedBatch(BatchBuilder):  # type: ignore[misc]  # the client is untyped
+    """A batch that remembers what was appended to it until it is sent."""
+
+    _appended: list[_Appended] | None
+    _body_length: int
+
+    def _serialize(self, key: Any, value: Any) -> tuple[Any, Any]:
+        serialized: tuple[Any, Any] = super()._serialize(key, value)
+        self._body_length = len(serialized[1]) if serialized[1] is not None else 0
+        return serialized
+
+    def append(self, *, timestamp: int | None, key: Any, value: Any, **more: Any) -> Any:
+        """Append as the client does; a message that the batch took (the answer is not ``None``) is remembered."""
+        taken = super().append(timestamp=timestamp, key=key, value=value, **more)
+        if taken is not None and self._appended is not None:
+            self._appended.append(_Appended(key, value, timestamp, more.get("headers"), self._body_length))
+        return taken
+
+    def take(self) -> list[_Appended]:
+        """Return what was appended, once: the client itself may add to a batch that was sent and is not closed."""
+        appended, self._appended = self._appended or [], None
+        return appended
+
+
+class _SendingBatch:
+    """The messages of one batch between ``send_batch`` and the broker's answer; each has its own span."""
+
+    __slots__ = ("_calls", "_hook", "_state", "future")
+
+    future: Future[Any]
+
+    def __init__(self, state: ProducerState, hook: SendHook, calls: list[tuple[int, int, SendCall]]) -> None:
+        self._state = state
+        self._hook = hook
+        self._calls = calls
+
+    @guarded("send_batch.raised")
+    def raised(self, exception: BaseException) -> None:
+        """The call itself failed: nothing was sent."""
+        for _, body_length, call in self._calls:
+            fail(self._hook, call, exception, body_length=body_length)
+
+    @guarded("send_batch.returned")
+    def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
+        """The batch waits for its turn, and ``future`` will bring the answer."""
+        if transaction is not None and transaction.transaction_id is not None:
+            for _, _, call in self._calls:
+                transaction.joined(call)
+        self.future = future
+        self._state.in_flight[id(self)] = self
+        future.add_done_callback(self.answered)
+
+    @guarded("send_batch.answered")
+    def answered(self, future: Future[Any]) -> None:
+        """The future is done."""
+        self._state.in_flight.pop(id(self), None)
+        for index, body_length, call in self._calls:
+            settle(self._hook, call, future, self._state.cluster, body_length=body_length, index=index)
+
+    @guarded("send_batch.abandoned")
+    def abandoned(self) -> None:
+        """Nobody will answer any more."""
+        for _, body_length, call in self._calls:
+            abandon(self._hook, call, body_length=body_length)
+
+
+def traced_create_batch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``create_batch``."""
+
+    @functools.wraps(original)
+    def create_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = original(self, *args, **kwargs)
+        if live.tracing is not None and live.tracing.settings.headerless_sends != _LEAVE:
+            _watch(batch)
+        return batch
+
+    return create_batch
+
+
+@guarded("create_batch")
+def _watch(batch: Any) -> None:
+    if type(batch) is BatchBuilder:
+        batch.__class__ = WatchedBatch
+        batch._appended = []  # noqa: SLF001 - it is one of ours now
+
+
+def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``send_batch``."""
+
+    @functools.wraps(original)
+    async def send_batch(self: Any, batch: Any, topic: Any, *args: Any, **kwargs: Any) -> Any:
+        tracing = live.tracing
+        if tracing is None or not isinstance(batch, WatchedBatch) or not isinstance(topic, str):
+            return await original(self, batch, topic, *args, **kwargs)
+        if tracing.settings.headerless_sends == _SEND_EACH and tracing.traces(topic) and batch.record_count():
+            batch.close()
+            return await _send_each(self, batch.take(), topic, **kwargs)
+        sending, transaction = _prepare(self, batch, topic, kwargs.get("partition")) or (None, None)
+        if sending is None:
+            return await original(self, batch, topic, *args, **kwargs)
+        try:
+            future = await original(self, batch, topic, *args, **kwargs)
+        except BaseException as exception:
+            sending.raised(exception)
+            raise
+        sending.returned(future, transaction)
+        return future
+
+    return send_batch
+
+
+@guarded("send_batch.before")
+def _prepare(
+    producer: Any, batch: WatchedBatch, topic: str, partition: int | None
+) -> tuple[_SendingBatch | None, TransactionHook | None] | None:
+    """Open the span of each message in the batch."""
+    tracing = live.tracing
+    if tracing is None:
+        return None
+    state: ProducerState = state_of(producer, ProducerState)
+    hook = state.bind(tracing)
+    transaction = state.transaction_of(tracing)
+    calls = []
+    for index, each in enumerate(batch.take()):
+        found = indexed(pairs_for_client(each.headers) or ())
+        keys = header_text(found, semconv.HEADER_KEYS)
+        call = hook.before(
+            topic,
+            body=None if each.value is None else UNKNOWN_BODY,
+            key=each.key,
+            partition=partition,
+            transaction_id=None if transaction is None else transaction.transaction_id,
+            msg_id=header_text(found, semconv.HEADER_UNIQ_KEY),
+            tags=header_text(found, semconv.HEADER_TAGS),
+            keys=None if keys is None else keys.split(),
+            carries_headers=False,
+        )
+        if call is not None and call.recorded:
+            calls.append((index, each.body_length, call))
+    return (_SendingBatch(state, hook, calls), transaction) if calls else None
+
+
+async def _send_each(producer: Any, appended: list[_Appended], topic: str, *, partition: int) -> Future[Any]:
+    """Send the messages one by one; the future is that of the first, and fails when any of them does."""
+    answers = [
+        await AIOKafkaProducer.send(
+            producer, topic, each.value, each.key, partition, each.timestamp_ms, each.headers or None
+        )
+        for each in appended
+    ]
+    return asyncio.ensure_future(_first_of(answers))
+
+
+async def _first_of(answers: list[Future[Any]]) -> Any:
+    return (await asyncio.shield(asyncio.gather(*answers)))[0]

@@ -1,0 +1,131 @@
+"""This module knows how aiokafka is patched and restored: methods of its classes, changed in place.
+
+They are plain Python classes, so every name a program knows them by sees the change, and so does every subclass, made
+before or after. Where another instrumentation has wrapped a method, ours goes around it and comes off first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.cluster import ClusterMetadata
+
+from otel_mqtrace.clients.aiokafka import consumer, producer
+from otel_mqtrace.clients.aiokafka.batches import traced_create_batch, traced_send_batch
+from otel_mqtrace.clients.aiokafka.handover import handed_over
+from otel_mqtrace.clients.aiokafka.live import live, noting_cluster_id
+from otel_mqtrace.clients.aiokafka.settling import traced_commit, traced_send_offsets
+from otel_mqtrace.clients.aiokafka.transactions import traced_begin, traced_end
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks.process import sources
+from otel_mqtrace.model import TransactionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from otel_mqtrace.hooks.tracing import Tracing
+
+__all__ = ["Patches", "apply", "foreign_wrapper"]
+
+_PATCHED: Final[Mapping[type[Any], Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]]] = {
+    AIOKafkaProducer: {
+        "send": producer.traced_send,
+        "_serialize": producer.traced_serialize,
+        "stop": producer.traced_stop,
+        "create_batch": traced_create_batch,
+        "send_batch": traced_send_batch,
+        "begin_transaction": traced_begin,
+        "commit_transaction": traced_end(TransactionState.COMMIT_MESSAGE),
+        "abort_transaction": traced_end(TransactionState.ROLLBACK_MESSAGE),
+        "send_offsets_to_transaction": traced_send_offsets,
+    },
+    AIOKafkaConsumer: {
+        "getone": consumer.traced_getone,
+        "getmany": consumer.traced_getmany,
+        "commit": traced_commit,
+        "stop": consumer.traced_stop,
+        "__aexit__": consumer.traced_stop,
+    },
+    ClusterMetadata: {"update_metadata": noting_cluster_id},
+}
+"""Class → method → how to wrap it. What is not here goes through one that is: ``send_and_wait``, ``__anext__``."""
+_WHERE_OTHERS_WRAP: Final = ((AIOKafkaProducer, "send"), (AIOKafkaConsumer, "getone"), (AIOKafkaConsumer, "getmany"))
+_CLIENT: Final = "aiokafka."
+_OURS: Final = "otel_mqtrace."
+
+
+def foreign_wrapper() -> str | None:
+    """Return the module of another instrumentation that has wrapped the client's methods, or ``None``."""
+    for owner, name in _WHERE_OTHERS_WRAP:
+        home = _home_of(vars(owner).get(name))
+        if not home.startswith((_CLIENT, _OURS)):
+            return home
+    return None
+
+
+def _home_of(found: Any) -> str:
+    """Return the module a method's outermost code is from; what wraps it shows the wrapped one's ``__module__``."""
+    wrapper = getattr(found, "_self_wrapper", None)  # wrapt's, which most instrumentations are made with
+    if wrapper is not None:
+        return str(getattr(wrapper, "__module__", type(wrapper).__module__))
+    if type(found) is FunctionType:
+        return str(found.__globals__.get("__name__", found.__module__))
+    return type(found).__module__
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    owner: type[Any]
+    name: str
+    before: Any
+    after: Any
+
+    @guarded("Patches.restore")
+    def undo(self) -> None:
+        """Put back what was there, unless somebody else has changed it since."""
+        if vars(self.owner).get(self.name) is self.after:
+            setattr(self.owner, self.name, self.before)
+
+
+@dataclass(slots=True)
+class Patches:
+    """The changes made by one ``instrument()``; ``restore`` undoes exactly those, in reverse order."""
+
+    changes: list[_Change] = field(default_factory=list)
+    untraceable: list[str] = field(default_factory=list)
+
+    def restore(self) -> None:
+        """Undo every change and stop tracing; clients that are still alive go on untraced."""
+        live.tracing = None
+        if handed_over in sources:
+            sources.remove(handed_over)
+        while self.changes:
+            self.changes.pop().undo()
+
+    def make(self, owner: type[Any], name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Wrap one method; one that this version of the client does not have is noted."""
+        before = vars(owner).get(name)
+        if before is None:
+            self.untraceable.append(f"{owner.__module__}.{owner.__qualname__}.{name}")
+            return
+        change = _Change(owner, name, before, wrap(before))
+        setattr(owner, name, change.after)
+        self.changes.append(change)
+
+
+def apply(tracing: Tracing) -> Patches:
+    """Patch the client and start tracing; broken off half-way, nothing stays changed."""
+    patches = Patches()
+    live.tracing = tracing
+    sources.append(handed_over)
+    try:
+        for owner, methods in _PATCHED.items():
+            for name, wrap in methods.items():
+                patches.make(owner, name, wrap)
+    except BaseException:
+        patches.restore()
+        raise
+    return patches

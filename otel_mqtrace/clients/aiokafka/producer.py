@@ -1,0 +1,280 @@
+"""This module knows when an aiokafka producer sends: the call, its failure, the answer that its future brings.
+
+It knows nothing of attributes. A send is over when the future that the application holds is: with the broker's answer,
+an error, or because the application stopped waiting.
+"""
+
+from __future__ import annotations
+
+import functools
+from asyncio import CancelledError
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from otel_mqtrace import semconv
+from otel_mqtrace.clients.aiokafka.futures import failure_of
+from otel_mqtrace.clients.aiokafka.live import Cluster, facts_of, known_state, live, state_of
+from otel_mqtrace.clients.aiokafka.messages import SEND_ORDER, error_type, pairs_for_client
+from otel_mqtrace.hooks._ending import text_of
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
+from otel_mqtrace.hooks.transaction import TransactionHook
+
+if TYPE_CHECKING:
+    from asyncio import Future
+    from collections.abc import Callable
+
+    from otel_mqtrace.hooks.tracing import Tracing
+
+__all__ = ["ProducerState", "abandon", "fail", "settle", "traced_send", "traced_serialize", "traced_stop"]
+
+_ABANDONED: Final = "the producer was stopped or collected before the broker answered"
+_NOT_AWAITED: Final = "the application stopped waiting for the broker's answer; the message may be stored"
+
+
+class InFlight(Protocol):
+    """What was sent and has no answer yet: one message, or a batch."""
+
+    future: Future[Any]
+
+    def answered(self, future: Future[Any], /) -> None:
+        """The future is done."""
+        ...
+
+    def abandoned(self) -> None:
+        """Nobody will answer any more."""
+        ...
+
+
+class ProducerState:
+    """What one producer needs to be traced; it never refers to the producer, or neither would ever be collected."""
+
+    def __init__(self, producer: Any) -> None:
+        self.facts = facts_of(producer.client, group_name=None)
+        self.cluster = Cluster(producer.client.cluster)
+        self.in_flight: dict[int, InFlight] = {}
+        self._hook: SendHook | None = None
+        self._transaction: TransactionHook | None = None
+        self._tracing: Tracing | None = None
+
+    def bind(self, tracing: Tracing) -> SendHook:
+        """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
+        if self._hook is None or self._tracing is not tracing:
+            self._hook = SendHook(tracing=tracing, facts=self.facts)
+            self._transaction = TransactionHook(tracing, self.facts)
+            self._tracing = tracing
+        return self._hook
+
+    def transaction_of(self, tracing: Tracing) -> TransactionHook | None:
+        """Return the transaction of this producer under the Tracing in force."""
+        self.bind(tracing)
+        return self._transaction
+
+    @guarded("ProducerState.settle")
+    def settle(self) -> None:
+        """End every span whose answer is there already, though the loop has not come to tell us yet."""
+        for sending in list(self.in_flight.values()):
+            if sending.future.done():
+                sending.answered(sending.future)
+
+    @guarded("ProducerState.abandon")
+    def abandon(self) -> None:
+        """End, by name, every span that can no longer get an answer."""
+        self.settle()
+        while self.in_flight:
+            _, sending = self.in_flight.popitem()
+            sending.abandoned()
+
+
+class _Sending:
+    """One message between ``send`` and its answer."""
+
+    __slots__ = ("_body_length", "_call", "_hook", "_state", "future")
+
+    future: Future[Any]
+
+    def __init__(self, state: ProducerState, hook: SendHook, call: SendCall) -> None:
+        self._state = state
+        self._hook = hook
+        self._call = call
+        self._body_length: int | None = None
+
+    @guarded("send.serialized")
+    def serialized(self, value: object) -> None:
+        """The serialiser has made the body."""
+        self._body_length = len(value) if isinstance(value, (bytes, bytearray, memoryview)) else None
+
+    @guarded("send.raised")
+    def raised(self, exception: BaseException) -> None:
+        """The call itself failed: nothing was sent."""
+        self._hook.after(self._call, body_length=self._body_length, description=text_of(exception), exception=exception)
+
+    @guarded("send.returned")
+    def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
+        """The message is in the client's buffer, and ``future`` will bring the answer."""
+        if transaction is not None and transaction.transaction_id is not None:
+            transaction.joined(self._call)
+        self.future = future
+        self._state.in_flight[id(self)] = self
+        future.add_done_callback(self.answered)
+
+    @guarded("send.answered")
+    def answered(self, future: Future[Any]) -> None:
+        """The future is done."""
+        self._state.in_flight.pop(id(self), None)
+        settle(self._hook, self._call, future, self._state.cluster, body_length=self._body_length)
+
+    @guarded("send.abandoned")
+    def abandoned(self) -> None:
+        """Nobody will answer any more."""
+        name = semconv.SEND_ABANDONED
+        self._hook.after(self._call, body_length=self._body_length, error=name, description=_ABANDONED, outcome=name)
+
+
+def fail(hook: SendHook, call: SendCall, failure: BaseException, *, body_length: int | None) -> None:
+    """End the span of a message that was not sent, or that the broker refused."""
+    hook.after(
+        call,
+        body_length=body_length,
+        error=error_type(failure),
+        description=text_of(failure),
+        exception=failure,
+    )
+
+
+def abandon(hook: SendHook, call: SendCall, *, body_length: int | None) -> None:
+    """End the span of a message that nobody will answer for."""
+    name = semconv.SEND_ABANDONED
+    hook.after(call, body_length=body_length, error=name, description=_ABANDONED, outcome=name)
+
+
+def settle(  # noqa: PLR0913 - one answer for many messages: each has its place in it
+    hook: SendHook,
+    call: SendCall,
+    future: Future[Any],
+    cluster: Cluster,
+    *,
+    body_length: int | None = None,
+    index: int = 0,
+) -> None:
+    """End the span of the ``index``-th message that ``future`` answers for."""
+    failure = failure_of(future)
+    if isinstance(failure, CancelledError):
+        name = semconv.SEND_NOT_AWAITED
+        hook.after(call, body_length=body_length, error=error_type(failure), description=_NOT_AWAITED, outcome=name)
+        return
+    if failure is not None:
+        fail(hook, call, failure, body_length=body_length)
+        return
+    answer = future.result()
+    if answer is None:  # acks=0: the broker never says
+        hook.after(call, body_length=body_length, outcome=semconv.SEND_NOT_AWAITED)
+        return
+    hook.after(
+        call,
+        partition=answer.partition,
+        offset=answer.offset + index if answer.offset >= 0 else None,
+        store_host=cluster.leader_of(answer.topic, answer.partition),
+        cluster_id=cluster.cluster_id,
+        body_length=body_length,
+    )
+
+
+_serializing: Final[ContextVar[_Sending | None]] = ContextVar("mqtrace-serializing", default=None)
+"""The send of this task whose body a serialiser is about to make."""
+
+
+@guarded("send.before")
+def _prepare(
+    producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[_Sending | None, tuple[Any, ...], dict[str, Any], TransactionHook | None] | None:
+    """Open the span of one ``send`` and return the arguments to call it with."""
+    tracing = live.tracing
+    given = {**dict(zip(SEND_ORDER, args)), **kwargs} if args else kwargs  # noqa: B905 - this is every send's
+    topic = given.get("topic")
+    if tracing is None or not isinstance(topic, str):
+        return None
+    state: ProducerState = state_of(producer, ProducerState)
+    hook = state.bind(tracing)
+    transaction = state.transaction_of(tracing)
+    value = given.get("value")
+    pairs = pairs_for_client(given.get("headers"))
+    call = hook.before(
+        topic,
+        body=value if value is None or _serializer_of(producer) is None else UNKNOWN_BODY,
+        key=given.get("key"),
+        headers=pairs,
+        partition=given.get("partition"),
+        transaction_id=None if transaction is None else transaction.transaction_id,
+        carries_headers=pairs is not None,
+    )
+    if call is None:
+        return None
+    sending = _Sending(state, hook, call) if call.recorded else None
+    if call.headers is None:
+        return sending, args, kwargs, transaction
+    # A tuple stays one: whether the client refuses it is the client's business.
+    headers = tuple(call.headers) if isinstance(given.get("headers"), tuple) else call.headers
+    if len(args) < len(SEND_ORDER):
+        return sending, args, {**kwargs, "headers": headers}, transaction
+    before = len(SEND_ORDER) - 1
+    return sending, (*args[:before], headers, *args[before + 1 :]), kwargs, transaction
+
+
+def _serializer_of(producer: Any) -> Any:
+    return getattr(producer, "_value_serializer", None)
+
+
+def traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``send``; ``send_and_wait`` calls it."""
+
+    @functools.wraps(original)
+    async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+        prepared = _prepare(self, args, kwargs)
+        if prepared is None:
+            return await original(self, *args, **kwargs)
+        sending, args, kwargs, transaction = prepared
+        if sending is None:
+            return await original(self, *args, **kwargs)
+        token = None if _serializer_of(self) is None else _serializing.set(sending)
+        try:
+            future = await original(self, *args, **kwargs)
+        except BaseException as exception:
+            sending.raised(exception)
+            raise
+        finally:
+            if token is not None:
+                _serializing.reset(token)
+        sending.returned(future, transaction)
+        return future
+
+    return send
+
+
+def traced_serialize(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The client's own step that calls the serialisers: nowhere else can the size of the body be seen."""
+
+    @functools.wraps(original)
+    def _serialize(self: Any, *args: Any, **kwargs: Any) -> Any:
+        serialized = original(self, *args, **kwargs)
+        sending = _serializing.get()
+        if sending is not None:
+            sending.serialized(serialized[1])
+        return serialized
+
+    return _serialize
+
+
+def traced_stop(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``stop``: what is not answered when it returns never will be."""
+
+    @functools.wraps(original)
+    async def stop(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await original(self, *args, **kwargs)
+        finally:
+            state: ProducerState | None = known_state(self)
+            if state is not None:
+                state.abandon()
+
+    return stop
