@@ -37,6 +37,7 @@ _EXPORTER_OPTIONS: Final = {
     "max_message_bytes": "max_message_bytes",
     "create_trace_topic": "create_trace_topic",
     "landing_dir": "directory",
+    "spool_dir": "spool_dir",
 }
 """Option of ``instrument()`` → keyword of an exporter that takes it; what is not given the exporter finds by itself."""
 _holders: Final[WeakKeyDictionary[MqTraceSpanProcessor, list[Attachment]]] = WeakKeyDictionary()

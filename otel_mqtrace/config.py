@@ -86,6 +86,8 @@ class Settings:
     client_metrics: bool = False
     client_metrics_interval_ms: int = 15_000
     create_trace_topic: bool = False
+    spool_dir: str | None = None
+    spool_bytes: int = 64 * 1024 * 1024
     on_conflict: str = "step_back"
 
     @classmethod
@@ -285,6 +287,8 @@ _PARSERS: Final[dict[str, Callable[[object], Any]]] = {
     "client_metrics": _flag,
     "client_metrics_interval_ms": _positive,
     "create_trace_topic": _flag,
+    "spool_dir": _text,
+    "spool_bytes": _positive,
     "on_conflict": _one_of("step_back", "wrap"),
 }
 _DEFAULTS: Final = Settings()
@@ -296,6 +300,7 @@ _UNSAID: Final[Mapping[str, str]] = {
     "region_name": "no name",
     "group_name": "no name",
     "ledger_dir": "no directory",
+    "spool_dir": "no directory",
 }
 """What is used where the default is ``None``, in words."""
 _NEVER_SHOWN: Final = frozenset({"bootstrap_servers", "kafka_config"})
