@@ -22,6 +22,7 @@ from otel_mqtrace.clients.confluent_kafka.leaders import forget_leaders
 from otel_mqtrace.clients.confluent_kafka.live import live
 from otel_mqtrace.clients.confluent_kafka.neighbours import neighbour_of, warn_of_latecomer, wrapper_among
 from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER, PRODUCER_METHODS
+from otel_mqtrace.clients.confluent_kafka.statistics import configuring
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.process import sources
 
@@ -124,6 +125,7 @@ class Patches:
         patches = cls()
         live.tracing = tracing
         live.begin = patches.begin
+        live.configure = configuring(tracing)
         sources.append(handed_over)
         if foreign_wrapper() is not None:
             patches._latecomer.clear()  # it was here first, and we were told to wrap all the same
@@ -141,6 +143,7 @@ class Patches:
         """Undo every change and stop tracing; clients that are still alive go on untraced."""
         live.tracing = None
         live.begin = None
+        live.configure = None
         forget_leaders()
         if handed_over in sources:
             sources.remove(handed_over)

@@ -1,0 +1,180 @@
+"""This module knows how a client is made to tell its statistics, and how they become observations when asked for.
+
+The callback keeps the text and hands it on to the application's own callback; the JSON is parsed by whoever collects.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+from opentelemetry.metrics import CallbackOptions, Observation
+
+from otel_mqtrace import semconv
+from otel_mqtrace._clock import Clock, SystemClock
+from otel_mqtrace.clients.confluent_kafka.live import Arguments, configuration_of, live
+from otel_mqtrace.clients.confluent_kafka.measurements import MEASUREMENTS, Measurement
+from otel_mqtrace.hooks._guard import guarded, note_failure
+from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from opentelemetry.metrics import Meter
+
+__all__ = ["ClientReport", "ClientStatistics", "configuring"]
+
+_INTERVAL: Final = "statistics.interval.ms"
+_CALLBACK: Final = "stats_cb"
+_FRESH_INTERVALS: Final = 3
+_FRESH_AT_LEAST_MS: Final = 60_000
+_NS_PER_MS: Final = 1_000_000
+
+Key = tuple[tuple[str, str | int], ...]
+"""Attributes as something to look up."""
+
+
+class ClientReport:
+    """The last statistics of one client; called by it with the text, which goes on to ``user`` untouched.
+
+    What ``user`` raises goes on to the application's ``poll``, as without us.
+    """
+
+    def __init__(
+        self,
+        attributes: Mapping[str, str | int],
+        *,
+        interval_ms: int,
+        user: Callable[[str], object] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.attributes = attributes
+        self._user = user
+        self._clock = clock or SystemClock()
+        self._fresh_ns = max(_FRESH_INTERVALS * interval_ms, _FRESH_AT_LEAST_MS) * _NS_PER_MS
+        self._last: tuple[str, int] | None = None
+        self._parsed: tuple[str, Mapping[str, Any]] = ("", {})
+
+    def __call__(self, text: str) -> object:
+        """Take what the client tells."""
+        self._last = text, self._clock.monotonic_ns()
+        return None if self._user is None else self._user(text)
+
+    def statistics(self) -> Mapping[str, Any]:
+        """Return the last statistics, parsed once; nothing when they are older than three intervals and a minute."""
+        if self._last is None or self._clock.monotonic_ns() - self._last[1] > self._fresh_ns:
+            return {}
+        text = self._last[0]
+        if self._parsed[0] != text:
+            self._parsed = text, json.loads(text)
+        return self._parsed[1]
+
+
+class ClientStatistics:
+    """The observable instruments of one meter, over all clients that report."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._reports: weakref.WeakValueDictionary[int, ClientReport] = weakref.WeakValueDictionary()
+        self._seen: weakref.WeakKeyDictionary[ClientReport, dict[tuple[str, Key], float]] = weakref.WeakKeyDictionary()
+        self._totals: dict[tuple[str, Key], float] = {}
+        for each in MEASUREMENTS:
+            make = meter.create_observable_counter if each.grows else meter.create_observable_gauge
+            make(each.name, [self._observer(each)], unit=each.unit, description=each.description)
+
+    def add(self, report: ClientReport) -> None:
+        """Include a client, for as long as it lives."""
+        self._reports[id(report)] = report
+
+    def observe(self, measurement: Measurement) -> Iterable[Observation]:
+        """Return one observation for each set of attributes; none while tracing is off."""
+        joined: dict[Key, float] = {}
+        for reference in self._reports.valuerefs() if live.tracing is not None else ():
+            report = reference()
+            for key, value in _readings(report, measurement):
+                if measurement.grows and report is not None:
+                    self._count(report, (measurement.name, key), value)
+                else:
+                    joined[key] = measurement.combine(joined[key], value) if key in joined else value
+        if measurement.grows and live.tracing is not None:
+            joined = {key: total for (name, key), total in list(self._totals.items()) if name == measurement.name}
+        return [Observation(value, dict(key)) for key, value in joined.items()]
+
+    def _count(self, report: ClientReport, place: tuple[str, Key], value: float) -> None:
+        """Add what came since last time: the sum goes on growing when a client is gone."""
+        seen = self._seen.setdefault(report, {})
+        self._totals[place] = self._totals.get(place, 0) + max(0, value - seen.get(place, 0))
+        seen[place] = value
+
+    def _observer(self, measurement: Measurement) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        @guarded("ClientStatistics.observe")
+        def observed(_options: CallbackOptions) -> Iterable[Observation]:
+            return self.observe(measurement)
+
+        return lambda options: observed(options) or ()
+
+
+def _readings(report: ClientReport | None, measurement: Measurement) -> Iterable[tuple[Key, float]]:
+    if report is None:
+        return
+    tracing = live.tracing
+    for attributes, value in measurement.read(report.statistics()):
+        topic = attributes.get(semconv.MESSAGING_DESTINATION_NAME)
+        if topic is None or tracing is None or not tracing.settings.excludes(str(topic)):
+            yield tuple(sorted({**report.attributes, **attributes}.items())), value
+
+
+_of_meter: Final[weakref.WeakKeyDictionary[Meter, ClientStatistics]] = weakref.WeakKeyDictionary()
+
+
+def configuring(tracing: Tracing) -> Callable[[Arguments], Arguments | None] | None:
+    """Return what changes a client's configuration so that it reports; ``None`` when nobody asked for that."""
+    if not tracing.settings.client_metrics or tracing.meter is None:
+        return None
+    statistics = _of_meter.get(tracing.meter)  # a second set of instruments would be refused with a warning
+    if statistics is None:
+        statistics = _of_meter.setdefault(tracing.meter, ClientStatistics(tracing.meter))
+
+    def configure(arguments: Arguments) -> Arguments | None:
+        try:
+            return _reporting(arguments, tracing, statistics)
+        except Exception:  # noqa: BLE001 - the client is made all the same
+            note_failure("ClientStatistics.configure")
+            return None
+
+    return configure
+
+
+def _reporting(arguments: Arguments, tracing: Tracing, statistics: ClientStatistics) -> Arguments | None:
+    if not (arguments[0] or arguments[1]) or not is_instrumentation_enabled():
+        return None
+    conf = configuration_of(*arguments)
+    interval_ms = int(conf.get(_INTERVAL, tracing.settings.client_metrics_interval_ms))
+    user = conf.get(_CALLBACK)
+    if interval_ms <= 0 or isinstance(user, ClientReport):
+        return None  # switched off in so many words; or a constructor that calls another one
+    report = ClientReport(_attributes(conf), interval_ms=interval_ms, user=user, clock=tracing.clock)
+    statistics.add(report)
+    return _with(arguments, {_CALLBACK: report, _INTERVAL: interval_ms})
+
+
+def _attributes(conf: Mapping[str, Any]) -> dict[str, str | int]:
+    facts = ClientFacts.of_kafka(conf, group_name=None)
+    said = {
+        semconv.MESSAGING_SYSTEM: facts.system,
+        semconv.MESSAGING_CLIENT_ID: facts.client_id,
+        semconv.MESSAGING_CONSUMER_GROUP_NAME: conf.get("group.id"),
+    }
+    return {name: str(value) for name, value in said.items() if value is not None}
+
+
+def _with(arguments: Arguments, additions: Mapping[str, Any]) -> Arguments:
+    """Return the arguments with ``additions`` where the configuration stands; the caller's dict stays as it was."""
+    args, kwargs = arguments
+    over = {name: value for name, value in additions.items() if name in kwargs}  # keywords win over the dict
+    if args and isinstance(args[0], dict):
+        return ({**args[0], **additions}, *args[1:]), {**kwargs, **over}
+    if isinstance(kwargs.get("conf"), dict):
+        return args, {**kwargs, **over, "conf": {**kwargs["conf"], **additions}}
+    return args, {**kwargs, **additions}

@@ -1,0 +1,325 @@
+"""The client's own statistics as metrics: on request only, and never at the cost of the application's callback."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+
+import confluent_kafka
+import pytest
+from confluent_kafka import SerializingProducer
+from confluent_kafka.aio import AIOProducer
+from opentelemetry import metrics
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from otel_mqtrace.clients.confluent_kafka.live import live
+from otel_mqtrace.clients.confluent_kafka.measurements import MEASUREMENTS
+from otel_mqtrace.clients.confluent_kafka.statistics import ClientReport, ClientStatistics
+from otel_mqtrace.config import Settings
+from otel_mqtrace.hooks.tracing import Tracing
+from otel_mqtrace.instrumentor import MqTraceInstrumentor
+from otel_mqtrace.testing import ManualClock
+
+LAG = "mqtrace.client.consumer.lag"
+QUEUE = "mqtrace.client.producer.queue.messages"
+REQUESTS = "mqtrace.client.broker.requests"
+
+
+@pytest.fixture
+def reader():
+    """Reads the metrics of the test's own MeterProvider."""
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def measured(instrument, reader):
+    """Switch client metrics on, ten times a second."""
+    provider = MeterProvider([reader])
+
+    def switch_on(**options):
+        instrument(meter_provider=provider, client_metrics=True, client_metrics_interval_ms=100, **options)
+
+    yield switch_on
+    provider.shutdown()
+
+
+def _points(reader, name):
+    data = reader.get_metrics_data()
+    found = [
+        point
+        for resource in (data.resource_metrics if data else ())
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == name
+        for point in metric.data.data_points
+    ]
+    return {tuple(sorted(point.attributes.items())): point.value for point in found}
+
+
+def _until(answer, turn, *, turns=200):
+    """Turn the client until there is an answer; fail when there is none after that many turns."""
+    for _ in range(turns):
+        found = answer()
+        if found:
+            return found
+        turn()
+    raise AssertionError("nothing was told")
+
+
+def test_nobody_is_asked_for_statistics_unless_somebody_wants_them(instrument, kafka):
+    """Off by default: the configuration goes to the client as it came."""
+    instrument()
+    assert live.configure is None
+
+
+def test_the_lag_is_what_the_group_has_not_committed(measured, kafka, topic, fill, consumer_of, reader, spans):
+    """Ten messages, three handled and committed: seven to go, on the partition's own series."""
+    fill(topic, *[{"value": b"x"}] * 10)
+    measured()
+    consumer = consumer_of(topic)
+    handled = consumer.consume(3, 10)
+    consumer.commit(handled[-1], asynchronous=False)
+
+    def lag():
+        points = _points(reader, LAG)
+        return points if 7 in points.values() else None
+
+    ((attributes, _),) = _until(lag, lambda: consumer.poll(0.1)).items()
+    consumer.close()
+    spans.take_all()
+    assert dict(attributes) == {
+        "messaging.system": "kafka",
+        "messaging.client.id": "rdkafka",
+        "messaging.consumer.group.name": "billing",
+        "messaging.destination.name": topic,
+        "messaging.destination.partition.id": "0",
+    }
+
+
+def test_a_producer_tells_its_queue_and_its_brokers(measured, kafka, topic, reader, spans):
+    """Messages that wait, requests and their round trip for each real broker."""
+    measured()
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "till"})
+    producer.produce(topic, b"x")
+    producer.flush(10)
+    requests = _until(lambda: _points(reader, REQUESTS), lambda: producer.poll(0.1))
+    host, _, port = kafka.bootstrap_servers.rpartition(":")
+    assert [dict(attributes) for attributes in requests] == [
+        {"messaging.system": "kafka", "messaging.client.id": "till", "server.address": host, "server.port": int(port)}
+    ]
+    assert _until(lambda: [0] == list(_points(reader, QUEUE).values()), lambda: producer.poll(0.1))
+    spans.take(f"send {topic}")
+
+
+def test_the_applications_callback_is_told_as_ever(measured, kafka, topic, reader):
+    """With its own interval, every text, and what it raises comes out of its poll."""
+    told = []
+
+    def refuse(text):
+        told.append(json.loads(text)["client_id"])
+        raise ZeroDivisionError(text[:1])
+
+    conf = {"bootstrap.servers": kafka.bootstrap_servers, "client.id": "till", "statistics.interval.ms": 150}
+    conf["stats_cb"] = refuse
+    before = dict(conf)
+    measured()
+    producer = confluent_kafka.Producer(conf)
+    assert conf == before
+
+    with pytest.raises(ZeroDivisionError):
+        _until(lambda: None, lambda: producer.poll(0.1))
+    assert told[0] == "till"
+    assert _points(reader, QUEUE)
+
+
+def test_statistics_that_were_switched_off_stay_off(measured, kafka):
+    """statistics.interval.ms = 0 is the application's decision."""
+    measured()
+    given = ((), {"bootstrap.servers": kafka.bootstrap_servers, "statistics.interval.ms": 0})
+    assert live.configure(given) is None
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        (({"bootstrap.servers": "b:1"},), {}),
+        ((), {"conf": {"bootstrap.servers": "b:1"}}),
+        ((), {"bootstrap.servers": "b:1"}),
+        (({"bootstrap.servers": "b:1"},), {"stats_cb": print}),
+    ],
+)
+def test_every_way_to_give_a_configuration_is_kept(measured, args, kwargs):
+    """As a dict, as conf=, as keywords, as both: what was given is there, with ours beside it, and nothing is changed."""
+    before = repr((args, kwargs))
+    measured()
+    changed_args, changed_kwargs = live.configure((args, kwargs))
+    assert repr((args, kwargs)) == before
+    merged = {**(changed_args[0] if changed_args else {}), **changed_kwargs, **changed_kwargs.get("conf", {})}
+    assert merged["bootstrap.servers"] == "b:1"
+    assert merged["statistics.interval.ms"] == 100
+    assert isinstance(merged["stats_cb"], ClientReport)
+    assert (len(changed_args), "conf" in changed_kwargs) == (len(args), "conf" in kwargs)
+
+
+def test_a_client_without_a_configuration_is_refused_as_ever(measured):
+    """The C code must not see an empty dict where there was nothing."""
+    measured()
+    with pytest.raises(TypeError):
+        confluent_kafka.Producer()
+    with pytest.raises(TypeError):
+        confluent_kafka.Consumer()
+
+
+def test_our_own_clients_do_not_report(measured, kafka):
+    """What runs with instrumentation suppressed is an exporter's."""
+    measured()
+    with suppress_instrumentation():
+        assert live.configure((({"bootstrap.servers": kafka.bootstrap_servers},), {})) is None
+
+
+def test_a_serialising_client_reports_too(measured, kafka, topic, reader, spans):
+    """A class made before instrument(), changed in place."""
+    measured()
+    producer = SerializingProducer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "serialising"})
+    points = _until(lambda: _points(reader, QUEUE), lambda: producer.poll(0.1))
+    assert dict(next(iter(points)))["messaging.client.id"] == "serialising"
+
+
+def test_an_asyncio_client_reports_too(measured, kafka, reader):
+    """It makes its client of the name we stand behind."""
+    measured()
+
+    async def run():
+        producer = AIOProducer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "aio"})
+        points = {}
+        for _ in range(200):
+            await producer.poll(0.1)
+            points = points or _points(reader, QUEUE)
+            if points:
+                break
+        await producer.close()
+        return points
+
+    points = asyncio.run(run())
+    assert dict(next(iter(points)))["messaging.client.id"] == "aio"
+
+
+# -- without a client: what the texts mean -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock():
+    """The time of the test."""
+    return ManualClock()
+
+
+@pytest.fixture
+def tracing(monkeypatch):
+    """Tracing is on, the topic of others is excluded."""
+    on = Tracing.create(settings=Settings(topic_exclude=("theirs",)))
+    monkeypatch.setattr(live, "tracing", on)
+    return on
+
+
+@pytest.fixture
+def observe(tracing):
+    """Add reports to fresh instruments and return what one metric observes, by value."""
+    statistics = ClientStatistics(metrics.NoOpMeter("nobody"))
+    by_name = {each.name: each for each in MEASUREMENTS}
+
+    def values(name, *reports):
+        for report in reports:
+            statistics.add(report)
+        return sorted(each.value for each in statistics.observe(by_name[name]))
+
+    return values
+
+
+def _report(clock, told, **attributes):
+    report = ClientReport(attributes, interval_ms=100, clock=clock)
+    report(json.dumps(told))
+    return report
+
+
+def _consumer(**partition):
+    shown = {"partition": 0, "desired": True, **partition}
+    return {"type": "consumer", "topics": {"orders": {"partitions": {"0": shown}}}}
+
+
+@pytest.mark.parametrize(
+    ("partition", "lag"),
+    [
+        ({"consumer_lag": 0}, [0]),
+        ({"consumer_lag": -1, "consumer_lag_stored": 4}, [4]),
+        ({"consumer_lag": -1, "app_offset": 8, "hi_offset": 10}, [2]),
+        ({"consumer_lag": -1, "app_offset": -1001, "hi_offset": 10, "eof_offset": -1001}, []),
+        ({"consumer_lag": -1, "app_offset": -1001, "hi_offset": 10, "eof_offset": 10}, [0]),
+        ({"consumer_lag": 9, "desired": False}, []),
+        ({"consumer_lag": 9, "partition": -1}, []),
+    ],
+)
+def test_the_lag_is_told_where_it_is_known(observe, clock, partition, lag):
+    """Committed, else stored, else handed over; nothing of a partition that is not ours, and no made-up number."""
+    report = _report(clock, _consumer(**partition))
+    assert observe(LAG, report) == lag
+
+
+def test_an_excluded_topic_has_no_lag(observe, clock):
+    """What is not traced is not measured."""
+    told = _consumer(consumer_lag=3)
+    told["topics"]["theirs"] = told["topics"].pop("orders")
+    report = _report(clock, told)
+    assert observe(LAG, report) == []
+
+
+def test_clients_that_look_the_same_are_added_up(observe, clock):
+    """Two producers with one client id: their queues are one series."""
+    reports = [_report(clock, {"type": "producer", "msg_cnt": count}) for count in (2, 3)]
+    assert observe(QUEUE, *reports) == [5]
+
+
+def test_a_counter_goes_on_when_a_client_is_gone(observe, clock):
+    """What was counted stays counted, and is not counted twice."""
+    brokers = {"brokers": {"b:1/1": {"nodeid": 1, "nodename": "b:1", "tx": 7}, "boot": {"nodeid": -1, "tx": 9}}}
+    report = _report(clock, brokers)
+    assert observe(REQUESTS, report) == [7]
+    assert observe(REQUESTS) == [7]
+    del report
+    gc.collect()
+    later = _report(clock, brokers)
+    assert observe(REQUESTS, later) == [14]
+
+
+def test_an_old_number_is_no_number(observe, clock):
+    """A client that is not polled any more says nothing about now."""
+    report = _report(clock, {"type": "producer", "msg_cnt": 2})
+    assert observe(QUEUE, report) == [2]
+    clock.advance(ms=61_000)
+    assert observe(QUEUE) == []
+
+
+def test_switched_off_nothing_is_observed(observe, clock, monkeypatch):
+    """Clients that live on report to nobody."""
+    report = _report(clock, {"type": "producer", "msg_cnt": 2})
+    monkeypatch.setattr(live, "tracing", None)
+    assert observe(QUEUE, report) == []
+
+
+def test_the_number_of_series_is_bounded(observe, clock):
+    """A consumer of a topic of many partitions is told of a thousand."""
+    partitions = {str(each): {"partition": each, "desired": True, "consumer_lag": 1} for each in range(1500)}
+    report = _report(clock, {"type": "consumer", "topics": {"wide": {"partitions": partitions}}})
+    assert len(observe(LAG, report)) == 1000
+
+
+def test_instrumenting_again_makes_no_second_set_of_instruments(measured, reader, caplog):
+    """OpenTelemetry would warn of each."""
+    measured()
+    first = live.configure
+    MqTraceInstrumentor().uninstrument()
+    measured()
+    assert live.configure is not first
+    assert "already" not in caplog.text
