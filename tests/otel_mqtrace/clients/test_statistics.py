@@ -110,7 +110,7 @@ def test_a_producer_tells_its_queue_and_its_brokers(measured, kafka, topic, read
     assert [dict(attributes) for attributes in requests] == [
         {"messaging.system": "kafka", "messaging.client.id": "till", "server.address": host, "server.port": int(port)}
     ]
-    assert _until(lambda: [0] == list(_points(reader, QUEUE).values()), lambda: producer.poll(0.1))
+    assert _until(lambda: list(_points(reader, QUEUE).values()) == [0], lambda: producer.poll(0.1))
     spans.take(f"send {topic}")
 
 
