@@ -15,7 +15,7 @@ from otel_mqtrace.spans.mapping import Attributes, keys_attribute
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["key_text", "place_attributes", "say_given", "say_headers", "say_rocketmq"]
+__all__ = ["forget_kafka", "key_text", "place_attributes", "say_given", "say_headers", "say_rocketmq"]
 
 _DELAY: Final = MessageType.DELAY.value
 _REGISTRY_TYPES: Final[Mapping[object, str]] = {
@@ -74,8 +74,7 @@ def say_rocketmq(
     for ours, registered in _SAID_AGAIN.items():
         if ours in said:
             said[registered] = said[ours]
-    for name in _ONLY_KAFKA:
-        said.pop(name, None)
+    forget_kafka(said)
     if (kind := _REGISTRY_TYPES.get(said.get(semconv.MQTRACE_MSG_TYPE))) is not None:
         said[semconv.MESSAGING_ROCKETMQ_MESSAGE_TYPE] = kind
     if message_group is not None:
@@ -85,6 +84,12 @@ def say_rocketmq(
     level = header_text(found, semconv.HEADER_DELAY)
     if level is not None and level.isascii() and level.isdigit() and len(level) <= _LEVEL_DIGITS:
         said[semconv.MESSAGING_ROCKETMQ_MESSAGE_DELAY_TIME_LEVEL] = int(level)
+
+
+def forget_kafka(said: Attributes) -> None:
+    """Remove the names that only Kafka's messages have."""
+    for name in _ONLY_KAFKA:
+        said.pop(name, None)
 
 
 def place_attributes(topic: str, partition: int | None, offset: int | None) -> Attributes:

@@ -6,72 +6,80 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from otel_mqtrace.hooks._headers import HEADER_GETTER, HEADER_SETTER, HeaderIndex
 
 if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
 
-__all__ = ["carries_spans", "creation_of", "propagated_names", "trace_headers"]
+__all__ = ["PropagatorInForce", "creation_of", "propagator_in_force"]
 
 _PROBE: Final = SpanContext(
-    0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, is_remote=False, trace_flags=TraceFlags(1)
+    0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
 )
 
 
-class _InForce:
-    """What is known of the global propagator: making the set of names costs more than writing a whole header."""
+class PropagatorInForce:
+    """One propagator and what was found out about it, once: asking costs more than writing a whole header.
 
-    propagator: object = None
-    names: frozenset[str] = frozenset()
-    carries_spans: bool = True
+    ``names`` are the headers it writes, in lower case; ``carries_spans`` says whether a receiver can learn from them
+    which span sent a message (baggage alone does not tell).
+    """
+
+    __slots__ = ("_propagator", "carries_spans", "names")
+
+    def __init__(self, propagator: TextMapPropagator) -> None:
+        self._propagator = propagator
+        self.names = frozenset(name.lower() for name in propagator.fields)
+        self.carries_spans = _carries_spans(propagator)
+
+    def stands_for(self, propagator: TextMapPropagator) -> bool:
+        """Whether this is about ``propagator``."""
+        return self._propagator is propagator
+
+    def headers_of(self, otel_ctx: Context) -> dict[str, str]:
+        """Return the headers that carry ``otel_ctx``: its span and what else travels, baggage for one."""
+        written: dict[str, str] = {}
+        self._propagator.inject(written, otel_ctx, HEADER_SETTER)
+        return written
+
+    def creation_of(self, found: HeaderIndex) -> SpanContext:
+        """Return the span context a message carries; an invalid one when it carries none that can be read."""
+        if self.names.isdisjoint(map(str.lower, found)):
+            return trace.INVALID_SPAN_CONTEXT
+        return _span_context(self._propagator.extract(found, Context(), HEADER_GETTER))
 
 
-_in_force: Final = _InForce()
-
-
-def propagated_names() -> frozenset[str]:
-    """Return the header names of the propagator in force, in lower case."""
+def propagator_in_force() -> PropagatorInForce:
+    """Return the global propagator, which an application may change at any time."""
     propagator = propagate.get_global_textmap()
-    if _in_force.propagator is not propagator:
-        _learn(propagator)
-    return _in_force.names
-
-
-def carries_spans() -> bool:
-    """Whether a message sent with the propagator in force tells the receiver which span sent it."""
-    propagator = propagate.get_global_textmap()
-    if _in_force.propagator is not propagator:
-        _learn(propagator)
-    return _in_force.carries_spans
-
-
-def trace_headers(span: Span, ambient: Context) -> dict[str, str]:
-    """Return the headers that carry ``span`` and what else of ``ambient`` travels, baggage for one."""
-    written: dict[str, str] = {}
-    propagate.inject(written, context=trace.set_span_in_context(span, ambient), setter=HEADER_SETTER)
-    return written
+    if not _last.known.stands_for(propagator):
+        _last.known = PropagatorInForce(propagator)
+    return _last.known
 
 
 def creation_of(found: HeaderIndex) -> SpanContext:
-    """Return the span context a message carries; an invalid one when it carries none that can be read."""
-    if propagated_names().isdisjoint(map(str.lower, found)):
-        return trace.INVALID_SPAN_CONTEXT
-    return trace.get_current_span(propagate.extract(found, Context(), HEADER_GETTER)).get_span_context()
+    """Return the span context a message carries, as the propagator in force reads it."""
+    return propagator_in_force().creation_of(found)
 
 
-def _learn(propagator: TextMapPropagator) -> None:
-    _in_force.names = frozenset(name.lower() for name in propagator.fields)
-    _in_force.carries_spans = _carries(propagator)
-    _in_force.propagator = propagator
+def _span_context(otel_ctx: Context) -> SpanContext:
+    return trace.get_current_span(otel_ctx).get_span_context()
 
 
-def _carries(propagator: TextMapPropagator) -> bool:
+def _carries_spans(propagator: TextMapPropagator) -> bool:
     """Ask it: there and back again. One that fails will fail when it matters, not here."""
     carrier: dict[str, str] = {}
     try:
         propagator.inject(carrier, trace.set_span_in_context(NonRecordingSpan(_PROBE), Context()), HEADER_SETTER)
-        return trace.get_current_span(propagator.extract(carrier, Context(), HEADER_GETTER)).get_span_context().is_valid
+        return _span_context(propagator.extract(carrier, Context(), HEADER_GETTER)).is_valid
     except Exception:  # noqa: BLE001 - the application's propagator: any failure
         return True
+
+
+class _Last:
+    known = PropagatorInForce(propagate.get_global_textmap())
+
+
+_last: Final = _Last()

@@ -26,7 +26,11 @@ _NAMES: Final = (
     semconv.SERVER_PORT,
     semconv.ERROR_TYPE,
 )
-"""The attributes that stay few: no message, no partition, no offset."""
+"""The attributes that stay few: no message, no offset, and no partition.
+
+The conventions recommend the partition's id; a topic of a thousand partitions would make a thousand series of each
+metric in every process that sends to it, and no operator's question is answered by them: lag has its own metric.
+"""
 
 
 class MessagingMetrics:
@@ -63,17 +67,19 @@ class MessagingMetrics:
 
     def sent(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
         """One attempt to send one message is over."""
-        few = _few(attributes)
-        self._sent.add(1, few)
-        self._operation.record(elapsed_ns / 1e9, few)
+        self._sent.add(1, _few(attributes))
+        self.operated(attributes, elapsed_ns)
 
     def received(self, attributes: Mapping[str, AttributeValue], messages: int) -> None:
         """``messages`` were handed to the application."""
         self._consumed.add(messages, _few(attributes))
 
     def operated(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
-        """A receive call that returned something is over."""
-        self._operation.record(elapsed_ns / 1e9, _few(attributes))
+        """One send, receive or settle is over."""
+        few = _few(attributes)
+        if semconv.MESSAGING_OPERATION_TYPE in attributes:
+            few[semconv.MESSAGING_OPERATION_TYPE] = attributes[semconv.MESSAGING_OPERATION_TYPE]
+        self._operation.record(elapsed_ns / 1e9, few)
 
     def processed(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
         """The application is done with what it was handed."""

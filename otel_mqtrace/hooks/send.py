@@ -18,10 +18,10 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._ending import Ending, say_failure
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._guard import guarded, note_failure
 from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_text, indexed, pairs_of, rewritten
-from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
-from otel_mqtrace.hooks._propagation import carries_spans, creation_of, propagated_names, trace_headers
+from otel_mqtrace.hooks._message import forget_kafka, key_text, place_attributes, say_given, say_headers, say_rocketmq
+from otel_mqtrace.hooks._propagation import propagator_in_force
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
     from opentelemetry.util.types import AttributeValue
+
+    from otel_mqtrace.hooks._propagation import PropagatorInForce
 
 __all__ = ["UNKNOWN_BODY", "SendCall", "SendHook", "key_text", "place_attributes", "say_headers"]
 
@@ -87,9 +89,10 @@ class SendHook:
         self._server = facts.server
         self._is_rocketmq = facts.is_rocketmq
         self._propagates = tracing.settings.propagation
+        # RocketMQ's broker keeps UNIQ_KEY to itself: it refuses a message that has one among its properties.
+        self._names_messages = self._propagates and not self._is_rocketmq
         self._keeps_creation = tracing.settings.creation_context == "keep"
 
-    @guarded("SendHook.before")
     def before(  # noqa: PLR0913 - the public door: what the client knows of the message, each fact by its name
         self,
         topic: str,
@@ -115,35 +118,45 @@ class SendHook:
         that none will reach the broker: ``headers`` is not looked at, and nothing is written.
         """
         tracing = self._tracing
-        if not tracing.traces(topic):
+        try:
+            if not tracing.traces(topic):
+                return None
+            pairs = pairs_of(headers) if carries_headers else None
+            found = indexed(pairs) if pairs else _NO_HEADERS
+            said = self._attributes(topic, body, key, found)
+            if partition is not None and partition >= 0:
+                said[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(partition)
+            if transaction_id is not None:
+                said[semconv.MQTRACE_TRANSACTION_ID] = transaction_id
+                said[semconv.MQTRACE_MSG_TYPE] = _HALF
+            if tags is not None or keys is not None or msg_type is not None:
+                say_given(said, tags=tags, keys=keys, msg_type=msg_type)
+            if self._is_rocketmq:
+                say_rocketmq(said, found, message_group=message_group, delivery_timestamp_ms=delivery_timestamp_ms)
+            writes = self._propagates and pairs is not None
+            msg_id = msg_id or header_text(found, semconv.HEADER_UNIQ_KEY)
+            if msg_id is None and carries_headers and self._names_messages:
+                msg_id = tracing.new_id()
+            if msg_id is not None:
+                said[semconv.MESSAGING_MESSAGE_ID] = msg_id
+            return self._open(topic, pairs, found, said, writes)
+        except Exception:  # noqa: BLE001 - as guarded() does; this is every send's, and takes many arguments by name
+            note_failure("SendHook.before")
             return None
-        pairs = pairs_of(headers) if carries_headers else None
-        found = indexed(pairs) if pairs else _NO_HEADERS
-        said = self._attributes(topic, body, key, found)
-        if partition is not None and partition >= 0:
-            said[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(partition)
-        if transaction_id is not None:
-            said[semconv.MQTRACE_TRANSACTION_ID] = transaction_id
-            said[semconv.MQTRACE_MSG_TYPE] = _HALF
-        if tags is not None or keys is not None or msg_type is not None:
-            say_given(said, tags=tags, keys=keys, msg_type=msg_type)
-        if self._is_rocketmq:
-            say_rocketmq(said, found, message_group=message_group, delivery_timestamp_ms=delivery_timestamp_ms)
-        writes = carries_headers and self._propagates
-        msg_id = msg_id or header_text(found, semconv.HEADER_UNIQ_KEY)
-        if msg_id is None and writes and not self._is_rocketmq:
-            msg_id = tracing.new_id()
-        if msg_id is not None:
-            said[semconv.MESSAGING_MESSAGE_ID] = msg_id
-        return self._open(topic, pairs, found, said, writes=writes and pairs is not None)
 
     def _open(
-        self, topic: str, pairs: list[Header] | None, found: HeaderIndex, attributes: Attributes, *, writes: bool
+        self,
+        topic: str,
+        pairs: list[Header] | None,
+        found: HeaderIndex,
+        attributes: Attributes,
+        writes: bool,  # noqa: FBT001 - as above
     ) -> SendCall:
         """Open the span and write the headers, if any are to be written."""
         tracing = self._tracing
         ambient = context.get_current()
-        earlier = creation_of(found) if found else trace.INVALID_SPAN_CONTEXT
+        propagator = propagator_in_force()
+        earlier = propagator.creation_of(found) if found else trace.INVALID_SPAN_CONTEXT
         kept = self._keeps_creation and earlier.is_valid
         writes_trace = writes and not kept and tracing.writes_trace_headers
         start_ns = tracing.clock.wall_ns()
@@ -154,18 +167,19 @@ class SendHook:
             attributes=attributes,
             links=_links(earlier, ambient, kept=kept) if earlier.is_valid else None,
             start_ns=start_ns,
-            kind=SpanKind.PRODUCER if writes_trace and carries_spans() else SpanKind.CLIENT,
+            kind=SpanKind.PRODUCER if writes_trace and propagator.carries_spans else SpanKind.CLIENT,
         )
         sent = None
         if writes and pairs is not None:
-            sent = self._headers(pairs, found, attributes, span, ambient if writes_trace else None)
+            trace_of = trace.set_span_in_context(span, ambient) if writes_trace else None
+            sent = self._headers(pairs, found, attributes, propagator, trace_of)
         recorded = span.is_recording()
-        if tracing.capture is not None and recorded:
+        if recorded and tracing.capture is not None:
             tracing.say(span, tracing.capture.attributes(sent or pairs or ()))
         # An end of transaction has a span of its own and may be recorded where the send was not.
         in_transaction = semconv.MQTRACE_TRANSACTION_ID in attributes
         wanted = recorded or in_transaction or tracing.collecting is not None
-        call = SendCall(topic, span, sent, ambient, start_ns, attributes, recorded=wanted)
+        call = SendCall(topic, span, sent, ambient, start_ns, attributes, wanted)
         if recorded and tracing.produce_hook is not None:
             tracing.told_of_send(span, call)
         return call
@@ -215,7 +229,7 @@ class SendHook:
                 learned[semconv.MQTRACE_SEND_OUTCOME] = outcome
             if error is not None:
                 learned[semconv.ERROR_TYPE] = error
-            self._say_ids(learned, call, cluster_id, msg_id, offset_msg_id)
+            self._say_answer(learned, call, cluster_id, msg_id, offset_msg_id)
             tracing.say(span, learned)
             if error is not None:
                 say_failure(span, description, exception)
@@ -225,7 +239,7 @@ class SendHook:
         if (metrics := tracing.collecting) is not None:
             metrics.sent(call.attributes, end_ns - call.start_ns)
 
-    def _say_ids(
+    def _say_answer(
         self,
         learned: Attributes,
         call: SendCall,
@@ -233,9 +247,7 @@ class SendHook:
         msg_id: str | None,
         offset_msg_id: str | None,
     ) -> None:
-        if self._is_rocketmq:
-            learned.pop(semconv.MESSAGING_KAFKA_OFFSET, None)
-        elif cluster_id is not None:
+        if cluster_id is not None:
             learned[semconv.MESSAGING_KAFKA_CLUSTER_ID] = cluster_id
         if offset_msg_id is not None:
             learned[semconv.MQTRACE_OFFSET_MSG_ID] = offset_msg_id
@@ -245,6 +257,8 @@ class SendHook:
             # What carries no id goes by its physical one, on both sides; what never got a place still needs a name.
             physical = learned.get(semconv.MQTRACE_OFFSET_MSG_ID)
             learned[semconv.MESSAGING_MESSAGE_ID] = self._tracing.new_id() if physical is None else physical
+        if self._is_rocketmq:
+            forget_kafka(learned)
 
     def _attributes(self, topic: str, body: object, key: object, found: HeaderIndex) -> Attributes:
         """Say the message in the names of the mapping's table; a TraceBean in between costs more than the rest."""
@@ -263,15 +277,19 @@ class SendHook:
 
     @guarded("SendHook.headers")
     def _headers(
-        self, headers: list[Header], found: HeaderIndex, attributes: Attributes, span: Span, carried: Context | None
+        self,
+        headers: list[Header],
+        found: HeaderIndex,
+        attributes: Attributes,
+        propagator: PropagatorInForce,
+        trace_of: Context | None,
     ) -> list[Header]:
-        """Return ``headers``, a copy already, with what we add; ``carried`` travels with the span unless ``None``."""
-        sent = headers if carried is None else rewritten(headers, trace_headers(span, carried), propagated_names())
-        if self._is_rocketmq:
-            return sent  # the broker keeps UNIQ_KEY to itself: it refuses a message that has one among its properties
-        msg_id = str(attributes[semconv.MESSAGING_MESSAGE_ID])
-        if header_text(found, semconv.HEADER_UNIQ_KEY) != msg_id:  # the last one of a name is read
-            sent.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
+        """Return ``headers``, a copy already, with what we add; ``trace_of`` is the context that travels, if any."""
+        sent = headers if trace_of is None else rewritten(headers, propagator.headers_of(trace_of), propagator.names)
+        if self._names_messages:
+            msg_id = str(attributes[semconv.MESSAGING_MESSAGE_ID])
+            if header_text(found, semconv.HEADER_UNIQ_KEY) != msg_id:  # the last one of a name is read
+                sent.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
         return sent
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
+from opentelemetry.context import get_current
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.metrics import Meter, MeterProvider, get_meter
 from opentelemetry.sdk.trace import SpanLimits
@@ -31,6 +33,7 @@ __all__ = ["ClientFacts", "Tracing", "host_and_port"]
 
 _SCOPE: Final = "otel_mqtrace"
 _MOST_LINKS: Final = 128
+_TOPICS_REMEMBERED: Final = 1_024
 
 
 def _nothing() -> None:
@@ -58,13 +61,15 @@ class Tracing:
     produce_hook: Callable[..., None] | None = None
     consume_hook: Callable[..., None] | None = None
     naming: Naming | None = None
-    capture: HeaderCapture | None = field(init=False)
-    sampling: TopicSampling | None = field(init=False)
+    capture: HeaderCapture | None = field(init=False, compare=False)
+    sampling: TopicSampling | None = field(init=False, compare=False)
+    excludes: Callable[[str], bool] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         """Make of the settings what is asked at every message; ``None`` is what nobody asked for."""
         object.__setattr__(self, "capture", HeaderCapture.of(self.settings))
         object.__setattr__(self, "sampling", TopicSampling.of(self.settings))
+        object.__setattr__(self, "excludes", lru_cache(maxsize=_TOPICS_REMEMBERED)(self.settings.excludes))
 
     @classmethod
     def create(
@@ -168,7 +173,8 @@ class Tracing:
 
     def traces(self, topic: str) -> bool:
         """Whether messages of ``topic`` are traced here and now: not excluded, and tracing not suppressed."""
-        return is_instrumentation_enabled() and not self.settings.excludes(topic)
+        # An empty context suppresses nothing.
+        return not self.excludes(topic) and (not get_current() or is_instrumentation_enabled())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

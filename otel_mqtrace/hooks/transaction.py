@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import context, trace
 from opentelemetry.trace import Link
 
+from otel_mqtrace import semconv
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.model import MessageType, TraceType, TransactionState
 from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, bean_of, cost_ms
@@ -17,6 +18,7 @@ from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, bean_of, cos
 if TYPE_CHECKING:
     from otel_mqtrace.hooks.send import SendCall
     from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+    from otel_mqtrace.spans.mapping import Attributes
 
 __all__ = ["MAX_MESSAGES", "TransactionHook", "overflowed"]
 
@@ -88,17 +90,19 @@ class TransactionHook:
 
     @guarded("TransactionHook.record")
     def _record(self, call: SendCall, state: TransactionState, start_ns: int) -> None:
-        end_ns = max(self._tracing.clock.wall_ns(), start_ns)
+        tracing = self._tracing
+        end_ns = max(tracing.clock.wall_ns(), start_ns)
+        self._identify(call)
         bean = replace(
             bean_of(call.attributes),
             msg_type=MessageType.TRANS_COMMIT,
             transaction_state=state,
             from_transaction_check=False,
         )
-        operation = self._tracing.sending(
+        operation = tracing.sending(
             TraceType.END_TRANSACTION,
             self._facts,
-            request_id=self._tracing.new_id(),
+            request_id=tracing.new_id(),
             cost_ms=cost_ms(start_ns, end_ns),
             success=True,
         )
@@ -106,12 +110,19 @@ class TransactionHook:
         if not trace.get_current_span(ambient).get_span_context().is_valid:
             # Without an ambient span the end belongs to the trace of its send, and is sampled as that was.
             ambient = trace.set_span_in_context(trace.NonRecordingSpan(call.span_context), ambient)
-        span = self._tracing.tracer.start_span(
-            _END.span_name(call.topic),
+        span = tracing.open(
+            _END,
+            call.topic,
             context=ambient,
-            kind=_END.kind,
             attributes={**self._facts.attributes(), **operation, **bean_attributes(bean)},
             links=[Link(call.span_context)],
-            start_time=start_ns,
+            start_ns=start_ns,
         )
         span.end(end_ns)
+
+    def _identify(self, call: SendCall) -> None:
+        """A message that goes by its physical id, and has no place yet, gets another now: one for both its spans."""
+        if semconv.MESSAGING_MESSAGE_ID not in call.attributes:
+            named: Attributes = {semconv.MESSAGING_MESSAGE_ID: self._tracing.new_id()}
+            call.attributes.update(named)
+            self._tracing.say(call.span, named)

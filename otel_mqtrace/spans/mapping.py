@@ -158,6 +158,9 @@ MESSAGE_ATTRIBUTES: Final = frozenset(
         semconv.MESSAGING_KAFKA_OFFSET,
         semconv.MESSAGING_KAFKA_MESSAGE_KEY,
         semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE,
+        semconv.LEGACY_DESTINATION,
+        semconv.LEGACY_KAFKA_PARTITION,
+        semconv.LEGACY_KAFKA_OFFSET,
     }
 )
 """The attributes that say something about one message; a link that carries any of them stands for a message."""
@@ -188,7 +191,10 @@ def bean_attributes(bean: TraceBean) -> Attributes:
 
 def bean_of(attributes: Mapping[str, object]) -> TraceBean:
     """Return the message that ``attributes`` speak of: the inverse of :func:`bean_attributes`."""
-    return TraceBean(**_values(_BEAN_ROWS, attributes))
+    values = _values(_BEAN_ROWS, attributes)
+    if values["topic"] is None:  # a span may have its old names only
+        values["topic"] = _text(attributes.get(semconv.LEGACY_DESTINATION))
+    return TraceBean(**values)
 
 
 def context_attributes(trace_ctx: TraceContext) -> Attributes:
@@ -204,10 +210,16 @@ def context_attributes(trace_ctx: TraceContext) -> Attributes:
     return written
 
 
+_NEVER_SHARED: Final = frozenset(
+    {semconv.MESSAGING_MESSAGE_ID, semconv.MESSAGING_KAFKA_OFFSET, semconv.MESSAGING_KAFKA_MESSAGE_KEY}
+)
+"""What names one message, even where the names of several happen to be the same."""
+
+
 def share_attributes(messages: Sequence[Attributes]) -> SpanAttributes:
     """Split the attributes of several messages: equal for all → span, else → the message's link; one's are its span's.
 
-    The message id stays on the link whenever there are several, so that a link of a message can be told from any other.
+    What names a message stays on its link whenever there are several, so that it can be told from any other link.
     """
     if len(messages) < 2:  # noqa: PLR2004 - one message has nothing to share
         return SpanAttributes(messages[0] if messages else {})
@@ -216,7 +228,7 @@ def share_attributes(messages: Sequence[Attributes]) -> SpanAttributes:
     shared = {
         name: value
         for name, value in first.items()
-        if name != semconv.MESSAGING_MESSAGE_ID and all(each.get(name, missing) == value for each in messages)
+        if name not in _NEVER_SHARED and all(each.get(name, missing) == value for each in messages)
     }
     own = tuple({name: value for name, value in each.items() if name not in shared} for each in messages)
     return SpanAttributes(shared, own)
@@ -242,6 +254,13 @@ _ENDED: Final[Mapping[object, TraceType]] = {
     semconv.TRACE_TYPE_END_TRANSACTION: TraceType.END_TRANSACTION,
     semconv.TRACE_TYPE_RECALL: TraceType.RECALL,
 }
+
+_GROUP_NAMES: Final = (
+    semconv.MESSAGING_CONSUMER_GROUP_NAME,
+    semconv.LEGACY_KAFKA_CONSUMER_GROUP,
+    semconv.LEGACY_ROCKETMQ_CLIENT_GROUP,
+)
+"""Where a group stands that has no name of ours."""
 
 
 def trace_context_of(span: ReadableSpan) -> TraceContext | None:
@@ -285,7 +304,7 @@ def _context(
     if outcome is None:
         values |= {"cost_ms": None, "success": None, "context_code": None}
     if values["group_name"] is None:
-        values["group_name"] = _text(attributes.get(semconv.MESSAGING_CONSUMER_GROUP_NAME))
+        values["group_name"] = next(filter(None, (_text(attributes.get(name)) for name in _GROUP_NAMES)), None)
     timestamp_ms = None if stamp_ns is None else stamp_ns // 1_000_000
     return TraceContext(trace_type=trace_type, timestamp_ms=timestamp_ms, beans=beans, **values)
 
