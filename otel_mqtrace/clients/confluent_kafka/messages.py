@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
+from otel_mqtrace.hooks._ending import text_of
 from otel_mqtrace.hooks.consume import IncomingMessage
 
 if TYPE_CHECKING:
     from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
 
-__all__ = ["PRODUCE_ORDER", "error_type", "incoming", "is_message", "parameter_order", "replaced"]
+__all__ = [
+    "PRODUCE_ORDER",
+    "error_text",
+    "error_type",
+    "header_pairs",
+    "incoming",
+    "is_message",
+    "parameter_order",
+    "replaced",
+]
 
 PRODUCE_ORDER: Final = ("topic", "value", "key", "partition", "callback", "on_delivery", "timestamp", "headers")
 """The positional parameters of the C method, which has no signature to ask."""
@@ -38,22 +48,29 @@ def incoming(message: Message, leaders: Leaders | None = None) -> IncomingMessag
         key=message.key(),
         body_length=len(value) if isinstance(value, bytes) else 0 if value is None else None,
         tombstone=value is None,
-        headers=_pairs(message.headers()),
+        headers=header_pairs(message.headers()),
         timestamp_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
         store_host=None if leaders is None else leaders.of(topic, partition),
+        cluster_id=None if leaders is None else leaders.cluster_id,
     )
 
 
-def _pairs(headers: Any) -> list[tuple[str, Any]]:
+def header_pairs(headers: Any) -> list[tuple[str, Any]]:
+    """Return the headers of a message, which the client gives as a list, a dict or ``None``, as pairs."""
     return list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
 
 
-def error_type(exception: BaseException) -> str:
-    """Return the KafkaError name an exception carries, ``_QUEUE_FULL`` for the full queue, else its class name."""
-    for argument in exception.args:
-        if isinstance(argument, KafkaError):
-            return argument.name()
-    return "_QUEUE_FULL" if isinstance(exception, BufferError) else type(exception).__qualname__
+def error_type(failure: Any) -> str:
+    """Return the KafkaError name a failure is or carries, ``_QUEUE_FULL`` for the full queue, else its class name."""
+    for each in (failure, *getattr(failure, "args", ())):
+        if isinstance(each, KafkaError):
+            return each.name()
+    return "_QUEUE_FULL" if isinstance(failure, BufferError) else type(failure).__qualname__
+
+
+def error_text(failure: Any) -> str:
+    """Return what a failure says; a ``KafkaError`` is no exception, though the C code can raise one."""
+    return failure.str() if isinstance(failure, KafkaError) else text_of(failure)
 
 
 def parameter_order(function: Callable[..., Any]) -> tuple[str, ...] | None:
@@ -69,8 +86,11 @@ def parameter_order(function: Callable[..., Any]) -> tuple[str, ...] | None:
     names = tuple(each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD)
     if names and names[0] == "self":
         names = names[1:]
-    if {"topic", "headers"} <= set(names) and {"on_delivery", "callback"} & set(names):
-        return names
+    by_name = names + tuple(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+    if inspect.Parameter.POSITIONAL_ONLY in kinds:
+        return None
+    if {"topic", "headers"} <= set(by_name) and {"on_delivery", "callback"} & set(by_name):
+        return by_name  # what has a name only stands behind every position there is
     passes_on = inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD in kinds
     return PRODUCE_ORDER if passes_on and names == PRODUCE_ORDER[: len(names)] else None
 

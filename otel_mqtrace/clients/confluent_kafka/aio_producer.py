@@ -1,0 +1,147 @@
+"""This module knows when an asyncio producer is given a message, and what becomes of it in the producer's own buffer.
+
+``AIOProducer`` gathers messages and sends them with ``produce_batch`` of a plain producer, in a pool thread. So the span
+is opened here, in the coroutine that sends, travels with the message (:class:`CarriedPartition`), and is ended by the
+delivery report, whoever waits for the future. Nothing of the coroutine's context is left in the pool's threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace.clients.confluent_kafka.batches import CarriedPartition
+from otel_mqtrace.clients.confluent_kafka.live import known_state, live
+from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending, producer_state
+from otel_mqtrace.hooks._guard import guarded
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Mapping
+
+__all__ = ["AIO_PRODUCER_METHODS"]
+
+_ORDER: Final = ("topic", "value", "key")
+_UNASSIGNED: Final = -1
+_PURGED: Final = ("_PURGE_QUEUE", "Local: Purged in queue")
+"""What librdkafka says of a message that ``purge`` found in its own queue."""
+
+
+def _traced_produce(original: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    """``produce``: queued when its coroutine is done, delivered when the future it returns is."""
+
+    @functools.wraps(original)
+    async def produce(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tracing = live.tracing
+        if tracing is None or tracing.settings.headerless_sends == "leave":
+            return await original(self, *args, **kwargs)
+        sending = _open(self, args, kwargs)
+        if sending is None:
+            return await original(self, *args, **kwargs)
+        carried = _carried(self, sending, kwargs)
+        try:
+            future = await original(self, *args, **(kwargs if carried is None else {**kwargs, "partition": carried}))
+        except:  # a KafkaError can be raised, and is no BaseException
+            if carried is None or not (carried.is_taken or _is_buffered(self, carried)):
+                sending.raised(sys.exc_info()[1])
+            raise
+        if carried is None:
+            _follow(future, sending)
+        return future
+
+    return produce
+
+
+@guarded("AIOProducer.before")
+def _open(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sending | None:
+    """Open the span of one message; ``None`` when it needs none."""
+    tracing = live.tracing
+    given = {**dict(zip(_ORDER, args, strict=False)), **kwargs}
+    topic = given.get("topic")
+    if tracing is None or not isinstance(topic, str):
+        return None
+    inner: ProducerState | None = known_state(getattr(producer, "_producer", None))
+    if inner is not None:
+        inner.behind_asyncio = True
+    state = inner or producer_state(producer)
+    if state is None:
+        return None
+    hook = state.bind(tracing)
+    partition = given.get("partition")
+    call = hook.before(
+        topic,
+        body=given.get("value"),
+        key=given.get("key"),
+        partition=partition if isinstance(partition, int) else None,
+        transaction_id=state.transaction_id,
+        carries_headers=inner is not None and tracing.settings.headerless_sends == "send_each",
+    )
+    if call is None or not (call.recorded or call.headers is not None):
+        return None
+    if state.leaders is not None:
+        state.leaders.want(topic)
+    sending = state.sending(state, hook, call, None)
+    sending.await_answer()
+    return sending
+
+
+def _carried(producer: Any, sending: Sending, kwargs: Mapping[str, Any]) -> CarriedPartition | None:
+    """Return what to send instead of the partition; ``None`` when nobody would find it at the other end.
+
+    That is: the asyncio producer is older than the patch, or its plain one is not ours for another reason.
+    """
+    partition = kwargs.get("partition", _UNASSIGNED)
+    if known_state(getattr(producer, "_producer", None)) is None or not isinstance(partition, int):
+        return None
+    return CarriedPartition(partition, sending)
+
+
+def _is_buffered(producer: Any, carried: CarriedPartition) -> bool:
+    """Whether the message waits in the buffer although the call failed: what failed was the sending of others."""
+    buffered = getattr(getattr(producer, "_batch_processor", None), "_message_buffer", ())
+    return any(message.get("partition") is carried for message in buffered)
+
+
+@guarded("AIOProducer.follow")
+def _follow(future: asyncio.Future[Any], sending: Sending) -> None:
+    """End the span when the future is done, where no delivery report can be seen."""
+    sending.returned()
+    future.add_done_callback(functools.partial(_answered, sending))
+
+
+@guarded("AIOProducer.answered")
+def _answered(sending: Sending, future: asyncio.Future[Any]) -> None:
+    if future.cancelled():
+        sending.forgotten()
+        return
+    # Asking the future for its exception would count as the application's having seen it.
+    exception = getattr(future, "_exception", None)
+    if exception is None:
+        sending(None, future.result())
+    else:
+        sending.raised(exception)
+
+
+def _traced_purge(original: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    """``purge``: what is dropped meanwhile was purged."""
+
+    @functools.wraps(original)
+    async def purge(self: Any, *args: Any, **kwargs: Any) -> Any:
+        state: ProducerState | None = known_state(getattr(self, "_producer", None))
+        if state is None:
+            return await original(self, *args, **kwargs)
+        before, state.dropping = state.dropping, _PURGED
+        try:
+            return await original(self, *args, **kwargs)
+        finally:
+            state.dropping = before
+
+    return purge
+
+
+AIO_PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
+    "produce": _traced_produce,
+    "purge": _traced_purge,
+}
+"""Method → how to wrap it, for ``confluent_kafka.aio.AIOProducer``; its subclasses send through it."""

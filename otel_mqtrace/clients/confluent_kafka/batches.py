@@ -1,0 +1,305 @@
+"""This module knows ``produce_batch``, whose messages cannot carry headers, and what is done about it.
+
+``correlate`` records a send per message, ended by its delivery report, which tells the physical id that the consumer
+sees too. ``send_each`` sends each message alone, with headers, and answers as the batch would have. ``leave`` is
+somebody else's business. The rules are those of the client's C code: only a message's ``callback`` counts (not its
+``on_delivery``), its ``partition`` does not, a message refused gets an ``_error`` and no call, and once the queue is
+full the rest of the batch is refused unseen.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from dataclasses import dataclass
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, cimpl
+
+from otel_mqtrace.clients.confluent_kafka.live import live
+from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending, producer_state
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._headers import pairs_of
+from otel_mqtrace.hooks._scope import EnteredScope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_mqtrace.hooks.send import SendCall, SendHook
+
+__all__ = ["CarriedPartition", "traced_batch"]
+
+_ORDER: Final = ("topic", "messages", "partition", "callback", "on_delivery")
+_ERROR: Final = "_error"
+_QUEUE_FULL: Final[int] = KafkaError._QUEUE_FULL  # noqa: SLF001 - the client's name for it
+_send_one: Final[Callable[..., Any]] = cimpl.Producer.produce
+
+
+class CarriedPartition(int):
+    """A partition number on its way through an asyncio producer's buffer, with the message's :class:`Sending`.
+
+    The number is the one thing of a message that the buffer hands on untouched, whatever its body. When the buffer
+    drops the message, it is the last to know.
+    """
+
+    sending: Sending
+    is_taken: bool
+
+    def __new__(cls, partition: int, sending: Sending) -> CarriedPartition:  # noqa: PYI034 - Self is of Python 3.11
+        """Carry ``sending`` along with ``partition``."""
+        carried = super().__new__(cls, partition)
+        carried.sending = sending
+        carried.is_taken = False
+        return carried
+
+    def taken(self) -> bool:
+        """Take the message out of the buffer; ``False`` when an earlier attempt has ended its span."""
+        self.is_taken = True
+        return self.sending.call.is_open
+
+    def __del__(self) -> None:
+        """No message holds the number any more: one that was never sent never will be."""
+        if not self.is_taken:
+            self.sending.dropped()
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The arguments of one call; ``told`` is the callback of messages that have none of their own."""
+
+    topic: str
+    messages: list[dict[str, Any]]
+    partition: Any
+    told: Any
+
+
+@dataclass(slots=True)
+class _Item:
+    """One message as the caller gave it, its span if it has one, and what the client is to call for it."""
+
+    given: dict[str, Any]
+    sending: Sending | None = None
+    callback: Any = None
+
+    def settle(self, error: KafkaError | None) -> None:
+        """The client has taken the message, or has said why it does not: the caller's dict is to say so too."""
+        if error is not None:
+            dict.__setitem__(self.given, _ERROR, error)
+        if self.sending is None:
+            return
+        if error is not None:
+            self.sending.raised(error)
+        else:
+            self.sending.returned()
+
+
+def traced_batch(original: Callable[..., Any]) -> Callable[..., Any] | None:
+    """``produce_batch``, of the C code or of a subclass; ``None`` for a signature that leaves no way in."""
+    order = _parameter_order(original)
+    if order is None:
+        return None
+
+    @functools.wraps(original)
+    def produce_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tracing = live.tracing
+        if tracing is None or tracing.settings.headerless_sends == "leave":
+            return original(self, *args, **kwargs)
+        batch = _read(order, args, kwargs)
+        state = None if batch is None or not tracing.traces(batch.topic) else producer_state(self)
+        if batch is None or state is None:
+            return original(self, *args, **kwargs)
+        if tracing.settings.headerless_sends == "send_each" and _is_sendable(batch):
+            return _send_each(self, state, state.bind(tracing), batch)
+        items = _opened(state, state.bind(tracing), batch)
+        if not items:
+            return original(self, *args, **kwargs)
+        return _correlate(items, functools.partial(original, self), order, args, kwargs)
+
+    return produce_batch
+
+
+def _parameter_order(function: Callable[..., Any]) -> tuple[str, ...] | None:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return _ORDER
+    names = tuple(each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != "self")
+    kinds = {each.kind for each in parameters}
+    if inspect.Parameter.POSITIONAL_ONLY not in kinds and {"topic", "messages"} <= set(names):
+        return names
+    passes_on = inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD in kinds
+    return _ORDER if passes_on and names == _ORDER[: len(names)] else None
+
+
+@guarded("produce_batch.read")
+def _read(order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Batch | None:
+    """Return the call by its names; ``None`` for one that sends nothing, or that the client will refuse."""
+    given = {**dict(zip(order, args, strict=False)), **kwargs}
+    topic, messages = given.get("topic"), given.get("messages")
+    if not isinstance(topic, str) or not isinstance(messages, list) or not messages:
+        return None
+    if not all(isinstance(each, dict) for each in messages):
+        return None
+    # An explicit callback=None hides on_delivery in the C code (it asks for NULL, not for None): so do we.
+    told = given["callback"] if "callback" in given else given.get("on_delivery")
+    return _Batch(topic, messages, given.get("partition", -1), told)
+
+
+@guarded("produce_batch.before")
+def _opened(state: ProducerState, hook: SendHook, batch: _Batch) -> list[_Item]:
+    """Open a span for each message that goes without headers; empty when no message needs one."""
+    if state.leaders is not None:
+        state.leaders.want(batch.topic)
+    items = [_open(state, hook, batch, message, carries_headers=False) for message in batch.messages]
+    return [item or _Item(message) for item, message in zip(items, batch.messages, strict=True)] if any(items) else []
+
+
+@guarded("produce_batch.open")
+def _open(
+    state: ProducerState, hook: SendHook, batch: _Batch, message: dict[str, Any], *, carries_headers: bool
+) -> _Item | None:
+    """Open the span of one message, or take over the one it brings along; ``None`` when it needs none."""
+    user, carried = message.get("callback"), message.get("partition")
+    if isinstance(user, Sending) or (state.behind_asyncio and not isinstance(carried, CarriedPartition)):
+        return None
+    asked = batch.told if user is None else user
+    told = state.default_callback if asked is None else asked
+    if isinstance(carried, CarriedPartition) and carried.taken():
+        sending = carried.sending
+        sending.user = told
+    else:
+        call = _before(state, hook, batch, message, carries_headers=carries_headers)
+        if call is None or not (call.recorded or call.headers is not None or (told is not None and call.ambient)):
+            return None
+        sending = state.sending(state, hook, call, told)
+    if (asked is None and not state.default_is_known) or (told is None and not sending.call.recorded):
+        return _Item(message, sending, asked)
+    sending.await_answer()
+    return _Item(message, sending, sending)
+
+
+def _before(
+    state: ProducerState, hook: SendHook, batch: _Batch, message: dict[str, Any], *, carries_headers: bool
+) -> SendCall | None:
+    """Ask the hook; for a message that was refused once and is now sent again, in the context of the first time."""
+    carried = message.get("partition")
+    scope = EnteredScope(carried.sending.call.ambient) if isinstance(carried, CarriedPartition) else None
+    try:
+        return hook.before(
+            batch.topic,
+            body=message.get("value"),
+            key=message.get("key"),
+            headers=message.get("headers"),
+            partition=batch.partition if isinstance(batch.partition, int) else None,
+            transaction_id=state.transaction_id,
+            carries_headers=carries_headers,
+        )
+    finally:
+        if scope is not None:
+            scope.leave()
+
+
+# -- correlate: the batch goes as it is, each message with our callback --------------------------------------------
+def _correlate(
+    items: list[_Item],
+    send: Callable[..., Any],
+    order: tuple[str, ...],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    messages = [_instead(item) for item in items]
+    index = order.index("messages")
+    if index < len(args):
+        args = (*args[:index], messages, *args[index + 1 :])
+    else:
+        kwargs = {**kwargs, "messages": messages}
+    try:
+        queued = send(*args, **kwargs)
+    except:  # a KafkaError can be raised, and is no BaseException
+        failure = sys.exc_info()[1]
+        for item in items:
+            if item.sending is not None:
+                item.sending.raised(failure)
+        raise
+    for item, message in zip(items, messages, strict=True):
+        item.settle(message.get(_ERROR) if item.sending is not None else None)
+    return queued
+
+
+def _instead(item: _Item) -> dict[str, Any]:
+    """Return the dict to send: the caller's own, or one like it without the ``_error`` of an earlier attempt."""
+    if item.sending is None:
+        return item.given
+    sent = {name: value for name, value in item.given.items() if name != _ERROR}
+    sent["callback"] = item.callback
+    return sent
+
+
+# -- send_each: every message alone, with headers ------------------------------------------------------------------
+def _is_sendable(batch: _Batch) -> bool:
+    """Whether the client takes every message; one that it does not makes it refuse the batch, and it says so best."""
+    return isinstance(batch.partition, int) and all(
+        isinstance(each.get("value"), (str, bytes, NoneType))
+        and isinstance(each.get("key"), (str, bytes, NoneType))
+        and isinstance(each.get("partition"), (int, NoneType))
+        and each.get("timestamp") is None
+        and _are_headers(each.get("headers"))
+        for each in batch.messages
+    )
+
+
+def _are_headers(headers: Any) -> bool:
+    pairs = pairs_of(headers)
+    return pairs is not None and all(
+        isinstance(name, str) and isinstance(value, (str, bytes, NoneType)) for name, value in pairs
+    )
+
+
+def _send_each(producer: Any, state: ProducerState, hook: SendHook, batch: _Batch) -> int:
+    """Return how many messages were queued, as the batch would have; each one that was not says why."""
+    if state.leaders is not None:
+        state.leaders.want(batch.topic)
+    full: KafkaError | None = None
+    queued = 0
+    for message in batch.messages:
+        item = _open(state, hook, batch, message, carries_headers=True) or _Item(
+            message, callback=message.get("callback") or batch.told
+        )
+        error = full or _refusal(producer, batch, item)
+        item.settle(error)
+        if error is None:
+            queued += 1
+        elif error.code() == _QUEUE_FULL:
+            full = error
+    return queued
+
+
+def _refusal(producer: Any, batch: _Batch, item: _Item) -> KafkaError | None:
+    """Send one message; return why the client would not take it, in the words that it has for one of a batch."""
+    message = item.given
+    headers = None if item.sending is None else item.sending.call.headers
+    try:
+        _send_one(
+            producer,
+            batch.topic,
+            message.get("value"),
+            message.get("key"),
+            batch.partition,
+            callback=item.callback,
+            headers=message.get("headers") if headers is None else headers,
+        )
+    except BufferError:
+        return _refused(_QUEUE_FULL)
+    except KafkaException as exception:
+        return _refused(exception.args[0].code())
+    except:  # anything else ends the batch here; a KafkaError can be raised, and is no BaseException
+        if item.sending is not None:
+            item.sending.raised(sys.exc_info()[1])
+        raise
+    return None
+
+
+def _refused(code: int) -> KafkaError:
+    return KafkaError(code, f"Message failed: {KafkaError(code).str()}")

@@ -1,0 +1,211 @@
+"""This module knows what one producer owes: the messages it has accepted, each until its answer or until none can come.
+
+A message is followed by the delivery callback it is sent with, a :class:`Sending`. Where the client will not call back
+(``delivery.report.only.error``), it still lets go of the callback the moment the broker has acknowledged the message:
+a :class:`SilentSending` ends its span then.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from opentelemetry import context
+
+from otel_mqtrace import semconv
+from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
+from otel_mqtrace.clients.confluent_kafka.live import STATE, known_state
+from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._scope import EnteredScope
+from otel_mqtrace.hooks.send import SendCall, SendHook
+from otel_mqtrace.hooks.settle import SettleHook
+from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+from otel_mqtrace.hooks.transaction import TransactionHook
+
+__all__ = ["Callback", "ProducerState", "Sending", "SilentSending", "producer_state"]
+
+Callback = Callable[[Any, Any], object]
+_ABANDONED: Final = "the producer was closed or collected before the broker answered"
+_DROPPED: Final = (semconv.SEND_ABANDONED, "the asyncio producer dropped the message before sending it")
+
+
+class ProducerState:
+    """What one producer needs to be traced; it never refers to the producer, or neither would ever be collected.
+
+    ``layers`` are the topics of calls that a subclass's own ``produce`` is handling, by thread; ``behind_asyncio`` says
+    that an asyncio producer sends through this one, and opens the spans; ``dropping`` is the error, and its text, of a
+    message which that one has thrown away.
+    """
+
+    def __init__(self, conf: Mapping[str, Any] | None) -> None:
+        known = conf or {}
+        self.facts = ClientFacts.of_kafka(known, group_name=None)
+        self.leaders = leaders_of(known)
+        self.default_callback: Callback | None = known.get("on_delivery")
+        only_errors = str(known.get("delivery.report.only.error", "false")).lower() in {"true", "1", "t"}
+        self.default_is_known = conf is not None
+        self.sending: type[Sending] = Sending if self.default_is_known and not only_errors else SilentSending
+        self.in_flight: dict[int, SendCall] = {}
+        self.layers: dict[int, str] = {}
+        self.behind_asyncio = False
+        self.dropping = _DROPPED
+        self.hook: SendHook | None = None
+        self.transaction: TransactionHook | None = None
+        self.settle: SettleHook | None = None
+        self._tracing: Tracing | None = None
+        self._pid = os.getpid()
+
+    def bind(self, tracing: Tracing) -> SendHook:
+        """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
+        if self.hook is None or self._tracing is not tracing:
+            self.hook = SendHook(tracing=tracing, facts=self.facts)
+            self.transaction = TransactionHook(tracing, self.facts)
+            self.settle = SettleHook(tracing=tracing, facts=self.facts)
+            self._tracing = tracing
+        return self.hook
+
+    @property
+    def transaction_id(self) -> str | None:
+        """The id of the open transaction, if there is one."""
+        return None if self.transaction is None else self.transaction.transaction_id
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that made the client: what is in flight is the parent's."""
+        return os.getpid() != self._pid
+
+    @guarded("ProducerState.abandon")
+    def abandon(self) -> None:
+        """End, by name, every span that can no longer get an answer."""
+        if self.is_inherited:
+            self.in_flight.clear()
+        while self.in_flight:
+            _, call = self.in_flight.popitem()
+            if self.hook is not None:
+                name = semconv.SEND_ABANDONED
+                self.hook.after(call, error=name, description=_ABANDONED, outcome=name)
+
+
+class Sending:
+    """One message between the call and its answer; called with the delivery report, it ends the span.
+
+    It then calls the application's callback in the context that was sent from.
+    """
+
+    __slots__ = ("_awaited", "_hook", "_state", "call", "user")
+
+    def __init__(self, state: ProducerState, hook: SendHook, call: SendCall, user: Callback | None) -> None:
+        self._state = state
+        self._hook = hook
+        self.call = call
+        self.user = user
+        self._awaited = False
+
+    def __call__(self, error: Any, message: Any) -> None:
+        """Take the delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
+        call = self.call
+        self._state.in_flight.pop(id(call), None)
+        if call.recorded:
+            self._settle(error, message)
+        user = self.user
+        if user is None:
+            return
+        scope = None if call.ambient is context.get_current() else EnteredScope(call.ambient)
+        try:  # always: an exception must have passed a handler before the C code can hand it on (Python 3.11)
+            user(error, message)
+        finally:
+            if scope is not None:
+                scope.leave()
+
+    @guarded("Delivery.settle")
+    def _settle(self, error: Any, message: Any) -> None:
+        value = message.value()
+        partition = message.partition()
+        leaders = self._state.leaders
+        self._hook.after(
+            self.call,
+            partition=partition,
+            offset=message.offset() if error is None else None,
+            store_host=None if leaders is None else leaders.of(self.call.topic, partition),
+            cluster_id=None if leaders is None else leaders.cluster_id,
+            body_length=len(value) if value is not None else 0,
+            error=None if error is None else error.name(),
+            description=None if error is None else error.str(),
+        )
+
+    def await_answer(self) -> None:
+        """The delivery report will come; until then the message counts as in flight."""
+        self._awaited = True
+        if self.call.recorded:
+            self._state.in_flight[id(self.call)] = self.call
+
+    @guarded("produce.raised")
+    def raised(self, exception: Any) -> None:
+        """The client refused the message, by raising or by handing back its ``KafkaError``: nothing was sent."""
+        self._state.in_flight.pop(id(self.call), None)
+        self._hook.after(
+            self.call,
+            error=error_type(exception),
+            description=error_text(exception),
+            exception=exception if isinstance(exception, BaseException) else None,
+        )
+
+    @guarded("produce.returned")
+    def returned(self) -> None:
+        """The message is queued; a span nobody will answer ends here."""
+        transaction = self._state.transaction
+        if transaction is not None and transaction.transaction_id is not None:
+            transaction.joined(self.call)
+        if not self._awaited:
+            self.forgotten()
+
+    def let_go(self, *, error: str | None = None, description: str | None = None, outcome: str | None = None) -> None:
+        """Nobody will call back any more: end the span by name, unless it has ended."""
+        self._state.in_flight.pop(id(self.call), None)
+        if not self._state.is_inherited:
+            self._hook.after(self.call, error=error, description=description, outcome=outcome)
+
+    def forgotten(self) -> None:
+        """Nobody will ever tell how the message went."""
+        self.let_go(outcome=semconv.SEND_NOT_AWAITED)
+
+    @guarded("produce.dropped")
+    def dropped(self) -> None:
+        """An asyncio producer has thrown the message out of its buffer: it never reached the client."""
+        if self.call.is_open:
+            error, description = self._state.dropping
+            self.let_go(error=error, description=description, outcome=None if error != _DROPPED[0] else error)
+
+
+class SilentSending(Sending):
+    """A message whose success the client keeps to itself; that it lets go of the callback tells it all the same.
+
+    Its place in the topic stays unknown: the span says ``not_awaited``.
+    """
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        """The client has no use for the callback any more: the broker has the message."""
+        if self.call.is_open:
+            self._released()
+
+    @guarded("Delivery.released")
+    def _released(self) -> None:
+        self.forgotten()
+
+
+def producer_state(producer: Any) -> ProducerState | None:
+    """Return the producer's state; one older than the patch gets a state that knows nothing of its configuration.
+
+    ``None`` for an object without a ``__dict__`` (``__slots__``): it has no place for a state and is not traced.
+    """
+    state: ProducerState | None = known_state(producer)
+    if state is None and hasattr(producer, "__dict__"):
+        state = ProducerState(None)
+        producer.__dict__[STATE] = state
+        weakref.finalize(producer, state.abandon)
+    return state
