@@ -195,13 +195,6 @@ def _positive(value: object) -> int:
     return number
 
 
-def _not_negative(value: object) -> int:
-    number = _whole(value)
-    if number < 0:
-        raise ValueError("zero or more was expected")
-    return number
-
-
 def _names(value: object) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else [str(part) for part in _iterable(value)]
     return tuple(part.strip() for part in parts if part.strip() and part.strip() != "none")
@@ -266,7 +259,7 @@ _PARSERS: Final[dict[str, Callable[[object], Any]]] = {
     "preset": _one_of("rocketmq4", "rocketmq5"),
     "queue_size": _positive,
     "batch_size": _positive,
-    "linger_ms": _not_negative,
+    "linger_ms": _positive,
     "ledger_dir": _text,
     "max_message_bytes": _positive,
     "process_context": _one_of("auto", "link", "parent", "both"),

@@ -69,13 +69,17 @@ def _is_duration(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
+def _is_delay(value: object) -> bool:
+    return _is_duration(value) and value != 0
+
+
 _COUNT: Final = (_is_count, "a whole number, at least 1")
 _DURATION: Final = (_is_duration, "a number of milliseconds, at least 0")
 _ANYTHING: Final = (lambda _value: True, "anything")
 _EXPECTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "max_queue_size": _COUNT,
     "max_export_batch_size": _COUNT,
-    "schedule_delay_ms": _DURATION,
+    "schedule_delay_ms": (_is_delay, "a number of milliseconds above 0"),
     "export_timeout_ms": _DURATION,
     "shutdown_timeout_ms": _DURATION,
     "drop_policy": (lambda value: isinstance(value, str) and value in {"newest", "oldest"}, "'newest' or 'oldest'"),
@@ -130,7 +134,7 @@ def _from_bsp(environment: Mapping[str, str]) -> dict[str, int]:
     texts = {name: environment.get(variable, "").strip() for name, variable in _BSP_NAMES.items()}
     found: dict[str, int] = {}
     for name, text in texts.items():
-        if text.isdecimal() and (int(text) > 0 or name.endswith("_ms")):
+        if text.isdecimal() and (int(text) > 0 or name == "export_timeout_ms"):
             found[name] = int(text)
         elif text:
             _logger.warning("mqtrace: %s = %r: a whole number was expected; it is ignored", _BSP_NAMES[name], text)
