@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from opentelemetry import trace
 from opentelemetry.trace import Status, StatusCode
 
 from otel_mqtrace.model import ContextCode
@@ -14,7 +15,7 @@ from otel_mqtrace.model import ContextCode
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-__all__ = ["Ending", "code_of", "say_failure", "text_of"]
+__all__ = ["Ending", "Handling", "code_of", "is_failed", "say_failure", "text_of"]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -37,6 +38,35 @@ class Ending:
         except IndexError:
             return False
         return True
+
+
+class Handling:
+    """What a handler says about its message; silent means ``SUCCESS``, an exception says ``EXCEPTION`` by itself."""
+
+    __slots__ = ("code", "span")
+
+    def __init__(self, span: Span = trace.INVALID_SPAN) -> None:
+        self.span = span
+        """The process span, or one that records nothing."""
+        self.code = ContextCode.SUCCESS
+        """What was said last."""
+
+    def outcome(self, code: ContextCode | str) -> None:
+        """Say how it ended: a ``ContextCode`` or its name.
+
+        Never raises into the handler: a word that is none of them is recorded as ``RETURNNULL``, with one warning.
+        """
+        self.code = code_of(code)
+
+    def failed(self) -> None:
+        """Say that the message was not handled and should come again."""
+        self.code = ContextCode.FAILED
+
+
+def is_failed(span: Span) -> bool:
+    """Whether somebody has set the status of ``span`` to ERROR; one that does not tell its status has not."""
+    status = getattr(span, "status", None)
+    return isinstance(status, Status) and status.status_code is StatusCode.ERROR
 
 
 def text_of(exception: BaseException) -> str:

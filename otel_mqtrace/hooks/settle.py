@@ -75,6 +75,7 @@ class SettleHook:
         self._tracing = tracing or Tracing.create()
         facts = facts or ClientFacts.named(system, group_name=group_name, client_id=client_id, servers=servers)
         self._asked = self._tracing.settings.settle_spans
+        self._is_rocketmq = facts.is_rocketmq
         self._constant: Attributes = {**facts.attributes(), semconv.MESSAGING_OPERATION_TYPE: _SETTLE}
         if facts.group_name is not None:
             self._constant[semconv.MESSAGING_CONSUMER_GROUP_NAME] = facts.group_name
@@ -125,21 +126,19 @@ class SettleHook:
         exception: BaseException | None,
     ) -> None:
         tracing = self._tracing
-        tracing.before_span()
         end_ns = max(tracing.clock.wall_ns(), call.start_ns)
-        split = share_attributes(list(map(_place, settled)))
+        split = share_attributes(list(map(self._place, settled)))
         attributes = {**split.span, **self._constant, semconv.MESSAGING_OPERATION_NAME: call.operation}
-        topic = attributes.get(semconv.MESSAGING_DESTINATION_NAME)
+        topics = {each.topic for each in settled}
         if error is not None:
             attributes[semconv.ERROR_TYPE] = error
-        operation = Operation(None, call.operation, _SETTLE, SpanKind.CLIENT)
-        span = tracing.tracer.start_span(
-            operation.span_name(None if topic is None else str(topic)),
+        span = tracing.open(
+            Operation(None, call.operation, _SETTLE, SpanKind.CLIENT),
+            topics.pop() if len(topics) == 1 else None,
             context=call.ambient,
-            kind=operation.kind,
             attributes=attributes,
             links=_links(settled, split.links)[: tracing.links_per_span],
-            start_time=call.start_ns,
+            start_ns=call.start_ns,
         )
         if error is not None:
             say_failure(span, description, exception)
@@ -147,16 +146,15 @@ class SettleHook:
         if (metrics := tracing.collecting) is not None:
             metrics.operated(attributes, end_ns - call.start_ns)
 
-
-def _place(settled: SettledOffset) -> Attributes:
-    said: Attributes = {semconv.MESSAGING_DESTINATION_NAME: settled.topic}
-    if settled.partition is not None and settled.partition >= 0:
-        said[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(settled.partition)
-    if settled.offset is not None and settled.offset >= 0:
-        said[semconv.MESSAGING_KAFKA_OFFSET] = settled.offset
-    if settled.msg_id is not None:
-        said[semconv.MESSAGING_MESSAGE_ID] = settled.msg_id
-    return said
+    def _place(self, settled: SettledOffset) -> Attributes:
+        said: Attributes = {semconv.MESSAGING_DESTINATION_NAME: settled.topic}
+        if settled.partition is not None and settled.partition >= 0:
+            said[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(settled.partition)
+        if settled.offset is not None and settled.offset >= 0 and not self._is_rocketmq:
+            said[semconv.MESSAGING_KAFKA_OFFSET] = settled.offset
+        if settled.msg_id is not None:
+            said[semconv.MESSAGING_MESSAGE_ID] = settled.msg_id
+        return said
 
 
 def _links(settled: Sequence[SettledOffset], own: Sequence[Attributes]) -> list[Link]:

@@ -1,0 +1,154 @@
+"""This module knows an incoming message: what its client tells of it, and what it says on a span or a link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import propagate, trace
+from opentelemetry.trace import Link
+
+from otel_mqtrace import semconv
+from otel_mqtrace.hooks._headers import HEADER_GETTER, Header, HeaderIndex, header_text, indexed
+from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
+from otel_mqtrace.model import MessageType
+from otel_mqtrace.spans.mapping import Attributes, SpanAttributes, share_attributes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opentelemetry.context import Context
+    from opentelemetry.trace import SpanContext
+
+    from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+
+__all__ = ["IncomingMessage", "MessageReader", "creation_contexts", "indexes_of", "message_links"]
+
+_MOST_RETRIES: Final = 0x7FFF_FFFF
+"""RocketMQ's count is a Java int."""
+_RETRY_DIGITS: Final = 10
+_NORMAL: Final = MessageType.NORMAL.value
+_OWN_IN_A_BATCH: Final = (semconv.MESSAGING_KAFKA_OFFSET, semconv.MESSAGING_KAFKA_MESSAGE_KEY)
+"""What never stands on the span of a call that may return several messages, not even when it returned one.
+
+OpenTelemetry's Java instrumentation has the same rule (its ``KafkaBatchRecordAttributes``): readers of batch spans need
+look for it in one place only.
+"""
+
+
+@dataclass(slots=True, kw_only=True)  # not frozen: that would make building one three times as dear
+class IncomingMessage:
+    """One message as the client handed it over; ``body_length`` in bytes, ``timestamp_ms`` when it was stored.
+
+    ``store_host`` is the broker it came from (``host:port``); unknown, the client's first server stands for it.
+    What is given of ``msg_id``, ``tags``, ``keys``, ``msg_type`` and ``retry_times`` (deliveries before this one) wins
+    over the message's headers. ``message_group`` is the group of a RocketMQ FIFO message.
+    """
+
+    topic: str
+    partition: int | None = None
+    offset: int | None = None
+    key: object = None
+    body_length: int | None = None
+    tombstone: bool = False
+    headers: Sequence[Header] = ()
+    timestamp_ms: int | None = None
+    store_host: str | None = None
+    msg_id: str | None = None
+    tags: str | None = None
+    keys: Sequence[str] | None = None
+    msg_type: MessageType | None = None
+    retry_times: int | None = None
+    cluster_id: str | None = None
+    message_group: str | None = None
+
+
+class MessageReader:
+    """Puts messages of one client into the names of the mapping's table."""
+
+    def __init__(self, tracing: Tracing, facts: ClientFacts) -> None:
+        self._server = facts.server
+        self._is_rocketmq = facts.is_rocketmq
+        self._retry_header = tracing.settings.retry_header
+        self._capture = tracing.capture
+
+    def split(
+        self, messages: Sequence[IncomingMessage], found: Sequence[HeaderIndex], *, batch: bool
+    ) -> SpanAttributes:
+        """Return what the messages say: on the span what is equal for all, else on the link of each."""
+        said = [self._attributes(message, index) for message, index in zip(messages, found, strict=True)]
+        split = share_attributes(said)
+        if not batch or split.links or not said:
+            return split
+        own: Attributes = {name: split.span.pop(name) for name in _OWN_IN_A_BATCH if name in split.span}
+        return SpanAttributes(split.span, (own,) if own else ())
+
+    def _attributes(self, message: IncomingMessage, found: HeaderIndex) -> Attributes:
+        """Say one message; a TraceBean in between costs more than the rest."""
+        topic = message.topic
+        said = place_attributes(topic, message.partition, message.offset)
+        # RocketMQ's getMsgId() has the same fall-back: a message without a unique id goes by its physical one.
+        msg_id = (
+            message.msg_id or header_text(found, semconv.HEADER_UNIQ_KEY) or said.get(semconv.MQTRACE_OFFSET_MSG_ID)
+        )
+        said[semconv.MESSAGING_DESTINATION_NAME] = topic
+        retries = message.retry_times
+        said[semconv.MQTRACE_RETRY_TIMES] = (
+            _counted(found, self._retry_header) if retries is None else _bounded(retries)
+        )
+        said[semconv.MQTRACE_MSG_TYPE] = _NORMAL
+        if found:
+            say_headers(said, found)
+        if msg_id is not None:
+            said[semconv.MESSAGING_MESSAGE_ID] = msg_id
+        if (host := message.store_host or self._server) is not None:
+            said[semconv.MQTRACE_STORE_HOST] = host
+        if message.timestamp_ms is not None:
+            said[semconv.MQTRACE_STORE_TIME] = message.timestamp_ms
+        if message.body_length is not None:
+            said[semconv.MESSAGING_MESSAGE_BODY_SIZE] = message.body_length
+        if (key := key_text(message.key)) is not None:
+            said[semconv.MESSAGING_KAFKA_MESSAGE_KEY] = key
+        if message.tombstone:
+            said[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
+        self._say_more(said, message, found)
+        return said
+
+    def _say_more(self, said: Attributes, message: IncomingMessage, found: HeaderIndex) -> None:
+        """Add what few clients tell and few settings ask for."""
+        if message.cluster_id is not None:
+            said[semconv.MESSAGING_KAFKA_CLUSTER_ID] = message.cluster_id
+        say_given(said, tags=message.tags, keys=message.keys, msg_type=message.msg_type)
+        if self._capture is not None and message.headers:
+            said.update(self._capture.attributes(message.headers))
+        if self._is_rocketmq:
+            say_rocketmq(said, found, message_group=message.message_group)
+
+
+def creation_contexts(found: Sequence[HeaderIndex], base: Context) -> tuple[list[Context], list[SpanContext]]:
+    """Return for each message what was propagated with it, on top of ``base``, and the context it was created in."""
+    extracted = [propagate.extract(each, base, HEADER_GETTER) if each else base for each in found]
+    return extracted, [trace.get_current_span(each).get_span_context() for each in extracted]
+
+
+def message_links(creations: Sequence[SpanContext], split: SpanAttributes) -> list[Link]:
+    """Return a link for each message that has something to say on it or a creation context to point to."""
+    if split.links:
+        return [Link(creation, own) for creation, own in zip(creations, split.links, strict=True)]
+    return [Link(creation) for creation in creations if creation.is_valid]
+
+
+def indexes_of(messages: Sequence[IncomingMessage]) -> list[HeaderIndex]:
+    """Return the headers of each message for reading."""
+    return [indexed(message.headers) for message in messages]
+
+
+def _counted(found: HeaderIndex, name: str) -> int:
+    text = header_text(found, name) if found else None
+    if text is None or len(text) > _RETRY_DIGITS or not (text.isascii() and text.isdigit()):
+        return 0
+    return _bounded(int(text))
+
+
+def _bounded(count: int) -> int:
+    return count if 0 <= count <= _MOST_RETRIES else 0
