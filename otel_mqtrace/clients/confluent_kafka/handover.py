@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
-
 __all__ = ["MAX_REMEMBERED", "Handover", "handed_over"]
 
 MAX_REMEMBERED: Final = 10_000
@@ -33,11 +31,9 @@ Place = tuple[str, int | None, int | None]
 
 
 class _Owner(Protocol):
-    leaders: Leaders | None
+    def take(self, message: Message, call: ProcessCall) -> Responsibility: ...
 
-    def bind(self, tracing: Tracing) -> ConsumeHook: ...
-
-    def take(self, call: ProcessCall) -> Responsibility: ...
+    def open(self, message: Message, tracing: Tracing) -> Responsibility | None: ...
 
 
 @dataclass(slots=True)
@@ -81,16 +77,16 @@ class Handover:
         owner: _Owner | None = None if entry is None else entry.owner()
         if entry is not None and entry.call is not None and owner is not None:
             call, entry.call = entry.call, None  # handled a second time it is a second attempt, with its own span
-            return owner.take(call)
+            return owner.take(message, call)
         owner = getattr(consumer, STATE, None) or owner
-        hook = _stranger(tracing) if owner is None else owner.bind(tracing)
-        calls = hook.before([incoming(message, None if owner is None else owner.leaders)])
-        return OwnSpan(hook, calls[0]) if calls else None
+        return _opened(message, tracing) if owner is None else owner.open(message, tracing)
 
 
-def _stranger(tracing: Tracing) -> ConsumeHook:
-    """The hook for a message of a consumer that was never traced: no group, no server is known."""
-    return ConsumeHook(tracing=tracing, facts=ClientFacts())
+def _opened(message: Message, tracing: Tracing) -> Responsibility | None:
+    """Open a span for a message of a consumer that was never traced: no group, no server is known."""
+    hook = ConsumeHook(tracing=tracing, facts=ClientFacts())
+    calls = hook.before([incoming(message)])
+    return OwnSpan(hook, calls[0]) if calls else None
 
 
 def _place(message: Message) -> Place:

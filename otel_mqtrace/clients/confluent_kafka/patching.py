@@ -15,13 +15,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_mqtrace.clients.confluent_kafka.aio_consumer import (
+    AIO_CONSUMER_METHODS,
+    ASYNC_DESERIALIZING_CONSUMER_METHODS,
+)
 from otel_mqtrace.clients.confluent_kafka.bindings import ABSENT, Binding, holders_of, names_bound_to
 from otel_mqtrace.clients.confluent_kafka.consumer import CONSUMER_METHODS, ORIGINAL_CONSUMER
+from otel_mqtrace.clients.confluent_kafka.consumer_state import abandon_consumers
 from otel_mqtrace.clients.confluent_kafka.handover import handed_over
 from otel_mqtrace.clients.confluent_kafka.leaders import forget_leaders
 from otel_mqtrace.clients.confluent_kafka.live import live
 from otel_mqtrace.clients.confluent_kafka.neighbours import neighbour_of, warn_of_latecomer, wrapper_among
 from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER, PRODUCER_METHODS
+from otel_mqtrace.clients.confluent_kafka.share import ORIGINAL_SHARE_CONSUMER, SHARE_CONSUMER_METHODS
 from otel_mqtrace.clients.confluent_kafka.statistics import configuring
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.process import sources
@@ -77,10 +83,14 @@ _KINDS: Final = tuple(
     for original, wrappers in (
         (ORIGINAL_PRODUCER, PRODUCER_METHODS),
         (ORIGINAL_CONSUMER, CONSUMER_METHODS),
+        (ORIGINAL_SHARE_CONSUMER, SHARE_CONSUMER_METHODS),
     )
     if original is not None
 )
-_PLAIN_CLASSES: Final[Mapping[str, Wrappers]] = {}
+_PLAIN_CLASSES: Final[Mapping[str, Wrappers]] = {
+    "AIOConsumer": AIO_CONSUMER_METHODS,
+    "AsyncDeserializingConsumer": ASYNC_DESERIALIZING_CONSUMER_METHODS,
+}
 """Name in the client's asyncio package → what is wrapped in that class."""
 _ASYNCIO_PACKAGES: Final = ("confluent_kafka.aio", "confluent_kafka.experimental.aio")
 
@@ -143,6 +153,7 @@ class Patches:
         """Undo every change and stop tracing; clients that are still alive go on untraced."""
         live.tracing = None
         live.begin = None
+        abandon_consumers()
         live.configure = None
         forget_leaders()
         if handed_over in sources:

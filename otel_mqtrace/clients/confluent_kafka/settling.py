@@ -1,0 +1,177 @@
+"""This module knows what a consumer settles: which offsets ``commit`` and ``store_offsets`` mean, and whose they are.
+
+Only with ``settle_spans``. What librdkafka commits by itself, ``enable.auto.commit`` and the last commit of ``close``,
+is no call and leaves no span; of an asynchronous commit only the call is seen, its answer goes to ``on_commit``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_mqtrace.clients.confluent_kafka.live import Arguments, known_state, live
+from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type, header_pairs, is_message
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._headers import Headers, indexed
+from otel_mqtrace.hooks._propagation import creation_of
+from otel_mqtrace.hooks.settle import SettleCall, SettledOffset, SettleHook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from confluent_kafka import TopicPartition
+    from opentelemetry.trace import SpanContext
+
+    from otel_mqtrace.hooks.consume import IncomingMessage
+    from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+
+__all__ = ["Place", "Settlement", "Settles", "Settling", "begun", "offsets_asked", "traced_settlement"]
+
+_MAX_REMEMBERED: Final = 10_000
+_COMMIT_ORDER: Final = ("message", "offsets")
+"""The positional parameters that say what to settle; the C methods have no signature to ask."""
+
+
+class Place(NamedTuple):
+    """Where one message lies."""
+
+    topic: str
+    partition: int | None
+    offset: int | None
+
+
+class Settling:
+    """What one consumer must know of the messages it handed over, to say what is settled: their places and headers."""
+
+    def __init__(self, facts: ClientFacts) -> None:
+        self._facts = facts
+        self._hook: SettleHook | None = None
+        self._tracing: Tracing | None = None
+        self._headers: OrderedDict[Place, Headers] = OrderedDict()
+        self._next: dict[tuple[str, int | None], int] = {}
+
+    def hook(self, tracing: Tracing) -> SettleHook:
+        """Return the hook of the Tracing in force."""
+        if self._hook is None or self._tracing is not tracing:
+            self._hook = SettleHook(tracing=tracing, facts=self._facts)
+            self._tracing = tracing
+        return self._hook
+
+    def note(self, received: Iterable[IncomingMessage]) -> None:
+        """Remember what was handed over; the last 10,000 messages are."""
+        for message in received:
+            self._headers[Place(message.topic, message.partition, message.offset)] = message.headers
+            if message.offset is not None:
+                self._next[message.topic, message.partition] = message.offset + 1
+        while len(self._headers) > _MAX_REMEMBERED:
+            self._headers.popitem(last=False)
+
+    def creation(self, place: Place) -> SpanContext | None:
+        """Return the context the message at ``place`` was created in, while it is remembered."""
+        headers = self._headers.get(place)
+        return None if headers is None else creation_of(indexed(headers))
+
+    def positions(self) -> list[SettledOffset]:
+        """Return where the application stands in each partition it was handed anything of."""
+        return [self.committed(topic, partition, offset) for (topic, partition), offset in self._next.items()]
+
+    def committed(self, topic: str, partition: int | None, offset: int) -> SettledOffset:
+        """Return an offset to go on from; the message before it is the one that is settled last."""
+        return SettledOffset(topic, partition, offset, self.creation(Place(topic, partition, offset - 1)))
+
+    def asked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[SettledOffset]:
+        """Return what a call speaks of: one message, a list of offsets, or all that was handed over."""
+        said = {**dict(zip(_COMMIT_ORDER, args, strict=False)), **kwargs}
+        message, offsets = said.get("message"), said.get("offsets")
+        if is_message(message):
+            topic, partition, offset = message.topic() or "", message.partition(), message.offset()
+            creation = creation_of(indexed(header_pairs(message.headers())))
+            return [SettledOffset(topic, partition, None if offset is None else offset + 1, creation)]
+        return self.positions() if offsets is None else self.partitions(offsets)
+
+    def partitions(self, offsets: Sequence[TopicPartition]) -> list[SettledOffset]:
+        """Return the client's list of offsets as the hook's."""
+        return [self.committed(each.topic, each.partition, each.offset) for each in offsets]
+
+
+@dataclass(slots=True)
+class Settlement:
+    """One call that settles, under way."""
+
+    hook: SettleHook
+    call: SettleCall
+    settling: Settling
+    settled: Sequence[SettledOffset]
+
+    @guarded("Settlement.failed")
+    def failed(self, exception: BaseException) -> None:
+        """The call raised."""
+        said = {"error": error_type(exception), "description": error_text(exception)}
+        self.hook.after(self.call, self.settled, exception=exception, **said)
+
+    @guarded("Settlement.done")
+    def done(self, result: object) -> None:
+        """The call returned: nothing, or each partition it settled with an error of its own or none."""
+        if result == {}:  # a share consumer had nothing to commit
+            return
+        settled, errors = self.settled, []
+        if isinstance(result, list) and result:
+            settled, errors = self.settling.partitions(result), [each.error for each in result]
+        elif isinstance(result, dict):
+            errors = list(result.values())
+        error = next((each for each in errors if each is not None), None)
+        if error is None:
+            self.hook.after(self.call, settled)
+        else:
+            self.hook.after(self.call, settled, error=error_type(error), description=error_text(error))
+
+
+Settles = Callable[[Any, tuple[Any, ...], dict[str, Any]], Sequence[SettledOffset]]
+"""State, arguments of the call → what it settles."""
+
+
+@guarded("Settlement.begun")
+def begun(
+    state_of: Callable[[Any], Any], consumer: Any, operation: str, settles: Settles, given: Arguments
+) -> Settlement | None:
+    """Note that ``consumer`` begins to settle something; ``None`` when nobody asked for settle spans."""
+    tracing = live.tracing
+    if tracing is None or not tracing.settings.settle_spans:
+        return None
+    state = state_of(consumer)
+    if state is None or state.silent:
+        return None
+    hook = state.settling.hook(tracing)
+    call = hook.before(operation)
+    return None if call is None else Settlement(hook, call, state.settling, settles(state, *given))
+
+
+def traced_settlement(operation: str, settles: Settles) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the wrapper of a method that settles, in the client's own word for it."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def settle(self: Any, *args: Any, **kwargs: Any) -> Any:
+            settlement = begun(known_state, self, operation, settles, (args, kwargs))
+            if settlement is None:
+                return original(self, *args, **kwargs)
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException as exception:
+                settlement.failed(exception)
+                raise
+            settlement.done(result)
+            return result
+
+        return settle
+
+    return wrap
+
+
+def offsets_asked(state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[SettledOffset]:
+    """Return what a ``commit`` or ``store_offsets`` with these arguments settles."""
+    settling: Settling = state.settling
+    return settling.asked(args, kwargs)

@@ -1,0 +1,203 @@
+"""This module knows the share consumer (KIP-932): what is acknowledged, how that ends a message, how often it came.
+
+Each poll hands over a batch, and the application says of each message how it went. In the words of RocketMQ's consume
+status: ``ACCEPT`` is ``SUCCESS``; ``RELEASE`` is ``FAILED``, the message comes again; ``REJECT`` is ``FAILED`` too, it
+never comes again, but nothing else says that a listener refused its message. One that nobody acknowledged although the
+consumer asks for it is ``RETURNNULL``: nobody said how it went. Without explicit acknowledgement the next poll accepts.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import cimpl
+
+from otel_mqtrace.clients.confluent_kafka.consumer import traced_assignment, traced_close, traced_receive
+from otel_mqtrace.clients.confluent_kafka.consumer_state import ConsumerState
+from otel_mqtrace.clients.confluent_kafka.live import known_state, remembering
+from otel_mqtrace.clients.confluent_kafka.settling import Place, traced_settlement
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks.settle import SettledOffset
+from otel_mqtrace.model import ContextCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from confluent_kafka import Message
+
+    from otel_mqtrace.hooks.consume import IncomingMessage, ProcessCall
+    from otel_mqtrace.hooks.process import Responsibility
+    from otel_mqtrace.hooks.tracing import Tracing
+
+__all__ = ["ORIGINAL_SHARE_CONSUMER", "SHARE_CONSUMER_METHODS", "ShareState"]
+
+ORIGINAL_SHARE_CONSUMER: Final[type[Any] | None] = getattr(cimpl, "ShareConsumer", None)
+"""``None`` before confluent-kafka 2.15."""
+_MODE: Final = "share.acknowledgement.mode"
+_ACCEPT: Final[int] = getattr(cimpl, "SHARE_ACKNOWLEDGE_TYPE_ACCEPT", 1)
+_ACKNOWLEDGE: Final = ("message", "ack_type")
+_ACKNOWLEDGE_OFFSET: Final = ("topic", "partition", "offset", "ack_type")
+"""The positional parameters; the C methods have no signature to ask."""
+
+
+class _Block:
+    """A message handled in a block of its own: what was acknowledged counts, unless the block says worse."""
+
+    def __init__(self, inner: Responsibility, said: ContextCode | None) -> None:
+        self._inner = inner
+        self.said = said
+
+    @property
+    def call(self) -> ProcessCall:
+        """The span and what should be current while the message is handled."""
+        return self._inner.call
+
+    def finish(self, code: ContextCode, exception: BaseException | None) -> None:
+        """End the span, or its share in one."""
+        if self.said is not None and exception is None and code is ContextCode.SUCCESS:
+            code = self.said
+        self._inner.finish(code, exception)
+
+
+class ShareState(ConsumerState):
+    """A consumer's state that also knows what was acknowledged of the last poll.
+
+    ``_asks``: each message must be acknowledged before the next poll, or that poll raises. So the configuration says,
+    or the first acknowledgement that succeeded.
+    """
+
+    def __init__(self, conf: Mapping[str, Any] | None) -> None:
+        super().__init__(conf)
+        self._asks = str((conf or {}).get(_MODE, "")).lower() == "explicit"
+        self._places: dict[int, tuple[Place, ...]] = {}
+        self._said: dict[Place, ContextCode] = {}
+        self._blocks: dict[Place, _Block] = {}
+        self._outstanding: set[Place] = set()
+        self._unsettled: dict[Place, None] = {}
+
+    def next_turn(self) -> None:
+        """The application polls again, so it is done with what it has, unless that poll is going to be refused."""
+        if not (self._asks and self._outstanding):
+            self.end(self.holding(), ContextCode.SUCCESS, None)
+            self._unsettled = {}
+
+    def hand_over(self, tracing: Tracing, messages: Sequence[Message], *, start_ns: int, batch: bool) -> None:
+        """The application gets ``messages``, and whatever it still had it has no more."""
+        self.end(self.holding(), ContextCode.SUCCESS, None)
+        super().hand_over(tracing, messages, start_ns=start_ns, batch=batch)
+
+    def held(self, calls: Sequence[ProcessCall], received: Sequence[IncomingMessage]) -> None:
+        """Remember where each message lies, and that nothing was said of it yet."""
+        places = [Place(each.topic, each.partition, each.offset) for each in received]
+        self._places = {id(call): tuple(places[index] for index in call.indexes) for call in calls}
+        self._said, self._blocks = {}, {}
+        self._outstanding = set(places)
+        self._unsettled = {} if self._asks else dict.fromkeys(places)
+
+    @guarded("ShareState.left_out")
+    def left_out(self, tracing: Tracing, errors: Sequence[Message]) -> None:
+        """Record each message that a deserialiser refused: its processing failed before it began."""
+        refused = {cimpl.KafkaError._KEY_DESERIALIZATION, cimpl.KafkaError._VALUE_DESERIALIZATION}  # noqa: SLF001 - their names
+        hook = self.bind(tracing)
+        for message in errors:
+            error = message.error()
+            if error is not None and error.code() in refused:
+                for call in hook.before([self.incoming(message)]):
+                    hook.after(call, code=ContextCode.EXCEPTION, exception=cimpl.KafkaException(error))
+
+    def incoming(self, message: Message) -> IncomingMessage:
+        """Return what the hook needs of a message; the first delivery is no retry."""
+        received = super().incoming(message)
+        count = message.delivery_count()
+        received.retry_times = None if count is None else max(count - 1, 0)
+        return received
+
+    def take(self, message: Message, call: ProcessCall) -> Responsibility:
+        """Give the span of a message to the block that handles it."""
+        return self._block(message, super().take(message, call))
+
+    def open(self, message: Message, tracing: Tracing) -> Responsibility | None:
+        """Open a span of its own for a message that is handled in a block."""
+        opened = super().open(message, tracing)
+        return None if opened is None else self._block(message, opened)
+
+    def _block(self, message: Message, inner: Responsibility) -> _Block:
+        place = Place(message.topic() or "", message.partition(), message.offset())
+        block = _Block(inner, self._said.get(place))
+        self._blocks[place] = block
+        return block
+
+    def acknowledged(self, place: Place, code: ContextCode) -> None:
+        """The application said how one message went; said again before it is committed, the last word counts."""
+        if not self._asks:
+            self._asks, self._unsettled = True, {}
+        self._outstanding.discard(place)
+        self._said[place] = code
+        self._unsettled[place] = None
+        if place in self._blocks:
+            self._blocks[place].said = code
+
+    def outcome(
+        self, call: ProcessCall, code: ContextCode, exception: BaseException | None
+    ) -> tuple[ContextCode, BaseException | None]:
+        """Return the worst of what was said of the messages; where something is unsaid, how the turn ended comes in."""
+        places = self._places.pop(id(call), ())
+        if not self._asks or not places:
+            return code, exception
+        said = [self._said.get(place) for place in places]
+        if None in said and code is not ContextCode.SUCCESS:
+            return code, exception
+        if ContextCode.FAILED in said:
+            return ContextCode.FAILED, None
+        return (ContextCode.RETURNNULL if None in said else ContextCode.SUCCESS), None
+
+    def committing(self) -> list[SettledOffset]:
+        """Return what a commit settles: what was acknowledged or, where nobody has to, all of the last poll."""
+        unsettled, self._unsettled = self._unsettled, {}
+        return [SettledOffset(*place, self.settling.creation(place)) for place in unsettled]
+
+
+def _traced_acknowledge(order: tuple[str, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def acknowledge(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            _acknowledged(self, {**dict(zip(order, args, strict=False)), **kwargs})
+            return result
+
+        return acknowledge
+
+    return wrap
+
+
+@guarded("ShareConsumer.acknowledge")
+def _acknowledged(consumer: Any, said: Mapping[str, Any]) -> None:
+    state: ShareState | None = known_state(consumer)
+    if state is None:
+        return
+    message = said.get("message")
+    if message is None:
+        place = Place(said["topic"], said["partition"], said["offset"])
+    else:
+        place = Place(message.topic() or "", message.partition(), message.offset())
+    accepted = int(said.get("ack_type", _ACCEPT)) == _ACCEPT
+    state.acknowledged(place, ContextCode.SUCCESS if accepted else ContextCode.FAILED)
+
+
+def _committing(state: ShareState, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Sequence[SettledOffset]:
+    return state.committing()
+
+
+SHARE_CONSUMER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
+    "__init__": remembering("ShareConsumer.__init__", ShareState),
+    "poll": traced_receive(ShareState, batch=True),
+    "acknowledge": _traced_acknowledge(_ACKNOWLEDGE),
+    "acknowledge_offset": _traced_acknowledge(_ACKNOWLEDGE_OFFSET),
+    "commit_sync": traced_settlement("commit", _committing),
+    "commit_async": traced_settlement("commit", _committing),
+    "subscribe": traced_assignment,
+    "close": traced_close,
+    "__exit__": traced_close,
+}
+"""Method → how to wrap it."""
