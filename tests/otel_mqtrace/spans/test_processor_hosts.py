@@ -1,0 +1,177 @@
+"""A processor under the servers and schedulers people run: parent and child each export their own spans, once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+WRITING = """
+import json, os, sys, threading
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+from tests.support.lanes import Scripted
+
+parent = os.getpid()
+
+class Writing(Scripted):
+    def export(self, spans):
+        for span in spans:
+            os.write(1, (json.dumps([os.getpid() == parent, span.name]) + "\\n").encode())
+        return super().export(spans)
+
+processor = MqTraceSpanProcessor(Writing(), schedule_delay_millis=60_000)
+provider = TracerProvider()
+provider.add_span_processor(processor)
+tracer = provider.get_tracer("x")
+"""
+
+
+def run(code, *arguments, prefix=""):
+    """What a program printed that has a processor, after it ended well."""
+    program = prefix + WRITING + textwrap.dedent(code)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return sorted(map(json.loads, done.stdout.splitlines()))
+
+
+def test_a_child_of_billiard_which_ends_by_os_exit_flushes_first():
+    """Celery's pool: no atexit there."""
+    assert run(
+        """
+        import billiard
+        def child():
+            tracer.start_span("of the child").end()
+        tracer.start_span("of the parent").end()
+        process = billiard.get_context("fork").Process(target=child)
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        """
+    ) == [[False, "of the child"], [True, "of the parent"]]
+
+
+def test_a_spawned_child_starts_from_nothing(tmp_path):
+    """It imports the application anew, and so has a processor of its own."""
+    program = tmp_path / "application.py"
+    program.write_text(
+        WRITING
+        + textwrap.dedent(
+            """
+            import multiprocessing
+            def child(name):
+                tracer.start_span(name).end()
+            if __name__ == "__main__":
+                child("of the parent")
+                process = multiprocessing.get_context("spawn").Process(target=child, args=("of the child",))
+                process.start()
+                process.join()
+                assert process.exitcode == 0
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(name for _, name in map(json.loads, done.stdout.splitlines())) == ["of the child", "of the parent"]
+
+
+def test_greenlets_share_a_processor_as_threads_do():
+    """``monkey.patch_all()`` turns our worker into a greenlet: it must give way, and shutdown must still end."""
+    told = run(
+        """
+        import gevent
+        def work(number):
+            tracer.start_span(f"greenlet {number}").end()
+        gevent.joinall([gevent.spawn(work, number) for number in range(20)], raise_error=True)
+        assert processor.force_flush(timeout_millis=20_000)
+        provider.shutdown()
+        books = processor.stats()["Writing"]
+        assert books["offered"] == books["exported"] == 20, books
+        """,
+        prefix="from gevent import monkey; monkey.patch_all()\n",
+    )
+    assert sorted(name for _, name in told) == sorted(f"greenlet {number}" for number in range(20))
+
+
+def test_sigterm_loses_nothing_with_the_documented_recipe():
+    """Without it Python dies at once, with what was queued: that is the default of the system, so the manual tells."""
+    code = """
+    import signal, time
+    if sys.argv[1] == "recipe":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    tracer.start_span("queued").end()
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pause()
+    """
+    program = [sys.executable, "-c", WRITING + textwrap.dedent(code)]
+    ends = {
+        way: subprocess.run([*program, way], capture_output=True, text=True, timeout=60, check=False)
+        for way in ("recipe", "default")
+    }
+    assert (ends["recipe"].returncode, json.loads(ends["recipe"].stdout)) == (143, [True, "queued"])
+    assert (ends["default"].returncode, ends["default"].stdout) == (-signal.SIGTERM, "")
+
+
+APPLICATION = (
+    WRITING
+    + """
+tracer.start_span("import").end()
+
+def app(environ, start_response):
+    tracer.start_span(f"request {environ['PATH_INFO']}").end()
+    start_response("200 OK", [])
+    return [str(os.getpid()).encode()]
+"""
+)
+
+
+@contextlib.contextmanager
+def gunicorn(directory):
+    """A preloading gunicorn with two workers on a port of its own; yields its address, then stops it."""
+    (directory / "application.py").write_text(APPLICATION)
+    output = directory / "output"
+    command = ["-m", "gunicorn", "--preload", "-w", "2", "-b", "127.0.0.1:0", "--no-control-socket", "application:app"]
+    with output.open("wb") as out:
+        server = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=directory,
+            env={**os.environ, "PYTHONPATH": f"{directory}{os.pathsep}{Path.cwd()}"},
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    try:
+        lines = iter(server.stderr.readline, "")
+        yield next(found[0] for found in (re.search(r"http://127\.0\.0\.1:\d+", line) for line in lines) if found)
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+
+
+def test_a_preloading_server_and_its_workers_each_export_their_own(tmp_path):
+    """What was queued at import is the master's, once; each request's span is its worker's, once."""
+    with gunicorn(tmp_path) as address:
+        pids = {urllib.request.urlopen(f"{address}/{number}", timeout=30).read() for number in range(20)}
+    told = Counter(tuple(json.loads(line)) for line in (tmp_path / "output").read_text().splitlines())
+    assert told == Counter({(True, "import"): 1, **{(False, f"request /{number}"): 1 for number in range(20)}}), (
+        len(pids),
+        told,
+    )
