@@ -19,6 +19,7 @@ from otel_mqtrace.clients.confluent_kafka.aio_consumer import (
     AIO_CONSUMER_METHODS,
     ASYNC_DESERIALIZING_CONSUMER_METHODS,
 )
+from otel_mqtrace.clients.confluent_kafka.aio_producer import AIO_PRODUCER_METHODS
 from otel_mqtrace.clients.confluent_kafka.bindings import ABSENT, Binding, holders_of, names_bound_to
 from otel_mqtrace.clients.confluent_kafka.consumer import CONSUMER_METHODS, ORIGINAL_CONSUMER
 from otel_mqtrace.clients.confluent_kafka.consumer_state import abandon_consumers
@@ -29,6 +30,7 @@ from otel_mqtrace.clients.confluent_kafka.neighbours import neighbour_of, warn_o
 from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER, PRODUCER_METHODS
 from otel_mqtrace.clients.confluent_kafka.share import ORIGINAL_SHARE_CONSUMER, SHARE_CONSUMER_METHODS
 from otel_mqtrace.clients.confluent_kafka.statistics import configuring
+from otel_mqtrace.clients.confluent_kafka.survey import classes_made_later, clients_untraced
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.process import sources
 
@@ -45,8 +47,6 @@ class _StandsIn(ABCMeta):
 
     An ``ABCMeta``, because applications mix abstract bases into their clients and metaclasses must not clash.
     """
-
-    _original: type[Any]
 
     def __instancecheck__(cls, instance: object) -> bool:
         original = cls.__dict__.get("_mqtrace_original")
@@ -88,6 +88,7 @@ _KINDS: Final = tuple(
     if original is not None
 )
 _PLAIN_CLASSES: Final[Mapping[str, Wrappers]] = {
+    "AIOProducer": AIO_PRODUCER_METHODS,
     "AIOConsumer": AIO_CONSUMER_METHODS,
     "AsyncDeserializingConsumer": ASYNC_DESERIALIZING_CONSUMER_METHODS,
 }
@@ -171,6 +172,19 @@ class Patches:
             if name is not None and self._latecomer:
                 self._latecomer.clear()
                 warn_of_latecomer(name)
+
+    def survey(self) -> dict[str, list[str]]:
+        """Return what goes untraced now, by kind, and ``wrappers``: who stands before us."""
+        known = {each.owner for each in self.changes if isinstance(each.owner, type)} | {each.traced for each in _KINDS}
+        later = classes_made_later([each.original for each in _KINDS], known)
+        wrapper = foreign_wrapper()
+        return {
+            "untraceable": list(self.untraceable),
+            "unreached": list(self.unreached),
+            "classes_made_later": [f"{each.__module__}.{each.__qualname__}" for each in later],
+            "clients_untraced": clients_untraced({each.original for each in _KINDS} | set(later)),
+            "wrappers": [] if wrapper is None else [wrapper],
+        }
 
     def _change_subclasses(self, kind: _Kind, *, wrap_all: bool) -> None:
         for subclass in kind.original.__subclasses__():
