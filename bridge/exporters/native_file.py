@@ -51,6 +51,7 @@ class NativeFileSpanExporter(SpanExporter):
 
     exports_starts: Final = True
     ledger_side: Final = "native"
+    component_type: Final = "bridge.exporters.native_file.NativeFileSpanExporter"
 
     def __init__(  # noqa: PLR0913 - plain keyword values, as declarative configuration gives them
         self,

@@ -54,6 +54,7 @@ class NativeKafkaSpanExporter(SpanExporter):
 
     exports_starts: Final = True
     ledger_side: Final = "native"
+    component_type: Final = "bridge.exporters.native_kafka.NativeKafkaSpanExporter"
 
     def __init__(  # noqa: PLR0913 - plain keyword values, as declarative configuration gives them
         self,

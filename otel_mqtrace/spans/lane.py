@@ -57,7 +57,8 @@ class Lane:
     An exporter may add to OpenTelemetry's interface, each part optional: ``exports_starts`` and ``wants(span)`` (what
     it is offered), ``timeout_millis`` on ``export`` and ``shutdown`` (the time it has; without it, the exporter owns
     its timeout), ``take_outcome()`` (a batch's fate, span by span), ``on_idle()`` (called now and then while nothing
-    comes, never during an export), ``after_fork()`` (in the child) and ``ledger_side`` (``native``, else ``otlp``).
+    comes, never during an export), ``after_fork()`` (in the child), ``ledger_side`` (``native``, else ``otlp``)
+    and ``component_type`` (the processor then reports the exporter's self-metrics under that name).
     """
 
     def __init__(  # noqa: PLR0913 - collaborators by their names
@@ -73,6 +74,9 @@ class Lane:
         self.name = name
         self.exporter = exporter
         self.exports_starts = bool(getattr(exporter, "exports_starts", False))
+        component_type = getattr(exporter, "component_type", None)
+        self.exporter_type = component_type if isinstance(component_type, str) else None
+        self.on_exported: Callable[[int, bool], None] | None = None
         self._wants: Callable[[ReadableSpan], bool] | None = getattr(exporter, "wants", None)
         self._take_outcome: Callable[[], ExportOutcome | None] | None = getattr(exporter, "take_outcome", None)
         self._on_idle: Callable[[], None] | None = getattr(exporter, "on_idle", None)
@@ -137,6 +141,11 @@ class Lane:
         """How many spans are in the queue now: pending, but not in flight."""
         return self._queue.waiting
 
+    @property
+    def in_flight(self) -> int:
+        """How many spans the exporter has in its hands now."""
+        return self._queue.in_flight
+
     # -- the worker --------------------------------------------------------------------------------------------------
 
     def ready(self, now: MonotonicNs) -> bool:
@@ -158,10 +167,13 @@ class Lane:
             self._left_ns = now
             batch = self._queue.take(self._settings.max_export_batch_size)
             outcome = ExportOutcome(failed=len(batch))
+            began_ns = self._clock.monotonic_ns()
             try:
                 outcome = self._export(batch)
             finally:
                 self._queue.settle(outcome)
+        if self.on_exported is not None:
+            self.on_exported(self._clock.monotonic_ns() - began_ns, outcome.failed == 0)
         self._tell_losses()
         return len(batch)
 

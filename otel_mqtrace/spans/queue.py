@@ -112,6 +112,11 @@ class SpanQueue(Generic[Item]):
         """How many wait now, never more than there is room for."""
         return len(self._waiting)
 
+    @property
+    def in_flight(self) -> int:
+        """How many were taken and are not settled yet."""
+        return self._in_flight
+
     # -- the worker's side -----------------------------------------------------------------------------------------
 
     def due_ns(

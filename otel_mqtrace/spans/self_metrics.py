@@ -1,22 +1,23 @@
-"""This module knows how a processor reports on itself: OpenTelemetry's ``otel.sdk.processor.span.*`` metrics.
+"""This module knows how a processor and our exporters report on themselves: OpenTelemetry's ``otel.sdk.*`` metrics.
 
 Observed, not recorded: a collection reads the lanes' accounts, and the application's thread pays nothing. Names of
-semantic conventions 1.44, ``docs/otel/sdk-metrics.md``.
+semantic conventions 1.44, ``docs/otel/sdk-metrics.md``. Exporters of others report for themselves, if at all.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.metrics import Observation
 
-from otel_mqtrace.spans.stats import EXPORT_FAILED
+from otel_mqtrace.spans.stats import ALREADY_SHUTDOWN, EXPORT_FAILED, QUEUE_FULL, SHUTDOWN_TIMEOUT, WANTS_ERROR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from opentelemetry.metrics import CallbackOptions, MeterProvider
+    from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider
 
     from otel_mqtrace.spans.lane import Lane
     from otel_mqtrace.spans.stats import LaneStats
@@ -25,19 +26,18 @@ __all__ = ["COMPONENT_TYPE", "observe"]
 
 COMPONENT_TYPE: Final = "otel_mqtrace.spans.processor.MqTraceSpanProcessor"
 """A component of our own kind is named by its class, says the convention."""
-_ordinals = itertools.count()
+_ordinals: Final[defaultdict[str, Iterator[int]]] = defaultdict(itertools.count)
+_NEVER_EXPORTED: Final = frozenset({QUEUE_FULL, ALREADY_SHUTDOWN, SHUTDOWN_TIMEOUT, WANTS_ERROR})
+"""Losses an exporter never saw."""
 
 
-def observe(meter_provider: MeterProvider, capacity: int, lanes: Iterable[Lane]) -> None:
+def observe(meter_provider: MeterProvider, capacity: int, lanes: Sequence[Lane]) -> None:
     """Report queue size, capacity and processed spans of every lane; losses carry their reason as ``error.type``.
 
     The size is what waits: a batch in flight has left the queue, though it is still ``pending`` in the lane's account.
     """
     meter = meter_provider.get_meter("otel_mqtrace")
-    named = [
-        ({"otel.component.type": COMPONENT_TYPE, "otel.component.name": f"{COMPONENT_TYPE}/{next(_ordinals)}"}, lane)
-        for lane in lanes
-    ]
+    named = [(_named(COMPONENT_TYPE), lane) for lane in lanes]
 
     def sizes(_options: CallbackOptions) -> Iterable[Observation]:
         return [Observation(lane.waiting, labels) for labels, lane in named]
@@ -51,6 +51,43 @@ def observe(meter_provider: MeterProvider, capacity: int, lanes: Iterable[Lane])
     meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.size", [sizes], "{span}")
     meter.create_observable_up_down_counter("otel.sdk.processor.span.queue.capacity", [capacities], "{span}")
     meter.create_observable_counter("otel.sdk.processor.span.processed", [processed], "{span}")
+    ours = [(_named(lane.exporter_type), lane) for lane in lanes if lane.exporter_type is not None]
+    if ours:
+        _observe_exporters(meter, ours)
+
+
+def _observe_exporters(meter: Meter, named: list[tuple[dict[str, str], Lane]]) -> None:
+    def in_flight(_options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(lane.in_flight, labels) for labels, lane in named]
+
+    def exported(_options: CallbackOptions) -> Iterable[Observation]:
+        return [
+            each
+            for labels, lane in named
+            for each in _processed(labels, lane.stats())
+            if (each.attributes or {}).get("error.type") not in _NEVER_EXPORTED
+        ]
+
+    meter.create_observable_up_down_counter("otel.sdk.exporter.span.inflight", [in_flight], "{span}")
+    meter.create_observable_counter("otel.sdk.exporter.span.exported", [exported], "{span}")
+    duration = meter.create_histogram("otel.sdk.exporter.operation.duration", "s")
+    for labels, lane in named:
+        lane.on_exported = _timer(duration, labels)
+
+
+def _timer(duration: Histogram, labels: Mapping[str, str]) -> Callable[[int, bool], None]:
+    def on_exported(elapsed_ns: int, succeeded: bool) -> None:  # noqa: FBT001 - as a lane calls it
+        duration.record(elapsed_ns / 1e9, labels if succeeded else {**labels, "error.type": EXPORT_FAILED})
+
+    return on_exported
+
+
+def _named(component_type: str) -> dict[str, str]:
+    """A component's labels; the number tells two of one kind apart."""
+    return {
+        "otel.component.type": component_type,
+        "otel.component.name": f"{component_type}/{next(_ordinals[component_type])}",
+    }
 
 
 def _processed(labels: Mapping[str, str], stats: LaneStats) -> list[Observation]:

@@ -357,3 +357,41 @@ def test_self_metrics_say_what_the_account_says():
         ("otel.sdk.processor.span.processed", None): 2,
         ("otel.sdk.processor.span.processed", "queue_full"): 1,
     }
+
+
+def test_an_exporter_of_ours_reports_what_it_did():
+    """``otel.sdk.exporter.span.*``: what it never saw is not counted; exporters of others report for themselves."""
+
+    class Ours(Scripted):
+        component_type = "ours"
+
+    reader = InMemoryMetricReader()
+    clock = ManualClock()
+    processor = MqTraceSpanProcessor(
+        Ours(SpanExportResult.SUCCESS, SpanExportResult.FAILURE),
+        Scripted(),
+        meter_provider=MeterProvider([reader], shutdown_on_exit=False),
+        background=False,
+        max_queue_size=2,
+        max_export_batch_size=1,
+        clock=clock,
+    )
+    for name in "abc":
+        processor.on_end(span(name))
+    processor.force_flush()
+    metrics = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+    told = {
+        (metric.name, point.attributes["otel.component.type"], point.attributes.get("error.type")): getattr(
+            point, "count", getattr(point, "value", None)
+        )
+        for metric in metrics
+        for point in metric.data.data_points
+        if metric.name.startswith("otel.sdk.exporter")
+    }
+    assert told == {
+        ("otel.sdk.exporter.span.inflight", "ours", None): 0,
+        ("otel.sdk.exporter.span.exported", "ours", None): 1,
+        ("otel.sdk.exporter.span.exported", "ours", "export_failed"): 1,
+        ("otel.sdk.exporter.operation.duration", "ours", None): 1,
+        ("otel.sdk.exporter.operation.duration", "ours", "export_failed"): 1,
+    }
