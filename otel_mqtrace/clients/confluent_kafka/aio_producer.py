@@ -1,8 +1,8 @@
 """This module knows when an asyncio producer is given a message, and what becomes of it in the producer's own buffer.
 
-``AIOProducer`` gathers messages and sends them with ``produce_batch`` of a plain producer, in a pool thread. So the span
-is opened here, in the coroutine that sends, travels with the message (:class:`CarriedPartition`), and is ended by the
-delivery report, whoever waits for the future. Nothing of the coroutine's context is left in the pool's threads.
+``AIOProducer`` gathers messages and sends them with ``produce_batch`` of a plain producer, in a pool thread. So the
+span is opened here, in the coroutine that sends, travels with the message (:class:`CarriedPartition`), and is ended by
+the delivery report, whoever waits for the future. Nothing of the coroutine's context stays in the pool's threads.
 """
 
 from __future__ import annotations

@@ -10,10 +10,9 @@ full the rest of the batch is refused unseen.
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from dataclasses import dataclass
-from types import NoneType
+from types import MethodDescriptorType, NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, cimpl
@@ -96,9 +95,8 @@ class _Item:
 
 
 def traced_batch(original: Callable[..., Any]) -> Callable[..., Any] | None:
-    """``produce_batch``, of the C code or of a subclass; ``None`` for a signature that leaves no way in."""
-    order = _parameter_order(original)
-    if order is None:
+    """``produce_batch`` of the C code; ``None`` for a subclass's own, which ``send_each`` must not go round."""
+    if not isinstance(original, MethodDescriptorType):
         return None
 
     @functools.wraps(original)
@@ -106,7 +104,7 @@ def traced_batch(original: Callable[..., Any]) -> Callable[..., Any] | None:
         tracing = live.tracing
         if tracing is None or tracing.settings.headerless_sends == "leave":
             return original(self, *args, **kwargs)
-        batch = _read(order, args, kwargs)
+        batch = _read(args, kwargs)
         state = None if batch is None or not tracing.traces(batch.topic) else producer_state(self)
         if batch is None or state is None:
             return original(self, *args, **kwargs)
@@ -115,32 +113,19 @@ def traced_batch(original: Callable[..., Any]) -> Callable[..., Any] | None:
         items = _opened(state, state.bind(tracing), batch)
         if not items:
             return original(self, *args, **kwargs)
-        return _correlate(items, functools.partial(original, self), order, args, kwargs)
+        return _correlate(items, functools.partial(original, self), args, kwargs)
 
     return produce_batch
 
 
-def _parameter_order(function: Callable[..., Any]) -> tuple[str, ...] | None:
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return _ORDER
-    names = tuple(each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != "self")
-    kinds = {each.kind for each in parameters}
-    if inspect.Parameter.POSITIONAL_ONLY not in kinds and {"topic", "messages"} <= set(names):
-        return names
-    passes_on = inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD in kinds
-    return _ORDER if passes_on and names == _ORDER[: len(names)] else None
-
-
 @guarded("produce_batch.read")
-def _read(order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Batch | None:
+def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Batch | None:
     """Return the call by its names; ``None`` for one that sends nothing, or that the client will refuse."""
-    given = {**dict(zip(order, args, strict=False)), **kwargs}
+    given = {**dict(zip(_ORDER, args, strict=False)), **kwargs}
     topic, messages = given.get("topic"), given.get("messages")
-    if not isinstance(topic, str) or not isinstance(messages, list) or not messages:
+    if not isinstance(topic, str) or not isinstance(messages, list) or not given.keys() <= set(_ORDER):
         return None
-    if not all(isinstance(each, dict) for each in messages):
+    if not messages or not all(isinstance(each, dict) for each in messages):
         return None
     # An explicit callback=None hides on_delivery in the C code (it asks for NULL, not for None): so do we.
     told = given["callback"] if "callback" in given else given.get("on_delivery")
@@ -162,7 +147,7 @@ def _open(
 ) -> _Item | None:
     """Open the span of one message, or take over the one it brings along; ``None`` when it needs none."""
     user, carried = message.get("callback"), message.get("partition")
-    if isinstance(user, Sending) or (state.behind_asyncio and not isinstance(carried, CarriedPartition)):
+    if state.behind_asyncio and not isinstance(carried, CarriedPartition):
         return None
     asked = batch.told if user is None else user
     told = state.default_callback if asked is None else asked
@@ -202,17 +187,10 @@ def _before(
 
 
 # -- correlate: the batch goes as it is, each message with our callback --------------------------------------------
-def _correlate(
-    items: list[_Item],
-    send: Callable[..., Any],
-    order: tuple[str, ...],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
+def _correlate(items: list[_Item], send: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     messages = [_instead(item) for item in items]
-    index = order.index("messages")
-    if index < len(args):
-        args = (*args[:index], messages, *args[index + 1 :])
+    if len(args) > 1:
+        args = (args[0], messages, *args[2:])
     else:
         kwargs = {**kwargs, "messages": messages}
     try:

@@ -1,0 +1,299 @@
+"""What ``produce_batch`` records under each policy, and that it answers, refuses and calls back as the C code does."""
+
+from __future__ import annotations
+
+import confluent_kafka
+import pytest
+from confluent_kafka import SerializingProducer, TopicPartition
+from opentelemetry import trace
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.trace import SpanKind, StatusCode
+
+from otel_mqtrace.message_id import read_unique_id
+
+TOO_LARGE = b"x" * 2_000_000
+POLICIES = ["correlate", "send_each"]
+
+
+@pytest.fixture
+def producer_of(instrument, kafka):
+    """Make a producer traced under a policy; ``None`` makes one that was never traced. All are closed at the end."""
+    made = []
+
+    def make(policy, *, make_producer=None, **conf):
+        if policy is not None:
+            instrument(headerless_sends=policy)
+        settings = {name.replace("_", "."): value for name, value in conf.items() if name != "on_delivery"}
+        if "on_delivery" in conf:
+            settings["on_delivery"] = conf["on_delivery"]
+        producer = (make_producer or confluent_kafka.Producer)(
+            {"bootstrap.servers": kafka.bootstrap_servers, "client.id": "shop", **settings}
+        )
+        made.append(producer)
+        return producer
+
+    yield make
+    for producer in made:
+        producer.close()
+
+
+@pytest.fixture
+def stored(kafka):
+    """Read a number of messages of a topic as they lie there, untraced."""
+
+    def read(topic, count):
+        conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader"}
+        with suppress_instrumentation():
+            consumer = confluent_kafka.Consumer(conf)
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            messages = consumer.consume(count, 10)
+            consumer.close()
+        assert len(messages) == count
+        return messages
+
+    return read
+
+
+def test_each_message_of_a_batch_is_a_send_that_goes_by_its_place(producer_of, spans, topic, tracer, stored):
+    """Correlate: a span per message, ended by its report, its id the one the consumer sees; no header is written."""
+    producer = producer_of("correlate")
+    with tracer.start_as_current_span("checkout") as checkout:
+        assert producer.produce_batch(topic, [{"value": b"1", "key": "k"}, {"value": "é"}, {"value": None}]) == 3
+    spans.take("checkout")
+    spans.assert_empty()
+    producer.flush(10)
+    sends = spans.take_all(f"send {topic}")
+    assert [send.attributes["messaging.message.id"] for send in sends] == [f"{topic}-0@{n}" for n in range(3)]
+    assert [send.attributes["messaging.message.body.size"] for send in sends] == [1, 2, 0]
+    assert [send.attributes.get("messaging.kafka.message.key") for send in sends] == ["k", None, None]
+    assert {send.parent.span_id for send in sends} == {checkout.get_span_context().span_id}
+    assert {send.kind for send in sends} == {SpanKind.CLIENT}
+    assert all("messaging.batch.message_count" not in send.attributes for send in sends)
+    assert [message.headers() for message in stored(topic, 3)] == [None] * 3
+
+
+def test_each_message_sent_alone_carries_its_span_and_its_own_headers(producer_of, spans, topic, stored):
+    """Send each: what produce would have written, in the order of the batch, the message's headers with it."""
+    producer = producer_of("send_each")
+    messages = [{"value": b"1", "headers": {"TAGS": "paid"}}, {"value": b"2"}]
+    assert producer.produce_batch(topic, messages) == 2
+    producer.flush(10)
+    sends = spans.take_all(f"send {topic}")
+    lying = [(message.value(), dict(message.headers())) for message in stored(topic, 2)]
+    assert [value for value, _ in lying] == [b"1", b"2"]
+    assert [headers["UNIQ_KEY"].decode() for _, headers in lying] == [
+        send.attributes["messaging.message.id"] for send in sends
+    ]
+    for send, (_, headers) in zip(sends, lying, strict=True):
+        assert headers["traceparent"].split(b"-")[2].decode() == f"{send.context.span_id:016x}"
+        assert send.kind is SpanKind.PRODUCER
+    assert (lying[0][1]["TAGS"], sends[0].attributes["mqtrace.tags"]) == (b"paid", "paid")
+    assert messages == [{"value": b"1", "headers": {"TAGS": "paid"}}, {"value": b"2"}]
+
+
+def test_a_batch_left_alone_leaves_no_span(producer_of, spans, topic, stored):
+    """Leave: the client's own method gets the caller's own arguments."""
+    producer = producer_of("leave")
+    assert producer.produce_batch(topic, [{"value": b"1"}]) == 1
+    producer.flush(10)
+    assert stored(topic, 1)[0].headers() is None
+    spans.assert_empty()
+
+
+class TestAsTheClient:
+    """Tracing changes nothing that a caller of produce_batch can see."""
+
+    @pytest.mark.parametrize("policy", POLICIES)
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {},
+            {"callback": "callback"},
+            {"on_delivery": "on_delivery"},
+            {"callback": "callback", "on_delivery": "on_delivery"},
+            {"callback": None, "on_delivery": "on_delivery"},
+            {"callback": None},
+        ],
+    )
+    def test_the_same_callbacks_fire(self, producer_of, spans, topic, policy, given):
+        """A message's own callback, the batch's, the configuration's: the first there is, as in the C code."""
+
+        def run(policy):
+            calls = []
+
+            def named(name):
+                return None if name is None else lambda _error, message: calls.append((name, message.value()))
+
+            producer = producer_of(policy, on_delivery=named("config"))
+            messages = [
+                {"value": b"own", "callback": named("own")},
+                {"value": b"none", "callback": None},
+                {"value": b"alias", "on_delivery": named("never")},
+            ]
+            producer.produce_batch(topic, messages, **{name: named(value) for name, value in given.items()})
+            producer.flush(10)
+            return calls
+
+        untraced = run(None)
+        assert run(policy) == untraced
+        assert len(spans.take_all(f"send {topic}")) == 3
+
+    @pytest.mark.parametrize("policy", POLICIES)
+    def test_a_refused_message_says_so_in_its_dict_and_in_its_span(self, producer_of, spans, topic, policy):
+        """Too large: the others go, the count tells, ``_error`` is the same object's worth, no callback is called."""
+
+        def run(policy):
+            calls = []
+            messages = [{"value": b"1"}, {"value": TOO_LARGE, "callback": lambda *_: calls.append(1)}, {"value": b"2"}]
+            producer = producer_of(policy)
+            queued = producer.produce_batch(topic, messages)
+            producer.flush(10)
+            return queued, [repr(message.get("_error")) for message in messages], calls
+
+        untraced = run(None)
+        assert untraced[0] == 2
+        assert run(policy) == untraced
+        refused, *delivered = spans.take_all(f"send {topic}")
+        assert refused.attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
+        assert refused.status.status_code is StatusCode.ERROR
+        assert [send.attributes["mqtrace.success"] for send in delivered] == [True, True]
+
+    @pytest.mark.parametrize("policy", POLICIES)
+    def test_a_full_queue_refuses_the_rest_of_the_batch(self, producer_of, spans, topic, policy):
+        """What fits is queued; each message after that has its error, and its span."""
+
+        def run(policy):
+            messages = [{"value": b"1"} for _ in range(4)]
+            producer = producer_of(policy, queue_buffering_max_messages=2, linger_ms=60_000)
+            queued = producer.produce_batch(topic, messages)
+            refused = spans.take_all()
+            producer.purge()
+            producer.flush(10)
+            spans.take_all()
+            return (queued, [repr(message.get("_error")) for message in messages]), refused
+
+        untraced, _ = run(None)
+        traced, refused = run(policy)
+        assert traced == untraced
+        assert [span.attributes["error.type"] for span in refused] == ["_QUEUE_FULL"] * 2
+
+    @pytest.mark.parametrize("policy", POLICIES)
+    @pytest.mark.parametrize(
+        ("messages", "kwargs"),
+        [
+            ([{"value": 5}], {}),
+            ([{"value": b"x"}, {"key": 5}], {}),
+            ([{"headers": (("a", b"1"),)}], {}),
+            ([{"headers": {"a": 5}}], {}),
+            ([{"timestamp": 5}], {}),
+            ([{"partition": "x"}], {}),
+            ([5], {}),
+            (({"value": b"x"},), {}),
+            ([{}], {"partition": "x"}),
+            ([{}], {"nope": 1}),
+        ],
+    )
+    def test_a_wrong_call_raises_the_same_error(self, producer_of, spans, topic, policy, messages, kwargs):
+        """Nothing is sent, nothing is changed, and the words are the client's."""
+        with pytest.raises((TypeError, ValueError, NotImplementedError)) as untraced:
+            producer_of(None).produce_batch(topic, messages, **kwargs)
+        producer = producer_of(policy)
+        with pytest.raises(type(untraced.value)) as traced:
+            producer.produce_batch(topic, messages, **kwargs)
+        assert str(traced.value) == str(untraced.value)
+        assert {span.attributes["error.type"] for span in spans.take_all()} <= {type(untraced.value).__name__}
+
+    @pytest.mark.parametrize("policy", POLICIES)
+    def test_the_callers_list_and_dicts_are_not_changed(self, producer_of, spans, topic, policy):
+        """The same list sent again after an error: the old error stays, and is not taken for a new one."""
+        messages = [{"value": b"1", "callback": lambda *_: None, "_error": "old"}]
+        before = [dict(message) for message in messages]
+        producer = producer_of(policy)
+        assert producer.produce_batch(topic, messages) == 1
+        producer.flush(10)
+        assert messages == before
+        assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
+
+    def test_the_partition_of_a_message_counts_no_more_than_ever(self, producer_of, kafka, spans):
+        """The C code goes by the batch's partition alone, and so does each message sent alone."""
+        kafka.create_topic(name := "batch-partitions", partitions=3)
+        producer = producer_of("send_each")
+        producer.produce_batch(name, [{"value": b"1", "partition": 0}, {"value": b"2"}], partition=2)
+        producer.flush(10)
+        sends = spans.take_all(f"send {name}")
+        assert [send.attributes["messaging.destination.partition.id"] for send in sends] == ["2", "2"]
+
+    def test_a_closed_producer_refuses_a_batch(self, producer_of, spans, topic):
+        """The client's own error, on every span of the batch."""
+        producer = producer_of("send_each")
+        producer.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            producer.produce_batch(topic, [{"value": b"1"}])
+        assert spans.take(f"send {topic}").attributes["error.type"] == "RuntimeError"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_callback_of_a_batch_runs_in_the_context_it_was_sent_from(producer_of, tracer, spans, topic, policy):
+    """As with produce."""
+    producer, seen = producer_of(policy), []
+    with tracer.start_as_current_span("checkout") as checkout:
+        producer.produce_batch(topic, [{"value": b"x", "callback": lambda *_: seen.append(trace.get_current_span())}])
+    producer.flush(10)
+    assert seen == [checkout]
+    assert not trace.get_current_span().get_span_context().is_valid
+    spans.take_all()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_batch_of_a_serializing_producer_is_traced(producer_of, spans, topic, policy):
+    """It inherits the method; nothing serialises there, with us or without."""
+    producer = producer_of(policy, make_producer=SerializingProducer)
+    assert producer.produce_batch(topic, [{"value": b"x"}]) == 1
+    producer.flush(10)
+    assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_not_traced_goes_as_it_is(producer_of, spans, topic, policy, stored):
+    """Suppressed, unsampled without a callback, or empty: no span, no copy; the headers of send_each still travel."""
+    producer = producer_of(policy)
+    unsampled = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(0)))
+    with suppress_instrumentation():
+        assert producer.produce_batch(topic, [{"value": b"1"}]) == 1
+    with trace.use_span(unsampled):
+        assert producer.produce_batch(topic, [{"value": b"2"}]) == 1
+    assert producer.produce_batch(topic, []) == 0
+    producer.flush(10)
+    first, second = stored(topic, 2)
+    assert first.headers() is None
+    if policy == "send_each":
+        assert dict(second.headers())["traceparent"].endswith(b"-00")
+        assert read_unique_id(dict(second.headers())["UNIQ_KEY"].decode())
+    else:
+        assert second.headers() is None
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_batch_inside_a_transaction_ends_with_it(producer_of, spans, topic, policy):
+    """Half messages at the send, one end for each."""
+    producer = producer_of(policy, transactional_id=f"batch-{topic}")
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce_batch(topic, [{"value": b"1"}, {"value": b"2"}])
+    producer.commit_transaction(10)
+    sends, ends = spans.take_all(f"send {topic}"), spans.take_all(f"end_transaction {topic}")
+    assert [send.attributes["mqtrace.msg_type"] for send in sends] == ["Trans_Msg_Half"] * 2
+    assert [end.attributes["messaging.message.id"] for end in ends] == [
+        send.attributes["messaging.message.id"] for send in sends
+    ]
+
+
+def test_a_batch_in_flight_when_tracing_ends_is_ended_by_its_report(producer_of, instrument, spans, topic):
+    """uninstrument() takes the wrappers away, not the spans that are open."""
+    from otel_mqtrace.instrumentor import MqTraceInstrumentor  # noqa: PLC0415 - the module under the fixture
+
+    producer = producer_of("correlate")
+    producer.produce_batch(topic, [{"value": b"1"}])
+    MqTraceInstrumentor().uninstrument()
+    producer.flush(10)
+    assert spans.take(f"send {topic}").attributes["messaging.kafka.offset"] == 0
