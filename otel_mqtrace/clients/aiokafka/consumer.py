@@ -9,12 +9,15 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka.errors import ConsumerStoppedError
 
 from otel_mqtrace.clients.aiokafka.handover import handed_over
 from otel_mqtrace.clients.aiokafka.live import Cluster, facts_of, known_state, live, state_of
-from otel_mqtrace.clients.aiokafka.messages import incoming
+from otel_mqtrace.clients.aiokafka.messages import error_type, incoming
 from otel_mqtrace.clients.aiokafka.turns import Turn, Turns
+from otel_mqtrace.hooks._ending import text_of
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.consume import ConsumeHook, ProcessCall
 from otel_mqtrace.hooks.process import OwnSpan, Responsibility
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["ConsumerState", "traced_getmany", "traced_getone", "traced_stop"]
+__all__ = ["ConsumerState", "abandon_consumers", "traced_getmany", "traced_getone", "traced_stop"]
+
+_states: Final[weakref.WeakSet[ConsumerState]] = weakref.WeakSet()
 
 
 class ConsumerState:
@@ -46,6 +51,7 @@ class ConsumerState:
         self._hook: ConsumeHook | None = None
         self._settlement: SettleHook | None = None
         self._tracing: Tracing | None = None
+        _states.add(self)
 
     def bind(self, tracing: Tracing) -> ConsumeHook:
         """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
@@ -103,8 +109,14 @@ class ConsumerState:
 
     @guarded("ConsumerState.abandon")
     def abandon(self) -> None:
-        """The consumer is gone and nobody said how the last message went."""
+        """The consumer is gone, or tracing is, and nobody said how the last messages went."""
         self.turns.end_all(ContextCode.RETURNNULL)
+
+
+def abandon_consumers() -> None:
+    """End the span of every message that is in hand now: tracing is being switched off."""
+    for state in list(_states):
+        state.abandon()
 
 
 @guarded("getone.before")
@@ -117,16 +129,35 @@ def _turn(consumer: Any) -> tuple[ConsumerState, Tracing, int] | None:
     return state, tracing, tracing.clock.wall_ns()
 
 
+@guarded("getone.failed")
+def _failed(turn: tuple[ConsumerState, Tracing, int], exception: BaseException, *, batch: bool) -> None:
+    if isinstance(exception, ConsumerStoppedError):
+        return  # nothing is wrong: the consumer was stopped while somebody waited
+    state, tracing, start_ns = turn
+    state.bind(tracing).poll_failed(
+        start_ns=start_ns,
+        error=error_type(exception),
+        description=text_of(exception),
+        exception=exception,
+        batch=batch,
+    )
+
+
 def traced_getone(original: Callable[..., Any]) -> Callable[..., Any]:
     """``getone``; ``async for`` calls it."""
 
     @functools.wraps(original)
     async def getone(self: Any, *args: Any, **kwargs: Any) -> Any:
         turn = _turn(self)
-        record = await original(self, *args, **kwargs)
-        if turn is not None:
-            state, tracing, start_ns = turn
-            state.hand_over(tracing, (record,), record, start_ns=start_ns, batch=False)
+        if turn is None:
+            return await original(self, *args, **kwargs)
+        try:
+            record = await original(self, *args, **kwargs)
+        except Exception as exception:
+            _failed(turn, exception, batch=False)
+            raise
+        state, tracing, start_ns = turn
+        state.hand_over(tracing, (record,), record, start_ns=start_ns, batch=False)
         return record
 
     return getone
@@ -138,17 +169,27 @@ def traced_getmany(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def getmany(self: Any, *args: Any, **kwargs: Any) -> Any:
         turn = _turn(self)
-        handed = await original(self, *args, **kwargs)
-        if turn is not None:
-            state, tracing, start_ns = turn
-            records = [record for several in handed.values() for record in several]
-            if records:
-                state.hand_over(tracing, records, handed, start_ns=start_ns, batch=True)
-            elif tracing.settings.empty_poll_spans:
-                state.bind(tracing).empty(start_ns=start_ns)
+        if turn is None:
+            return await original(self, *args, **kwargs)
+        try:
+            handed = await original(self, *args, **kwargs)
+        except Exception as exception:
+            _failed(turn, exception, batch=True)
+            raise
+        _handed(turn, handed)
         return handed
 
     return getmany
+
+
+@guarded("getmany.handed")
+def _handed(turn: tuple[ConsumerState, Tracing, int], handed: Any) -> None:
+    state, tracing, start_ns = turn
+    records = [record for several in handed.values() for record in several]
+    if records:
+        state.hand_over(tracing, records, handed, start_ns=start_ns, batch=True)
+    else:
+        state.bind(tracing).empty(start_ns=start_ns, batch=True)
 
 
 def traced_stop(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -32,9 +32,13 @@ _DEFAULT_PORT: Final = 9092
 
 
 class _Live:
-    """The Tracing in force; ``None`` makes every patched class behave as if it had never been touched."""
+    """The Tracing in force; ``None`` makes every patched class behave as if it had never been touched.
+
+    ``begin()`` is called when a client comes into sight.
+    """
 
     tracing: Tracing | None = None
+    begin: Callable[[], None] | None = None
 
 
 live: Final = _Live()
@@ -49,6 +53,8 @@ def state_of(client: Any, make: Callable[[Any], Any]) -> Any:
     """Return the client's state, made at its first traced call; its ``abandon`` runs when the client is collected."""
     state = known_state(client)
     if state is None:
+        if live.begin is not None:
+            live.begin()
         state = make(client)
         client.__dict__[_STATE] = state
         weakref.finalize(client, state.abandon)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.errors import BrokerResponseError
@@ -38,19 +37,14 @@ def incoming(record: ConsumerRecord[Any, Any], cluster: Cluster | None) -> Incom
     )
 
 
-def pairs_for_client(headers: object) -> list[tuple[Any, Any]] | None:
-    """Return the headers of a send as a new list of pairs, or ``None`` for what no build of the client takes.
+def pairs_for_client(headers: object) -> list[Any] | None:
+    """Return the headers of a send as a list, or ``None`` for what no build of the client takes.
 
-    Its C build takes lists only, its Python build any sequence; of pairs that can be unpacked, both.
+    Its C build takes a list of tuples and nothing else, its Python build other sequences too.
     """
     if headers is None:
         return []
-    if not isinstance(headers, Sequence):
-        return None
-    try:
-        return [(name, value) for name, value in headers]
-    except (TypeError, ValueError):
-        return None
+    return list(headers) if isinstance(headers, (list, tuple)) else None
 
 
 def error_type(exception: BaseException) -> str:

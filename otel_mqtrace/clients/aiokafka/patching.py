@@ -7,7 +7,6 @@ before or after. Where another instrumentation has wrapped a method, ours goes a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -17,6 +16,7 @@ from otel_mqtrace.clients.aiokafka import consumer, producer
 from otel_mqtrace.clients.aiokafka.batches import traced_create_batch, traced_send_batch
 from otel_mqtrace.clients.aiokafka.handover import handed_over
 from otel_mqtrace.clients.aiokafka.live import live, noting_cluster_id
+from otel_mqtrace.clients.aiokafka.neighbours import warn_of_latecomer, wrapper_of
 from otel_mqtrace.clients.aiokafka.settling import traced_commit, traced_send_offsets
 from otel_mqtrace.clients.aiokafka.transactions import traced_begin, traced_end
 from otel_mqtrace.hooks._guard import guarded
@@ -52,28 +52,6 @@ _PATCHED: Final[Mapping[type[Any], Mapping[str, Callable[[Callable[..., Any]], C
     ClusterMetadata: {"update_metadata": noting_cluster_id},
 }
 """Class → method → how to wrap it. What is not here goes through one that is: ``send_and_wait``, ``__anext__``."""
-_WHERE_OTHERS_WRAP: Final = ((AIOKafkaProducer, "send"), (AIOKafkaConsumer, "getone"), (AIOKafkaConsumer, "getmany"))
-_CLIENT: Final = "aiokafka."
-_OURS: Final = "otel_mqtrace."
-
-
-def foreign_wrapper() -> str | None:
-    """Return the module of another instrumentation that has wrapped the client's methods, or ``None``."""
-    for owner, name in _WHERE_OTHERS_WRAP:
-        home = _home_of(vars(owner).get(name))
-        if not home.startswith((_CLIENT, _OURS)):
-            return home
-    return None
-
-
-def _home_of(found: Any) -> str:
-    """Return the module a method's outermost code is from; what wraps it shows the wrapped one's ``__module__``."""
-    wrapper = getattr(found, "_self_wrapper", None)  # wrapt's, which most instrumentations are made with
-    if wrapper is not None:
-        return str(getattr(wrapper, "__module__", type(wrapper).__module__))
-    if type(found) is FunctionType:
-        return str(found.__globals__.get("__name__", found.__module__))
-    return type(found).__module__
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +74,21 @@ class Patches:
 
     changes: list[_Change] = field(default_factory=list)
     untraceable: list[str] = field(default_factory=list)
+    watches_for_latecomers: bool = True
+
+    @guarded("Patches.begin")
+    def begin(self) -> None:
+        """A client comes into sight: see whether somebody has wrapped the classes after us, and say so once."""
+        name = foreign_wrapper() if self.watches_for_latecomers else None
+        if name is not None:
+            self.watches_for_latecomers = False
+            warn_of_latecomer(name)
 
     def restore(self) -> None:
         """Undo every change and stop tracing; clients that are still alive go on untraced."""
         live.tracing = None
+        live.begin = None
+        consumer.abandon_consumers()
         if handed_over in sources:
             sources.remove(handed_over)
         while self.changes:
@@ -116,10 +105,17 @@ class Patches:
         self.changes.append(change)
 
 
+def foreign_wrapper() -> str | None:
+    """Return whose instrumentation is at work in the client already and how to switch it off, or ``None``."""
+    methods = (vars(owner).get(name) for owner, wrapped in _PATCHED.items() for name in wrapped)
+    return next(filter(None, map(wrapper_of, methods)), None)
+
+
 def apply(tracing: Tracing) -> Patches:
     """Patch the client and start tracing; broken off half-way, nothing stays changed."""
-    patches = Patches()
+    patches = Patches(watches_for_latecomers=foreign_wrapper() is None)
     live.tracing = tracing
+    live.begin = patches.begin
     sources.append(handed_over)
     try:
         for owner, methods in _PATCHED.items():

@@ -107,7 +107,7 @@ class _Sending:
     @guarded("send.raised")
     def raised(self, exception: BaseException) -> None:
         """The call itself failed: nothing was sent."""
-        self._hook.after(self._call, body_length=self._body_length, description=text_of(exception), exception=exception)
+        fail(self._hook, self._call, exception, body_length=self._body_length)
 
     @guarded("send.returned")
     def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
@@ -127,8 +127,7 @@ class _Sending:
     @guarded("send.abandoned")
     def abandoned(self) -> None:
         """Nobody will answer any more."""
-        name = semconv.SEND_ABANDONED
-        self._hook.after(self._call, body_length=self._body_length, error=name, description=_ABANDONED, outcome=name)
+        abandon(self._hook, self._call, body_length=self._body_length)
 
 
 def fail(hook: SendHook, call: SendCall, failure: BaseException, *, body_length: int | None) -> None:

@@ -1,0 +1,338 @@
+"""aiokafka's consumers: a message is in the hands of the task that awaited it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from opentelemetry import baggage, trace
+from opentelemetry.trace import SpanKind
+
+from otel_mqtrace import process
+from otel_mqtrace.clients.aiokafka.handover import handed_over
+from otel_mqtrace.model import ContextCode
+from otel_mqtrace.spans.mapping import trace_context_of
+from tests.support.asyncio_kafka import consumer_of, consuming, get_many, let_others_run, play
+from tests.support.consuming import current_span_id
+
+REMOTE = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+
+
+def _fill(fill, topic, count):
+    fill(topic, *({"value": b"x" * (n + 1), "headers": [("UNIQ_KEY", f"ID{n}")]} for n in range(count)))
+
+
+def _codes(spans):
+    return [trace_context_of(span).context_code for span in spans.take_all()]
+
+
+def test_each_turn_of_the_loop_is_current_and_over_with_the_next(instrument, spans, fill, kafka, topic):
+    """``async for``: the span of a message covers the body of the loop, and stop() ends the last one."""
+    _fill(fill, topic, 2)
+    instrument()
+    current = []
+
+    async def story():
+        consumer = await consumer_of(kafka, topic)
+        async for record in consumer:
+            current.append(current_span_id())
+            if record.offset == 1:
+                break
+        spans_of_first = spans.take()
+        await consumer.stop()
+        assert current_span_id() == 0
+        return spans_of_first
+
+    first = play(story)
+    second = spans.take()
+    assert [first.context.span_id, second.context.span_id] == current
+    assert (first.kind, first.name) == (SpanKind.CONSUMER, f"process {topic}")
+    record = trace_context_of(first)
+    assert (record.group_name, record.context_code) == ("billing", ContextCode.SUCCESS)
+    assert (record.beans[0].msg_id, record.beans[0].offset_msg_id) == ("ID0", f"{topic}-0@0")
+    assert (record.beans[0].store_host, record.beans[0].body_length) == (kafka.bootstrap_servers, 1)
+
+
+def test_the_senders_trace_and_baggage_are_there(instrument, spans, fill, kafka, topic):
+    """Parent and link, and what else was propagated."""
+    fill(topic, {"value": b"1", "headers": [REMOTE, ("baggage", b"shop=7")]})
+    instrument()
+
+    async def story():
+        async with consuming(kafka, topic) as consumer:
+            await consumer.getone()
+            return baggage.get_baggage("shop")
+
+    assert play(story) == "7"
+    span = spans.take()
+    assert span.parent.span_id == 0xB7AD6B7169203331
+    assert [link.context.span_id for link in span.links] == [0xB7AD6B7169203331]
+
+
+def test_a_wait_with_a_time_limit_leaves_the_message_in_hand(instrument, spans, fill, kafka, topic):
+    """``wait_for`` may fetch in a task of its own, which ends at once: the message is not handled by then."""
+    _fill(fill, topic, 2)
+    instrument()
+
+    async def story():
+        async with consuming(kafka, topic) as consumer:
+            await asyncio.wait_for(asyncio.ensure_future(consumer.getone()), 10)
+            await let_others_run()
+            spans.assert_empty()
+            await asyncio.wait_for(asyncio.ensure_future(consumer.getone()), 10)
+            assert trace_context_of(spans.take()).beans[0].msg_id == "ID0"
+        assert current_span_id() == 0
+
+    play(story)
+    assert trace_context_of(spans.take()).beans[0].msg_id == "ID1"
+
+
+def test_tasks_that_share_a_consumer_do_not_end_each_others_messages(instrument, spans, fill, kafka, topic):
+    """A pool of workers on one consumer: each has its own message current and ends it by asking again."""
+    _fill(fill, topic, 3)
+    instrument()
+    seen = {}
+
+    async def story():
+        async with consuming(kafka, topic) as consumer:
+            first_has_one, second_is_done = asyncio.Event(), asyncio.Event()
+
+            async def slow():
+                seen["slow"] = await consumer.getone(), current_span_id()
+                first_has_one.set()
+                await second_is_done.wait()
+                assert current_span_id() == seen["slow"][1]
+
+            async def quick():
+                await first_has_one.wait()
+                for _ in range(2):
+                    seen["quick"] = await consumer.getone(), current_span_id()
+                second_is_done.set()
+
+            await asyncio.gather(slow(), quick())
+
+    play(story)
+    ended = [trace_context_of(span).beans[0].msg_id for span in spans.take_all()]
+    assert ended == ["ID1", "ID2", "ID0"]
+    assert seen["slow"][1] != seen["quick"][1]
+
+
+@pytest.mark.parametrize(("ending", "error"), [("raise", "KeyError"), ("cancel", "CancelledError"), ("return", None)])
+def test_a_task_that_ends_says_how_its_message_went(instrument, spans, fill, kafka, topic, ending, error):
+    """A worker that fails or is cancelled with a message in hand did not handle it."""
+    _fill(fill, topic, 1)
+    instrument()
+
+    async def story():
+        async with consuming(kafka, topic) as consumer:
+
+            async def worker():
+                await consumer.getone()
+                if ending == "raise":
+                    raise KeyError("mine")
+                if ending == "cancel":
+                    asyncio.current_task().cancel()
+                    await let_others_run()
+                return "handled"
+
+            (ended,) = await asyncio.gather(asyncio.create_task(worker()), return_exceptions=True)
+            span = spans.take()
+            return ended, span
+
+    ended, span = play(story)
+    assert span.attributes.get("error.type") == error
+    assert trace_context_of(span).context_code is (ContextCode.EXCEPTION if error else ContextCode.SUCCESS)
+    assert ended == "handled" or isinstance(ended, (KeyError, asyncio.CancelledError))
+
+
+def test_several_messages_are_one_span_per_topic_with_a_link_each(instrument, spans, fill, kafka, topic):
+    """``getmany``: counted even when it is one, and the first topic is current."""
+    other = f"{topic}-b"
+    kafka.create_topic(other)
+    fill(topic, *({"value": b"1", "headers": [REMOTE]} for _ in range(3)))
+    fill(other, {"value": b"2", "headers": [REMOTE]})
+    instrument()
+
+    async def story():
+        async with consuming(kafka, topic, other) as consumer:
+            count = 0
+            while count < 4:
+                count += sum(map(len, (await consumer.getmany(timeout_ms=1000)).values()))
+                assert current_span_id() != 0
+
+    play(story)
+    said = {span.name: span for span in spans.take_all()}
+    assert {name: span.attributes["messaging.batch.message_count"] for name, span in said.items()} == {
+        f"process {topic}": 3,
+        f"process {other}": 1,
+    }
+    assert len(said[f"process {topic}"].links) == 3
+    assert {link.attributes["messaging.kafka.offset"] for link in said[f"process {topic}"].links} == {0, 1, 2}
+
+
+def test_polls_are_recorded_when_asked_for(instrument, spans, fill, kafka, topic):
+    """A ``poll`` span for what returned something, and for what returned nothing by a second option."""
+    _fill(fill, topic, 1)
+    instrument(receive_spans=True, empty_poll_spans=True)
+
+    async def story():
+        async with consuming(kafka, topic) as consumer:
+            await get_many(consumer, 1)
+            assert await consumer.getmany(timeout_ms=0) == {}
+
+    play(story)
+    assert sorted(span.name for span in spans.take_all()) == ["poll", f"poll {topic}", f"process {topic}"]
+
+
+def test_a_block_takes_the_automatic_span_over(instrument, spans, fill, kafka, topic):
+    """One span per message, current inside, over at the end of the block."""
+    _fill(fill, topic, 1)
+    instrument()
+
+    async def story():
+        async with consuming(kafka, topic) as consumer:
+            record = await consumer.getone()
+            automatic = current_span_id()
+            with process(record) as handling:
+                assert current_span_id() == automatic
+                handling.failed()
+            assert current_span_id() == 0
+            return automatic, spans.take()
+
+    automatic, span = play(story)
+    assert span.context.span_id == automatic
+    assert trace_context_of(span).context_code is ContextCode.FAILED
+
+
+def test_a_worker_behind_a_queue_handles_under_the_right_group(instrument, spans, fill, kafka, topic):
+    """The consumer asks on; the block in another task still has the group, and from then on its own span."""
+    _fill(fill, topic, 3)
+    instrument(process_spans="explicit")
+
+    @process
+    async def handle(record):
+        await let_others_run()
+        assert current_span_id() != 0
+        return ContextCode.SUCCESS
+
+    async def story():
+        queue = asyncio.Queue()
+
+        async def work():
+            for _ in range(3):
+                await handle(await queue.get())
+
+        worker = asyncio.create_task(work())
+        async with consuming(kafka, topic) as consumer:
+            for _ in range(3):
+                queue.put_nowait(await consumer.getone())
+            await worker
+
+    play(story)
+    records = [trace_context_of(span) for span in spans.take_all()]
+    assert [(record.group_name, record.beans[0].msg_id) for record in records] == [
+        ("billing", f"ID{n}") for n in range(3)
+    ]
+
+
+def test_each_message_of_a_batch_shares_the_first_span_then_has_its_own(instrument, spans, fill, kafka, topic):
+    """The first batch's span was open before anybody knew; from then on the blocks have the say."""
+    _fill(fill, topic, 4)
+    instrument()
+
+    async def story():
+        async with consuming(kafka, topic) as consumer:
+            for _ in range(2):
+                ((_, records),) = (await get_many(consumer, 2)).items()
+                for record in process.each(records):
+                    assert record.value
+
+    play(story)
+    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2, 1, 1]
+
+
+def test_an_exception_on_its_way_out_says_that_the_message_was_not_handled(instrument, spans, fill, kafka, topic):
+    """``async with consumer`` and ``finally: await consumer.stop()`` alike."""
+    _fill(fill, topic, 1)
+    instrument()
+
+    async def with_block():
+        unstarted = AIOKafkaConsumer(
+            topic, bootstrap_servers=kafka.bootstrap_servers, group_id=None, auto_offset_reset="earliest"
+        )
+        async with unstarted as consumer:
+            await consumer.getone()
+            raise KeyError("mine")
+
+    async def with_finally():
+        async with consuming(kafka, topic) as consumer:
+            await consumer.getone()
+            raise KeyError("mine")
+
+    for story in (with_finally, with_block):
+        with pytest.raises(KeyError):
+            play(story)
+        span = spans.take()
+        assert span.attributes["error.type"] == "KeyError"
+        assert trace_context_of(span).context_code is ContextCode.EXCEPTION
+
+
+def test_sizes_are_those_on_the_wire(instrument, spans, fill, kafka, topic):
+    """Whatever a deserialiser makes of a value, and a tombstone is one although it made something of it."""
+    fill(topic, {"value": b"12345"}, {"value": None, "key": b"k"})
+    instrument()
+
+    async def story():
+        async with consuming(kafka, topic, value_deserializer=lambda _: {"a": "much longer thing"}) as consumer:
+            for _ in range(2):
+                await consumer.getone()
+
+    play(story)
+    full, tombstone = spans.take_all()
+    assert full.attributes["messaging.message.body.size"] == 5
+    assert tombstone.attributes["messaging.message.body.size"] == 0
+    assert tombstone.attributes["messaging.kafka.message.tombstone"] is True
+
+
+@pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
+def test_a_consumer_that_is_forgotten_leaves_no_open_span(instrument, spans, fill, kafka, topic):
+    """Nobody said how its message went; and nothing of ours keeps the consumer or the record alive."""
+    _fill(fill, topic, 1)
+    instrument()
+
+    async def story():
+        async def leave_it_behind():
+            consumer = await consumer_of(kafka, topic, group_id=None)
+            record = await consumer.getone()
+            assert pickle.loads(pickle.dumps(record)) == record
+            await consumer._fetcher.close()
+            await consumer._client.close()
+            return "left"
+
+        assert await asyncio.create_task(leave_it_behind()) == "left"
+
+    play(story)
+    gc.collect()
+    assert _codes(spans) == [ContextCode.RETURNNULL]
+    assert len(handed_over) == 0
+
+
+def test_leaving_the_loop_and_going_on_is_seen_through(instrument, spans, tracer, fill, kafka, topic):
+    """After ``break`` the next consumer's message does not become a child of the one before."""
+    _fill(fill, topic, 1)
+    instrument()
+
+    async def story():
+        async with consuming(kafka, topic) as one, consuming(kafka, topic, group_id="other") as two:
+            async for _ in one:
+                break
+            await two.getone()
+
+    play(story)
+    first, second = spans.take_all()
+    assert first.parent is None
+    assert second.parent is None
+    assert not trace.get_current_span().get_span_context().is_valid

@@ -1,0 +1,281 @@
+"""aiokafka's sends: a span from the call until the future that the application holds is done."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.trace import SpanKind, StatusCode
+
+from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.spans.mapping import trace_context_of
+from tests.support.asyncio_kafka import consuming, play, producing
+
+TOPIC_AUTHORIZATION_FAILED = 29
+
+
+async def _headers_of_first(kafka, topic):
+    async with consuming(kafka, topic) as consumer:
+        with suppress_instrumentation():
+            return (await consumer.getone()).headers
+
+
+def test_a_span_ends_with_the_answer(instrument, spans, kafka, topic):
+    """Open while the future is, then it says partition, offset, leader, cluster and size."""
+    instrument()
+
+    async def story():
+        async with producing(kafka) as producer:
+            future = await producer.send(topic, b"abc", key=b"k1")
+            assert type(future) is asyncio.get_running_loop().create_future().__class__
+            spans.assert_empty()
+            return await future
+
+    answer = play(story)
+    span = spans.take(f"send {topic}")
+    said = trace_context_of(span).beans[0]
+    assert span.kind is SpanKind.PRODUCER
+    assert (said.offset_msg_id, said.body_length) == (f"{topic}-0@{answer.offset}", 3)
+    assert said.store_host == kafka.bootstrap_servers
+    assert span.attributes["messaging.kafka.message.key"] == "k1"
+    assert span.attributes["messaging.client.id"] == "shop"
+    assert span.attributes["messaging.kafka.cluster.id"].startswith("mockCluster")
+    host, _, port = kafka.bootstrap_servers.rpartition(":")
+    assert (span.attributes["server.address"], span.attributes["server.port"]) == (host, int(port))
+
+
+def test_the_message_carries_the_span_and_the_callers_headers_stay_his(instrument, spans, kafka, topic):
+    """One list reused for two messages never grows; each message has exactly one header of each kind."""
+    instrument()
+    mine = [("TAGS", b"paid"), ("empty", None)]
+
+    async def story():
+        async with producing(kafka) as producer:
+            await producer.send_and_wait(topic, b"1", headers=mine)
+            await producer.send_and_wait(topic, b"2", None, None, None, mine)
+        return [await _headers_of_first(kafka, topic)]
+
+    (headers,) = play(story)
+    first, _second = spans.take_all(f"send {topic}")
+    assert mine == [("TAGS", b"paid"), ("empty", None)]
+    assert [name for name, _ in headers] == ["TAGS", "empty", "traceparent", "UNIQ_KEY"]
+    assert f"{first.context.span_id:016x}" in dict(headers)["traceparent"].decode()
+    assert dict(headers)["UNIQ_KEY"].decode() == first.attributes["messaging.message.id"]
+    assert first.attributes["mqtrace.tags"] == "paid"
+
+
+def _outcome_of_sending(kafka, topic, headers):
+    async def story():
+        async with producing(kafka) as producer:
+            try:
+                await producer.send_and_wait(topic, b"1", headers=headers)
+            except (TypeError, ValueError, AttributeError) as refused:
+                return type(refused)
+        return "sent"
+
+    return play(story)
+
+
+@pytest.mark.parametrize(
+    "headers", [[("a", b"1")], (("a", b"1"),), [["a", b"1"]], {"a": b"1"}, [("a",)], [("a", "text")], 5, []]
+)
+def test_what_the_client_refuses_it_goes_on_refusing(instrument, spans, kafka, topic, headers):
+    """Nothing that fails without us works with us, nor the reverse; the error is the client's own."""
+    alone = _outcome_of_sending(kafka, topic, headers)
+    instrument()
+    assert _outcome_of_sending(kafka, topic, headers) == alone
+    span = spans.take(f"send {topic}")
+    assert span.attributes["mqtrace.success"] is (alone == "sent")
+
+
+def test_the_size_is_that_of_the_serialised_body(instrument, spans, kafka, topic):
+    """What the application gave has none; a serialiser runs once for each message, ours never."""
+    instrument()
+    seen = []
+
+    def serialise(value):
+        seen.append(value)
+        return json.dumps(value).encode()
+
+    async def story():
+        async with producing(kafka, value_serializer=serialise, key_serializer=str.encode) as producer:
+            await asyncio.gather(
+                producer.send_and_wait(topic, {"a": 1}, key="k"), producer.send_and_wait(topic, [1, 2, 3], key="k")
+            )
+
+    play(story)
+    assert seen == [{"a": 1}, [1, 2, 3]]
+    sizes = sorted(trace_context_of(span).beans[0].body_length for span in spans.take_all())
+    assert sizes == [len(json.dumps({"a": 1})), len(json.dumps([1, 2, 3]))]
+
+
+def test_a_message_without_a_value_is_a_tombstone(instrument, spans, kafka, topic):
+    """And has the length zero."""
+    instrument()
+
+    async def story():
+        async with producing(kafka) as producer:
+            await producer.send_and_wait(topic, None, b"k", partition=0, timestamp_ms=1_700_000_000_000)
+
+    play(story)
+    span = spans.take()
+    assert span.attributes["messaging.kafka.message.tombstone"] is True
+    assert span.attributes["messaging.message.body.size"] == 0
+
+
+def test_a_call_that_raises_says_so(instrument, spans, kafka, topic):
+    """The same exception outside, its Kafka name inside."""
+    instrument()
+
+    async def story():
+        async with producing(kafka, max_request_size=100) as producer:
+            with pytest.raises(MessageSizeTooLargeError):
+                await producer.send(topic, b"x" * 200)
+            with pytest.raises(AssertionError, match="key or value"):
+                await producer.send(topic)
+
+    play(story)
+    too_large, nothing = spans.take_all()
+    assert too_large.attributes["error.type"] == "MESSAGE_SIZE_TOO_LARGE"
+    assert too_large.status.status_code is StatusCode.ERROR
+    assert nothing.attributes["error.type"] == "AssertionError"
+
+
+def test_a_broker_that_refuses_is_an_error(instrument, spans, kafka, topic):
+    """The name of Kafka's error code, and no offset."""
+    instrument()
+    kafka.push_request_errors(EmbeddedKafka.PRODUCE, TOPIC_AUTHORIZATION_FAILED)
+
+    async def story():
+        async with producing(kafka) as producer:
+            with pytest.raises(TopicAuthorizationFailedError):
+                await producer.send_and_wait(topic, b"1")
+
+    play(story)
+    span = spans.take()
+    assert span.attributes["error.type"] == "TOPIC_AUTHORIZATION_FAILED"
+    assert "messaging.kafka.offset" not in span.attributes
+    assert trace_context_of(span).success is False
+
+
+def test_asyncio_still_complains_of_a_failure_nobody_looked_at(instrument, spans, kafka, topic):
+    """Our looking at a future does not count as the application's."""
+    instrument()
+    kafka.push_request_errors(EmbeddedKafka.PRODUCE, TOPIC_AUTHORIZATION_FAILED)
+    complaints = []
+
+    async def story():
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told["message"]))
+        async with producing(kafka) as producer:
+            await producer.send(topic, b"1")
+            await producer.flush()
+        gc.collect()
+
+    play(story)
+    assert spans.take().attributes["error.type"] == "TOPIC_AUTHORIZATION_FAILED"
+    assert complaints == ["Future exception was never retrieved"]
+
+
+def test_who_stops_waiting_is_told_apart_from_a_broker_that_refused(instrument, spans, topic):
+    """A cancelled future: the message may be stored, and the span says that nobody awaited the answer."""
+    instrument()
+    with EmbeddedKafka() as slow:
+        slow.create_topic(topic)
+
+        async def story():
+            async with producing(slow) as producer:
+                await producer.send_and_wait(topic, b"1")
+                slow.set_rtt(-1, 300)
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(producer.send_and_wait(topic, b"2"), 0.05)
+                slow.set_rtt(-1, 0)
+
+        play(story)
+    answered, given_up = spans.take_all()
+    assert answered.attributes["mqtrace.success"] is True
+    assert given_up.attributes["error.type"] == "CancelledError"
+    assert given_up.attributes["mqtrace.send_outcome"] == "not_awaited"
+
+
+def test_without_acknowledgement_the_span_says_that_nobody_will_tell(instrument, spans, kafka, topic):
+    """acks=0: the future brings None."""
+    instrument()
+
+    async def story():
+        async with producing(kafka, acks=0) as producer:
+            assert await producer.send_and_wait(topic, b"1") is None
+
+    play(story)
+    span = spans.take()
+    assert span.attributes["mqtrace.send_outcome"] == "not_awaited"
+    assert span.attributes["mqtrace.success"] is True
+
+
+@pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
+def test_a_producer_that_is_forgotten_leaves_no_open_span(instrument, spans, topic):
+    """Collected with a message in flight: its span ends, by name."""
+    instrument()
+    with EmbeddedKafka() as slow:
+        slow.create_topic(topic)
+
+        async def story():
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+            producer = AIOKafkaProducer(bootstrap_servers=slow.bootstrap_servers)
+            await producer.start()
+            await producer.send_and_wait(topic, b"1")
+            slow.set_rtt(-1, 5_000)
+            await producer.send(topic, b"2")
+
+        play(story)
+        gc.collect()
+        slow.set_rtt(-1, 0)
+    spans.take()
+    assert spans.take().attributes["mqtrace.send_outcome"] == "abandoned"
+
+
+def test_a_send_is_a_child_of_what_is_current(instrument, spans, tracer, kafka, topic):
+    """In the task that sends, also when it was created with the span current."""
+    instrument()
+
+    async def story():
+        async with producing(kafka) as producer:
+            with tracer.start_as_current_span("order"):
+                task = asyncio.create_task(producer.send_and_wait(topic, b"1"))
+            await task
+
+    play(story)
+    order = spans.take("order")
+    assert spans.take(f"send {topic}").parent.span_id == order.context.span_id
+
+
+@pytest.mark.parametrize("options", [{"topic_exclude": "orders-*"}, {"propagation": False}])
+def test_nothing_is_written_where_nothing_should_be(instrument, spans, kafka, topic, options):
+    """An excluded topic, and propagation switched off (the send is still recorded)."""
+    instrument(**options)
+
+    async def story():
+        async with producing(kafka) as producer:
+            await producer.send_and_wait(topic, b"1")
+        return await _headers_of_first(kafka, topic)
+
+    assert play(story) == ()
+    physical = [span.attributes["messaging.message.id"] for span in spans.take_all()]
+    assert physical == ([] if "topic_exclude" in options else [f"{topic}-0@0"])
+
+
+def test_suppressed_instrumentation_is_heeded(instrument, spans, kafka, topic):
+    """A Kafka-based exporter must not trace itself."""
+    instrument()
+
+    async def story():
+        async with producing(kafka) as producer:
+            with suppress_instrumentation():
+                await producer.send_and_wait(topic, b"1")
+        return await _headers_of_first(kafka, topic)
+
+    assert play(story) == ()

@@ -1,0 +1,59 @@
+"""How the tests of a traced aiokafka client run: one story in a loop of its own, with real clients on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+PATIENCE_S = 30
+
+
+def play(story):
+    """Run the coroutine function ``story`` to its end in a new loop; fail when it takes longer than any step should."""
+    return asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
+
+
+@asynccontextmanager
+async def producing(kafka, *, make=AIOKafkaProducer, **conf):
+    """Give a started producer called ``shop``."""
+    producer = make(bootstrap_servers=kafka.bootstrap_servers, **{"client_id": "shop", **conf})
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def consumer_of(kafka, *topics, make=AIOKafkaConsumer, **conf):
+    """Return a started consumer of group ``billing`` that reads partition 0 of each topic from its beginning."""
+    settings = {"group_id": "billing", "auto_offset_reset": "earliest", "enable_auto_commit": False, **conf}
+    consumer = make(bootstrap_servers=kafka.bootstrap_servers, **settings)
+    await consumer.start()
+    consumer.assign([TopicPartition(topic, 0) for topic in topics])
+    return consumer
+
+
+@asynccontextmanager
+async def consuming(kafka, *topics, **conf):
+    """Give :func:`consumer_of`, stopped at the end without an exception of its own."""
+    consumer = await consumer_of(kafka, *topics, **conf)
+    try:
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
+async def get_many(consumer, count):
+    """Return ``count`` records handed over by one ``getmany``, as it returned them."""
+    handed = await consumer.getmany(timeout_ms=10_000, max_records=count)
+    assert sum(map(len, handed.values())) == count
+    return handed
+
+
+async def let_others_run():
+    """Give every task and callback that is ready its turn."""
+    done = asyncio.Event()
+    asyncio.get_running_loop().call_soon(done.set)
+    await done.wait()
