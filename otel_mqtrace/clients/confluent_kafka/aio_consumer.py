@@ -171,7 +171,7 @@ def _traced_receive(*, batch: bool) -> Callable[[Callable[..., Any]], Callable[.
             try:
                 result = await original(self, *args, **kwargs)
             except Exception as exception:
-                refused(state, tracing, exception, start_ns)
+                refused(state, tracing, exception, start_ns=start_ns, batch=batch)
                 raise
             finally:
                 _polling.set(None)  # not by a token: a coroutine may be closed in another context

@@ -13,11 +13,11 @@ from threading import get_ident
 from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import cimpl
+from confluent_kafka import KafkaError, cimpl
 
 from otel_mqtrace.clients.confluent_kafka.consumer_state import ConsumerState
 from otel_mqtrace.clients.confluent_kafka.live import known_state, live, remembering, state_of
-from otel_mqtrace.clients.confluent_kafka.messages import is_message
+from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type, is_message
 from otel_mqtrace.clients.confluent_kafka.settling import offsets_asked, traced_settlement
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.model import ContextCode
@@ -74,7 +74,7 @@ def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]]
             try:
                 result = original(self, *args, **kwargs)
             except Exception as exception:
-                refused(state, tracing, exception, start_ns)
+                refused(state, tracing, exception, start_ns=start_ns, batch=batch)
                 raise
             finally:
                 state.polling = None
@@ -95,28 +95,48 @@ def returned(state: ConsumerState, tracing: Tracing, result: Any, *, start_ns: i
     """
     if batch and not isinstance(result, Sized):
         return
-    if result is None or (batch and not len(result)):
-        if tracing.settings.empty_poll_spans:
-            state.bind(tracing).empty(start_ns=start_ns)
+    found = [] if result is None else list(result) if batch else [result]
+    if not found:
+        state.bind(tracing).empty(start_ns=start_ns, batch=batch)
         return
-    messages = [each for each in (result if batch else (result,)) if is_message(each)]
-    if batch and len(messages) < len(result):
-        state.left_out(tracing, [each for each in result if not is_message(each)])
+    messages = [each for each in found if is_message(each)]
+    if len(messages) < len(found):
+        errors = [each for each in found if not is_message(each)]
+        state.left_out(tracing, errors)
+        if not messages:
+            _failed(state, tracing, errors[0], start_ns=start_ns, batch=batch)
     if messages:
         state.hand_over(tracing, messages, start_ns=start_ns, batch=batch)
 
 
+def _failed(state: ConsumerState, tracing: Tracing, message: Any, *, start_ns: int, batch: bool) -> None:
+    """The answer of a poll was an error; that a partition ends here is none."""
+    error = message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
+        said, why = error_type(error), error_text(error)
+        state.bind(tracing).poll_failed(start_ns=start_ns, error=said, description=why, batch=batch)
+
+
 @guarded("Consumer.refused")
-def refused(state: ConsumerState, tracing: Tracing, exception: BaseException, start_ns: int) -> None:
-    """A deserialiser refused a message that was consumed all the same: its processing failed before it began."""
+def refused(
+    state: ConsumerState, tracing: Tracing, exception: BaseException, *, start_ns: int, batch: bool = False
+) -> None:
+    """A poll raised. Where a deserialiser refused a message that was consumed, its processing failed before it began.
+
+    Of a batch the application gets nothing at all then; only the message that was refused is named.
+    """
     message = getattr(exception, "kafka_message", None)
-    if not is_message(message):
-        return
     hook = state.bind(tracing)
-    received = [state.incoming(message)]
-    hook.received(received, start_ns=start_ns)
-    for call in hook.before(received):
-        hook.after(call, code=ContextCode.EXCEPTION, exception=exception)
+    if is_message(message):
+        received = [state.incoming(message)]
+        hook.received(received, start_ns=start_ns, batch=batch)
+        for call in hook.before(received):
+            hook.after(call, code=ContextCode.EXCEPTION, exception=exception)
+    elif message is not None:
+        _failed(state, tracing, message, start_ns=start_ns, batch=batch)
+    else:
+        said, why = error_type(exception), error_text(exception)
+        hook.poll_failed(start_ns=start_ns, error=said, description=why, exception=exception, batch=batch)
 
 
 def traced_assignment(original: Callable[..., Any]) -> Callable[..., Any]:

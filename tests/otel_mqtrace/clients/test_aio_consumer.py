@@ -1,0 +1,430 @@
+"""What the asyncio consumers record: each task holds what it was handed, and nothing stays behind in the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.aio import AIOConsumer, AsyncDeserializingConsumer
+from confluent_kafka.error import ValueDeserializationError
+from opentelemetry import baggage
+from opentelemetry.trace import StatusCode
+
+from otel_mqtrace import process
+from otel_mqtrace.instrumentor import MqTraceInstrumentor
+from otel_mqtrace.model import ContextCode
+from otel_mqtrace.spans.mapping import trace_context_of
+from tests.support.consuming import current_span_id
+
+PARENT = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+
+
+def _code(span):
+    return trace_context_of(span).context_code
+
+
+async def _made(kafka, topic, make=AIOConsumer, **conf):
+    """Return a consumer that reads ``topic`` from its beginning."""
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "enable.auto.commit": False}
+    consumer = make({**settings, **{name.replace("_", "."): value for name, value in conf.items()}}, max_workers=2)
+    if asyncio.iscoroutine(consumer):
+        consumer = await consumer
+    await consumer.assign([TopicPartition(topic, 0, 0)])
+    return consumer
+
+
+async def _poll(consumer):
+    """Return the next message; fail when none comes for twenty seconds."""
+    for _ in range(20):
+        message = await consumer.poll(1)
+        if message is not None:
+            return message
+    raise AssertionError("no message came")
+
+
+async def _in_pool(consumer, ask):
+    """Return what ``ask`` says in every thread of the consumer's pool."""
+    loop = asyncio.get_running_loop()
+    return [await loop.run_in_executor(consumer.executor, ask) for _ in range(4)]
+
+
+def test_a_message_is_in_process_in_the_coroutine_until_its_next_poll(instrument, kafka, spans, fill, topic):
+    """The span is current where the message arrived, with its baggage, and nowhere in the pool."""
+    fill(topic, {"value": b"x", "headers": [PARENT, ("baggage", "tenant=t1")]})
+    instrument()
+
+    async def run():
+        consumer = await _made(kafka, topic)
+        await _poll(consumer)
+        inside = current_span_id(), baggage.get_baggage("tenant")
+        in_pool = await _in_pool(consumer, current_span_id)
+        assert await consumer.poll(0) is None
+        outside = current_span_id()
+        await consumer.close()
+        return *inside, in_pool, outside
+
+    current, tenant, in_pool, outside = asyncio.run(run())
+    span = spans.take(f"process {topic}")
+    assert (current, tenant, in_pool, outside) == (span.context.span_id, "t1", [0] * 4, 0)
+    assert span.parent.span_id == 0xB7AD6B7169203331
+    assert span.attributes["messaging.consumer.group.name"] == "billing"
+    assert _code(span) is ContextCode.SUCCESS
+
+
+def test_a_batch_is_one_span_with_a_link_per_message(instrument, kafka, spans, fill, topic):
+    """consume(), as for a consumer that blocks."""
+    fill(topic, *({"value": b"x", "headers": [PARENT]} for _ in range(3)))
+    instrument()
+
+    async def run():
+        async with await _made(kafka, topic) as consumer:
+            assert len(await consumer.consume(3, 10)) == 3
+            return current_span_id()
+
+    current = asyncio.run(run())
+    span = spans.take(f"process {topic}")
+    assert (span.context.span_id, len(span.links)) == (current, 3)
+    assert span.attributes["messaging.batch.message_count"] == 3
+
+
+def test_a_block_takes_the_span_over(instrument, kafka, spans, fill, topic):
+    """process() in the coroutine, in another task, and nothing a second time."""
+    fill(topic, {"value": b"1"}, {"value": b"2"})
+    instrument()
+
+    async def handle(message):
+        with process(message) as handling:
+            handling.failed()
+            return current_span_id()
+
+    async def run():
+        consumer = await _made(kafka, topic)
+        message, automatic = await _poll(consumer), current_span_id()
+        inside = [await handle(message) == automatic]
+        message, automatic = await _poll(consumer), current_span_id()
+        inside.append(await asyncio.create_task(handle(message)) == automatic)
+        await consumer.close()
+        return inside
+
+    assert asyncio.run(run()) == [True, True]
+    assert [_code(span) for span in spans.take_all()] == [ContextCode.FAILED] * 2
+
+
+def test_tasks_that_share_a_consumer_hold_their_own_messages(instrument, kafka, spans, fill, topic):
+    """A task's poll ends what that task was handed, not what the others are still handling."""
+    fill(topic, {"value": b"1"}, {"value": b"2"})
+    instrument()
+
+    async def worker(consumer, polled, go_on):
+        message = await _poll(consumer)
+        polled.set()
+        await go_on.wait()
+        return message.offset(), current_span_id()
+
+    async def run():
+        consumer = await _made(kafka, topic)
+        events = [asyncio.Event() for _ in range(4)]
+        first = asyncio.create_task(worker(consumer, events[0], events[1]))
+        await events[0].wait()
+        second = asyncio.create_task(worker(consumer, events[2], events[3]))
+        await events[2].wait()
+        assert await consumer.poll(0) is None
+        spans.assert_empty()
+        events[3].set()
+        seen = [await second]
+        assert len(spans.take_all()) == 1
+        events[1].set()
+        seen.append(await first)
+        last = spans.take()
+        await consumer.close()
+        return seen, last
+
+    seen, last = asyncio.run(run())
+    assert {offset for offset, _ in seen} == {0, 1}
+    assert len({span_id for _, span_id in seen}) == 2
+    assert dict(seen)[0] == last.context.span_id
+
+
+def test_a_task_that_ends_says_how(instrument, kafka, spans, fill, topic):
+    """Returned, raised, cancelled: without a close and without another poll."""
+    fill(topic, *({"value": b"x"} for _ in range(3)))
+    instrument()
+
+    async def returns(consumer):
+        await _poll(consumer)
+
+    async def raises(consumer):
+        await _poll(consumer)
+        raise KeyError("mine")
+
+    async def waits(consumer, polled):
+        await _poll(consumer)
+        polled.set()
+        await asyncio.Event().wait()
+
+    async def run():
+        consumer = await _made(kafka, topic)
+        await asyncio.create_task(returns(consumer))
+        with pytest.raises(KeyError):
+            await asyncio.create_task(raises(consumer))
+        polled = asyncio.Event()
+        task = asyncio.create_task(waits(consumer, polled))
+        await polled.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        ended = spans.take_all()
+        await consumer.close()
+        return ended
+
+    ended = asyncio.run(run())
+    assert [_code(span) for span in ended] == [ContextCode.SUCCESS, ContextCode.EXCEPTION, ContextCode.RETURNNULL]
+    assert ended[1].attributes["error.type"] == "KeyError"
+
+
+def test_an_exception_nobody_asks_for_is_still_complained_of(instrument, kafka, spans, fill, topic):
+    """asyncio reports a task whose exception was never retrieved; that we looked at it must not silence that."""
+    fill(topic, {"value": b"x"})
+    instrument()
+    complaints = []
+
+    async def raises(consumer):
+        await _poll(consumer)
+        raise KeyError("mine")
+
+    async def run():
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, said: complaints.append(said["message"]))
+        consumer = await _made(kafka, topic)
+        task = asyncio.create_task(raises(consumer))
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+        await consumer.close()
+
+    asyncio.run(run())
+    assert _code(spans.take()) is ContextCode.EXCEPTION
+    assert complaints == ["Task exception was never retrieved"]
+
+
+def test_a_poll_in_a_task_of_its_own_lasts_until_the_next_poll(instrument, kafka, spans, fill, topic):
+    """create_task(consumer.poll()): its end is not the end of the message, which whoever awaited it has."""
+    fill(topic, {"value": b"x"})
+    instrument()
+
+    async def run():
+        consumer = await _made(kafka, topic)
+        message = None
+        while message is None:
+            message = await asyncio.create_task(consumer.poll(1))
+        await asyncio.sleep(0)  # the task's callbacks run
+        spans.assert_empty()
+        await asyncio.create_task(consumer.poll(0))
+        ended = spans.take_all()
+        await consumer.close()
+        return ended
+
+    assert [_code(span) for span in asyncio.run(run())] == [ContextCode.SUCCESS]
+
+
+def test_a_cancelled_poll_hands_nothing_over(instrument, kafka, spans, fill, topic):
+    """What was handled before is over; what the pool thread still gets nobody receives."""
+    fill(topic, {"value": b"x"})
+    instrument()
+
+    async def run():
+        consumer = await _made(kafka, topic)
+        await _poll(consumer)
+        task = asyncio.create_task(consumer.poll(1))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await consumer.poll(0) is None
+        ended = len(spans.take_all())
+        await consumer.close()
+        return ended
+
+    assert asyncio.run(run()) == 1
+
+
+def test_an_asynchronous_generator_keeps_the_span_in_its_loop(instrument, kafka, spans, fill, topic):
+    """async for over a generator of one's own: the body runs inside the message's span."""
+    fill(topic, {"value": b"1"}, {"value": b"2"})
+    instrument()
+
+    async def stream(consumer):
+        while (message := await consumer.poll(0.2)) is not None:
+            yield message
+
+    async def run():
+        async with await _made(kafka, topic) as consumer:
+            await _poll(consumer)
+            seen = [current_span_id() async for _ in stream(consumer)]
+        return seen, current_span_id()
+
+    seen, outside = asyncio.run(run())
+    assert outside == 0
+    assert [span.context.span_id for span in spans.take_all()][1:] == seen
+
+
+class TestHowItEnds:
+    """Every end has its code."""
+
+    @pytest.mark.parametrize("with_block", [True, False])
+    def test_an_exception_that_closes_the_consumer_says_so(self, instrument, kafka, spans, fill, topic, with_block):
+        """async with, or finally: await close()."""
+        fill(topic, {"value": b"x"})
+        instrument()
+
+        async def block():
+            async with await _made(kafka, topic) as consumer:
+                await _poll(consumer)
+                raise RuntimeError("handler")
+
+        async def final():
+            consumer = await _made(kafka, topic)
+            try:
+                await _poll(consumer)
+                raise RuntimeError("handler")
+            finally:
+                await consumer.close()
+
+        with pytest.raises(RuntimeError):
+            asyncio.run(block() if with_block else final())
+        span = spans.take()
+        assert (_code(span), span.status.status_code) == (ContextCode.EXCEPTION, StatusCode.ERROR)
+
+    def test_closing_under_the_hands_of_another_task_is_returnnull(self, instrument, kafka, spans, fill, topic):
+        """Nobody said how the message went that is still being handled."""
+        fill(topic, {"value": b"x"})
+        instrument()
+
+        async def waits(consumer, polled):
+            await _poll(consumer)
+            polled.set()
+            await asyncio.Event().wait()
+
+        async def run():
+            consumer, polled = await _made(kafka, topic), asyncio.Event()
+            task = asyncio.create_task(waits(consumer, polled))
+            await polled.wait()
+            await consumer.close()
+            ended = spans.take_all()
+            task.cancel()
+            return ended
+
+        assert [_code(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]
+
+    def test_a_message_its_deserialiser_refuses_failed(self, instrument, kafka, spans, fill, topic):
+        """AsyncDeserializingConsumer.poll awaits its parent's: one span, and the exception is on it."""
+        fill(topic, {"value": b"1"}, {"value": b"2"})
+        instrument()
+
+        async def refuse(value, ctx):
+            if value == b"1":
+                raise ValueError("not mine")
+            return value.decode()
+
+        def make(conf, **more):
+            return AsyncDeserializingConsumer({**conf, "value.deserializer": refuse}, **more)
+
+        async def run():
+            consumer = await _made(kafka, topic, make)
+            with pytest.raises(ValueDeserializationError):
+                await _poll(consumer)
+            refused = spans.take()
+            message, current = await _poll(consumer), current_span_id()
+            await consumer.close()
+            return refused, message.value(), current
+
+        refused, value, current = asyncio.run(run())
+        assert (_code(refused), value) == (ContextCode.EXCEPTION, "2")
+        assert spans.take().context.span_id == current
+
+    def test_switching_off_ends_what_is_being_handled(self, instrument, kafka, spans, fill, topic):
+        """RETURNNULL, and the consumer goes on untraced."""
+        fill(topic, {"value": b"1"}, {"value": b"2"})
+        instrument()
+
+        async def run():
+            consumer = await _made(kafka, topic)
+            await _poll(consumer)
+            MqTraceInstrumentor().uninstrument()
+            ended = spans.take_all()
+            assert current_span_id() == 0
+            assert (await _poll(consumer)).value() == b"2"
+            await consumer.close()
+            return ended
+
+        assert [_code(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]
+
+
+def test_a_consumer_made_before_is_traced_too(instrument, kafka, spans, fill, topic):
+    """Its class is plain Python; of its configuration nothing is known."""
+    fill(topic, {"value": b"x"})
+
+    async def run():
+        consumer = await _made(kafka, topic)
+        instrument()
+        await _poll(consumer)
+        await consumer.close()
+
+    asyncio.run(run())
+    assert "messaging.consumer.group.name" not in spans.take().attributes
+
+
+def test_callbacks_inside_a_poll_see_no_message(instrument, kafka, spans, fill, topic):
+    """on_assign runs on the loop while the poll is awaited: neither span is current there."""
+    fill(topic, {"value": b"x"})
+    instrument(receive_spans=True)
+    seen = []
+
+    async def assigned(consumer, partitions):
+        seen.append(current_span_id())
+
+    async def run():
+        settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+        consumer = AIOConsumer(settings, max_workers=2)
+        await consumer.subscribe([topic], on_assign=assigned)
+        await _poll(consumer)
+        await consumer.close()
+
+    asyncio.run(run())
+    assert seen == [0]
+    assert len(spans.take_all()) == 2
+
+
+def test_a_commit_settles_inside_the_process_span(instrument, kafka, spans, fill, topic):
+    """One commit span, its parent the message's span, its link the message's creation context."""
+    fill(topic, {"value": b"x", "headers": [PARENT]})
+    instrument(settle_spans=True)
+
+    async def run():
+        consumer = await _made(kafka, topic)
+        message = await _poll(consumer)
+        (settled,) = await consumer.commit(message=message, asynchronous=False)
+        await consumer.close()
+        return settled.offset, current_span_id()
+
+    assert asyncio.run(run()) == (1, 0)
+    commit = spans.take(f"commit {topic}")
+    assert commit.parent.span_id == spans.take(f"process {topic}").context.span_id
+    assert [link.context.span_id for link in commit.links] == [0xB7AD6B7169203331]
+
+
+def test_a_forgotten_consumer_is_freed_and_its_span_ends(instrument, kafka, spans, fill, topic):
+    """Neither our state nor the task's callback keeps it; RETURNNULL where nobody said."""
+    fill(topic, {"value": b"x"})
+    instrument()
+
+    async def run():
+        consumer = await _made(kafka, topic)
+        await _poll(consumer)
+        consumer.executor.shutdown()
+        del consumer
+        gc.collect()
+        return spans.take_all()
+
+    assert [_code(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]

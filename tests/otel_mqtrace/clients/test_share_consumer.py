@@ -1,0 +1,323 @@
+"""What a share consumer records, without a broker that knows share groups: real messages come from a subclass's poll.
+
+The same against a real Kafka: ``tests/peers/kafka/test_share_consumer.py``.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import confluent_kafka
+import pytest
+from confluent_kafka import AcknowledgeType, IllegalStateException, KafkaError, Message, Messages, TopicPartition
+from opentelemetry.trace import StatusCode
+
+from otel_mqtrace import process
+from otel_mqtrace.instrumentor import MqTraceInstrumentor
+from otel_mqtrace.model import ContextCode
+from otel_mqtrace.spans.mapping import trace_context_of
+from tests.support.consuming import current_span_id
+
+PARENT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+PARENT_SPAN = 0xB7AD6B7169203331
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+
+
+class ScriptedShareConsumer(confluent_kafka.ShareConsumer):
+    """A real share consumer whose polls return what a test says; it keeps the broker's rules of acknowledgement."""
+
+    def __init__(self, conf):
+        super().__init__(conf)
+        self.asks = conf.get("share.acknowledgement.mode") == "explicit"
+        self.batches = []
+        self.unacknowledged = set()
+        self.seen = []
+
+    def poll(self, timeout=-1):
+        """Return the next batch, unless one of the last is still to be acknowledged."""
+        self.seen.append(current_span_id())
+        if self.asks and self.unacknowledged:
+            raise IllegalStateException("records from previous poll have not been acknowledged")
+        batch = self.batches.pop(0) if self.batches else []
+        self.unacknowledged = {(each.topic(), each.partition(), each.offset()) for each in batch}
+        return Messages(batch)
+
+    def acknowledge(self, message, ack_type=ACCEPT):
+        """Acknowledge by the message."""
+        self.acknowledge_offset(message.topic(), message.partition(), message.offset(), ack_type)
+
+    def acknowledge_offset(self, topic, partition, offset, ack_type=ACCEPT):
+        """Acknowledge by the place."""
+        if not self.asks:
+            raise IllegalStateException("Failed to acknowledge message: Local: Erroneous state")
+        self.unacknowledged.discard((topic, partition, offset))
+
+    def commit_sync(self, timeout=60):
+        """Answer for one partition."""
+        return {TopicPartition("orders", 0, 0): None}
+
+    def commit_async(self):
+        """Answer nothing."""
+
+
+def _message(offset, *, topic="orders", count=1, headers=(PARENT,), error=None):
+    return Message(
+        topic=topic,
+        partition=0,
+        offset=offset,
+        value=b"x",
+        headers=list(headers),
+        timestamp=(1, 5),
+        delivery_count=count,
+        error=error,
+    )
+
+
+@pytest.fixture
+def share(instrument):
+    """Make a scripted share consumer; the subclass exists before tracing is switched on, so it is changed in place."""
+    made = []
+
+    def make(*batches, mode="explicit", **options):
+        if not MqTraceInstrumentor().is_instrumented_by_opentelemetry:
+            instrument(**options)
+        conf = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}
+        consumer = ScriptedShareConsumer({**conf, "share.acknowledgement.mode": mode})
+        consumer.batches = [list(batch) for batch in batches]
+        made.append(consumer)
+        return consumer
+
+    yield make
+    for consumer in made:
+        consumer.close()
+
+
+def _code(span):
+    return trace_context_of(span).context_code
+
+
+def test_a_poll_is_one_process_span_for_each_topic_with_a_link_per_message(share, spans):
+    """As consume(): the first is current until the next poll, and the group and retries are on it."""
+    consumer = share([_message(0), _message(1), _message(0, topic="bills")], mode="implicit")
+    consumer.poll(1)
+    current = current_span_id()
+    consumer.poll(1)
+    orders, bills = spans.take("process orders"), spans.take("process bills")
+    assert orders.context.span_id == current
+    assert [link.context.span_id for link in orders.links] == [PARENT_SPAN] * 2
+    assert len(bills.links) == 1
+    assert orders.attributes["messaging.batch.message_count"] == 2
+    assert orders.attributes["messaging.consumer.group.name"] == "billing"
+    assert orders.attributes["mqtrace.retry_times"] == 0
+    assert (_code(orders), current_span_id()) == (ContextCode.SUCCESS, 0)
+    assert consumer.seen == [0, 0]
+
+
+@pytest.mark.parametrize(("count", "retries"), [(1, 0), (2, 1), (5, 4)])
+def test_the_first_delivery_is_no_retry(share, spans, count, retries):
+    """One less than the delivery count, which wins over a header."""
+    consumer = share([_message(0, count=count, headers=[("RECONSUME_TIME", b"9")])], mode="implicit")
+    consumer.poll(1)
+    consumer.poll(1)
+    assert spans.take().attributes["mqtrace.retry_times"] == retries
+
+
+def test_messages_delivered_a_different_number_of_times_say_so_on_their_links(share, spans):
+    """One span, retries on the links."""
+    consumer = share([_message(0, count=3), _message(1)], mode="implicit")
+    consumer.poll(1)
+    consumer.poll(1)
+    assert [link.attributes["mqtrace.retry_times"] for link in spans.take().links] == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ([ACCEPT, ACCEPT], ContextCode.SUCCESS),
+        ([ACCEPT, RELEASE], ContextCode.FAILED),
+        ([REJECT, ACCEPT], ContextCode.FAILED),
+        ([1, 2], ContextCode.FAILED),
+    ],
+)
+def test_what_is_acknowledged_is_the_outcome(share, spans, said, code):
+    """The worst of the batch names it, and it ends with the next poll."""
+    consumer = share([_message(0), _message(1)])
+    for message, ack_type in zip(consumer.poll(1), said, strict=True):
+        consumer.acknowledge(message, ack_type)
+    spans.assert_empty()
+    consumer.poll(1)
+    span = spans.take()
+    assert _code(span) is code
+    assert (span.status.status_code is StatusCode.ERROR) == (code is ContextCode.FAILED)
+
+
+def test_the_last_word_counts(share, spans):
+    """Said again before it is committed; by place, by keyword, and by default."""
+    consumer = share([_message(0), _message(1)])
+    consumer.poll(1)
+    consumer.acknowledge_offset("orders", 0, 0, RELEASE)
+    consumer.acknowledge_offset(offset=0, partition=0, topic="orders")
+    consumer.acknowledge(ack_type=ACCEPT, message=_message(1))
+    consumer.poll(1)
+    assert _code(spans.take()) is ContextCode.SUCCESS
+
+
+def test_a_poll_that_is_refused_ends_nothing(share, spans):
+    """A message waits to be acknowledged: it is still being handled, and its span is still current."""
+    consumer = share([_message(0)])
+    (message,) = consumer.poll(1)
+    current = current_span_id()
+    with pytest.raises(IllegalStateException):
+        consumer.poll(1)
+    spans.assert_empty()
+    assert current_span_id() == current
+    consumer.acknowledge(message)
+    consumer.poll(1)
+    assert spans.take().context.span_id == current
+
+
+def test_an_acknowledgement_that_is_refused_says_nothing(share, spans):
+    """Implicit mode: it raises, and the next poll accepts."""
+    consumer = share([_message(0)], mode="implicit")
+    (message,) = consumer.poll(1)
+    with pytest.raises(IllegalStateException):
+        consumer.acknowledge(message, REJECT)
+    consumer.poll(1)
+    assert _code(spans.take()) is ContextCode.SUCCESS
+
+
+class TestHowItEnds:
+    """Every end has its code."""
+
+    def test_closing_with_something_unsaid_is_returnnull(self, share, spans):
+        """The message comes again when its lock runs out, as when a RocketMQ listener returns nothing."""
+        consumer = share([_message(0), _message(1)])
+        consumer.acknowledge(consumer.poll(1)[0])
+        consumer.close()
+        assert _code(spans.take()) is ContextCode.RETURNNULL
+
+    def test_closing_after_everything_was_said_keeps_it(self, share, spans):
+        """Even when an exception closes the consumer: it is not about these messages."""
+        consumer = share([_message(0)])
+
+        def work():
+            try:
+                consumer.acknowledge(consumer.poll(1)[0])
+                raise RuntimeError("later")
+            finally:
+                consumer.close()
+
+        with pytest.raises(RuntimeError):
+            work()
+        assert _code(spans.take()) is ContextCode.SUCCESS
+
+    def test_an_exception_on_its_way_out_is_the_outcome(self, share, spans):
+        """with ShareConsumer(...): raise before the acknowledgement."""
+
+        def work():
+            with share([_message(0)]) as consumer:
+                consumer.poll(1)
+                raise RuntimeError("handler")
+
+        with pytest.raises(RuntimeError):
+            work()
+        span = spans.take()
+        assert (_code(span), span.attributes["error.type"]) == (ContextCode.EXCEPTION, "RuntimeError")
+
+    def test_a_forgotten_consumer_is_returnnull(self, instrument, spans):
+        """Nobody said."""
+        instrument()
+        consumer = ScriptedShareConsumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0})
+        consumer.batches = [[_message(0)]]
+        consumer.poll(1)
+        del consumer
+        gc.collect()
+        assert _code(spans.take()) is ContextCode.RETURNNULL
+
+    def test_switching_off_ends_what_is_being_handled(self, share, spans):
+        """RETURNNULL, and nothing stays current."""
+        consumer = share([_message(0)], [_message(1)], mode="implicit")
+        consumer.poll(1)
+        MqTraceInstrumentor().uninstrument()
+        assert (_code(spans.take()), current_span_id()) == (ContextCode.RETURNNULL, 0)
+        assert len(consumer.poll(1)) == 1
+
+
+class TestBlocks:
+    """process(message) around each message of a batch."""
+
+    def test_an_acknowledgement_inside_a_block_is_its_outcome(self, share, spans):
+        """One span per message in explicit mode, each with its own outcome; a block that says worse has the word."""
+        consumer = share([_message(0), _message(1, count=2), _message(2)], process_spans="explicit")
+        batch = consumer.poll(1)
+        for message, ack_type in zip(batch, (ACCEPT, RELEASE, ACCEPT), strict=True):
+            with process(message) as handling:
+                consumer.acknowledge(message, ack_type)
+                if message.offset() == 2:
+                    handling.outcome("RETURNNULL")
+        ended = spans.take_all()
+        assert [_code(span) for span in ended] == [ContextCode.SUCCESS, ContextCode.FAILED, ContextCode.RETURNNULL]
+        assert [span.attributes["mqtrace.retry_times"] for span in ended] == [0, 1, 0]
+
+    def test_a_shared_batch_is_named_by_its_worst_block(self, share, spans):
+        """The first batch has one span already; from then on each message has its own."""
+        consumer = share([_message(0), _message(1)], [_message(2), _message(3)])
+        for ack_types in ((ACCEPT, REJECT), (ACCEPT, ACCEPT)):
+            for message, ack_type in zip(consumer.poll(1), ack_types, strict=True):
+                with process(message):
+                    consumer.acknowledge(message, ack_type)
+        shared, *own = spans.take_all()
+        assert (len(shared.links), _code(shared)) == (2, ContextCode.FAILED)
+        assert [_code(span) for span in own] == [ContextCode.SUCCESS] * 2
+
+
+def test_a_message_its_deserialiser_refused_failed(share, spans):
+    """It comes in the batch with an error; broker errors are no messages, the others are handled as ever."""
+    refused = KafkaError(KafkaError._VALUE_DESERIALIZATION, "not mine")
+    lost = KafkaError(KafkaError._ALL_BROKERS_DOWN)
+    consumer = share([_message(0, error=refused), _message(1), _message(2, error=lost)], mode="implicit")
+    consumer.poll(1)
+    span = spans.take()
+    assert (_code(span), span.attributes["messaging.kafka.offset"]) == (ContextCode.EXCEPTION, 0)
+    consumer.poll(1)
+    assert trace_context_of(spans.take()).beans[0].offset_msg_id == "orders-0@1"
+
+
+@pytest.mark.parametrize("commit", ["commit_sync", "commit_async"])
+def test_a_commit_settles_what_was_acknowledged(share, spans, commit):
+    """By option: one span inside the process span, each acknowledged message linked once."""
+    consumer = share([_message(0), _message(1)], settle_spans=True)
+    batch = consumer.poll(1)
+    current = current_span_id()
+    consumer.acknowledge(batch[1])
+    getattr(consumer, commit)()
+    span = spans.take("commit orders")
+    assert span.parent.span_id == current
+    assert span.attributes["messaging.kafka.offset"] == 1
+    assert [link.context.span_id for link in span.links] == [PARENT_SPAN]
+    consumer.acknowledge(batch[0])
+    consumer.poll(1)
+    spans.take("process orders")
+
+
+def test_a_commit_without_acknowledgements_settles_the_last_poll(share, spans):
+    """Implicit mode: the commit accepts all of it."""
+    consumer = share([_message(0), _message(1)], mode="implicit", settle_spans=True)
+    consumer.poll(1)
+    consumer.commit_sync()
+    assert [link.attributes["messaging.kafka.offset"] for link in spans.take("commit orders").links] == [0, 1]
+    consumer.close()
+    spans.take("process orders")
+
+
+def test_a_share_consumer_made_under_tracing_is_traced_and_still_one(instrument, spans):
+    """The stand-in has every method, and its real poll says what the plain class says."""
+    instrument()
+    conf = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}
+    with confluent_kafka.ShareConsumer(conf) as consumer:
+        assert isinstance(consumer, confluent_kafka.ShareConsumer)
+        with pytest.raises(IllegalStateException, match="not subscribed"):
+            consumer.poll(0)
+        heard = []
+        consumer.set_acknowledgement_commit_callback(lambda offsets, problem: heard.append(offsets))
+        assert consumer.subscription() == []
