@@ -1,0 +1,37 @@
+"""This module knows the parts a hook's test is made of: spans nobody may forget, a Tracing of given settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_mqtrace.config import Settings
+from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks.tracing import Tracing
+from otel_mqtrace.testing import ManualClock, RecordingExporter, recording_provider
+
+
+@pytest.fixture
+def exporter():
+    """A recording exporter that fails the test when a span was not taken or our code failed."""
+    before = _guard.failures()
+    kept = RecordingExporter()
+    yield kept
+    kept.assert_empty()
+    assert _guard.failures() == before
+
+
+@pytest.fixture
+def clock():
+    """Time that only the test moves."""
+    return ManualClock()
+
+
+@pytest.fixture
+def tracing_with(exporter, clock):
+    """Make a Tracing of settings; ``collaborators`` are its other parts."""
+
+    def make(collaborators=None, **settings):
+        given = {"tracer_provider": recording_provider(exporter), "clock": clock, **(collaborators or {})}
+        return Tracing.create(settings=Settings(**settings), **given)
+
+    return make

@@ -1,0 +1,211 @@
+"""OTEL_SEMCONV_STABILITY_OPT_IN: the names of today, the ones of yesterday, or both; the native record is the same."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, SpanContext, SpanKind
+
+from bridge.codec.native import encode_context
+from otel_mqtrace import ConsumeHook, SendHook, semconv
+from otel_mqtrace.hooks._naming import OPT_IN, Naming
+from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.tracing import Tracing
+from otel_mqtrace.model import TraceContext, TraceType
+from otel_mqtrace.spans.mapping import OPERATIONS, Operation, cost_ms, span_attributes, trace_context_of
+from otel_mqtrace.testing import RecordingExporter, recording_provider
+from tests.support.strategies import sayable
+
+_NEW = {
+    "messaging.destination.name",
+    "messaging.destination.partition.id",
+    "messaging.operation.name",
+    "messaging.operation.type",
+    "messaging.client.id",
+    "messaging.consumer.group.name",
+    "messaging.kafka.offset",
+}
+_OLD_SEND = {
+    "messaging.destination": "orders",
+    "messaging.destination_kind": "queue",
+    "messaging.kafka.partition": 2,
+    "messaging.operation": "publish",
+    "messaging.client_id": "shop",
+    "messaging.kafka.message.offset": 7,
+}
+_OLD_PROCESS = {
+    **_OLD_SEND,
+    "messaging.operation": "process",
+    "messaging.kafka.consumer.group": "billing",
+}
+
+
+@pytest.fixture
+def opt_in(monkeypatch):
+    """Say something in the environment."""
+    return lambda text: monkeypatch.setenv(OPT_IN, text)
+
+
+def _send(tracing, system="kafka"):
+    hook = SendHook(tracing=tracing, system=system, client_id="shop", servers="broker:9092")
+    hook.after(hook.before("orders", body=b"x", headers={"KEYS": b"a b"}), partition=2, offset=7)
+
+
+def _process(tracing, *messages, system="kafka"):
+    hook = ConsumeHook(tracing=tracing, system=system, client_id="shop", group_name="billing")
+    for call in hook.before(messages, batch=len(messages) > 1):
+        hook.after(call)
+
+
+def _of_message(offset, partition=2):
+    return IncomingMessage(topic="orders", partition=partition, offset=offset, body_length=1)
+
+
+@pytest.mark.parametrize("asked", ["", "http", "messaging", " messaging , http/dup", "MESSAGING"])
+def test_the_names_of_today_are_written_unless_others_are_asked_for(opt_in, tracing_with, exporter, asked):
+    """``messaging`` asks for what we write anyway; what is said of other signals is none of ours."""
+    opt_in(asked)
+    tracing = tracing_with()
+    assert tracing.naming is None
+    _send(tracing)
+    span = exporter.take("send orders")
+    assert span.attributes["messaging.destination.name"] == "orders"
+    assert _OLD_SEND.keys().isdisjoint(span.attributes)
+
+
+@pytest.mark.parametrize("asked", ["messaging/legacy", "http/dup, Messaging/Legacy", "messaging,messaging/legacy"])
+def test_legacy_writes_the_old_names_alone(opt_in, tracing_with, exporter, asked):
+    """Attributes, values and span names of the old conventions; ours stay."""
+    opt_in(asked)
+    tracing = tracing_with()
+    _send(tracing)
+    _process(tracing, _of_message(7))
+    send, process = exporter.take("orders send"), exporter.take("orders process")
+    assert {name: send.attributes.get(name) for name in _OLD_SEND} == _OLD_SEND
+    assert {name: process.attributes.get(name) for name in _OLD_PROCESS} == _OLD_PROCESS
+    assert _NEW.isdisjoint({*send.attributes, *process.attributes})
+    assert (send.attributes["mqtrace.trace_type"], process.attributes["mqtrace.trace_type"]) == ("Pub", "Sub")
+    assert (send.kind, process.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+
+
+@pytest.mark.parametrize("asked", ["messaging/dup", "messaging/legacy,messaging/dup", "messaging , messaging/dup"])
+def test_dup_writes_both_and_wins(opt_in, tracing_with, exporter, asked):
+    """What has one value only, the span's name, is of today, as the conventions ask."""
+    opt_in(asked)
+    tracing = tracing_with()
+    _send(tracing)
+    _process(tracing, _of_message(7))
+    send, process = exporter.take("send orders"), exporter.take("process orders")
+    assert {name: send.attributes.get(name) for name in _OLD_SEND} == _OLD_SEND
+    assert {name: process.attributes.get(name) for name in _OLD_PROCESS} == _OLD_PROCESS
+    assert (send.attributes["messaging.destination.partition.id"], send.attributes["messaging.kafka.offset"]) == (
+        "2",
+        7,
+    )
+    assert process.attributes["messaging.consumer.group.name"] == "billing"
+
+
+def test_the_links_of_a_batch_have_the_names_asked_for(opt_in, tracing_with, exporter):
+    """What differs from message to message stands there."""
+    opt_in("messaging/legacy")
+    _process(tracing_with(), _of_message(7), _of_message(8, partition=3))
+    span = exporter.take("orders process")
+    assert [link.attributes["messaging.kafka.partition"] for link in span.links] == [2, 3]
+    assert [link.attributes["messaging.kafka.message.offset"] for link in span.links] == [7, 8]
+    assert all(_NEW.isdisjoint(link.attributes) for link in span.links)
+    assert [bean.offset_msg_id for bean in trace_context_of(span).beans] == ["orders-2@7", "orders-3@8"]
+
+
+def test_the_old_group_of_rocketmq_has_its_own_name(opt_in, tracing_with, exporter):
+    """``messaging.rocketmq.client_group``."""
+    opt_in("messaging/legacy")
+    _process(tracing_with(), _of_message(7), system="rocketmq")
+    attributes = exporter.take("orders process").attributes
+    assert attributes["messaging.rocketmq.client_group"] == "billing"
+    assert "messaging.kafka.consumer.group" not in attributes
+
+
+@pytest.mark.parametrize(
+    ("operation", "topic", "name"),
+    [
+        (Operation(None, "poll", "receive", SpanKind.CLIENT), "orders", "orders receive"),
+        (Operation(None, "poll", "receive", SpanKind.CLIENT), None, "receive"),
+        (Operation(None, "commit", "settle", SpanKind.CLIENT), "orders", "orders commit"),
+        (OPERATIONS[TraceType.END_TRANSACTION], "orders", "orders end_transaction"),
+    ],
+)
+def test_old_span_names_begin_with_the_topic(operation, topic, name):
+    """And call a poll a receive."""
+    assert Naming(both=False).span_name(operation, topic) == name
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_a_partition_that_is_no_number_stays_text(both):
+    """Other systems have such."""
+    said = {semconv.MESSAGING_DESTINATION_PARTITION_ID: "eu-1"}
+    assert Naming(both=both).attributes(said)["messaging.kafka.partition"] == "eu-1"
+
+
+def test_translating_leaves_the_given_attributes_alone():
+    """The hook goes on with the names of today."""
+    said = {semconv.MESSAGING_DESTINATION_NAME: "orders"}
+    Naming(both=False).attributes(said)
+    assert said == {semconv.MESSAGING_DESTINATION_NAME: "orders"}
+
+
+_CREATION = SpanContext(1, 2, is_remote=True)
+
+
+def _spoken(trace_ctx: TraceContext, naming: Naming | None):
+    """Say a context as a span, through the door every span of ours goes through."""
+    exporter = RecordingExporter()
+    tracing = Tracing(tracer=recording_provider(exporter).get_tracer("t"), naming=naming)
+    split = span_attributes(trace_ctx)
+    end_ns = 1_790_000_000_000_000_000
+    span = tracing.open(
+        OPERATIONS[trace_ctx.trace_type],
+        trace_ctx.beans[0].topic,
+        context=Context(),
+        attributes=split.span,
+        links=[Link(_CREATION, own) for own in split.links],
+        start_ns=end_ns - 5_000_000,
+    )
+    if trace_ctx.trace_type is TraceType.SUB_BEFORE:
+        return span
+    tracing.say(span, {semconv.MQTRACE_COST_TIME: trace_ctx.cost_ms or cost_ms(0, 5_000_000)})
+    span.end(end_ns)
+    return exporter.take()
+
+
+@given(sayable())
+def test_three_namings_of_any_context_are_one_native_record(drawn):
+    """The same TraceContext is read from a span, whatever names it has, and the same bytes are written of it."""
+    trace_ctx, dialect, _ = drawn
+    read = [trace_context_of(_spoken(trace_ctx, naming)) for naming in (None, Naming(both=True), Naming(both=False))]
+    assert read[0] is not None
+    assert read[1] == read[0]
+    assert read[2] == read[0]
+    assert len({encode_context(each, dialect=dialect).body for each in read}) == 1
+
+
+@st.composite
+def _kafka_attributes(draw):
+    return {
+        name: draw(values)
+        for name, values in {
+            semconv.MESSAGING_DESTINATION_NAME: st.text(min_size=1),
+            semconv.MESSAGING_DESTINATION_PARTITION_ID: st.integers(0, 999).map(str),
+            semconv.MESSAGING_KAFKA_OFFSET: st.integers(0),
+            semconv.MESSAGING_CLIENT_ID: st.text(),
+            semconv.MQTRACE_TAGS: st.text(),
+        }.items()
+        if draw(st.booleans())
+    }
+
+
+@given(_kafka_attributes())
+def test_dup_is_the_names_of_today_and_the_old_ones_together(said):
+    """Nothing is lost, nothing is made up."""
+    assert Naming(both=True).attributes(said) == {**Naming(both=False).attributes(said), **said}

@@ -1,0 +1,345 @@
+"""What a send writes into a message and on its span, whatever the settings say about propagation."""
+
+from __future__ import annotations
+
+import pytest
+from opentelemetry import context, propagate, trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+from opentelemetry.trace import SpanKind, StatusCode
+
+from bridge.codec.native import decode_body, encode_context
+from otel_mqtrace import ConsumeHook, SendHook
+from otel_mqtrace.config import Settings
+from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+from otel_mqtrace.hooks.transaction import TransactionHook
+from otel_mqtrace.model import MessageType, TransactionState
+from otel_mqtrace.spans.mapping import trace_context_of
+
+EARLIER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def sender(tracing_with):
+    """Make a hook of settings."""
+    return lambda **settings: SendHook(tracing=tracing_with(**settings), servers="broker:9092")
+
+
+@pytest.fixture
+def propagating():
+    """Put a propagator in force for one test."""
+    usual = propagate.get_global_textmap()
+    yield propagate.set_global_textmap
+    propagate.set_global_textmap(usual)
+
+
+class _NoSampler(Sampler):
+    """Keeps what it was asked with."""
+
+    def __init__(self):
+        self.asked = []
+
+    def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None, trace_state=None):
+        """Drop everything."""
+        self.asked.append((name, kind, dict(attributes)))
+        return SamplingResult(Decision.DROP)
+
+    def get_description(self):
+        """Name it."""
+        return "none"
+
+
+# -- the headers ---------------------------------------------------------------------------------------------------
+def test_a_send_span_whose_ids_travel_is_of_kind_producer(sender, exporter):
+    """The usual case: one trace header, one unique id, and the span is the creation context."""
+    hook = sender()
+    call = hook.before("orders", headers=[("a", b"1")])
+    hook.after(call, partition=0, offset=7)
+    span = exporter.take("send orders")
+    assert span.kind is SpanKind.PRODUCER
+    assert [name for name, _ in call.headers] == ["a", "traceparent", "UNIQ_KEY"]
+    assert dict(call.headers)["UNIQ_KEY"].decode() == span.attributes["messaging.message.id"]
+
+
+def test_propagation_off_writes_no_header_at_all(sender, exporter):
+    """The caller's headers go as they are, and the span, of kind CLIENT, is nobody's creation context."""
+    hook = sender(propagation=False)
+    headers = [("a", b"1")]
+    call = hook.before("orders", headers=headers)
+    assert call.headers is None
+    assert headers == [("a", b"1")]
+    hook.after(call, partition=2, offset=7)
+    span = exporter.take("send orders")
+    assert (span.kind, span.attributes["messaging.message.id"]) == (SpanKind.CLIENT, "orders-2@7")
+
+
+def test_without_headers_both_sides_go_by_the_physical_id(tracing_with, exporter):
+    """That is all two records of one message have in common then."""
+    tracing = tracing_with(propagation=False)
+    send, consume = SendHook(tracing=tracing), ConsumeHook(tracing=tracing)
+    call = send.before("orders", body=b"x")
+    send.after(call, partition=0, offset=3)
+    for each in consume.before([IncomingMessage(topic="orders", partition=0, offset=3)]):
+        consume.after(each)
+    sent, received = (trace_context_of(exporter.take()).beans[0] for _ in range(2))
+    assert sent.msg_id == received.msg_id == "orders-0@3"
+
+
+@pytest.mark.parametrize("settings", [{}, {"propagation": False}, {"creation_context": "keep"}])
+def test_a_client_that_cannot_send_headers_is_given_none(sender, exporter, settings):
+    """Not even an id the headers seem to have: it will not arrive."""
+    hook = sender(**settings)
+    call = hook.before("orders", headers=[("UNIQ_KEY", b"never sent")], carries_headers=False)
+    assert call.headers is None
+    hook.after(call, partition=1, offset=0)
+    span = exporter.take("send orders")
+    assert (span.kind, span.attributes["messaging.message.id"]) == (SpanKind.CLIENT, "orders-1@0")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"error": "_MSG_TIMED_OUT"}, {"outcome": "not_awaited"}, {"partition": 3}, {"partition": 0, "offset": -1}],
+)
+def test_a_message_that_never_got_a_place_still_has_a_name_in_the_native_record(sender, exporter, answer):
+    """A unique id, as RocketMQ's own, so that the record can be written and read."""
+    hook = sender(propagation=False)
+    hook.after(hook.before("orders", body=b"x"), **answer)
+    trace_ctx = trace_context_of(exporter.take("send orders"))
+    (read,) = decode_body(encode_context(trace_ctx).body).contexts
+    assert len(read.beans[0].msg_id) == 32
+    assert read.beans[0].msg_id == trace_ctx.beans[0].msg_id
+
+
+def test_an_id_already_in_the_message_is_kept_without_propagation(sender, exporter):
+    """The headers travel, we only add none: the receiver will go by this id."""
+    hook = sender(propagation=False)
+    hook.after(hook.before("orders", headers={"UNIQ_KEY": b"mine"}), partition=0, offset=1)
+    assert exporter.take("send orders").attributes["messaging.message.id"] == "mine"
+
+
+def test_an_id_the_client_gives_wins_over_the_header_and_travels(sender, exporter):
+    """The receiver reads the last one of a name."""
+    hook = sender()
+    call = hook.before("orders", headers=[("UNIQ_KEY", b"stale")], msg_id="mine")
+    assert [value for name, value in call.headers if name == "UNIQ_KEY"] == [b"stale", b"mine"]
+    hook.after(call, partition=0, offset=1)
+    assert exporter.take("send orders").attributes["messaging.message.id"] == "mine"
+
+
+def test_a_propagator_that_carries_no_span_makes_the_send_a_client_span(sender, exporter, propagating):
+    """Baggage alone tells the receiver nothing of the span; the id still travels."""
+    hook = sender()
+    propagating(W3CBaggagePropagator())
+    call = hook.before("orders")
+    hook.after(call)
+    assert [name for name, _ in call.headers] == ["UNIQ_KEY"]
+    assert exporter.take("send orders").kind is SpanKind.CLIENT
+
+
+# -- a message that carries a trace context already ----------------------------------------------------------------
+def test_replace_writes_the_send_span_and_links_to_the_earlier_one(sender, exporter):
+    """A message sent on with the headers it came with: exactly one trace header."""
+    hook = sender()
+    call = hook.before("orders", headers=[("traceparent", EARLIER.encode())])
+    hook.after(call)
+    span = exporter.take("send orders")
+    (written,) = [value for name, value in call.headers if name == "traceparent"]
+    assert f"{span.context.span_id:016x}" in written.decode()
+    assert (span.kind, span.links[0].context.span_id) == (SpanKind.PRODUCER, 0xB7AD6B7169203331)
+
+
+def test_keep_leaves_a_creation_context_as_it_is(sender, exporter):
+    """The conventions' SHOULD NOT modify: the send span, of kind CLIENT, links to it; the id is still added."""
+    hook = sender(creation_context="keep")
+    call = hook.before("orders", headers=[("traceparent", EARLIER.encode()), ("tracestate", b"a=b")])
+    hook.after(call)
+    span = exporter.take("send orders")
+    assert call.headers[:2] == [("traceparent", EARLIER.encode()), ("tracestate", b"a=b")]
+    assert [name for name, _ in call.headers[2:]] == ["UNIQ_KEY"]
+    assert span.kind is SpanKind.CLIENT
+    assert [link.context.span_id for link in span.links] == [0xB7AD6B7169203331]
+
+
+def test_keep_links_to_a_creation_context_that_is_current_as_well(sender, exporter):
+    """A create span of the application's own, still open: the link is the convention, not the parent."""
+    hook = sender(creation_context="keep")
+    trace_id, span_id = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
+    remote = trace.SpanContext(trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(1))
+    token = context.attach(trace.set_span_in_context(trace.NonRecordingSpan(remote)))
+    try:
+        call = hook.before("orders", headers={"traceparent": EARLIER})
+    finally:
+        context.detach(token)
+    hook.after(call)
+    span = exporter.take("send orders")
+    assert dict(call.headers)["traceparent"] == EARLIER
+    assert span.parent.span_id == span_id
+    assert [link.context.span_id for link in span.links] == [span_id]
+
+
+@pytest.mark.parametrize("torn", [b"", b"00-0-0-00", b"\xff"])
+def test_keep_replaces_what_is_no_creation_context(sender, exporter, torn):
+    """A torn header is worth nothing to the receiver."""
+    hook = sender(creation_context="keep")
+    call = hook.before("orders", headers=[("traceparent", torn)])
+    hook.after(call)
+    assert exporter.take("send orders").kind is SpanKind.PRODUCER
+    assert [name for name, _ in call.headers].count("traceparent") == 1
+
+
+# -- what the span says --------------------------------------------------------------------------------------------
+def test_a_sampler_sees_all_the_conventions_ask_for_at_the_start():
+    """System, operation, destination, the caller's partition and the server."""
+    sampler = _NoSampler()
+    tracing = Tracing.create(settings=Settings(), tracer_provider=TracerProvider(sampler=sampler))
+    SendHook(tracing=tracing, servers="broker:9092").before("orders", partition=3)
+    ((name, kind, attributes),) = sampler.asked
+    assert (name, kind) == ("send orders", SpanKind.PRODUCER)
+    expected = {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "orders",
+        "messaging.destination.partition.id": "3",
+        "server.address": "broker",
+        "server.port": 9092,
+    }
+    assert {name: attributes.get(name) for name in expected} == expected
+
+
+def test_a_negative_partition_is_none(sender, exporter):
+    """librdkafka's PARTITION_UA: the broker's client chooses."""
+    hook = sender()
+    hook.after(hook.before("orders", partition=-1))
+    assert "messaging.destination.partition.id" not in exporter.take("send orders").attributes
+
+
+def test_the_cluster_is_named_when_it_is_known(sender, exporter):
+    """New in the conventions 1.44."""
+    hook = sender()
+    hook.after(hook.before("orders"), cluster_id="MkU3OEVBNTcwNTJENDM2Qk")
+    assert exporter.take("send orders").attributes["messaging.kafka.cluster.id"] == "MkU3OEVBNTcwNTJENDM2Qk"
+
+
+def test_a_failed_send_says_what_failed(sender, exporter):
+    """The error's name, an ERROR status with its words, and the exception as an event."""
+    hook = sender()
+    hook.after(hook.before("orders"), error="NOT_ENOUGH_REPLICAS", description="too few", exception=OSError("torn"))
+    span = exporter.take("send orders")
+    assert span.attributes["error.type"] == "NOT_ENOUGH_REPLICAS"
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "too few")
+    assert [event.attributes["exception.message"] for event in span.events] == ["torn"]
+
+
+def test_an_exception_alone_names_the_error(sender, exporter):
+    """By its class."""
+    hook = sender()
+    hook.after(hook.before("orders"), exception=TimeoutError())
+    assert exporter.take("send orders").attributes["error.type"] == "TimeoutError"
+
+
+def test_what_the_client_knows_wins_over_the_headers(sender, exporter):
+    """A client of RocketMQ has tags and keys of its own."""
+    hook = sender()
+    call = hook.before(
+        "orders", headers={"TAGS": b"a", "KEYS": b"k1"}, tags="b", keys=["k2", "k3"], msg_type=MessageType.ORDER
+    )
+    hook.after(call)
+    (bean,) = trace_context_of(exporter.take("send orders")).beans
+    assert (bean.tags, bean.keys, bean.msg_type) == ("b", "k2 k3", MessageType.ORDER)
+
+
+# -- RocketMQ ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("msg_type", "registered"),
+    [
+        (MessageType.NORMAL, "normal"),
+        (MessageType.ORDER, "fifo"),
+        (MessageType.DELAY, "delay"),
+        (MessageType.TRANS_HALF, "transaction"),
+    ],
+)
+def test_a_rocketmq_send_has_the_registry_s_rocketmq_names(tracing_with, exporter, msg_type, registered):
+    """Namespace (required), tag, keys, type, group and delivery timestamp; nothing of Kafka's."""
+    facts = ClientFacts(system="rocketmq", namespace="shop", client_host="10.0.0.1")
+    hook = SendHook(tracing=tracing_with(), facts=facts)
+    call = hook.before(
+        "orders",
+        body=b"x",
+        key=b"k",
+        tags="paid",
+        keys=["o-7"],
+        msg_type=msg_type,
+        message_group="eu",
+        delivery_timestamp_ms=1_790_000_000_000,
+    )
+    hook.after(call, partition=1, offset=2, msg_id="01AB", offset_msg_id="0A00", cluster_id="never")
+    span = exporter.take("send orders")
+    assert {name: value for name, value in span.attributes.items() if "rocketmq." in name} == {
+        "messaging.rocketmq.namespace": "shop",
+        "messaging.rocketmq.message.tag": "paid",
+        "messaging.rocketmq.message.keys": ("o-7",),
+        "messaging.rocketmq.message.type": registered,
+        "messaging.rocketmq.message.group": "eu",
+        "messaging.rocketmq.message.delivery_timestamp": 1_790_000_000_000,
+    }
+    assert [name for name in span.attributes if ".kafka." in name] == []
+    (bean,) = trace_context_of(span).beans
+    assert (bean.msg_id, bean.offset_msg_id, bean.msg_type) == ("01AB", "0A00", msg_type)
+
+
+def test_a_rocketmq_message_carries_the_trace_but_no_unique_key(tracing_with, exporter):
+    """RocketMQ refuses a message that has its own property among the user's."""
+    hook = SendHook(tracing=tracing_with(), facts=ClientFacts(system="rocketmq"))
+    call = hook.before("orders", headers={"a": "1", "DELAY": "3"})
+    assert [name for name, _ in call.headers] == ["a", "DELAY", "traceparent"]
+    hook.after(call, offset_msg_id="0A00", msg_id="01AB")
+    attributes = exporter.take("send orders").attributes
+    assert attributes["messaging.rocketmq.namespace"] == ""
+    assert attributes["messaging.rocketmq.message.delay_time_level"] == 3
+    assert attributes["messaging.rocketmq.message.type"] == "delay"
+
+
+# -- switched off, for a while or for a topic ----------------------------------------------------------------------
+def test_a_suppressed_send_is_not_touched(sender, exporter):
+    """A Kafka-based exporter would trace itself for ever."""
+    with suppress_instrumentation():
+        assert sender().before("orders") is None
+
+
+def test_only_included_topics_are_traced(sender, exporter):
+    """And of those none that is excluded."""
+    hook = sender(topic_include=("orders*", "audit"), topic_exclude=("*.dlq",))
+    assert [topic for topic in ("orders", "orders.dlq", "audit", "other") if hook.before(topic)] == ["orders", "audit"]
+
+
+# -- transactions --------------------------------------------------------------------------------------------------
+def test_a_transaction_without_propagation_ends_under_the_physical_id(tracing_with, exporter):
+    """Send and end are records of the same message."""
+    tracing = tracing_with(propagation=False)
+    hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientFacts())
+    transaction.begin()
+    call = hook.before("orders", transaction_id=transaction.transaction_id)
+    transaction.joined(call)
+    hook.after(call, partition=0, offset=5)
+    transaction.ended(TransactionState.COMMIT_MESSAGE, start_ns=transaction.now_ns())
+    beans = [trace_context_of(exporter.take()).beans[0] for _ in range(2)]
+    assert [bean.msg_id for bean in beans] == ["orders-0@5", "orders-0@5"]
+
+
+def test_a_message_still_on_its_way_when_its_transaction_ends_has_one_id_on_both_spans(tracing_with, exporter):
+    """Rolled back before the broker answered: no place, one name, whatever the late answer says."""
+    tracing = tracing_with(propagation=False)
+    hook, transaction = SendHook(tracing=tracing), TransactionHook(tracing, ClientFacts())
+    transaction.begin()
+    call = hook.before("orders", transaction_id=transaction.transaction_id)
+    transaction.joined(call)
+    transaction.ended(TransactionState.ROLLBACK_MESSAGE, start_ns=transaction.now_ns())
+    hook.after(call, error="_PURGE_QUEUE", partition=0, offset=5)
+    end, send = (trace_context_of(exporter.take()).beans[0] for _ in range(2))
+    assert end.msg_id == send.msg_id
+    assert len(send.msg_id) == 32
+    assert (end.transaction_state, end.transaction_id) == (TransactionState.ROLLBACK_MESSAGE, send.transaction_id)
