@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_mqtrace.hooks._ending import Handling
 from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._scope import EnteredScope, handling_context
+from otel_mqtrace.hooks._scope import EnteredScope, processing_context
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Block:
         if self._responsibility is not None:
             call = self._responsibility.call
             self.handling = Handling(call.span)
-            self._scope = EnteredScope(handling_context(call.otel_ctx, self.handling))
+            self._scope = EnteredScope(processing_context(call.otel_ctx, self.handling))
 
     @guarded("process.exit")
     def _exit(self, exception: BaseException | None) -> None:

@@ -7,20 +7,17 @@ parent that was not sampled. Any other sampler may look at the attributes, and g
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, StaticSampler
-from opentelemetry.trace import NoOpTracer, Tracer, get_current_span
-
-if TYPE_CHECKING:
-    from opentelemetry.context import Context
+from opentelemetry.trace import NoOpTracer, SpanContext, Tracer
 
 __all__ = ["never_recorded"]
 
 _SAMPLERS_REMEMBERED: Final = 16
 
 
-def never_recorded(tracer: Tracer, parent: Context) -> bool:
+def never_recorded(tracer: Tracer, parent: SpanContext) -> bool:
     """Whether a span that ``tracer`` starts under ``parent`` will not be recorded, whatever it says."""
     actual: Any = getattr(tracer, "_tracer", tracer)  # the API's stand-in for a provider that comes late
     sampler = getattr(actual, "sampler", None)
@@ -29,10 +26,9 @@ def never_recorded(tracer: Tracer, parent: Context) -> bool:
     never, at_a_root, under_unsampled = _certainties(sampler)
     if never or not (at_a_root or under_unsampled):
         return never
-    span_ctx = get_current_span(parent).get_span_context()
-    if not span_ctx.is_valid:
-        return at_a_root
-    return under_unsampled and not span_ctx.trace_flags.sampled
+    if parent.trace_flags.sampled:
+        return False
+    return under_unsampled if parent.is_valid else at_a_root
 
 
 @lru_cache(maxsize=_SAMPLERS_REMEMBERED)

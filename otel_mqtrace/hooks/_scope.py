@@ -19,7 +19,7 @@ from otel_mqtrace.hooks._ending import Handling
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-__all__ = ["AutomaticScope", "EnteredScope", "ambient_context", "handled_here", "handling_context"]
+__all__ = ["AutomaticScope", "EnteredScope", "ambient_context", "handled_here", "processing_context"]
 
 _AUTOMATIC: Final = context.create_key("mqtrace-automatic")
 _HANDLED: Final = context.create_key("mqtrace-handled")
@@ -39,9 +39,11 @@ def ambient_context() -> Context:
     return current
 
 
-def handling_context(otel_ctx: Context, handling: Handling) -> Context:
-    """Return ``otel_ctx`` with ``handling`` as what :func:`handled_here` finds in it."""
-    return context.set_value(_HANDLED, handling, otel_ctx)
+def processing_context(base: Context, handling: Handling) -> Context:
+    """Return ``base`` with the span of ``handling`` current in it, and ``handling`` there for :func:`handled_here`."""
+    otel_ctx = trace.set_span_in_context(handling.span, base)
+    dict.__setitem__(otel_ctx, _HANDLED, handling)  # it is ours still: a second copy would cost as much as the first
+    return otel_ctx
 
 
 def handled_here() -> Handling | None:

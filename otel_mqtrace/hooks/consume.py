@@ -21,7 +21,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.hooks._ending import Ending, Handling, code_of, is_failed, say_failure, text_of
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._recording import never_recorded
-from otel_mqtrace.hooks._scope import ambient_context, handling_context
+from otel_mqtrace.hooks._scope import ambient_context, processing_context
 from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, creation_contexts, indexes_of, message_links
 from otel_mqtrace.hooks.receive import ReceiveHook
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
@@ -31,10 +31,11 @@ from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_mqtrace.hooks._headers import HeaderIndex
+
 __all__ = ["ConsumeHook", "IncomingMessage", "ProcessCall"]
 
 _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
-_SUCCESSES: Final = frozenset({ContextCode.SUCCESS, ContextCode.TIME_OUT})
 
 
 @dataclass(slots=True)
@@ -161,7 +162,7 @@ class ConsumeHook:
         end_ns = max(self._tracing.clock.wall_ns(), call.start_ns)
         failed_already = is_failed(span)
         said = self._said(call, code_of(code), end_ns, failed=failed_already)
-        success = said in _SUCCESSES
+        success = said is ContextCode.SUCCESS or said is ContextCode.TIME_OUT
         attributes: Attributes = {
             semconv.MQTRACE_COST_TIME: cost_ms(call.start_ns, end_ns, call.messages),
             semconv.MQTRACE_SUCCESS: success,
@@ -198,19 +199,14 @@ class ConsumeHook:
         alone = len(found) == 1
         base = trace.set_span_in_context(trace.INVALID_SPAN, ambient) if alone and ambient else Context()
         extracted, creations = creation_contexts(found, base)
-        parent, others = self._parent(creations, extracted, ambient)
-        attributes = self._constant.copy()
+        parent, span_ctx, others = self._parent(creations, extracted, ambient)
         links: list[Link] = []
-        if never_recorded(tracing.tracer, parent):
-            attributes[semconv.MESSAGING_DESTINATION_NAME] = topic  # for the metrics; nobody looks at the span
+        if never_recorded(tracing.tracer, span_ctx):  # what is left is for the metrics; nobody looks at the span
+            attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
         else:
-            split = self._reader.split(messages, found, batch=batch)
-            attributes = {**split.span, **attributes}
+            attributes, links = self._said_of(messages, found, creations, batch=batch)
+            attributes.update(self._constant)
             attributes[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
-            if batch:
-                attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
-            if split.links or tracing.settings.process_context != "parent":
-                links = message_links(creations, split)
         start_ns = tracing.clock.wall_ns()
         span = tracing.open(
             _PROCESS, topic, context=parent, attributes=attributes, links=links + others, start_ns=start_ns
@@ -220,23 +216,43 @@ class ConsumeHook:
         if not self._polls and (metrics := tracing.collecting) is not None:
             metrics.received(attributes, len(messages))
         handling = Handling(span)
-        current = handling_context(trace.set_span_in_context(span, extracted[0] if alone else ambient), handling)
+        current = processing_context(extracted[0] if alone else ambient, handling)
         return ProcessCall(span, current, len(messages), start_ns, attributes, ambient, handling=handling)
+
+    def _said_of(
+        self,
+        messages: Sequence[IncomingMessage],
+        found: Sequence[HeaderIndex],
+        creations: Sequence[SpanContext],
+        *,
+        batch: bool,
+    ) -> tuple[Attributes, list[Link]]:
+        """Return what the messages say on the span, and a link for each; the option ``parent`` needs none for one."""
+        linked = self._tracing.settings.process_context != "parent"
+        if len(messages) == 1 and not batch:  # by far the most: nothing to share
+            links = [Link(creations[0])] if linked and creations[0].is_valid else []
+            return self._reader.attributes(messages[0], found[0]), links
+        split = self._reader.split(messages, found, batch=batch)
+        if batch:
+            split.span[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
+        return split.span, message_links(creations, split) if split.links or linked else []
 
     def _parent(
         self, creations: Sequence[SpanContext], extracted: Sequence[Context], ambient: Context
-    ) -> tuple[Context, list[Link]]:
-        """Choose the parent (the option ``process_context``); several messages have no single parent."""
+    ) -> tuple[Context, SpanContext, list[Link]]:
+        """Choose the parent (the option ``process_context``); several messages have no single parent.
+
+        Returned are the context to start in, the parent in it, and a link to the span that is current here, if that
+        had to stand back.
+        """
         mode = self._tracing.settings.process_context
         if not ambient and mode != "link" and len(creations) == 1:
-            return extracted[0], []  # nothing is current, so nothing has to be joined with it
+            return extracted[0], creations[0], []  # nothing is current, so nothing has to be joined with it
         here = trace.get_current_span(ambient).get_span_context()
-        if mode == "link" or len(creations) != 1 or (mode == "auto" and here.is_valid):
-            return ambient, []
-        if not creations[0].is_valid:
-            return ambient, []
+        if mode == "link" or len(creations) != 1 or (mode == "auto" and here.is_valid) or not creations[0].is_valid:
+            return ambient, here, []
         remote = trace.set_span_in_context(trace.NonRecordingSpan(creations[0]), ambient)
-        return remote, [Link(here)] if here.is_valid else []
+        return remote, creations[0], [Link(here)] if here.is_valid else []
 
 
 def _error_type(span: Span, said: ContextCode, exception: BaseException | None) -> str:

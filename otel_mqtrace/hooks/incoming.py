@@ -76,15 +76,14 @@ class MessageReader:
         self, messages: Sequence[IncomingMessage], found: Sequence[HeaderIndex], *, batch: bool
     ) -> SpanAttributes:
         """Return what the messages say: on the span what is equal for all, else on the link of each."""
-        said = [self._attributes(message, index) for message, index in zip(messages, found, strict=True)]
-        split = share_attributes(said)
-        if not batch or split.links or not said:
+        split = share_attributes(list(map(self.attributes, messages, found)))
+        if split.links or not batch:
             return split
         own: Attributes = {name: split.span.pop(name) for name in _OWN_IN_A_BATCH if name in split.span}
         return SpanAttributes(split.span, (own,) if own else ())
 
-    def _attributes(self, message: IncomingMessage, found: HeaderIndex) -> Attributes:
-        """Say one message; a TraceBean in between costs more than the rest."""
+    def attributes(self, message: IncomingMessage, found: HeaderIndex) -> Attributes:
+        """Return what one message says of itself; a TraceBean in between would cost more than the rest."""
         topic = message.topic
         said = place_attributes(topic, message.partition, message.offset)
         # RocketMQ's getMsgId() has the same fall-back: a message without a unique id goes by its physical one.
@@ -118,7 +117,8 @@ class MessageReader:
         """Add what few clients tell and few settings ask for."""
         if message.cluster_id is not None:
             said[semconv.MESSAGING_KAFKA_CLUSTER_ID] = message.cluster_id
-        say_given(said, tags=message.tags, keys=message.keys, msg_type=message.msg_type)
+        if message.tags is not None or message.keys or message.msg_type is not None:
+            say_given(said, tags=message.tags, keys=message.keys, msg_type=message.msg_type)
         if self._capture is not None and message.headers:
             said.update(self._capture.attributes(message.headers))
         if self._is_rocketmq:
