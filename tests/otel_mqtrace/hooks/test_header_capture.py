@@ -1,0 +1,112 @@
+"""``capture_headers`` and ``redact_headers``: what of a message's headers may be read on its spans."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_mqtrace import ConsumeHook, SendHook
+from otel_mqtrace.hooks._capture import MOST_CHARACTERS, MOST_VALUES, HeaderCapture
+from otel_mqtrace.hooks.consume import IncomingMessage
+
+PREFIX = "messaging.header."
+
+
+def _captured(span):
+    return {
+        name.removeprefix(PREFIX): value for name, value in (span.attributes or {}).items() if name.startswith(PREFIX)
+    }
+
+
+def _send(tracing, headers, **more):
+    hook = SendHook(tracing=tracing)
+    call = hook.before("orders", headers=headers, **more)
+    hook.after(call)
+    return call
+
+
+def test_no_header_is_captured_unless_asked_for(tracing_with, exporter):
+    """Headers hold secrets."""
+    tracing = tracing_with()
+    assert tracing.capture is None
+    _send(tracing, {"tenant": b"eu"})
+    assert _captured(exporter.take("send orders")) == {}
+
+
+def test_headers_are_captured_by_pattern_as_lists_of_text(tracing_with, exporter):
+    """All values of a name, in order, under the name the message has."""
+    tracing = tracing_with(capture_headers=("x-*", "Tenant"))
+    _send(tracing, [("x-hop", b"a"), ("other", b"-"), ("x-hop", "b"), ("TENANT", "eu"), ("x-none", None)])
+    assert _captured(exporter.take("send orders")) == {"x-hop": ("a", "b"), "TENANT": ("eu",), "x-none": ("",)}
+
+
+@pytest.mark.parametrize("name", ["Authorization", "x-AUTHORIZATION-key", "COOKIE", "refresh-Token", "db_password"])
+def test_secrets_are_redacted_by_default_in_any_case(tracing_with, exporter, name):
+    """That there was one may be seen, not what it was."""
+    _send(tracing_with(capture_headers=("*",)), [(name, b"hunter2"), (name, b"hunter3")])
+    assert _captured(exporter.take("send orders"))[name] == ("REDACTED", "REDACTED")
+
+
+def test_what_is_redacted_is_a_setting(tracing_with, exporter):
+    """With patterns too."""
+    _send(tracing_with(capture_headers=("*",), redact_headers=("X-Card*",)), {"x-card-number": b"4", "cookie": b"c"})
+    captured = _captured(exporter.take("send orders"))
+    assert (captured["x-card-number"], captured["cookie"]) == (("REDACTED",), ("c",))
+
+
+def test_trace_headers_are_captured_as_they_are_sent(tracing_with, exporter):
+    """The ones written, not the ones replaced."""
+    tracing = tracing_with(capture_headers=("traceparent", "UNIQ_KEY"))
+    call = _send(tracing, {"traceparent": b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
+    span = exporter.take("send orders")
+    assert _captured(span) == {name: (value.decode(),) for name, value in call.headers}
+    assert f"{span.context.span_id:016x}" in _captured(span)["traceparent"][0]
+
+
+def test_headers_are_captured_without_propagation_but_not_where_none_travel(tracing_with, exporter):
+    """What is on the span was on the wire."""
+    tracing = tracing_with(capture_headers=("*",), propagation=False)
+    _send(tracing, {"tenant": b"eu"})
+    assert _captured(exporter.take("send orders")) == {"tenant": ("eu",)}
+    _send(tracing, {"tenant": b"eu"}, carries_headers=False)
+    assert _captured(exporter.take("send orders")) == {}
+
+
+def test_received_headers_are_captured_on_the_process_span_and_the_links_of_a_batch(tracing_with, exporter):
+    """What is equal for all messages stands on the span, the rest on their links."""
+    hook = ConsumeHook(tracing=tracing_with(capture_headers=("tenant", "x-*")))
+    messages = [
+        IncomingMessage(
+            topic="orders", partition=0, offset=n, headers=[("tenant", b"eu"), ("x-n", str(n).encode()), ("y", b"-")]
+        )
+        for n in range(2)
+    ]
+    for call in hook.before(messages, batch=True):
+        hook.after(call)
+    span = exporter.take("process orders")
+    assert _captured(span) == {"tenant": ("eu",)}
+    assert [_captured(link) for link in span.links] == [{"x-n": ("0",)}, {"x-n": ("1",)}]
+
+
+def test_a_value_that_is_no_utf_8_is_escaped():
+    """Nothing is lost, nothing raises."""
+    assert HeaderCapture(("*",), ()).attributes([("a", b"ok\xff")]) == {f"{PREFIX}a": (r"ok\xff",)}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.text(max_size=3) | st.integers(),
+            st.none() | st.binary(max_size=8) | st.text(max_size=8) | st.just(b"\xc3" * 9_000) | st.just("中" * 9_000),
+        ),
+        max_size=100,
+    )
+)
+def test_whatever_a_message_holds_capture_is_bounded_and_text(headers):
+    """So many values, so many characters each; a name that is none is passed over."""
+    captured = HeaderCapture(("*",), ("a*",)).attributes(headers)
+    values = [value for each in captured.values() for value in each]
+    assert len(values) == min(MOST_VALUES, sum(isinstance(name, str) for name, _ in headers))
+    assert all(isinstance(value, str) and len(value) <= MOST_CHARACTERS for value in values)
+    assert all(set(each) <= {"REDACTED"} for name, each in captured.items() if name[len(PREFIX) :].lower()[:1] == "a")

@@ -1,0 +1,148 @@
+"""The four messaging metrics of the conventions 1.44: what counts, when, and under which attributes."""
+
+from __future__ import annotations
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from otel_mqtrace import ConsumeHook, SendHook
+from otel_mqtrace.hooks._naming import OPT_IN
+from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.model import ContextCode
+
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+OF_SEND = {
+    "messaging.operation.name": "send",
+    "messaging.system": "kafka",
+    "messaging.destination.name": "orders",
+    "server.address": "broker",
+    "server.port": 9092,
+}
+OF_CONSUMER = {**OF_SEND, "messaging.consumer.group.name": "billing"}
+
+
+@pytest.fixture
+def reader():
+    """Collects when asked."""
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def metered(tracing_with, reader):
+    """Make a Tracing whose spans nobody samples and whose metrics ``reader`` collects: neither needs the other."""
+
+    def make(**settings):
+        collaborators = {
+            "meter_provider": MeterProvider([reader]),
+            "tracer_provider": TracerProvider(sampler=ALWAYS_OFF),
+        }
+        return tracing_with(collaborators, **settings)
+
+    return make
+
+
+def _points(reader, name):
+    data = reader.get_metrics_data()
+    metrics = [
+        metric
+        for resource in (data.resource_metrics if data else ())
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == name
+    ]
+    return [(dict(point.attributes), point) for metric in metrics for point in metric.data.data_points]
+
+
+def _sender(tracing):
+    return SendHook(tracing=tracing, servers="broker:9092")
+
+
+def _consumer(tracing):
+    return ConsumeHook(tracing=tracing, group_name="billing", servers="broker:9092")
+
+
+def test_sent_messages_counts_every_attempt_and_names_the_error(metered, reader):
+    """Two that arrived, one that did not."""
+    hook = _sender(metered())
+    for answer in ({"partition": 0, "offset": 1}, {"partition": 1, "offset": 1}, {"error": "_MSG_TIMED_OUT"}):
+        hook.after(hook.before("orders"), **answer)
+    points = _points(reader, "messaging.client.sent.messages")
+    assert [(attributes, point.value) for attributes, point in points] == [
+        (OF_SEND, 2),
+        ({**OF_SEND, "error.type": "_MSG_TIMED_OUT"}, 1),
+    ]
+
+
+def test_a_message_that_was_only_created_is_not_counted(metered, reader):
+    """It counts when its send is over."""
+    _sender(metered()).before("orders")
+    assert _points(reader, "messaging.client.sent.messages") == []
+
+
+def test_operation_duration_of_a_send_is_its_span_s_in_seconds(metered, reader, clock):
+    """With the operation's type, and the buckets the conventions advise."""
+    hook = _sender(metered())
+    call = hook.before("orders", partition=3)
+    clock.advance(ms=30)
+    hook.after(call, partition=3, offset=1)
+    ((attributes, point),) = _points(reader, "messaging.client.operation.duration")
+    assert attributes == {**OF_SEND, "messaging.operation.type": "send"}
+    assert (point.count, point.sum, point.explicit_bounds) == (1, 0.03, BUCKETS)
+    assert point.bucket_counts[BUCKETS.index(0.05)] == 1
+
+
+def test_process_duration_is_reported_for_every_process_span(metered, reader, clock):
+    """With the outcome as the error's type; the handler's time, not the poll's."""
+    hook = _consumer(metered())
+    for code in (ContextCode.SUCCESS, ContextCode.FAILED):
+        (call,) = hook.before([IncomingMessage(topic="orders", partition=0, offset=1)])
+        clock.advance(ms=200)
+        hook.after(call, code=code)
+    of_process = {**OF_CONSUMER, "messaging.operation.name": "process"}
+    points = _points(reader, "messaging.process.duration")
+    assert [(attributes, point.sum, point.explicit_bounds) for attributes, point in points] == [
+        (of_process, 0.2, BUCKETS),
+        ({**of_process, "error.type": "FAILED"}, 0.2, BUCKETS),
+    ]
+
+
+def test_consumed_messages_counts_once_for_each_delivered_message(metered, reader):
+    """When it is handed over, not when it is handled as well."""
+    hook = _consumer(metered())
+    messages = [IncomingMessage(topic="orders", partition=0, offset=n) for n in range(3)]
+    hook.received(messages, start_ns=hook.now_ns(), batch=True)
+    for call in hook.before(messages, batch=True):
+        hook.after(call)
+    ((attributes, point),) = _points(reader, "messaging.client.consumed.messages")
+    assert (attributes, point.value) == ({**OF_CONSUMER, "messaging.operation.name": "poll"}, 3)
+
+
+def test_a_poll_that_returned_something_has_an_operation_duration(metered, reader, clock):
+    """From when the poll began, whether it has a span or not."""
+    hook = _consumer(metered())
+    start_ns = hook.now_ns()
+    clock.advance(ms=70)
+    hook.received([IncomingMessage(topic="orders", partition=0, offset=1)], start_ns=start_ns)
+    ((attributes, point),) = _points(reader, "messaging.client.operation.duration")
+    expected = {**OF_CONSUMER, "messaging.operation.name": "poll", "messaging.operation.type": "receive"}
+    assert (attributes, point.sum) == (expected, 0.07)
+
+
+def test_metrics_keep_the_names_of_today_under_legacy(metered, reader, monkeypatch):
+    """The old conventions had no such metrics: there is no dashboard to keep."""
+    monkeypatch.setenv(OPT_IN, "messaging/legacy")
+    hook = _sender(metered())
+    hook.after(hook.before("orders"))
+    ((attributes, _),) = _points(reader, "messaging.client.sent.messages")
+    assert attributes == OF_SEND
+
+
+def test_a_partition_or_a_message_is_never_a_series_of_its_own(metered, reader):
+    """A thousand partitions would be a thousand series in every process."""
+    hook = _sender(metered())
+    for n in range(5):
+        hook.after(hook.before("orders", key=str(n), partition=n), partition=n, offset=n)
+    assert len(_points(reader, "messaging.client.sent.messages")) == 1
