@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import socket
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,21 +12,14 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_jobs.java import find_java
+from tests.peers.maven import PeerBrokenError, free_ports, jars_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 HERE = Path(__file__).resolve().parent
 VERSION = "4.3.1"
-FETCH_SECONDS, START_SECONDS, STOP_SECONDS = 900, 120, 30
-
-
-class PeerUnavailableError(Exception):
-    """The peer cannot be had on this machine; its text is the reason shown beside the skipped tests."""
-
-
-class PeerBrokenError(Exception):
-    """The peer was there and did not come up: our recipe is wrong, and the tests fail."""
+START_SECONDS, STOP_SECONDS = 120, 30
 
 
 @dataclass
@@ -44,8 +33,12 @@ class KafkaBroker:
     def __enter__(self) -> Self:
         """Fetch the jars (once per machine), format the log directory, start, and wait until it answers."""
         java = [str(find_java().path / "bin" / "java"), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-        java += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "-cp", f"{broker_jars()}/*"]
-        broker_port, controller_port = _free_ports(2)
+        java += [
+            f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}",
+            "-cp",
+            f"{jars_of(HERE / 'broker.xml', 'Kafka')}/*",
+        ]
+        broker_port, controller_port = free_ports(2)
         properties = self._write_properties(broker_port, controller_port)
         cluster = ["--cluster-id", "otelmqtracepeersAAAAAA"]
         tool = [*java, "kafka.tools.StorageTool", "format", *cluster, "--config", str(properties)]
@@ -107,45 +100,3 @@ class KafkaBroker:
         log = (self.directory / "log").read_text(encoding="utf-8", errors="replace")
         self.__exit__()
         raise PeerBrokenError(f"Kafka {VERSION} did not come up:\n{log[-2000:]}")
-
-
-def broker_jars() -> Path:
-    """Return the folder with the broker's jars, fetched by Maven the first time (44 MB)."""
-    pom = HERE / "broker.xml"
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    target = base / "otel-mqtrace" / "peers" / f"kafka-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
-    if target.is_dir():
-        return target
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise PeerUnavailableError("no Maven (mvn) on the path to fetch Kafka's jars with")
-    beside = target.with_name(f"{target.name}.{os.getpid()}")
-    command = [maven, "-B", "-q", "-ntp", "-f", str(pom), "dependency:copy-dependencies"]
-    # Fetched beside and renamed: an interrupted fetch must not look complete.
-    try:
-        done = subprocess.run(
-            [*command, f"-DoutputDirectory={beside}"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=FETCH_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        raise PeerUnavailableError(f"Maven did not fetch Kafka's jars within {FETCH_SECONDS} s") from None
-    if done.returncode:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
-        raise PeerUnavailableError(f"Maven could not fetch Kafka's jars: {(said or ['no reason given'])[0][:300]}")
-    beside.rename(target)
-    return target
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()

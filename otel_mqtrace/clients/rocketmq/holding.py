@@ -1,0 +1,175 @@
+"""This module knows what one consumer has handed over and the application has not settled yet.
+
+A message of a simple consumer is in the application's hands from ``receive`` until it acknowledges it, in whatever
+thread, or until its invisible duration is over and the broker delivers it again: the next ``receive`` finds that out.
+"""
+
+from __future__ import annotations
+
+import sys
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace.clients.rocketmq.live import Bound
+from otel_mqtrace.clients.rocketmq.received import Delivery, delivery_of, incoming
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._scope import AutomaticScope
+from otel_mqtrace.hooks.consume import ConsumeHook
+from otel_mqtrace.hooks.process import OwnSpan
+from otel_mqtrace.hooks.settle import SettleHook
+from otel_mqtrace.model import ContextCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_mqtrace.hooks.process import Responsibility
+    from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+
+__all__ = ["Holding", "consumers"]
+
+_NS_PER_SECOND: Final = 1_000_000_000
+_UNSAID_SECONDS: Final = 60
+"""The proxy's own invisible duration, where the caller names none."""
+
+
+class _Turn:
+    """The messages of one ``receive``: the first one behind the last settled one is current, in the receiving thread.
+
+    That is right where they are handled one after the other; ``process.each`` is right always.
+    """
+
+    def __init__(self, deliveries: Sequence[Delivery]) -> None:
+        self._deliveries = deliveries
+        self._thread = get_ident()
+        self._scope: AutomaticScope | None = None
+        self._behind = 0
+        self.current: Delivery | None = None
+        self._enter_next()
+
+    def settled(self, delivery: Delivery) -> None:
+        """Go on to the next message; elsewhere than where they were received, only stop being current."""
+        if get_ident() == self._thread and delivery in self._deliveries[self._behind :]:
+            self._behind = self._deliveries.index(delivery) + 1
+            self.leave()
+            self._enter_next()
+        elif delivery is self.current:
+            self.leave()
+
+    def leave(self) -> None:
+        """Restore what was current."""
+        scope, self._scope, self.current = self._scope, None, None
+        if scope is not None:
+            scope.leave()
+
+    def _enter_next(self) -> None:
+        for delivery in self._deliveries[self._behind :]:
+            call = delivery.call
+            if call is not None and call.is_open:
+                self._scope = AutomaticScope(call.otel_ctx, call.ambient, call.span)
+                self.current = delivery
+                return
+
+
+class Holding:
+    """The hooks of one consumer and its open messages; it never refers to the consumer."""
+
+    def __init__(self, tracing: Tracing, facts: ClientFacts) -> None:
+        self.hook = ConsumeHook(tracing=tracing, facts=facts)
+        self.settle = SettleHook(tracing=tracing, facts=facts)
+        self._explicit = tracing.settings.process_spans == "explicit"
+        self._held: dict[Delivery, None] = {}
+        self._turn: _Turn | None = None
+
+    @guarded("rocketmq.next_turn")
+    def next_turn(self) -> None:
+        """The application receives again: nothing is current any more, and what came too late is over."""
+        self._stop()
+        now_ns = self.hook.now_ns()
+        for delivery in list(self._held):
+            if delivery.until_ns <= now_ns:
+                self._give_up(delivery)
+
+    @guarded("rocketmq.hand_over")
+    def hand_over(
+        self, messages: Sequence[Any], invisible_seconds: float | None, *, start_ns: int, enter: bool
+    ) -> None:
+        """The application gets ``messages``: open the span of each; ``enter`` makes the first current here."""
+        received = [incoming(message) for message in messages]
+        if not received:
+            self.hook.empty(start_ns=start_ns, batch=True)
+            return
+        self.hook.received(received, start_ns=start_ns, batch=True)
+        until_ns = self.hook.now_ns() + self._duration_ns(invisible_seconds)
+        deliveries = [delivery_of(message) for message in messages]
+        for delivery, message in zip(deliveries, received, strict=True):
+            calls = [] if self._explicit else self.hook.before([message])
+            delivery.holder, delivery.until_ns = self, until_ns
+            for call in calls:
+                delivery.handle_in(call)
+                self._held[delivery] = None
+        if enter and not self._explicit:
+            self._turn = _Turn(deliveries)
+
+    @guarded("rocketmq.settled")
+    def settled(self, delivery: Delivery) -> None:
+        """The application acknowledges: it is done with the message, whatever the broker will say."""
+        if self._release(delivery) and delivery.call is not None:
+            self.hook.after(delivery.call)
+        if self._turn is not None:
+            self._turn.settled(delivery)
+
+    @guarded("rocketmq.postponed")
+    def postponed(self, delivery: Delivery, invisible_seconds: float | None) -> None:
+        """The broker keeps the message back for longer: more time to handle it, or the pause before it comes again."""
+        delivery.until_ns = self.hook.now_ns() + self._duration_ns(invisible_seconds)
+        delivery.asked_for_time = True
+
+    def take(self, delivery: Delivery) -> Responsibility | None:
+        """Give the span of a message to the block that handles it explicitly."""
+        call, delivery.call = delivery.call, None  # handled a second time it is a second attempt, with its own span
+        if call is None:
+            return None
+        self._stop()
+        if not self._release(delivery):
+            # It was acknowledged before it was handled: one span is right, so no second one; from now on this
+            # consumer leaves its messages to the blocks.
+            self._explicit = True
+        return OwnSpan(self.hook, call)
+
+    @guarded("rocketmq.close")
+    def close(self) -> None:
+        """Nothing can be acknowledged any more; an exception on its way out says why, of the message in hand."""
+        exception = sys.exc_info()[1]
+        current = None if self._turn is None else self._turn.current
+        self._stop()
+        if exception is not None and current is not None and current.call is not None:
+            self._release(current)
+            self.hook.after(current.call, code=ContextCode.EXCEPTION, exception=exception)
+        for delivery in list(self._held):
+            self._give_up(delivery)
+
+    def _give_up(self, delivery: Delivery) -> None:
+        """It was not acknowledged: ``FAILED`` where the application asked for it later, else nobody said anything."""
+        if self._release(delivery) and delivery.call is not None:
+            code = ContextCode.FAILED if delivery.asked_for_time else ContextCode.RETURNNULL
+            self.hook.after(delivery.call, code=code)
+
+    def _release(self, delivery: Delivery) -> bool:
+        """Return ``True`` to exactly one caller: whoever gets it ends the span or hands it on."""
+        try:
+            del self._held[delivery]
+        except KeyError:
+            return False
+        return True
+
+    def _stop(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.leave()
+
+    @staticmethod
+    def _duration_ns(seconds: float | None) -> int:
+        return int((_UNSAID_SECONDS if seconds is None else seconds) * _NS_PER_SECOND)
+
+
+consumers: Final = Bound(Holding)

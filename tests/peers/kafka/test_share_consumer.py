@@ -1,0 +1,142 @@
+"""A share group against a real Kafka: what is released comes again, and its spans count the deliveries."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+import confluent_kafka
+import pytest
+from confluent_kafka import AcknowledgeType, Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from otel_mqtrace import process
+from otel_mqtrace.instrumentor import MqTraceInstrumentor
+from otel_mqtrace.model import ContextCode
+from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.testing import RecordingExporter, recording_provider
+
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.skipif(not hasattr(confluent_kafka, "ShareConsumer"), reason="share groups need confluent-kafka 2.15"),
+]
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture
+def spans():
+    """The spans of one test; tracing is off again at its end."""
+    exporter = RecordingExporter()
+    options = {"tracer_provider": recording_provider(exporter), "exporters": (), "settle_spans": True}
+    MqTraceInstrumentor().instrument(**options)
+    yield exporter
+    MqTraceInstrumentor().uninstrument()
+
+
+@pytest.fixture
+def group_of(kafka):
+    """Make a topic and a share group that reads it from its beginning; returns topic, group and a subscriber's maker."""
+    made = []
+
+    def make(name, values, **conf):
+        topic, admin = kafka.create_topic(name), AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+        group = ConfigResource(ResourceType.GROUP, name, incremental_configs=[entry])
+        for done in admin.incremental_alter_configs([group]).values():
+            done.result(30)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for value in values:
+            producer.produce(topic, value)
+        assert producer.flush(30) == 0
+        consumer = confluent_kafka.ShareConsumer(
+            {"bootstrap.servers": kafka.bootstrap_servers, "group.id": name, "log_level": 0, **conf}
+        )
+        consumer.subscribe([topic])
+        made.append(consumer)
+        return consumer
+
+    yield make
+    for consumer in made:
+        consumer.close()
+
+
+EXPLICIT = {"share.acknowledgement.mode": "explicit"}
+
+
+def _poll(consumer):
+    """Return the next batch; a share group gives its first one a few seconds after it was joined."""
+    deadline = monotonic() + PATIENCE_SECONDS
+    while monotonic() < deadline:
+        batch = consumer.poll(1)
+        if batch:
+            return batch
+    raise AssertionError("no message came")
+
+
+def _told(span):
+    record = trace_context_of(span)
+    return record.beans[0].retry_times, record.context_code
+
+
+def test_a_released_message_comes_again_and_counts(group_of, spans):
+    """Three deliveries are three process spans with 0, 1 and 2 retries: two that failed and the one that did it."""
+    consumer = group_of("peer-share-released", [b"x"], **EXPLICIT)
+    sent = spans.take("send peer-share-released")
+    for ack_type in (RELEASE, RELEASE, ACCEPT):
+        (message,) = _poll(consumer)
+        consumer.acknowledge(message, ack_type)
+    consumer.close()
+    processed = spans.take_all("process peer-share-released")
+    assert [_told(span) for span in processed] == [
+        (0, ContextCode.FAILED),
+        (1, ContextCode.FAILED),
+        (2, ContextCode.SUCCESS),
+    ]
+    assert {link.context.span_id for span in processed for link in span.links} == {sent.context.span_id}
+    assert len({span.attributes["mqtrace.request_id"] for span in processed}) == 3
+    assert {span.attributes["messaging.consumer.group.name"] for span in processed} == {"peer-share-released"}
+
+
+def test_a_rejected_message_never_comes_again(group_of, spans):
+    """REJECT failed as RELEASE did; each message in a block of its own, each commit a settle span."""
+    consumer = group_of("peer-share-rejected", [b"good", b"bad"], **EXPLICIT)
+    heard = []
+    consumer.set_acknowledgement_commit_callback(lambda offsets, problem: heard.append((offsets, problem)))
+    batch = list(_poll(consumer))
+    while len(batch) < 2:
+        batch += _poll(consumer)
+    for message in batch:
+        with process(message):
+            consumer.acknowledge(message, REJECT if message.value() == b"bad" else ACCEPT)
+    assert set(consumer.commit_sync(30).values()) == {None}
+    assert [message.offset() for message in consumer.poll(3)] == []
+    consumer.close()
+    codes = [_told(span)[1] for span in spans.take_all("process peer-share-rejected")]
+    assert codes == [ContextCode.FAILED]
+    commit = spans.take("commit peer-share-rejected")
+    assert sorted(link.attributes["messaging.kafka.offset"] for link in commit.links) == [0, 1]
+    assert [(set().union(*offsets.values()), problem) for offsets, problem in heard] == [({0, 1}, None)]
+
+
+def test_without_acknowledgements_the_next_poll_accepts(group_of, spans):
+    """Implicit mode, the client's default: one delivery, a success, and nothing comes again."""
+    consumer = group_of("peer-share-implicit", [b"x"])
+    _poll(consumer)
+    assert len(consumer.poll(2)) == 0
+    consumer.close()
+    assert [_told(span) for span in spans.take_all("process peer-share-implicit")] == [(0, ContextCode.SUCCESS)]
+
+
+def test_a_message_nobody_acknowledged_is_returnnull_and_comes_again(kafka, group_of, spans):
+    """Closed with a message in hand: the broker gives it to the next member, as a second delivery."""
+    consumer = group_of("peer-share-left", [b"x"], **EXPLICIT)
+    _poll(consumer)
+    consumer.close()
+    assert _told(spans.take("process peer-share-left")) == (0, ContextCode.RETURNNULL)
+    conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "peer-share-left", "log_level": 0, **EXPLICIT}
+    with confluent_kafka.ShareConsumer(conf) as second:
+        second.subscribe(["peer-share-left"])
+        (message,) = _poll(second)
+        assert message.delivery_count() == 2
+        second.acknowledge(message)
+    assert _told(spans.take("process peer-share-left")) == (1, ContextCode.SUCCESS)

@@ -1,0 +1,63 @@
+"""This module knows how a peer's jars are fetched by Maven once per machine, and what is said where they cannot be."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+FETCH_SECONDS = 900
+
+
+class PeerUnavailableError(Exception):
+    """The peer cannot be had on this machine; its text is the reason shown beside the skipped tests."""
+
+
+class PeerBrokenError(Exception):
+    """The peer was there and did not come up: our recipe is wrong, and the tests fail."""
+
+
+def jars_of(pom: Path, name: str) -> Path:
+    """Return the folder with the jars that ``pom`` depends on, fetched by Maven the first time; ``name`` says whose."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    target = base / "otel-mqtrace" / "peers" / f"{name.lower()}-{digest}"
+    if target.is_dir():
+        return target
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise PeerUnavailableError(f"no Maven (mvn) on the path to fetch {name}'s jars with")
+    beside = target.with_name(f"{target.name}.{os.getpid()}")
+    command = [maven, "-B", "-q", "-ntp", "-f", str(pom), "dependency:copy-dependencies"]
+    # Fetched beside and renamed: an interrupted fetch must not look complete.
+    try:
+        done = subprocess.run(
+            [*command, f"-DoutputDirectory={beside}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=FETCH_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        raise PeerUnavailableError(f"Maven did not fetch {name}'s jars within {FETCH_SECONDS} s") from None
+    if done.returncode:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
+        raise PeerUnavailableError(f"Maven could not fetch {name}'s jars: {(said or ['no reason given'])[0][:300]}")
+    beside.rename(target)
+    return target
+
+
+def free_ports(count: int) -> list[int]:
+    """Return that many loopback ports nobody listens on."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for each in held:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in held]
+    finally:
+        for each in held:
+            each.close()

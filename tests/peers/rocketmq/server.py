@@ -1,0 +1,173 @@
+"""This module knows how to run a real Apache RocketMQ (name server, broker, gRPC proxy) on free loopback ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from spark_jobs.java import find_java
+from tests.peers.maven import PeerBrokenError, PeerUnavailableError, free_ports, jars_of
+from tests.peers.rocketmq.remoting import (
+    GET_BROKER_CLUSTER_INFO,
+    UPDATE_AND_CREATE_GROUP,
+    UPDATE_AND_CREATE_TOPIC,
+    RefusedError,
+    ask,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+HERE = Path(__file__).resolve().parent
+VERSION = "5.5.0"
+START_SECONDS, STOP_SECONDS = 150, 15
+_OPENED = ("java.nio", "sun.nio.ch", "java.lang", "java.util", "jdk.internal.ref")
+_READ_WRITE = 6
+
+
+@dataclass
+class RocketMq:
+    """A name server, a broker and a proxy with their files in ``directory``; use it as a context manager."""
+
+    directory: Path
+    endpoints: str = ""
+    name_server: str = ""
+    broker: str = ""
+    _processes: list[subprocess.Popen[bytes]] = field(default_factory=list, repr=False)
+
+    def __enter__(self) -> Self:
+        """Start all three, each when the one before answers."""
+        jars = jars_of(HERE / "server.xml", "RocketMQ")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        preload = self._loopback_only()
+        names, broker, replicas, grpc, remoting = free_ports(5)
+        self.name_server, self.broker = f"127.0.0.1:{names}", f"127.0.0.1:{broker}"
+        self.endpoints = f"127.0.0.1:{grpc}"
+        self._write("names.conf", f"listenPort={names}\nbindAddress=127.0.0.1\n")
+        conf = (HERE / "broker.conf").read_text(encoding="utf-8")
+        store = self.directory / "store"
+        self._write(
+            "broker.conf",
+            f"{conf}namesrvAddr={self.name_server}\nlistenPort={broker}\nhaListenPort={replicas}\n"
+            f"storePathRootDir={store}\nstorePathCommitLog={store / 'commitlog'}\n",
+        )
+        proxy = json.loads((HERE / "proxy.json").read_text(encoding="utf-8"))
+        proxy |= {"namesrvAddr": self.name_server, "grpcServerPort": grpc, "remotingListenPort": remoting}
+        self._write("proxy.json", json.dumps(proxy))
+        try:
+            self._start(jars, preload, "namesrv.NamesrvStartup", "-c", "names.conf", heap_mb=128)
+            self._wait(lambda: ask(self.name_server, GET_BROKER_CLUSTER_INFO), "the name server")
+            self._start(jars, preload, "broker.BrokerStartup", "-c", "broker.conf", heap_mb=512)
+            self._wait(self._registered, "the broker")
+            self._start(
+                jars,
+                preload,
+                "proxy.ProxyStartup",
+                "-pm",
+                "cluster",
+                "-n",
+                self.name_server,
+                "-pc",
+                "proxy.json",
+                heap_mb=384,
+            )
+            self._wait(lambda: self._said("proxy.ProxyStartup", b"startup successfully"), "the proxy")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the processes we started, by their own handles, the last one first: politely, then not."""
+        for process in reversed(self._processes):
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+    def create_topic(self, name: str, message_type: str = "NORMAL", queues: int = 2) -> str:
+        """Create a topic for ``NORMAL``, ``FIFO``, ``DELAY`` or ``TRANSACTION`` messages and return its name."""
+        fields = {
+            "topic": name,
+            "defaultTopic": "TBW102",
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": _READ_WRITE,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": "false",
+            "attributes": f"+message.type={message_type}",
+        }
+        ask(self.broker, UPDATE_AND_CREATE_TOPIC, fields)
+        return name
+
+    def create_group(self, name: str, *, ordered: bool = False) -> str:
+        """Create a consumer group, ``ordered`` for FIFO messages, and return its name."""
+        body = {"groupName": name, "consumeMessageOrderly": ordered, "consumeEnable": True, "retryMaxTimes": 16}
+        ask(self.broker, UPDATE_AND_CREATE_GROUP, body=json.dumps(body).encode())
+        return name
+
+    def _write(self, name: str, text: str) -> None:
+        (self.directory / name).write_text(text, encoding="utf-8")
+
+    def _loopback_only(self) -> Path:
+        """Compile what keeps every port of the servers on 127.0.0.1; without a compiler they are not started."""
+        compiler = shutil.which("cc")
+        if compiler is None:
+            raise PeerUnavailableError("no C compiler (cc) to keep RocketMQ's ports on 127.0.0.1 with")
+        target = self.directory / "loopback.so"
+        command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(target), str(HERE / "loopback.c"), "-ldl"]
+        built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_SECONDS)
+        if built.returncode:
+            raise PeerUnavailableError(f"cc cannot build a preload library here: {built.stderr[:300]}")
+        return target
+
+    def _start(self, jars: Path, preload: Path, main: str, *arguments: str, heap_mb: int) -> None:
+        java = [str(find_java().path / "bin" / "java"), f"-Xmx{heap_mb}m", "-XX:MaxDirectMemorySize=384m"]
+        java += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"]
+        java += [f"-D{name}={self.directory}" for name in ("user.home", "rocketmq.home.dir", "rocketmq.log.dir")]
+        java += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
+        environment = {**os.environ, "LD_PRELOAD": str(preload), "RMQ_PROXY_HOME": str(self.directory)}
+        with self._log(main).open("wb") as log:
+            process = subprocess.Popen(
+                [*java, "-cp", f"{jars}/*", f"org.apache.rocketmq.{main}", *arguments],
+                cwd=self.directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._processes.append(process)
+
+    def _log(self, main: str) -> Path:
+        return self.directory / f"{main}.out"
+
+    def _said(self, main: str, text: bytes) -> bool:
+        return text in self._log(main).read_bytes()
+
+    def _registered(self) -> bool:
+        return self.broker.encode() in ask(self.name_server, GET_BROKER_CLUSTER_INFO)
+
+    def _wait(self, answers: Callable[[], object], who: str) -> None:
+        pause, deadline = Event(), monotonic() + START_SECONDS
+        while monotonic() < deadline and self._processes[-1].poll() is None:
+            try:
+                if answers() is not False:
+                    return
+            except (OSError, RefusedError):
+                pass  # not yet
+            pause.wait(0.2)
+        logs = [path.read_text(encoding="utf-8", errors="replace")[-1500:] for path in self.directory.glob("*.out")]
+        raise PeerBrokenError(f"RocketMQ {VERSION}: {who} did not come up:\n" + "\n".join(logs))
