@@ -130,7 +130,7 @@ def _outer(original: Callable[..., Any], order: tuple[str, ...]) -> Callable[...
 
 
 def _traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``close`` and ``__exit__``: the client flushes, then nobody can answer any more, even if a callback raised."""
+    """``close``: the client flushes, then nobody can answer any more, even if a callback raised."""
 
     @functools.wraps(original)
     def close(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -140,6 +140,20 @@ def _traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
             _closed(self)
 
     return close
+
+
+def _traced_exit(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``__exit__``: the same."""
+
+    @functools.wraps(original)
+    def __exit__(self: Any, exc_type: Any, exc_value: Any, exc_traceback: Any) -> Any:  # noqa: N807 - it becomes that method
+        try:
+            # Each by itself: called with *args, Python does not see that the C code returns None *and* an exception.
+            return original(self, exc_type, exc_value, exc_traceback)
+        finally:
+            _closed(self)
+
+    return __exit__
 
 
 @guarded("Producer.close")
@@ -155,7 +169,7 @@ PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[...
     "produce": traced_produce,
     "produce_batch": traced_batch,
     "close": _traced_close,
-    "__exit__": _traced_close,
+    "__exit__": _traced_exit,
     "begin_transaction": traced_begin,
     "send_offsets_to_transaction": traced_offsets,
     "commit_transaction": traced_end(TransactionState.COMMIT_MESSAGE),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import confluent_kafka
 import pytest
@@ -11,6 +12,8 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
+from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
+from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -39,6 +42,8 @@ def read_back(consumer_of, spans):
 def test_a_delivered_message_carries_every_field_of_the_table(producer, spans, kafka, topic):
     """Partition, offset, sizes, ids, hosts and cost stand on the span when the delivery report has come."""
     headers = {"TAGS": "paid", "KEYS": b"order-1 \xe8\xae\xa2\xe5\x8d\x95", "DELAY": "3"}
+    leaders_of({"bootstrap.servers": kafka.bootstrap_servers}).want(topic)
+    leaders_of({"bootstrap.servers": kafka.bootstrap_servers}).settle(10)
     span = _sent(producer, spans, topic, "é", b"key-1", headers=headers)
     said = dict(span.attributes)
     assert read_unique_id(said.pop("messaging.message.id"))
@@ -54,6 +59,7 @@ def test_a_delivered_message_carries_every_field_of_the_table(producer, spans, k
         "messaging.operation.type": "send",
         "messaging.destination.name": topic,
         "messaging.destination.partition.id": "0",
+        "messaging.kafka.cluster.id": producer.cluster_id(10),
         "messaging.kafka.offset": 0,
         "messaging.kafka.message.key": "key-1",
         "messaging.message.body.size": 2,
@@ -202,17 +208,123 @@ def test_a_message_in_flight_when_its_producer_is_collected_ends_by_name(instrum
     assert span.attributes["mqtrace.send_outcome"] == span.attributes["error.type"] == "abandoned"
 
 
-def test_without_reports_of_success_the_span_ends_at_the_call(instrument, kafka, spans, topic):
-    """delivery.report.only.error: nobody will tell, so the span says that nobody was asked."""
-    instrument()
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "delivery.report.only.error": True}
-    )
-    producer.produce(topic, b"x")
-    span = spans.take(f"send {topic}")
-    assert span.attributes["mqtrace.send_outcome"] == "not_awaited"
-    assert "mqtrace.store_time" not in span.attributes
-    assert producer.flush(10) == 0
+class TestWithoutReportsOfSuccess:
+    """delivery.report.only.error: the client says nothing of a success, but lets go of the callback."""
+
+    @pytest.fixture
+    def taciturn(self, instrument, kafka):
+        instrument()
+        conf = {"bootstrap.servers": kafka.bootstrap_servers, "delivery.report.only.error": True}
+        with confluent_kafka.Producer(conf) as producer:
+            yield producer
+
+    def test_the_span_ends_when_the_broker_has_the_message(self, taciturn, spans, topic):
+        """Not at the call, but at the flush; where the message lies nobody tells."""
+        taciturn.produce(topic, b"x")
+        spans.assert_empty()
+        assert taciturn.flush(10) == 0
+        span = spans.take(f"send {topic}")
+        assert span.attributes["mqtrace.send_outcome"] == "not_awaited"
+        assert span.attributes["mqtrace.success"] is True
+        assert span.attributes.keys().isdisjoint({"mqtrace.store_time", "messaging.kafka.offset", "error.type"})
+
+    def test_a_message_that_fails_later_is_recorded_as_failed(self, taciturn, kafka, spans, topic):
+        """The broker refuses one of two: its span has the error, and its callback is the only one called."""
+        told = []
+        taciturn.produce(topic, b"x", on_delivery=lambda error, _: told.append(error.name()))
+        taciturn.flush(10)
+        assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
+        kafka.push_request_errors(kafka.PRODUCE, 10)
+        taciturn.produce(topic, b"x", on_delivery=lambda error, _: told.append(error.name()))
+        taciturn.flush(10)
+        failed = spans.take(f"send {topic}")
+        assert failed.attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
+        assert "mqtrace.send_outcome" not in failed.attributes
+        assert told == ["MSG_SIZE_TOO_LARGE"]
+
+    def test_a_batch_is_told_apart_the_same_way(self, taciturn, spans, topic):
+        """Each message of it has a callback of its own to be let go of."""
+        taciturn.produce_batch(topic, [{"value": b"1"}, {"value": b"2"}])
+        spans.assert_empty()
+        taciturn.flush(10)
+        outcomes = [span.attributes["mqtrace.send_outcome"] for span in spans.take_all(f"send {topic}")]
+        assert outcomes == ["not_awaited"] * 2
+
+    def test_nothing_is_kept_of_what_was_answered(self, taciturn, spans, topic):
+        """However many are sent, only what is in flight is remembered."""
+        for _ in range(200):
+            taciturn.produce(topic, b"x")
+        assert len(taciturn._mqtrace_state.in_flight) == 200
+        taciturn.flush(10)
+        assert not taciturn._mqtrace_state.in_flight
+        assert len(spans.take_all(f"send {topic}")) == 200
+
+    def test_a_call_that_is_refused_ends_with_its_error(self, taciturn, spans, topic):
+        """Letting go of a refused message's callback is no success."""
+        with pytest.raises(KafkaException):
+            taciturn.produce(topic, b"x" * 2_000_000)
+        assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
+
+
+class TestLeaving:
+    """Every way out of a producer ends its spans, by name, and only when nothing can be answered any more."""
+
+    @pytest.fixture
+    def unheard(self, instrument):
+        instrument()
+        return confluent_kafka.Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+
+    def test_a_flush_that_gives_up_leaves_the_spans_open(self, unheard, spans, topic):
+        """flush() > 0: they are still on their way."""
+        unheard.produce(topic, b"x")
+        assert unheard.flush(0.01) == 1
+        spans.assert_empty()
+        unheard.purge()
+        unheard.flush(5)
+        assert spans.take(f"send {topic}").attributes["error.type"] == "_PURGE_QUEUE"
+
+    @pytest.mark.parametrize(("leave", "arguments"), [("close", ()), ("__exit__", (None, None, None))])
+    def test_a_callback_that_raises_in_close_leaves_no_span_open(
+        self, instrument, kafka, spans, topic, leave, arguments
+    ):
+        """The client is gone after that: what it did not come to report is abandoned, and the error is as ever."""
+
+        def explode(error, message):
+            raise RuntimeError("mine")
+
+        def run():
+            producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+            for _ in range(3):
+                producer.produce(topic, b"x", on_delivery=explode)
+            with pytest.raises((RuntimeError, SystemError)) as raised:
+                getattr(producer, leave)(*arguments)
+            return type(raised.value), repr(raised.value.__cause__)
+
+        untraced = run()
+        instrument()
+        assert run() == untraced
+        outcomes = [span.attributes.get("mqtrace.send_outcome") for span in spans.take_all(f"send {topic}")]
+        assert outcomes == [None, "abandoned", "abandoned"]
+
+    def test_a_child_process_leaves_the_parents_spans_alone(self, unheard, spans, topic):
+        """A fork inherits the spans in flight; what becomes of them only the parent will know."""
+        unheard.produce(topic, b"x")
+        child = os.fork()
+        if child == 0:  # pragma: no cover - coverage does not follow
+            unheard._mqtrace_state.abandon()
+            os._exit(0 if not spans.take_all() and not unheard._mqtrace_state.in_flight else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        spans.assert_empty()
+        unheard.purge()
+        unheard.flush(5)
+        assert spans.take(f"send {topic}").attributes["error.type"] == "_PURGE_QUEUE"
+
+    def test_a_message_in_flight_when_tracing_ends_is_ended_by_its_report(self, producer, spans, topic):
+        """uninstrument() takes the wrappers away, not the spans that are open."""
+        producer.produce(topic, b"x")
+        MqTraceInstrumentor().uninstrument()
+        producer.flush(10)
+        assert spans.take(f"send {topic}").attributes["messaging.kafka.offset"] == 0
 
 
 class TestCallbacks:
@@ -319,48 +431,3 @@ def test_an_unsampled_message_still_travels_with_its_id_and_context(instrument, 
     headers = dict(poll(consumer_of(topic)).headers())
     assert headers["traceparent"].endswith(b"-00")
     assert read_unique_id(headers["UNIQ_KEY"].decode())
-
-
-class TestTransactions:
-    """Each message of a transaction shows how the transaction ended."""
-
-    @pytest.fixture
-    def transactional(self, instrument, kafka):
-        instrument()
-        producer = confluent_kafka.Producer(
-            {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "tx", "client.id": "shop"}
-        )
-        producer.init_transactions(10)
-        return producer
-
-    @pytest.mark.parametrize(
-        ("end", "state"), [("commit_transaction", "COMMIT_MESSAGE"), ("abort_transaction", "ROLLBACK_MESSAGE")]
-    )
-    def test_every_message_gets_an_end_linked_to_its_send(self, transactional, spans, topic, end, state):
-        """Half message at the send, EndTransaction at the end, the same transaction id on both."""
-        transactional.begin_transaction()
-        for body in (b"1", b"2"):
-            transactional.produce(topic, body)
-        transactional.flush(10)
-        getattr(transactional, end)(10)
-        sends, ends = spans.take_all(f"send {topic}"), spans.take_all(f"end_transaction {topic}")
-        assert [span.attributes["mqtrace.msg_type"] for span in sends] == ["Trans_Msg_Half"] * 2
-        assert [end.links[0].context.span_id for end in ends] == [send.context.span_id for send in sends]
-        for send, ended in zip(sends, ends, strict=True):
-            record = trace_context_of(ended)
-            assert ended.kind is SpanKind.CLIENT
-            assert record.trace_type is TraceType.END_TRANSACTION
-            assert record.beans[0].transaction_state.name == state
-            assert record.beans[0].from_transaction_check is False
-            assert record.request_id not in {None, send.attributes["mqtrace.request_id"]}
-            assert record.beans[0].msg_type is MessageType.TRANS_COMMIT
-            assert record.beans[0].transaction_id == send.attributes["mqtrace.transaction_id"]
-            assert record.beans[0].msg_id == send.attributes["messaging.message.id"]
-            assert record.beans[0].offset_msg_id == send.attributes["mqtrace.offset_msg_id"]
-
-    def test_a_message_outside_a_transaction_has_no_end(self, transactional, spans, topic):
-        """After the end, nothing is left over from the last transaction."""
-        transactional.begin_transaction()
-        transactional.commit_transaction(10)
-        spans.assert_empty()
-        assert transactional._mqtrace_state.transaction.transaction_id is None
