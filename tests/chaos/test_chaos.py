@@ -1,0 +1,33 @@
+"""Faults at random, the books exact: every seed that ever failed is kept here and runs first."""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+import pytest
+
+from tests.chaos.storm import Storm
+
+ONCE_FAILED: list[int] = []
+"""Seeds that found a mistake, with what it was."""
+FRESH = 12
+"""Storms with seeds nobody has seen; a failure names its seed, to be added above."""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("seed", [*ONCE_FAILED, *range(4)])
+def test_the_books_balance_in_storms_already_seen(seed):
+    """Always the same ones."""
+    assert Storm(seed).rage()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_the_books_balance_in_storms_nobody_has_seen():
+    """A few each time."""
+    for _ in range(FRESH):
+        seed = secrets.randbits(32)
+        try:
+            Storm(seed).rage()
+        except AssertionError as broken:
+            raise AssertionError(f"add {seed} to ONCE_FAILED: {broken}") from broken
