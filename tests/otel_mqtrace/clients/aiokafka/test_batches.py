@@ -1,0 +1,167 @@
+"""aiokafka's batches: records that are encoded before anybody says which topic they are for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiokafka.errors import MessageSizeTooLargeError
+from aiokafka.producer.message_accumulator import BatchBuilder
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.trace import SpanKind
+
+from otel_mqtrace.spans.mapping import trace_context_of
+from tests.support.asyncio_kafka import consumer_of, play, producing
+
+
+def _filled(producer, *messages):
+    batch = producer.create_batch()
+    for message in messages:
+        assert batch.append(timestamp=None, **{"key": None, **message}) is not None
+    return batch
+
+
+async def _read(kafka, topic, count):
+    """Return (value, names of headers) of the first ``count`` records, untraced."""
+    with suppress_instrumentation():
+        consumer = await consumer_of(kafka, topic)
+        records = [await consumer.getone() for _ in range(count)]
+        await consumer.stop()
+    return [(each.value, [name for name, _ in each.headers]) for each in records]
+
+
+def test_each_message_goes_by_the_place_it_came_to(instrument, spans, fill, kafka, topic):
+    """By default nothing is written into the batch: offsets count up from the one the broker answers with."""
+    fill(topic, {"value": b"before"})
+    instrument()
+
+    async def story():
+        async with producing(kafka) as producer:
+            batch = _filled(
+                producer,
+                {"value": b"12", "key": b"k"},
+                {"value": b"3456", "headers": [("UNIQ_KEY", b"MINE"), ("KEYS", b"a b"), ("TAGS", b"paid")]},
+                {"value": None, "key": b"gone"},
+            )
+            assert isinstance(batch, BatchBuilder)
+            answer = await (await producer.send_batch(batch, topic, partition=0))
+            assert answer.offset == 1
+        return await _read(kafka, topic, 4)
+
+    read = play(story)
+    assert read[1:] == [(b"12", []), (b"3456", ["UNIQ_KEY", "KEYS", "TAGS"]), (None, [])]
+    sent = spans.take_all(f"send {topic}")
+    beans = [trace_context_of(span).beans[0] for span in sent]
+    assert [bean.offset_msg_id for bean in beans] == [f"{topic}-0@{n}" for n in (1, 2, 3)]
+    assert [bean.msg_id for bean in beans] == [f"{topic}-0@1", "MINE", f"{topic}-0@3"]
+    assert [bean.body_length for bean in beans] == [2, 4, 0]
+    assert (beans[1].keys, beans[1].tags) == ("a b", "paid")
+    assert sent[2].attributes["messaging.kafka.message.tombstone"] is True
+    assert {span.kind for span in sent} == {SpanKind.CLIENT}
+
+
+def test_serialisers_run_once_and_sizes_are_theirs(instrument, spans, kafka, topic):
+    """A batch takes what the producer's serialisers take."""
+    instrument()
+    seen = []
+
+    def serialise(value):
+        seen.append(value)
+        return str(value).encode()
+
+    async def story():
+        async with producing(kafka, value_serializer=serialise) as producer:
+            await (await producer.send_batch(_filled(producer, {"value": 12345}), topic, partition=0))
+
+    play(story)
+    assert seen == [12345]
+    assert trace_context_of(spans.take()).beans[0].body_length == 5
+
+
+def test_a_full_batch_takes_no_more_and_neither_do_we(instrument, spans, kafka, topic):
+    """What ``append`` refused is not sent, so it is not recorded."""
+    instrument()
+
+    async def story():
+        async with producing(kafka, max_batch_size=200) as producer:
+            batch = producer.create_batch()
+            taken = 0
+            while batch.append(timestamp=None, key=None, value=b"x" * 40) is not None:
+                taken += 1
+            await (await producer.send_batch(batch, topic, partition=0))
+            return taken
+
+    assert play(story) == len(spans.take_all(f"send {topic}"))
+
+
+def test_what_the_client_adds_to_an_open_batch_is_recorded_as_a_send(instrument, spans, kafka, topic):
+    """A batch that was not closed may be filled up by ``send``: once each, each at its own offset."""
+    instrument()
+
+    async def story():
+        async with producing(kafka, linger_ms=50) as producer:
+            future = await producer.send_batch(_filled(producer, {"value": b"1"}), topic, partition=0)
+            await asyncio.gather(future, producer.send_and_wait(topic, b"2", partition=0))
+
+    play(story)
+    places = sorted(trace_context_of(span).beans[0].offset_msg_id for span in spans.take_all())
+    assert places == [f"{topic}-0@0", f"{topic}-0@1"]
+
+
+def test_send_each_gives_every_message_its_headers(instrument, spans, kafka, topic):
+    """The same order, the same values, one future for all of them, as the batch would have had."""
+    instrument(headerless_sends="send_each")
+
+    async def story():
+        async with producing(kafka, value_serializer=lambda value: str(value).encode()) as producer:
+            batch = _filled(producer, {"value": 1}, {"value": 2, "headers": [("a", b"b")]})
+            future = await producer.send_batch(batch, topic, partition=0)
+            assert isinstance(future, asyncio.Future)
+            assert (await future).offset == 0
+            assert batch.append(timestamp=None, key=None, value=3) is None
+        return await _read(kafka, topic, 2)
+
+    assert play(story) == [(b"1", ["traceparent", "UNIQ_KEY"]), (b"2", ["a", "traceparent", "UNIQ_KEY"])]
+    assert [span.kind for span in spans.take_all(f"send {topic}")] == [SpanKind.PRODUCER] * 2
+
+
+def test_send_each_fails_as_the_batch_would_have(instrument, spans, kafka, topic):
+    """What the client refuses is raised to the caller."""
+    instrument(headerless_sends="send_each")
+
+    async def story():
+        async with producing(kafka, max_request_size=100, max_batch_size=1000) as producer:
+            with pytest.raises(MessageSizeTooLargeError):
+                await producer.send_batch(_filled(producer, {"value": b"x" * 200}), topic, partition=0)
+
+    play(story)
+    assert spans.take().attributes["error.type"] == "MESSAGE_SIZE_TOO_LARGE"
+
+
+@pytest.mark.parametrize("options", [{"headerless_sends": "leave"}, {"topic_exclude": "orders-*"}])
+def test_a_batch_that_is_left_alone_is_the_clients_own(instrument, spans, kafka, topic, options):
+    """No span and no header, and nothing kept."""
+    instrument(**options)
+
+    async def story():
+        async with producing(kafka) as producer:
+            batch = _filled(producer, {"value": b"1"})
+            assert (type(batch) is BatchBuilder) is ("headerless_sends" in options)
+            await (await producer.send_batch(batch, topic, partition=0))
+        return await _read(kafka, topic, 1)
+
+    assert play(story) == [(b"1", [])]
+
+
+def test_a_batch_that_cannot_be_sent_fails_every_message(instrument, spans, kafka, topic):
+    """There is no such partition: one error, one span for each."""
+    instrument()
+
+    async def story():
+        async with producing(kafka) as producer:
+            batch = _filled(producer, {"value": b"1"}, {"value": b"2"})
+            with pytest.raises(AssertionError, match="Unrecognized partition"):
+                await producer.send_batch(batch, topic, partition=7)
+
+    play(story)
+    assert [span.attributes["error.type"] for span in spans.take_all()] == ["AssertionError"] * 2

@@ -1,0 +1,199 @@
+"""aiokafka patched in place: every name and every subclass sees it, and nothing of it is left afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+
+import aiokafka
+import pytest
+import wrapt
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.cluster import ClusterMetadata
+
+from otel_mqtrace.clients.aiokafka.patching import foreign_wrapper
+from otel_mqtrace.config import application_kafka_config
+from otel_mqtrace.hooks.process import sources
+from otel_mqtrace.instrumentor import AioKafkaInstrumentor
+from otel_mqtrace.model import ContextCode
+from otel_mqtrace.spans.mapping import trace_context_of
+from tests.support.asyncio_kafka import consumer_of, consuming, play, producing
+
+CLASSES = (AIOKafkaProducer, AIOKafkaConsumer, ClusterMetadata)
+
+
+class EarlyProducer(AIOKafkaProducer):
+    """Made before anything is instrumented, and does its own before sending."""
+
+    async def send(self, topic, value=None, *args, **kwargs):
+        """Send in capitals."""
+        return await super().send(topic, value.upper(), *args, **kwargs)
+
+
+def _everything():
+    return [dict(vars(owner)) for owner in CLASSES]
+
+
+def test_ten_times_on_and_off_leaves_no_trace(instrument):
+    """Every attribute of every class is the object it was."""
+    before, sources_before = _everything(), list(sources)
+    for _ in range(10):
+        instrument()
+        assert AioKafkaInstrumentor().patches.untraceable == []
+        assert inspect.iscoroutinefunction(AIOKafkaProducer.send)
+        assert inspect.signature(AIOKafkaProducer.send).parameters["timestamp_ms"].default is None
+        AioKafkaInstrumentor().uninstrument()
+    assert _everything() == before
+    assert sources == sources_before
+
+
+def test_subclasses_of_any_age_are_traced_once(instrument, spans, kafka, topic):
+    """Made before or after, with a ``send`` of their own that calls the client's."""
+    instrument()
+
+    class LateProducer(EarlyProducer):
+        pass
+
+    async def story():
+        for make in (EarlyProducer, LateProducer, aiokafka.AIOKafkaProducer):
+            async with producing(kafka, make=make) as producer:
+                await producer.send_and_wait(topic, b"abc")
+
+    play(story)
+    assert len(spans.take_all(f"send {topic}")) == 3
+
+
+def test_clients_older_than_the_patch_are_traced_and_those_that_survive_it_are_not(instrument, spans, kafka, topic):
+    """What a client says of itself is asked of the object, whenever it was made."""
+
+    async def story():
+        async with producing(kafka) as producer, consuming(kafka, topic) as consumer:
+            await producer.send_and_wait(topic, b"1")
+            instrument()
+            await producer.send_and_wait(topic, b"2")
+            await consumer.getone()
+            AioKafkaInstrumentor().uninstrument()
+            await producer.send_and_wait(topic, b"3")
+            assert [name for name, _ in (await consumer.getone()).headers] == ["traceparent", "UNIQ_KEY"]
+            assert (await consumer.getone()).headers == ()
+
+    play(story)
+    sent, handled = spans.take(f"send {topic}"), spans.take(f"process {topic}")
+    assert sent.attributes["messaging.client.id"] == "shop"
+    assert trace_context_of(handled).group_name == "billing"
+    assert trace_context_of(handled).context_code is ContextCode.RETURNNULL
+
+
+def test_servers_are_read_as_text_or_as_a_list(instrument, spans, kafka, topic):
+    """As aiokafka takes them; the exporter of native records learns the connection."""
+    instrument()
+    servers = [kafka.bootstrap_servers, "127.0.0.1:1"]
+
+    async def story():
+        producer = AIOKafkaProducer(bootstrap_servers=servers)
+        await producer.start()
+        await producer.send_and_wait(topic, b"1")
+        await producer.stop()
+
+    play(story)
+    assert spans.take().attributes["server.port"] == int(kafka.bootstrap_servers.rpartition(":")[2])
+    assert application_kafka_config() == {"bootstrap.servers": ",".join(servers)}
+
+
+def test_a_password_is_handed_on_and_never_shown(instrument, spans, caplog):
+    """The trace topic is on the same cluster, behind the same SASL; spans and logs say nothing of it."""
+    instrument()
+
+    async def story():
+        producer = AIOKafkaProducer(
+            bootstrap_servers="broker",
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            sasl_plain_username="shop",
+            sasl_plain_password="hunter2",
+        )
+        with pytest.raises(AssertionError):
+            await producer.send("orders")
+        producer._closed = True  # it was never started: nothing to stop, nothing to complain of
+
+    play(story)
+    span = spans.take()
+    assert (span.attributes["server.address"], span.attributes["server.port"]) == ("broker", 9092)
+    assert application_kafka_config()["sasl.password"] == "hunter2"
+    assert "hunter2" not in caplog.text + span.to_json()
+
+
+async def _foreign_send(wrapped, instance, args, kwargs):
+    kwargs["headers"] = [*(kwargs.get("headers") or []), ("traceparent", b"theirs")]
+    return await wrapped(*args, **kwargs)
+
+
+@pytest.fixture
+def neighbour():
+    """Wrap ``send`` as most instrumentations do; taken off at the end."""
+    original = AIOKafkaProducer.send
+    yield lambda: wrapt.wrap_function_wrapper(AIOKafkaProducer, "send", _foreign_send)
+    AIOKafkaProducer.send = original
+
+
+def test_another_instrumentation_is_left_alone(instrument, neighbour, caplog):
+    """Detected, named, stepped back."""
+    neighbour()
+    before = _everything()
+    assert foreign_wrapper() == f"the module {__name__}"
+    with caplog.at_level(logging.WARNING):
+        instrument()
+    assert _everything() == before
+    assert __name__ in caplog.text
+
+
+def test_beside_another_instrumentation_the_trace_headers_are_its(instrument, neighbour, spans, kafka, topic):
+    """``on_conflict=wrap``: both record, one writes the trace headers, ours the message id."""
+    neighbour()
+    instrument(on_conflict="wrap")
+
+    async def story():
+        async with producing(kafka) as producer:
+            await (await producer.send(topic, b"1"))
+        consumer = await consumer_of(kafka, topic)
+        record = await consumer.getone()
+        await consumer.stop()
+        return record.headers
+
+    headers = play(story)
+    assert [name for name, _ in headers] == ["UNIQ_KEY", "traceparent"]
+    assert dict(headers)["traceparent"] == b"theirs"
+    AioKafkaInstrumentor().uninstrument()
+    assert isinstance(vars(AIOKafkaProducer)["send"], wrapt.FunctionWrapper)
+    assert len(spans.take_all()) == 2
+
+
+def test_who_comes_after_us_is_told_of_once(instrument, neighbour, spans, kafka, topic, caplog):
+    """At the next client that comes into sight."""
+    instrument()
+    neighbour()
+
+    async def story():
+        for _ in range(2):
+            async with producing(kafka) as producer:
+                await (await producer.send(topic, b"1"))
+
+    with caplog.at_level(logging.WARNING):
+        play(story)
+    assert [f"the module {__name__} wraps aiokafka on top" in line for line in caplog.messages] == [True]
+    spans.take_all()
+
+
+def test_two_loops_one_after_the_other_share_nothing(instrument, spans, kafka, topic):
+    """A client belongs to its loop; what we remember of it goes with it."""
+    instrument()
+
+    async def story():
+        async with producing(kafka) as producer:
+            await asyncio.gather(*(producer.send_and_wait(topic, b"1") for _ in range(5)))
+
+    play(story)
+    play(story)
+    sent = spans.take_all(f"send {topic}")
+    assert len({span.attributes["messaging.message.id"] for span in sent}) == len(sent) == 10

@@ -1,0 +1,120 @@
+"""aiokafka's transactions and settlements."""
+
+from __future__ import annotations
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import IllegalStateError
+from opentelemetry.trace import SpanKind
+
+from otel_mqtrace.model import MessageType, TransactionState
+from otel_mqtrace.spans.mapping import trace_context_of
+from tests.support.asyncio_kafka import consuming, play, producing
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_end_of_a_transaction_is_told_for_each_message(instrument, spans, kafka, topic, fails):
+    """``async with producer.transaction()``: committed, or rolled back by an exception."""
+    instrument()
+
+    async def story():
+        async with producing(kafka, transactional_id=f"{topic}-{fails}") as producer, producer.transaction():
+            await producer.send_and_wait(topic, b"1")
+            await producer.send(topic, b"2")
+            if fails:
+                raise KeyError("mine")
+
+    if fails:
+        with pytest.raises(KeyError):
+            play(story)
+    else:
+        play(story)
+    sent = [trace_context_of(span).beans[0] for span in spans.take_all(f"send {topic}")]
+    ends = [trace_context_of(span).beans[0] for span in spans.take_all(f"end_transaction {topic}")]
+    assert {bean.msg_type for bean in sent} == {MessageType.TRANS_HALF}
+    assert [bean.msg_id for bean in ends] == [bean.msg_id for bean in sent]
+    assert [bean.offset_msg_id for bean in ends] == [f"{topic}-0@{n}" for n in range(2)]
+    assert {bean.transaction_id for bean in ends} == {bean.transaction_id for bean in sent}
+    state = TransactionState.ROLLBACK_MESSAGE if fails else TransactionState.COMMIT_MESSAGE
+    assert {bean.transaction_state for bean in ends} == {state}
+
+
+def test_a_batch_belongs_to_the_transaction_too(instrument, spans, kafka, topic):
+    """Its messages end with it."""
+    instrument()
+
+    async def story():
+        async with producing(kafka, transactional_id=topic) as producer:
+            await producer.begin_transaction()
+            batch = producer.create_batch()
+            batch.append(timestamp=None, key=None, value=b"1")
+            await producer.send_batch(batch, topic, partition=0)
+            await producer.commit_transaction()
+
+    play(story)
+    (sent,) = spans.take_all(f"send {topic}")
+    (end,) = spans.take_all(f"end_transaction {topic}")
+    assert trace_context_of(end).beans[0].msg_id == trace_context_of(sent).beans[0].msg_id == f"{topic}-0@0"
+
+
+def test_offsets_that_go_with_a_transaction_are_settled_for_their_group(instrument, spans, kafka, topic):
+    """``send_offsets_to_transaction``, when settlements are recorded."""
+    instrument(settle_spans=True)
+
+    async def story():
+        async with producing(kafka, transactional_id=topic) as producer, producer.transaction():
+            await producer.send_offsets_to_transaction({TopicPartition(topic, 0): 7}, "billing")
+
+    play(story)
+    span = spans.take(f"commit {topic}")
+    assert span.kind is SpanKind.CLIENT
+    assert span.attributes["messaging.consumer.group.name"] == "billing"
+    assert span.attributes["messaging.kafka.offset"] == 7
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_commit_says_what_was_settled(instrument, spans, fill, kafka, topic, given):
+    """The offsets the caller gave, or the position after what was handed over; a child of the process span."""
+    fill(topic, {"value": b"1"}, {"value": b"2"})
+    instrument(settle_spans=True)
+
+    async def story():
+        async with consuming(kafka, topic) as consumer:
+            await consumer.getone()
+            if given:
+                await consumer.commit({TopicPartition(topic, 0): (1, "checked")})
+            else:
+                await consumer.commit()
+
+    play(story)
+    commit, handled = spans.take(f"commit {topic}"), spans.take(f"process {topic}")
+    assert commit.attributes["messaging.kafka.offset"] == 1
+    assert commit.attributes["messaging.consumer.group.name"] == "billing"
+    assert commit.parent.span_id == handled.context.span_id
+
+
+def test_a_commit_that_fails_is_an_error(instrument, spans, kafka, topic):
+    """And the client's own exception goes on."""
+    instrument(settle_spans=True)
+
+    async def story():
+        async with consuming(kafka, topic) as consumer:
+            with pytest.raises(IllegalStateError):
+                await consumer.commit({TopicPartition("another", 0): 1})
+
+    play(story)
+    assert spans.take("commit another").attributes["error.type"] == "IllegalStateError"
+
+
+def test_commits_are_not_recorded_unless_asked_for(instrument, spans, fill, kafka, topic):
+    """The default."""
+    fill(topic, {"value": b"1"})
+    instrument()
+
+    async def story():
+        async with consuming(kafka, topic) as consumer:
+            await consumer.getone()
+            await consumer.commit()
+
+    play(story)
+    assert spans.take().name == f"process {topic}"
