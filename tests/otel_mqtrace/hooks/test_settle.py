@@ -1,0 +1,160 @@
+"""Settlements: one CLIENT span for each commit, store or acknowledgement, by option only."""
+
+from __future__ import annotations
+
+import pytest
+from opentelemetry import context, trace
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode, TraceFlags
+
+from otel_mqtrace import ConsumeHook
+from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.settle import SettledOffset, SettleHook
+from otel_mqtrace.hooks.tracing import ClientFacts
+from otel_mqtrace.spans.mapping import trace_context_of
+
+CREATED = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1))
+CREATED_TOO = SpanContext(1, 3, is_remote=True, trace_flags=TraceFlags(1))
+
+
+@pytest.fixture
+def hook(tracing_with):
+    return SettleHook(tracing=tracing_with(settle_spans=True), group_name="billing", servers="broker:9092")
+
+
+def test_nothing_is_noted_unless_asked(tracing_with):
+    """The default: not even the time is read."""
+    hook = SettleHook(tracing=tracing_with())
+    assert hook.before("commit") is None
+    hook.after(None, [SettledOffset("orders", 0, 1)])
+
+
+@pytest.mark.parametrize("operation", ["commit", "store", "ack", "release", "reject"])
+def test_a_settlement_is_a_client_span_of_the_client_s_own_word(hook, exporter, clock, operation):
+    """From its call to its answer; no trace record, for RocketMQ writes none."""
+    call = hook.before(operation)
+    clock.advance(ms=4)
+    hook.after(call, [SettledOffset("orders", 3, 42, CREATED)])
+    span = exporter.take(f"{operation} orders")
+    assert span.kind is SpanKind.CLIENT
+    assert span.end_time - span.start_time == 4_000_000
+    assert span.attributes["messaging.operation.name"] == operation
+    assert span.attributes["messaging.operation.type"] == "settle"
+    assert span.attributes["messaging.consumer.group.name"] == "billing"
+    assert span.attributes["messaging.destination.name"] == "orders"
+    assert span.attributes["messaging.destination.partition.id"] == "3"
+    assert span.attributes["messaging.kafka.offset"] == 42
+    assert (span.attributes["server.address"], span.attributes["server.port"]) == ("broker", 9092)
+    assert [link.context for link in span.links] == [CREATED]
+    assert trace_context_of(span) is None
+
+
+def test_several_places_stand_on_the_links_of_what_they_settle(hook, exporter):
+    """Equal for all: on the span. A place whose message nobody knows has no link to stand on."""
+    places = [
+        SettledOffset("orders", 0, 5, CREATED),
+        SettledOffset("orders", 1, 5, CREATED_TOO),
+        SettledOffset("orders", 2, 9),
+    ]
+    hook.after(hook.before(), places)
+    span = exporter.take("commit orders")
+    assert "messaging.destination.partition.id" not in span.attributes
+    assert "messaging.kafka.offset" not in span.attributes
+    assert [(link.context, dict(link.attributes)) for link in span.links] == [
+        (CREATED, {"messaging.destination.partition.id": "0", "messaging.kafka.offset": 5}),
+        (CREATED_TOO, {"messaging.destination.partition.id": "1", "messaging.kafka.offset": 5}),
+    ]
+
+
+def test_several_topics_have_no_single_destination(hook, exporter):
+    """Nor has a commit of whatever there is."""
+    hook.after(hook.before(), [SettledOffset("orders", 0, 5, CREATED), SettledOffset("bills", 0, 5, CREATED_TOO)])
+    span = exporter.take("commit")
+    assert "messaging.destination.name" not in span.attributes
+    assert [link.attributes["messaging.destination.name"] for link in span.links] == ["orders", "bills"]
+    hook.after(hook.before())
+    assert "messaging.destination.name" not in exporter.take("commit").attributes
+
+
+def test_a_message_settled_by_its_id_is_named_by_it(tracing_with, exporter):
+    """RocketMQ acknowledges messages, not offsets, and Kafka's names are none of its."""
+    facts = ClientFacts(system="rocketmq", group_name="billing", namespace="shop")
+    hook = SettleHook(tracing=tracing_with(settle_spans=True), facts=facts)
+    hook.after(hook.before("ack"), [SettledOffset("orders", 1, 7, CREATED, msg_id="AC11")])
+    said = exporter.take("ack orders").attributes
+    assert said["messaging.message.id"] == "AC11"
+    assert said["messaging.system"] == "rocketmq"
+    assert said["messaging.rocketmq.namespace"] == "shop"
+    assert not [name for name in said if name.startswith("messaging.kafka")]
+
+
+def test_a_failed_settlement_says_why(hook, exporter):
+    """By the client's name for the error; by the exception's class where it has none."""
+    hook.after(hook.before(), [SettledOffset("orders", 0, 5)], error="ILLEGAL_GENERATION", description="rebalanced")
+    span = exporter.take("commit orders")
+    assert span.attributes["error.type"] == "ILLEGAL_GENERATION"
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "rebalanced")
+    hook.after(hook.before(), exception=ConnectionError("gone"))
+    span = exporter.take("commit")
+    assert span.attributes["error.type"] == "ConnectionError"
+    assert [event.name for event in span.events] == ["exception"]
+
+
+def test_inside_a_handler_it_is_a_child_of_the_process_span(tracing_with, exporter):
+    """Of what was current when it began, whatever is current when its answer comes."""
+    tracing = tracing_with(settle_spans=True)
+    consume, settle = ConsumeHook(tracing=tracing), SettleHook(tracing=tracing)
+    (processing,) = consume.before([IncomingMessage(topic="orders", partition=0, offset=1)])
+    token = context.attach(processing.otel_ctx)
+    call = settle.before()
+    context.detach(token)
+    settle.after(call, [SettledOffset("orders", 0, 2)])
+    consume.after(processing)
+    assert exporter.take("commit orders").parent == exporter.take("process orders").context
+    assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def test_a_settlement_is_recorded_once(hook, exporter):
+    """Its callback and its closing consumer may race."""
+    call = hook.before()
+    hook.after(call)
+    hook.after(call, error="LATE")
+    assert "error.type" not in exporter.take("commit").attributes
+
+
+def test_topics_that_are_not_traced_are_not_named(tracing_with, exporter):
+    """A commit of nothing else is no span."""
+    hook = SettleHook(tracing=tracing_with(settle_spans=True, topic_exclude=("audit*",)))
+    hook.after(hook.before(), [SettledOffset("audit-1", 0, 1), SettledOffset("orders", 0, 2)])
+    assert exporter.take("commit orders").attributes["messaging.kafka.offset"] == 2
+    hook.after(hook.before(), [SettledOffset("audit-1", 0, 1)])
+
+
+def test_suppressed_nothing_is_noted(hook):
+    """An exporter's own consumer."""
+    with suppress_instrumentation():
+        assert hook.before() is None
+
+
+def test_more_messages_than_a_span_has_links_are_linked_as_far_as_it_goes(hook, exporter):
+    """128, unless the provider says less."""
+    hook.after(hook.before(), [SettledOffset("orders", n, 1, CREATED) for n in range(200)])
+    assert len(exporter.take("commit orders").links) == 128
+
+
+def test_a_settlement_has_an_operation_duration(tracing_with, exporter, clock):
+    """The same as its span's."""
+    reader = InMemoryMetricReader()
+    hook = SettleHook(tracing=tracing_with({"meter_provider": MeterProvider([reader])}, settle_spans=True))
+    call = hook.before()
+    clock.advance(ms=250)
+    hook.after(call, [SettledOffset("orders", 0, 2)], error="REQUEST_TIMED_OUT")
+    exporter.take("commit orders")
+    (metric,) = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+    (point,) = metric.data.data_points
+    assert (metric.name, point.sum) == ("messaging.client.operation.duration", 0.25)
+    assert point.attributes["messaging.operation.name"] == "commit"
+    assert point.attributes["messaging.operation.type"] == "settle"
+    assert point.attributes["error.type"] == "REQUEST_TIMED_OUT"

@@ -1,0 +1,68 @@
+"""This module knows a client nobody has instrumented: a mailbox of letters, made known to ``process`` by the public door."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from otel_mqtrace import ConsumeHook
+from otel_mqtrace.hooks._scope import AutomaticScope
+from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.process import OwnSpan, SharedSpan
+
+TRACEPARENT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+SENDER = 0xB7AD6B7169203331
+
+
+@dataclass
+class Letter:
+    """One message of the mailbox; what it looks like is its own business."""
+
+    number: int
+    headers: tuple = (TRACEPARENT,)
+
+    def incoming(self):
+        """Return it as a hook is told of it."""
+        return IncomingMessage(topic="letters", partition=0, offset=self.number, headers=self.headers)
+
+
+@dataclass
+class Mailbox:
+    """A source of ``process``, and a consumer in automatic mode: a letter is being handled until the next is taken."""
+
+    hook: ConsumeHook
+    _open: list = field(default_factory=list)
+    _shared: dict = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tracing):
+        """Return the mailbox of a group."""
+        return cls(ConsumeHook(system="post", group_name="household", tracing=tracing))
+
+    def responsibility(self, message, consumer):
+        """Open a span for a letter, or share the one of its bundle; anything else is not ours."""
+        if not isinstance(message, Letter):
+            return None
+        if message.number in self._shared:
+            return self._shared[message.number]
+        return OwnSpan(self.hook, self.hook.before([message.incoming()])[0])
+
+    def bundle(self, *letters):
+        """Hand over letters that came together: one span, to be ended by whoever handles the last."""
+        (call,) = self.hook.before([letter.incoming() for letter in letters], batch=True)
+        shared = SharedSpan(self.hook, call)
+        self._shared.update((letter.number, shared) for letter in letters)
+        return letters
+
+    def take(self, letter):
+        """Hand over a letter; the one before it is done."""
+        self.done()
+        (call,) = self.hook.before([letter.incoming()])
+        self._open.append((call, AutomaticScope(call.otel_ctx, call.ambient, call.span)))
+        return letter
+
+    def done(self):
+        """End the span of the letter that was taken last."""
+        while self._open:
+            call, scope = self._open.pop()
+            scope.leave()
+            self.hook.after(call)
