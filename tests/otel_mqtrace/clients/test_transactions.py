@@ -1,0 +1,143 @@
+"""What a transaction leaves: an end for each of its messages, the offsets it took along, and nothing of one that failed."""
+
+from __future__ import annotations
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+from opentelemetry.trace import SpanKind
+
+from otel_mqtrace.model import MessageType, TraceType
+from otel_mqtrace.spans.mapping import trace_context_of
+
+END_TXN = 26
+MSG_SIZE_TOO_LARGE, COORDINATOR_LOADING, PRODUCER_FENCED = 10, 14, 90
+
+
+@pytest.fixture
+def transactional_of(instrument, kafka, topic):
+    """Make a producer in a transaction of its own, traced with the given options."""
+
+    def make(**options):
+        instrument(**options)
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"tx-{topic}", "client.id": "shop"}
+        )
+        producer.init_transactions(10)
+        producer.begin_transaction()
+        return producer
+
+    return make
+
+
+@pytest.fixture
+def transactional(transactional_of):
+    """A producer in an open transaction."""
+    return transactional_of()
+
+
+@pytest.mark.parametrize(
+    ("end", "state"), [("commit_transaction", "COMMIT_MESSAGE"), ("abort_transaction", "ROLLBACK_MESSAGE")]
+)
+def test_every_message_gets_an_end_linked_to_its_send(transactional, spans, topic, end, state):
+    """Half message at the send, EndTransaction at the end, the same transaction id on both."""
+    for body in (b"1", b"2"):
+        transactional.produce(topic, body)
+    transactional.flush(10)
+    getattr(transactional, end)(10)
+    sends, ends = spans.take_all(f"send {topic}"), spans.take_all(f"end_transaction {topic}")
+    assert [span.attributes["mqtrace.msg_type"] for span in sends] == ["Trans_Msg_Half"] * 2
+    assert [end.links[0].context.span_id for end in ends] == [send.context.span_id for send in sends]
+    for send, ended in zip(sends, ends, strict=True):
+        record = trace_context_of(ended)
+        assert ended.kind is SpanKind.CLIENT
+        assert record.trace_type is TraceType.END_TRANSACTION
+        assert record.beans[0].transaction_state.name == state
+        assert record.beans[0].from_transaction_check is False
+        assert record.request_id not in {None, send.attributes["mqtrace.request_id"]}
+        assert record.beans[0].msg_type is MessageType.TRANS_COMMIT
+        assert record.beans[0].transaction_id == send.attributes["mqtrace.transaction_id"]
+        assert record.beans[0].msg_id == send.attributes["messaging.message.id"]
+        assert record.beans[0].offset_msg_id == send.attributes["mqtrace.offset_msg_id"]
+
+
+def test_a_transaction_without_messages_leaves_nothing(transactional, spans):
+    """After the end, nothing is left over from the last transaction."""
+    transactional.commit_transaction(10)
+    spans.assert_empty()
+    assert transactional._mqtrace_state.transaction.transaction_id is None
+
+
+def test_a_commit_that_failed_is_no_end_and_the_abort_after_it_is(transactional, kafka, spans, topic):
+    """A message was refused, so the client refuses to commit: the application aborts, and only that is recorded."""
+    kafka.push_request_errors(kafka.PRODUCE, MSG_SIZE_TOO_LARGE)
+    transactional.produce(topic, b"x")
+    with pytest.raises(KafkaException) as refused:
+        transactional.commit_transaction(10)
+    assert refused.value.args[0].txn_requires_abort()
+    assert spans.take(f"send {topic}").attributes["error.type"] == "MSG_SIZE_TOO_LARGE"
+    spans.assert_empty()
+    transactional.abort_transaction(10)
+    assert spans.take(f"end_transaction {topic}").attributes["mqtrace.transaction_state"] == "ROLLBACK_MESSAGE"
+
+
+def test_a_fenced_producer_never_ends_its_transaction(transactional, kafka, spans, topic):
+    """Another producer of the same id came: neither commit nor abort can be recorded, for neither happened."""
+    transactional.produce(topic, b"x")
+    transactional.flush(10)
+    kafka.push_request_errors(END_TXN, PRODUCER_FENCED)
+    for end in (transactional.commit_transaction, transactional.abort_transaction):
+        with pytest.raises(KafkaException) as fenced:
+            end(10)
+        assert fenced.value.args[0].fatal()
+    spans.take(f"send {topic}")
+    spans.assert_empty()
+
+
+def test_a_commit_tried_again_ends_the_same_messages_once(transactional, kafka, spans, topic):
+    """A commit that ran out of time may be called again; its messages are still those of the transaction."""
+    transactional.produce(topic, b"x")
+    transactional.flush(10)
+    kafka.push_request_errors(END_TXN, *[COORDINATOR_LOADING] * 20)
+    with pytest.raises(KafkaException) as refused:
+        transactional.commit_transaction(0.3)
+    assert refused.value.args[0].retriable()
+    spans.take(f"send {topic}")
+    spans.assert_empty()
+    kafka.clear_request_errors(END_TXN)
+    transactional.commit_transaction(10)
+    assert spans.take(f"end_transaction {topic}").attributes["mqtrace.transaction_state"] == "COMMIT_MESSAGE"
+
+
+class TestOffsets:
+    """send_offsets_to_transaction settles what a consumer read."""
+
+    @pytest.fixture
+    def group(self, consumer_of, topic):
+        return consumer_of(topic).consumer_group_metadata()
+
+    def test_the_offsets_are_recorded_as_a_settlement(self, transactional_of, spans, topic, group):
+        """Asked for by settle_spans: topic, partition and offset, child of nothing, no error."""
+        transactional = transactional_of(settle_spans=True)
+        transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
+        settled = spans.take(f"send_offsets {topic}")
+        assert settled.kind is SpanKind.CLIENT
+        assert settled.attributes["messaging.operation.type"] == "settle"
+        assert settled.attributes["messaging.destination.partition.id"] == "0"
+        assert settled.attributes["messaging.kafka.offset"] == 7
+        assert "error.type" not in settled.attributes
+        transactional.commit_transaction(10)
+
+    def test_offsets_the_client_refuses_are_recorded_as_failed(self, transactional_of, spans, topic, group):
+        """No transaction is open any more: the client's own error, on the span and to the caller."""
+        transactional = transactional_of(settle_spans=True)
+        transactional.commit_transaction(10)
+        with pytest.raises(KafkaException):
+            transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
+        assert spans.take(f"send_offsets {topic}").attributes["error.type"] == "_STATE"
+
+    def test_nothing_is_recorded_until_asked_for(self, transactional, spans, topic, group):
+        """Settle spans are off by default."""
+        transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 10)
+        transactional.commit_transaction(10)
+        spans.assert_empty()
