@@ -1,0 +1,203 @@
+"""What is recorded of a commit: only by option, inside the message's span, linked to where the message came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.trace import SpanKind, StatusCode
+
+from otel_mqtrace.clients.confluent_kafka.settling import Place, Settling
+from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.tracing import ClientFacts
+from tests.support.consuming import consume, current_span_id, poll
+
+PARENT_SPANS = (0xB7AD6B7169203331, 0xB7AD6B7169203332)
+
+
+def _message(n):
+    return {"value": b"x", "headers": [("traceparent", f"00-0af7651916cd43dd8448eb211c80319c-{PARENT_SPANS[n]:x}-01")]}
+
+
+@pytest.fixture
+def handled(instrument, spans, fill, consumer_of, topic):
+    """A consumer with settle spans that was handed two messages, one by one, and the span that is current now."""
+    fill(topic, _message(0), _message(1))
+    instrument(settle_spans=True)
+    consumer = consumer_of(topic, enable_auto_offset_store=False)
+    messages = [poll(consumer), poll(consumer)]
+    yield consumer, messages, current_span_id()
+    consumer.close()
+    assert len(spans.take_all(f"process {topic}")) == 2
+
+
+def _linked(span):
+    return [link.context.span_id for link in span.links]
+
+
+class TestCommit:
+    """commit(), in each of its forms."""
+
+    @pytest.mark.parametrize(
+        ("commit", "offset", "linked"),
+        [
+            (lambda c, m, t: c.commit(m[0], asynchronous=False), 1, 0),
+            (lambda c, m, t: c.commit(message=m[1], asynchronous=False), 2, 1),
+            (lambda c, m, t: c.commit(message=m[1]), 2, 1),
+            (lambda c, m, t: c.commit(offsets=[TopicPartition(t, 0, 1)], asynchronous=False), 1, 0),
+            (lambda c, m, t: c.commit(None, [TopicPartition(t, 0, 2)]), 2, 1),
+        ],
+    )
+    def test_it_settles_the_message_before_its_offset(self, handled, spans, topic, commit, offset, linked):
+        """By message or by offsets, answered or not: CLIENT, settle, the offset to go on from, a link to its message."""
+        consumer, messages, current = handled
+        commit(consumer, messages, topic)
+        span = spans.take(f"commit {topic}")
+        assert (span.kind, span.parent.span_id) == (SpanKind.CLIENT, current)
+        assert span.attributes["messaging.operation.type"] == "settle"
+        assert span.attributes["messaging.consumer.group.name"] == "billing"
+        assert span.attributes["messaging.destination.partition.id"] == "0"
+        assert span.attributes["messaging.kafka.offset"] == offset
+        assert _linked(span) == [PARENT_SPANS[linked]]
+
+    def test_without_arguments_it_settles_what_was_stored(self, handled, spans, topic):
+        """store_offsets has its span too, and the answer of the commit says what it was about."""
+        consumer, messages, current = handled
+        consumer.store_offsets(messages[0])
+        stored = spans.take(f"store {topic}")
+        assert (stored.parent.span_id, stored.attributes["messaging.kafka.offset"]) == (current, 1)
+        assert _linked(stored) == [PARENT_SPANS[0]]
+        consumer.commit(asynchronous=False)
+        span = spans.take(f"commit {topic}")
+        assert (span.attributes["messaging.kafka.offset"], _linked(span)) == (1, [PARENT_SPANS[0]])
+
+    def test_without_arguments_and_answer_it_speaks_of_all_that_was_handed_over(self, handled, spans, topic):
+        """Nobody says what was stored: the application's position."""
+        consumer, *_ = handled
+        consumer.store_offsets(offsets=[TopicPartition(topic, 0, 2)])
+        spans.take(f"store {topic}")
+        consumer.commit()
+        assert spans.take(f"commit {topic}").attributes["messaging.kafka.offset"] == 2
+
+    def test_an_offset_of_a_message_nobody_handed_over_has_no_link(self, handled, spans, topic):
+        """Known is what this consumer handed over."""
+        consumer, *_ = handled
+        consumer.commit(offsets=[TopicPartition(topic, 0, 40)], asynchronous=False)
+        assert _linked(spans.take(f"commit {topic}")) == []
+
+    def test_one_that_raises_says_why_and_raises(self, handled, spans, topic):
+        """The broker knows no such partition: its own error name, the exception, and the places it was about."""
+        consumer, *_ = handled
+        with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+            consumer.commit(offsets=[TopicPartition(topic, 77, 1)], asynchronous=False)
+        span = spans.take(f"commit {topic}")
+        assert span.attributes["error.type"] == "UNKNOWN_TOPIC_OR_PART"
+        assert span.attributes["messaging.destination.partition.id"] == "77"
+        assert (span.status.status_code, [event.name for event in span.events]) == (StatusCode.ERROR, ["exception"])
+
+
+@dataclass
+class Answered:
+    """What the client's TopicPartition says in an answer; its ``error`` can only be set in C."""
+
+    topic: str
+    partition: int
+    offset: int
+    error: KafkaError | None = None
+
+
+class HalfRefused(confluent_kafka.Consumer):
+    """A consumer whose broker refuses one of two partitions."""
+
+    def commit(self, *args, **kwargs):
+        """Answer as librdkafka does then: no exception, an error on the partition."""
+        return [Answered("orders", 0, 5), Answered("orders", 1, 9, KafkaError(KafkaError.INVALID_COMMIT_OFFSET_SIZE))]
+
+
+def test_a_partition_that_failed_says_so_on_the_span(instrument, spans):
+    """The commit returned, so there is no exception: the first partition's error is the span's."""
+    instrument(settle_spans=True)
+    with HalfRefused({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}) as consumer:
+        assert len(consumer.commit(asynchronous=False)) == 2
+    span = spans.take("commit orders")
+    assert span.attributes["error.type"] == "INVALID_COMMIT_OFFSET_SIZE"
+    assert (span.status.status_code, span.events) == (StatusCode.ERROR, ())
+
+
+def test_a_batch_is_settled_by_its_last_message(instrument, spans, fill, consumer_of, topic):
+    """The commit after consume()."""
+    fill(topic, _message(0), _message(1))
+    instrument(settle_spans=True)
+    consume(consumer := consumer_of(topic), 2)
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    assert _linked(spans.take(f"commit {topic}")) == [PARENT_SPANS[1]]
+    spans.take(f"process {topic}")
+
+
+class TestSilence:
+    """When nothing is recorded."""
+
+    def test_nobody_asked(self, instrument, spans, fill, consumer_of, topic):
+        """The default: no span, and nothing is remembered for one."""
+        fill(topic, _message(0))
+        instrument()
+        consumer = consumer_of(topic)
+        consumer.commit(poll(consumer), asynchronous=False)
+        consumer.close()
+        spans.take(f"process {topic}")
+
+    def test_what_the_client_commits_by_itself(self, instrument, spans, fill, consumer_of, topic):
+        """enable.auto.commit and the last commit of close(): no call, no span."""
+        fill(topic, _message(0))
+        instrument(settle_spans=True)
+        poll(consumer := consumer_of(topic, enable_auto_commit=True))
+        consumer.close()
+        spans.take(f"process {topic}")
+
+    def test_tracing_is_suppressed(self, handled, topic):
+        """OpenTelemetry's own way to say: not here."""
+        consumer, messages, _ = handled
+        with suppress_instrumentation():
+            consumer.commit(messages[0], asynchronous=False)
+
+    def test_a_topic_is_excluded(self, instrument, spans, fill, consumer_of, topic):
+        """Neither its messages nor their commits."""
+        fill(topic, _message(0))
+        instrument(settle_spans=True, topic_exclude=topic)
+        consumer = consumer_of(topic)
+        consumer.commit(poll(consumer), asynchronous=False)
+
+
+def test_a_commit_in_a_rebalance_callback_is_in_no_message(instrument, kafka, spans, fill, topic):
+    """The callback runs inside poll, when the last message is over."""
+    fill(topic, _message(0))
+    instrument(settle_spans=True)
+    seen = []
+
+    def commit(consumer, partitions):
+        seen.append(current_span_id())
+        consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic], on_assign=commit)
+    poll(consumer)
+    consumer.close()
+    assert seen == [0]
+    assert spans.take(f"commit {topic}").parent is None
+    spans.take(f"process {topic}")
+
+
+def test_no_more_is_remembered_than_ten_thousand_messages():
+    """A consumer that runs for years commits what it was handed lately."""
+    settling = Settling(ClientFacts())
+    header = ("traceparent", f"00-0af7651916cd43dd8448eb211c80319c-{PARENT_SPANS[0]:x}-01")
+    settling.note(IncomingMessage(topic="t", partition=0, offset=n, headers=[header]) for n in range(10_001))
+    assert settling.creation(Place("t", 0, 0)) is None
+    assert settling.creation(Place("t", 0, 10_000)).span_id == PARENT_SPANS[0]
+    assert [each.offset for each in settling.positions()] == [10_001]
