@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
-
-from opentelemetry import context, trace
-from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.model import MessageType, TraceType, TransactionState
-from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, bean_of, cost_ms
+from otel_mqtrace.hooks.end_transaction import EndTransactionHook
+from otel_mqtrace.spans.mapping import bean_of
 
 if TYPE_CHECKING:
     from otel_mqtrace.hooks.send import SendCall
     from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+    from otel_mqtrace.model import TransactionState
     from otel_mqtrace.spans.mapping import Attributes
 
 __all__ = ["MAX_MESSAGES", "TransactionHook", "overflowed"]
@@ -29,7 +26,6 @@ Their ends all come in one burst, on the thread that commits: less than the smal
 queue that is set smaller.
 """
 
-_END: Final = OPERATIONS[TraceType.END_TRANSACTION]
 _log: Final = logging.getLogger(__name__)
 _overflowed: Final[Counter[TransactionState]] = Counter()
 
@@ -44,7 +40,7 @@ class TransactionHook:
 
     def __init__(self, tracing: Tracing, facts: ClientFacts, *, max_messages: int = MAX_MESSAGES) -> None:
         self._tracing = tracing
-        self._facts = facts
+        self._end = EndTransactionHook(tracing, facts)
         queue_size = tracing.settings.queue_size
         self._max_messages = max_messages if queue_size is None else min(max_messages, max(1, queue_size // 2))
         self._sent: list[SendCall] = []
@@ -82,43 +78,12 @@ class TransactionHook:
                 )
             _overflowed[state] += above
         for call in sent:
-            self._record(call, state, start_ns)
+            self._identify(call)
+            self._end.ended(bean_of(call.attributes), state, start_ns=start_ns, creation=call.span_context)
 
     def now_ns(self) -> int:
         """Return the wall clock of this hook: when a commit or an abort was called."""
         return self._tracing.clock.wall_ns()
-
-    @guarded("TransactionHook.record")
-    def _record(self, call: SendCall, state: TransactionState, start_ns: int) -> None:
-        tracing = self._tracing
-        end_ns = max(tracing.clock.wall_ns(), start_ns)
-        self._identify(call)
-        bean = replace(
-            bean_of(call.attributes),
-            msg_type=MessageType.TRANS_COMMIT,
-            transaction_state=state,
-            from_transaction_check=False,
-        )
-        operation = tracing.sending(
-            TraceType.END_TRANSACTION,
-            self._facts,
-            request_id=tracing.new_id(),
-            cost_ms=cost_ms(start_ns, end_ns),
-            success=True,
-        )
-        ambient = context.get_current()
-        if not trace.get_current_span(ambient).get_span_context().is_valid:
-            # Without an ambient span the end belongs to the trace of its send, and is sampled as that was.
-            ambient = trace.set_span_in_context(trace.NonRecordingSpan(call.span_context), ambient)
-        span = tracing.open(
-            _END,
-            call.topic,
-            context=ambient,
-            attributes={**self._facts.attributes(), **operation, **bean_attributes(bean)},
-            links=[Link(call.span_context)],
-            start_ns=start_ns,
-        )
-        span.end(end_ns)
 
     def _identify(self, call: SendCall) -> None:
         """A message that goes by its physical id, and has no place yet, gets another now: one for both its spans."""
