@@ -1,0 +1,314 @@
+"""When automatic mode begins and ends a message: threads, loops, callbacks, subclasses, and switching off on the way."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import confluent_kafka
+import pytest
+from confluent_kafka import DeserializingConsumer, KafkaException, Message, TopicPartition
+from confluent_kafka.error import ConsumeError
+from opentelemetry.trace import StatusCode
+
+from otel_mqtrace import process
+from otel_mqtrace.instrumentor import MqTraceInstrumentor
+from otel_mqtrace.model import ContextCode
+from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.testing import ManualClock
+from tests.support.consuming import current_span_id, poll
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}
+
+
+def _code(span):
+    return trace_context_of(span).context_code
+
+
+def _in_thread(act):
+    """Run ``act`` in a thread of its own and return what it said."""
+    said = []
+    thread = threading.Thread(target=lambda: said.append(act()))
+    thread.start()
+    thread.join()
+    return said[0]
+
+
+class TestLoops:
+    """Ways to go round and ways out."""
+
+    def test_a_loop_left_by_break_ends_with_its_consumer(self, instrument, kafka, spans, fill, topic):
+        """The consumer of a function that returns is gone: what it left current is, too."""
+        fill(topic, {"value": b"1"}, {"value": b"2"})
+        instrument()
+
+        def work():
+            consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            while True:
+                poll(consumer)
+                break
+
+        work()
+        gc.collect()
+        assert (_code(spans.take()), current_span_id()) == (ContextCode.RETURNNULL, 0)
+
+    def test_a_generator_of_messages_keeps_the_span_in_the_loop_over_it(
+        self, instrument, spans, fill, consumer_of, topic
+    ):
+        """A generator runs in its caller's context."""
+        fill(topic, {"value": b"1"}, {"value": b"2"})
+        instrument()
+
+        def stream(consumer):
+            for _ in range(2):
+                yield poll(consumer)
+
+        consumer = consumer_of(topic)
+        seen = [current_span_id() for _ in stream(consumer)]
+        consumer.close()
+        assert [span.context.span_id for span in spans.take_all()] == seen
+
+    def test_two_consumers_in_turn_leave_nothing_current(self, instrument, spans, fill, consumer_of, topic, kafka):
+        """Each poll ends its own consumer's message, in whatever order, and what is current is the last one's."""
+        other = f"{topic}-other"
+        kafka.create_topic(other, partitions=1)
+        fill(topic, {"value": b"1"}, {"value": b"2"})
+        fill(other, {"value": b"1"}, {"value": b"2"})
+        instrument()
+        first, second = consumer_of(topic), consumer_of(other)
+        current = []
+        for consumer in (first, second, first, second):
+            poll(consumer)
+            current.append(current_span_id())
+        second.close()
+        first.close()
+        assert (len(set(current)), current_span_id()) == (4, 0)
+        assert {span.context.span_id for span in spans.take_all()} == set(current)
+
+    def test_a_message_read_again_is_a_second_attempt(self, instrument, spans, fill, consumer_of, topic):
+        """seek, and pause with resume: the same offset, another span, another request id."""
+        fill(topic, {"value": b"1"})
+        instrument()
+        consumer = consumer_of(topic)
+        where = TopicPartition(topic, 0, 0)
+        poll(consumer)
+        consumer.seek(where)
+        poll(consumer)
+        consumer.pause([where])
+        consumer.seek(where)
+        consumer.resume([where])
+        poll(consumer)
+        consumer.close()
+        ended = spans.take_all()
+        assert [span.attributes["messaging.kafka.offset"] for span in ended] == [0, 0, 0]
+        assert len({span.attributes["mqtrace.request_id"] for span in ended}) == 3
+
+
+class TestThreads:
+    """A consumer may be polled here and its messages handled there."""
+
+    def test_a_block_in_another_thread_takes_the_span_over(self, instrument, spans, fill, consumer_of, topic):
+        """Current there, no longer here, and never doubled."""
+        fill(topic, {"value": b"1"})
+        instrument()
+        message = poll(consumer := consumer_of(topic))
+        automatic = current_span_id()
+
+        def handle():
+            with process(message):
+                return current_span_id()
+
+        assert _in_thread(handle) == automatic
+        consumer.poll(0)
+        assert (spans.take().context.span_id, current_span_id()) == (automatic, 0)
+
+    def test_a_message_polled_in_a_thread_is_not_current_in_another(self, instrument, spans, fill, consumer_of, topic):
+        """The next poll, from here, ends it."""
+        fill(topic, {"value": b"1"})
+        instrument()
+        consumer = consumer_of(topic)
+        assert _in_thread(lambda: poll(consumer).offset()) == 0
+        assert current_span_id() == 0
+        consumer.poll(0)
+        assert _code(spans.take()) is ContextCode.SUCCESS
+
+    @pytest.mark.parametrize("elsewhere", [True, False])
+    def test_switching_off_ends_what_is_being_handled(self, instrument, spans, fill, consumer_of, topic, elsewhere):
+        """From any thread: RETURNNULL, nothing stays current here, and the consumer goes on untraced."""
+        fill(topic, {"value": b"1"}, {"value": b"2"})
+        instrument()
+        poll(consumer := consumer_of(topic))
+        off = MqTraceInstrumentor().uninstrument
+        _in_thread(off) if elsewhere else off()
+        assert _code(spans.take()) is ContextCode.RETURNNULL
+        assert poll(consumer).value() == b"2"
+        assert current_span_id() == 0
+
+
+class TestWhatIsNoMessage:
+    """Errors, ends of partitions, nothing."""
+
+    def test_a_batch_may_hold_ends_of_partitions(self, instrument, spans, fill, consumer_of, topic):
+        """Two messages and the end: a span for two, and the caller gets all three."""
+        fill(topic, {"value": b"1"}, {"value": b"2"})
+        instrument(receive_spans=True)
+        consumer = consumer_of(topic, enable_partition_eof=True)
+        batch = consumer.consume(3, 10)
+        consumer.close()
+        assert [each.error() is None for each in batch] == [True, True, False]
+        assert len(spans.take(f"poll {topic}").links) == 2
+        assert spans.take(f"process {topic}").attributes["messaging.batch.message_count"] == 2
+
+    def test_an_empty_poll_is_recorded_where_it_is_asked_for(self, instrument, spans, consumer_of, topic):
+        """receive_spans and empty_poll_spans: poll and consume, a CLIENT span without a topic, and never twice."""
+        instrument(receive_spans=True, empty_poll_spans=True)
+        consumer = consumer_of(topic)
+        assert consumer.poll(0) is None
+        assert consumer.consume(5, 0) == []
+        one, several = spans.take_all("poll")
+        assert "messaging.batch.message_count" not in one.attributes
+        assert several.attributes["messaging.batch.message_count"] == 0
+
+    def test_a_poll_that_fails_is_recorded_as_a_failed_receive(self, instrument, spans):
+        """receive_spans: polling a closed consumer raises as ever."""
+        instrument(receive_spans=True)
+        consumer = confluent_kafka.Consumer(NOWHERE)
+        consumer.close()
+        with pytest.raises(RuntimeError):
+            consumer.poll(0)
+        span = spans.take("poll")
+        assert (span.attributes["error.type"], span.status.status_code) == ("RuntimeError", StatusCode.ERROR)
+
+    def test_the_end_of_a_partition_is_no_message_that_a_deserialiser_refused(
+        self, instrument, spans, consumer_of, topic
+    ):
+        """DeserializingConsumer raises for it, and its consume() is not implemented: neither leaves a span."""
+        instrument(receive_spans=True)
+        consumer = consumer_of(topic, make_consumer=DeserializingConsumer, enable_partition_eof=True)
+        with pytest.raises(ConsumeError):
+            poll(consumer)
+        spans.assert_empty()
+        with pytest.raises(NotImplementedError):
+            consumer.consume(1)
+        assert spans.take("poll").attributes["error.type"] == "NotImplementedError"
+
+
+class TestCallbacks:
+    """librdkafka runs the application's callbacks inside poll."""
+
+    def test_a_rebalance_callback_is_in_no_message(self, instrument, kafka, spans, fill, topic):
+        """Neither the last message nor the poll is current there."""
+        fill(topic, {"value": b"1"})
+        instrument(receive_spans=True)
+        seen = []
+        conf = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+        consumer = confluent_kafka.Consumer(conf)
+
+        def note(*_):
+            seen.append(current_span_id())
+
+        consumer.subscribe([topic], on_assign=note, on_revoke=note)
+        poll(consumer)
+        consumer.unsubscribe()
+        consumer.poll(1)
+        consumer.close()
+        assert seen == [0, 0]
+        assert len(spans.take_all()) == 2
+
+
+def _ready(offset):
+    return Message(topic="orders", partition=0, offset=offset, value=b"x", timestamp=(1, 5))
+
+
+class Composed(confluent_kafka.Consumer):
+    """A consumer of the application's own: its consume() is made of polls, its stream() yields them."""
+
+    clock = ManualClock()
+    offset = 0
+
+    def poll(self, timeout=-1):
+        """Return the next message after a second."""
+        self.clock.advance(ms=1000)
+        self.offset += 1
+        return _ready(self.offset - 1)
+
+    def consume(self, num_messages=1, timeout=-1):
+        """Return that many polls."""
+        return [self.poll(timeout) for _ in range(num_messages)]
+
+
+class Endless(Composed):
+    """The same, whose consume() never ends."""
+
+    def consume(self, num_messages=1, timeout=-1):
+        """Yield polls for ever."""
+        while True:
+            yield self.poll(timeout)
+
+
+class Failing(confluent_kafka.Consumer):
+    """A consumer that gets one message, and then a fatal error."""
+
+    polls = 0
+
+    def poll(self, timeout=-1):
+        """Return the message, or raise."""
+        self.polls += 1
+        if self.polls > 1:
+            raise KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._FATAL))
+        return _ready(0)
+
+
+class TestSubclasses:
+    """Classes of the application's own, made before tracing is switched on."""
+
+    def test_a_consume_made_of_polls_is_one_batch(self, instrument, spans):
+        """What the outer call returned was handed over, once."""
+        instrument()
+        with Composed(NOWHERE) as consumer:
+            assert len(consumer.consume(3)) == 3
+        assert spans.take("process orders").attributes["messaging.batch.message_count"] == 3
+
+    def test_a_consume_that_yields_is_left_alone(self, instrument, spans):
+        """It has no end: nobody but the application goes through it, and each poll is a message."""
+        instrument()
+        with Composed(NOWHERE), Endless(NOWHERE) as consumer:
+            stream = consumer.consume()
+            seen = [next(stream).offset() for _ in range(2)]
+        assert seen == [0, 1]
+        assert [span.attributes["messaging.kafka.offset"] for span in spans.take_all()] == [0, 1]
+
+    def test_a_receive_span_lasts_as_long_as_the_poll(self, instrument, spans):
+        """From the call to its return, by the one clock."""
+        clock = Composed.clock
+        instrument(receive_spans=True, clock=clock)
+        began = clock.wall_ns()
+        with Composed(NOWHERE) as consumer:
+            consumer.poll()
+        span = spans.take("poll orders")
+        assert (span.start_time - began, span.end_time - began) == (0, 1_000_000_000)
+        spans.take("process orders")
+
+    def test_a_value_set_by_the_handler_does_not_hide_the_message(self, instrument, spans):
+        """set_value, set_key, set_headers: it is known by its place."""
+        instrument()
+        with Composed(NOWHERE) as consumer:
+            message = consumer.poll()
+            automatic = current_span_id()
+            message.set_value({"decoded": True})
+            message.set_key(7)
+            message.set_headers([("a", b"b")])
+            with process(message):
+                assert current_span_id() == automatic
+        spans.take("process orders")
+
+
+def test_a_kafka_exception_out_of_a_poll_is_the_application_s(instrument, spans):
+    """It goes on untouched, and the message before it was handled."""
+    instrument()
+    with Failing(NOWHERE) as consumer:
+        consumer.poll()
+        with pytest.raises(KafkaException):
+            consumer.poll()
+        assert (_code(spans.take()), current_span_id()) == (ContextCode.SUCCESS, 0)
