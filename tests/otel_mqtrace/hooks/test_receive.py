@@ -1,0 +1,218 @@
+"""Polls: counted always, a CLIENT span each by option, true to when they began and to what they returned."""
+
+from __future__ import annotations
+
+import pytest
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.trace import SpanKind, StatusCode
+
+from otel_mqtrace import ConsumeHook
+from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.process import OwnSpan, process, sources
+from otel_mqtrace.model import ContextCode
+from otel_mqtrace.spans.mapping import trace_context_of
+from tests.support.mailbox import SENDER, TRACEPARENT, Letter, Mailbox
+
+
+@pytest.fixture
+def reader():
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def hook_with(tracing_with):
+    def make(collaborators=None, **settings):
+        tracing = tracing_with(collaborators, **settings)
+        return ConsumeHook(tracing=tracing, group_name="billing", servers="broker:9092")
+
+    return make
+
+
+def _messages(count, *, key=b"k", topic="orders", headers=(TRACEPARENT,)):
+    return [
+        IncomingMessage(topic=topic, partition=0, offset=n, key=key, headers=headers, body_length=3)
+        for n in range(count)
+    ]
+
+
+def _polled(hook, clock, messages, *, batch=False):
+    start_ns = hook.now_ns()
+    clock.advance(ms=70)
+    hook.received(messages, start_ns=start_ns, batch=batch)
+    return start_ns
+
+
+def _counts(reader, name):
+    data = reader.get_metrics_data()
+    scopes = [scope for resource in (data.resource_metrics if data else ()) for scope in resource.scope_metrics]
+    metrics = [metric for scope in scopes for metric in scope.metrics if metric.name == name]
+    return [point for metric in metrics for point in metric.data.data_points]
+
+
+def test_a_poll_is_no_span_unless_asked(hook_with, clock):
+    """As in OpenTelemetry's Java instrumentation."""
+    hook = hook_with()
+    _polled(hook, clock, _messages(1))
+    hook.empty(start_ns=hook.now_ns())
+    hook.poll_failed(start_ns=hook.now_ns(), error="_ALL_BROKERS_DOWN")
+
+
+def test_a_poll_span_began_when_the_poll_did(hook_with, exporter, clock):
+    """Not when the message came; it ends before its processing begins, and is no trace record."""
+    hook = hook_with(receive_spans=True)
+    start_ns = _polled(hook, clock, _messages(1))
+    span = exporter.take("poll orders")
+    assert (span.start_time, span.end_time) == (start_ns, start_ns + 70_000_000)
+    assert span.kind is SpanKind.CLIENT
+    assert span.attributes["messaging.operation.name"] == "poll"
+    assert span.attributes["messaging.operation.type"] == "receive"
+    assert span.attributes["messaging.consumer.group.name"] == "billing"
+    assert span.parent is None
+    assert [link.context.span_id for link in span.links] == [SENDER]
+    assert trace_context_of(span) is None
+
+
+def test_a_call_that_gives_one_message_says_it_all_on_the_span(hook_with, exporter, clock):
+    """No count: it could not have been more."""
+    _polled(hook_with(receive_spans=True), clock, _messages(1))
+    span = exporter.take("poll orders")
+    assert "messaging.batch.message_count" not in span.attributes
+    assert span.attributes["messaging.kafka.offset"] == 0
+    assert span.attributes["messaging.kafka.message.key"] == "k"
+    assert not span.links[0].attributes
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_call_that_may_give_several_says_each_message_s_own_on_its_link(hook_with, exporter, clock, count):
+    """Offset and key never stand on the span of a batch, not even of one."""
+    _polled(hook_with(receive_spans=True), clock, _messages(count), batch=True)
+    span = exporter.take("poll orders")
+    assert span.attributes["messaging.batch.message_count"] == count
+    assert span.attributes["messaging.destination.partition.id"] == "0"
+    assert not {"messaging.kafka.offset", "messaging.kafka.message.key"} & set(span.attributes)
+    assert [link.attributes["messaging.kafka.offset"] for link in span.links] == list(range(count))
+    assert {link.attributes["messaging.kafka.message.key"] for link in span.links} == {"k"}
+
+
+def test_a_poll_of_several_topics_has_no_single_destination(hook_with, exporter, clock):
+    """The links have each one's."""
+    messages = [*_messages(1), *_messages(1, topic="bills")]
+    _polled(hook_with(receive_spans=True), clock, messages, batch=True)
+    span = exporter.take("poll")
+    assert "messaging.destination.name" not in span.attributes
+    assert [link.attributes["messaging.destination.name"] for link in span.links] == ["orders", "bills"]
+
+
+def test_a_poll_of_more_than_a_span_can_name_is_one_span(hook_with, exporter, clock):
+    """The count tells how many; the first are linked."""
+    _polled(hook_with(receive_spans=True), clock, _messages(300), batch=True)
+    span = exporter.take("poll orders")
+    assert span.attributes["messaging.batch.message_count"] == 300
+    assert len(span.links) == 128
+
+
+def test_an_empty_poll_is_a_span_only_if_that_was_asked_too(hook_with, exporter):
+    """With receive_spans alone there is none."""
+    hook_with(receive_spans=True).empty(start_ns=0)
+    hook_with(empty_poll_spans=True).empty(start_ns=0)
+    hook = hook_with(receive_spans=True, empty_poll_spans=True)
+    hook.empty(start_ns=hook.now_ns())
+    assert "messaging.batch.message_count" not in exporter.take("poll").attributes
+    hook.empty(start_ns=hook.now_ns(), batch=True)
+    span = exporter.take("poll")
+    assert span.attributes["messaging.batch.message_count"] == 0
+    assert span.kind is SpanKind.CLIENT
+    assert span.status.status_code is StatusCode.UNSET
+
+
+def test_a_poll_that_failed_is_a_span_that_says_why(hook_with, exporter):
+    """By the client's name of the error, else by the exception's class, else by the conventions' word."""
+    hook = hook_with(receive_spans=True)
+    hook.poll_failed(start_ns=hook.now_ns(), error="_ALL_BROKERS_DOWN", description="2/2 brokers are down")
+    span = exporter.take("poll")
+    assert span.attributes["error.type"] == "_ALL_BROKERS_DOWN"
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "2/2 brokers are down")
+    hook.poll_failed(start_ns=hook.now_ns(), exception=RuntimeError("Consumer closed"))
+    assert exporter.take("poll").attributes["error.type"] == "RuntimeError"
+    hook.poll_failed(start_ns=hook.now_ns())
+    assert exporter.take("poll").attributes["error.type"] == "_OTHER"
+
+
+def test_a_poll_of_topics_that_are_not_traced_is_none(hook_with, exporter, clock):
+    """Of the others, the excluded messages are left out."""
+    hook = hook_with(receive_spans=True, topic_exclude=("audit",))
+    _polled(hook, clock, _messages(2, topic="audit"), batch=True)
+    _polled(hook, clock, [*_messages(2, topic="audit"), *_messages(1)], batch=True)
+    assert exporter.take("poll orders").attributes["messaging.batch.message_count"] == 1
+
+
+def test_suppressed_no_poll_is_recorded(hook_with, clock):
+    """None of the three."""
+    hook = hook_with(receive_spans=True, empty_poll_spans=True)
+    with suppress_instrumentation():
+        _polled(hook, clock, _messages(1))
+        hook.empty(start_ns=0)
+        hook.poll_failed(start_ns=0)
+
+
+def test_operation_duration_is_of_polls_that_have_a_span_or_would(hook_with, exporter, clock, reader):
+    """An empty poll counts only where it is recorded: most polls are, and their waiting is no operation's cost."""
+    meters = {"meter_provider": MeterProvider([reader])}
+    quiet = hook_with(meters)
+    quiet.empty(start_ns=quiet.now_ns())
+    assert _counts(reader, "messaging.client.operation.duration") == []
+    hook = hook_with(meters, receive_spans=True, empty_poll_spans=True)
+    start_ns = hook.now_ns()
+    clock.advance(ms=500)
+    hook.empty(start_ns=start_ns)
+    hook.poll_failed(start_ns=start_ns, error="_TRANSPORT")
+    points = _counts(reader, "messaging.client.operation.duration")
+    assert [(point.sum, point.attributes.get("error.type")) for point in points] == [(0.5, None), (0.5, "_TRANSPORT")]
+    assert len(exporter.take_all("poll")) == 2
+
+
+class TestConsumedMessages:
+    """Each delivered message counts once, whoever handles it and however."""
+
+    def _consumed(self, reader):
+        return sum(point.value for point in _counts(reader, "messaging.client.consumed.messages"))
+
+    def test_received_and_processed_is_once(self, hook_with, exporter, reader, clock):
+        """Automatic mode: one batch, three messages."""
+        hook = hook_with({"meter_provider": MeterProvider([reader])}, receive_spans=True)
+        messages = _messages(3)
+        _polled(hook, clock, messages, batch=True)
+        for call in hook.before(messages, batch=True):
+            hook.after(call)
+        assert self._consumed(reader) == 3
+        exporter.take_all()
+
+    def test_received_and_then_handled_in_a_block_is_once(self, hook_with, exporter, reader, clock):
+        """A block tells of the message anew; it was counted when it was polled."""
+        hook = hook_with({"meter_provider": MeterProvider([reader])})
+        _polled(hook, clock, _messages(2), batch=True)
+        for message in _messages(2):
+            OwnSpan(hook, hook.before([message])[0]).finish(ContextCode.SUCCESS, None)
+        assert self._consumed(reader) == 2
+        exporter.take_all()
+
+    def test_pushed_messages_count_when_their_processing_begins(self, tracing_with, exporter, reader):
+        """Nobody polls, so nobody else counts them."""
+        mailbox = Mailbox.of(tracing_with({"meter_provider": MeterProvider([reader])}))
+        sources.append(mailbox)
+        try:
+            for _ in process.each([Letter(1), Letter(2)]):
+                pass
+        finally:
+            sources.remove(mailbox)
+        assert self._consumed(reader) == 2
+        assert len(exporter.take_all("process letters")) == 2
+
+    def test_a_message_delivered_again_counts_again(self, hook_with, exporter, reader, clock):
+        """It was delivered twice."""
+        hook = hook_with({"meter_provider": MeterProvider([reader])})
+        for _ in range(2):
+            _polled(hook, clock, _messages(1))
+        assert self._consumed(reader) == 2
