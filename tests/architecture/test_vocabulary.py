@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
+import re
 
+import pytest
 from opentelemetry.semconv import _incubating, attributes
 
 from otel_mqtrace import semconv
+from tests.support.source_tree import ROOT, name_of, shipped, tree_of
 
 OURS = "mqtrace."
 
@@ -46,3 +50,32 @@ def test_no_name_is_spelled_twice():
         value for value in vars(semconv).values() if isinstance(value, str) and value.startswith((OURS, "messaging."))
     ]
     assert len(values) == len(set(values))
+
+
+def test_a_client_knows_no_attribute():
+    """What is intercepted is told to the hooks in their words; only they say it in attributes."""
+    spelled = {value for value in vars(semconv).values() if isinstance(value, str) and "." in value}
+    a_name = re.compile(r"(messaging|mqtrace(?!\.client\.)|server|error)\.[a-z_.]+\Z")  # mqtrace.client.… are metrics
+    found = [
+        f"{name_of(path)}:{node.lineno}: {node.value}"
+        for path in shipped()
+        if path.is_relative_to(ROOT / "otel_mqtrace" / "clients")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if node.value in spelled or a_name.match(node.value)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("adapter", ["aiokafka", "rocketmq"])
+def test_a_small_adapter_uses_no_attribute_s_constant(adapter):
+    """The engine is general: of the conventions an adapter knows the headers on the wire and the names of outcomes."""
+    found = [
+        f"{name_of(path)}:{node.lineno}: {node.attr}"
+        for path in shipped()
+        if path.is_relative_to(ROOT / "otel_mqtrace" / "clients" / adapter)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "semconv"
+        if not node.attr.startswith(("HEADER_", "SEND_"))
+    ]
+    assert found == []

@@ -43,7 +43,7 @@ class _Appended(NamedTuple):
     body_length: int
 
 
-class WatchedBatch(BatchBuilder):  # type: ignore[misc]  # the client is untyped
+class _WatchedBatch(BatchBuilder):  # type: ignore[misc]  # the client is untyped
     """A batch that remembers what was appended to it until it is sent."""
 
     _appended: list[_Appended] | None
@@ -125,7 +125,7 @@ def traced_create_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 @guarded("create_batch")
 def _watch(batch: Any) -> None:
     if type(batch) is BatchBuilder:
-        batch.__class__ = WatchedBatch
+        batch.__class__ = _WatchedBatch
         batch._appended = []  # noqa: SLF001 - it is one of ours now
 
 
@@ -135,7 +135,7 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def send_batch(self: Any, batch: Any, topic: Any, *args: Any, **kwargs: Any) -> Any:
         tracing = live.tracing
-        if tracing is None or not isinstance(batch, WatchedBatch) or not isinstance(topic, str):
+        if tracing is None or not isinstance(batch, _WatchedBatch) or not isinstance(topic, str):
             return await original(self, batch, topic, *args, **kwargs)
         if tracing.settings.headerless_sends == _SEND_EACH and tracing.traces(topic) and batch.record_count():
             batch.close()
@@ -156,7 +156,7 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @guarded("send_batch.before")
 def _prepare(
-    producer: Any, batch: WatchedBatch, topic: str, partition: int | None
+    producer: Any, batch: _WatchedBatch, topic: str, partition: int | None
 ) -> tuple[_SendingBatch | None, TransactionHook | None] | None:
     """Open the span of each message in the batch."""
     tracing = live.tracing

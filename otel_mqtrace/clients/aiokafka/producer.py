@@ -32,7 +32,7 @@ _ABANDONED: Final = "the producer was stopped or collected before the broker ans
 _NOT_AWAITED: Final = "the application stopped waiting for the broker's answer; the message may be stored"
 
 
-class InFlight(Protocol):
+class _InFlight(Protocol):
     """What was sent and has no answer yet: one message, or a batch."""
 
     future: Future[Any]
@@ -52,7 +52,7 @@ class ProducerState:
     def __init__(self, producer: Any) -> None:
         self.facts = facts_of(producer.client, group_name=None)
         self.cluster = Cluster(producer.client.cluster)
-        self.in_flight: dict[int, InFlight] = {}
+        self.in_flight: dict[int, _InFlight] = {}
         self._hook: SendHook | None = None
         self._transaction: TransactionHook | None = None
         self._tracing: Tracing | None = None
