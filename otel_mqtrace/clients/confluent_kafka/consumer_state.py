@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +43,7 @@ class ConsumerState:
         self.facts: ClientFacts = own if like is None else like.facts
         self.leaders: Leaders | None = leaders_of(known) if like is None else like.leaders
         self.settling = Settling(self.facts)
+        self._pid = os.getpid()
         self.silent = False
         self.explicit = False
         self.polling: int | None = None
@@ -83,8 +85,11 @@ class ConsumerState:
             self.end(holding, ContextCode.SUCCESS, None)
 
     def end(self, holding: Holding, code: ContextCode, exception: BaseException | None) -> None:
-        """End every span of ``holding`` that no block has taken for itself."""
-        for call, shared in holding.give_back():
+        """End every span of ``holding`` that no block has taken for itself; in a fork they are the parent's to end."""
+        held = holding.give_back()
+        if not held or os.getpid() != self._pid:
+            return
+        for call, shared in held:
             if shared is not None:
                 shared.end()
             else:
@@ -106,6 +111,8 @@ class ConsumerState:
         hook.received(received, start_ns=start_ns, batch=batch)
         calls = [] if self.explicit else hook.before(received, batch=batch)
         holding = self.holding()
+        if not holding.is_empty:  # two threads were in a poll at once, or the consumer was told to wait and did not
+            self.end(holding, ContextCode.SUCCESS, None)
         holding.hold(calls)  # first of all: what is open must be ended, whatever fails from here on
         owners = {index: call for call in calls for index in call.indexes}
         for index, where in enumerate(received):

@@ -31,8 +31,8 @@ class Holding:
         return not (self._calls or self._scopes)
 
     def hold(self, calls: list[ProcessCall]) -> None:
-        """Hold ``calls``; what was held before was given back."""
-        self._calls = calls
+        """Hold ``calls`` too: whatever another thread came to hold meanwhile must not be lost."""
+        self._calls.extend(calls)
 
     def enter(self, call: ProcessCall) -> None:
         """Make the span of ``call`` current here until :meth:`leave`."""

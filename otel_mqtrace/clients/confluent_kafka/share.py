@@ -82,11 +82,6 @@ class ShareState(ConsumerState):
             self.end(self.holding(), ContextCode.SUCCESS, None)
             self._unsettled = {}
 
-    def hand_over(self, tracing: Tracing, messages: Sequence[Message], *, start_ns: int, batch: bool) -> None:
-        """The application gets ``messages``, and whatever it still had it has no more."""
-        self.end(self.holding(), ContextCode.SUCCESS, None)
-        super().hand_over(tracing, messages, start_ns=start_ns, batch=batch)
-
     def held(self, calls: Sequence[ProcessCall], received: Sequence[IncomingMessage]) -> None:
         """Remember where each message lies, and that nothing was said of it yet."""
         places = [Place(each.topic, each.partition, each.offset) for each in received]

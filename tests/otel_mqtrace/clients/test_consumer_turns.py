@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 
 import confluent_kafka
@@ -12,6 +13,7 @@ from confluent_kafka.error import ConsumeError
 from opentelemetry.trace import StatusCode
 
 from otel_mqtrace import process
+from otel_mqtrace.clients.confluent_kafka.live import known_state
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -131,6 +133,32 @@ class TestThreads:
         assert _in_thread(lambda: poll(consumer).offset()) == 0
         assert current_span_id() == 0
         consumer.poll(0)
+        assert _code(spans.take()) is ContextCode.SUCCESS
+
+    def test_two_threads_in_a_poll_at_once_lose_no_span(self, instrument, spans):
+        """Each gets a message; the first one's span ends when the second is handed over."""
+        instrument()
+        with Meeting(NOWHERE) as consumer:
+            threads = [threading.Thread(target=consumer.poll) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert {span.attributes["messaging.kafka.offset"] for span in spans.take_all()} == {0, 1}
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+    def test_a_child_process_leaves_the_parents_span_alone(self, instrument, spans):
+        """A fork inherits the message in hand; how it went only the parent will say."""
+        instrument()
+        consumer = Composed(NOWHERE)
+        consumer.poll()
+        child = os.fork()
+        if child == 0:  # pragma: no cover - coverage does not follow
+            known_state(consumer).abandon()
+            os._exit(len(spans.take_all()))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        spans.assert_empty()
+        consumer.close()
         assert _code(spans.take()) is ContextCode.SUCCESS
 
     @pytest.mark.parametrize("elsewhere", [True, False])
@@ -258,6 +286,18 @@ class Failing(confluent_kafka.Consumer):
         if self.polls > 1:
             raise KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._FATAL))
         return _ready(0)
+
+
+class Meeting(confluent_kafka.Consumer):
+    """A consumer whose poll returns when two threads are in it."""
+
+    def __init__(self, conf):
+        super().__init__(conf)
+        self._both_inside = threading.Barrier(2, timeout=20)
+
+    def poll(self, timeout=-1):
+        """Return a message to each."""
+        return _ready(self._both_inside.wait())
 
 
 class TestSubclasses:
