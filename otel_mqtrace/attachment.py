@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from opentelemetry import metrics, trace
+from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
 from otel_mqtrace._errors import SubinterpreterError
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
@@ -69,11 +71,21 @@ class Attachment:
         self._settings = settings
         self._ready = ready
         self._options = options
-        self._turn: list[None] = [None] if (ready or settings.exporters) else []
+        self._wanted = bool(ready or settings.exporters)
+        self._turn: list[None] = [None]
+        self._unsaid: list[None] = [None]
         self.processor: MqTraceSpanProcessor | None = None
 
+    def before_span(self) -> None:
+        """Attach, if that has not been done; a first span that nobody records is worth a warning."""
+        if self._turn:
+            self.attach()
+            if self._turn and self._unsaid:
+                self._unsaid.clear()
+                _say_that_nothing_is_recorded()
+
     def attach(self) -> None:
-        """Attach once; called before every span, so it must cost nothing when done."""
+        """Attach once, as soon as there is a provider to attach to."""
         if not self._turn:
             return
         provider: Any = self._provider or trace.get_tracer_provider()
@@ -84,6 +96,8 @@ class Attachment:
         except IndexError:
             return
         self._provider = provider
+        if not self._wanted:
+            return
         present = next((each for each in _processors_of(provider) if isinstance(each, MqTraceSpanProcessor)), None)
         if present is not None:
             if present in _holders:  # one that the application added itself is the application's
@@ -133,6 +147,15 @@ class Attachment:
     def _loaded(self) -> list[SpanExporter]:
         found = [_load_exporter(name, self._options) for name in self._settings.exporters]
         return [each for each in found if each is not None]
+
+
+def _say_that_nothing_is_recorded() -> None:
+    """The way to lose all spans without a word: the API's own provider, which no exporter ever hears of."""
+    if os.environ.get(OTEL_SDK_DISABLED, "").strip().lower() != "true":
+        _log.warning(
+            "mqtrace: messages are sent or handled, but there is no SDK TracerProvider, so no span is recorded: "
+            "install opentelemetry-distro and start with opentelemetry-instrument, or call trace.set_tracer_provider()"
+        )
 
 
 def _processors_of(provider: Any) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 from otel_mqtrace._errors import MissingExtraError
 from otel_mqtrace.attachment import Attachment, told_apart
 from otel_mqtrace.config import Settings, forget_application_kafka_config
+from otel_mqtrace.doctor.witness import testify
 from otel_mqtrace.hooks._guard import failures, note_failure
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.hooks.transaction import overflowed
@@ -114,9 +115,11 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         ready, names = told_apart(exporters)
         settings = Settings.from_env({**options, "exporters": names})
         if not settings.enabled:
+            testify(self, outcome="switched_off")
             return
         patching = self._client_module()
         if patching is None:
+            testify(self, outcome="no_client")
             return
         foreign = patching.foreign_wrapper()
         if foreign is not None and settings.on_conflict == "step_back":
@@ -126,6 +129,7 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
                 foreign,
                 self.client,
             )
+            testify(self, outcome=f"stepped_back: {foreign}")
             return
         self._attachment = Attachment(tracer_provider, meter_provider, settings, ready, options)
         given = {"clock": clock, "produce_hook": produce_hook, "consume_hook": consume_hook}
@@ -133,12 +137,13 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             settings=settings,
             tracer_provider=tracer_provider,
             meter_provider=meter_provider,
-            before_span=self._attachment.attach,
+            before_span=self._attachment.before_span,
             writes_trace_headers=foreign is None,
             **{name: value for name, value in given.items() if value is not None},
         )
         self._patches = patching.apply(tracing)
         self._attachment.attach()
+        testify(self, outcome="instrumented")
 
     def _switch_off(self) -> None:
         patches: ClientPatches | None = getattr(self, "_patches", None)

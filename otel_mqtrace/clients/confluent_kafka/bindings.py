@@ -1,27 +1,34 @@
 """This module knows every place that holds one of the client's classes, and which of them can be given another.
 
-A name in a module, an attribute of a class, a default argument and an entry of a module's own list or dict are rebound.
-A tuple, a ``functools.partial``, a closure and an attribute of an object are finished business, and may be somebody's
-way round us on purpose: they are told to ``mqtrace doctor`` instead.
+A name in a module, an attribute of a class, a default argument and an entry of a list or dict of either are rebound. A
+tuple, a ``functools.partial``, a closure and an attribute of an object are finished business, and may be somebody's way
+round us on purpose: they are told to ``mqtrace doctor`` instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import sys
 from dataclasses import dataclass
-from types import CellType, FunctionType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Binding", "holders_of", "names_bound_to"]
+__all__ = ["ABSENT", "Binding", "places_left", "places_of"]
 
 ABSENT: Final = object()
 _OURS: Final = "otel_mqtrace."
+_CLIENT: Final = "confluent_kafka"
+_METHODS: Final = frozenset({staticmethod, classmethod})
 _NEVER_A_FACTORY: Final = frozenset({"typing", "types", "abc"})
+_FINISHED: Final = frozenset({tuple, functools.partial})
+_NO_OBJECTS: Final = frozenset({FunctionType, ModuleType, functools.partial})
+_MOST_ENTRIES: Final = 1_000
+"""A list or dict longer than this is data, not a choice of classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,105 +71,139 @@ class Binding:
             setattr(self.owner, self.name, value)
 
 
-def names_bound_to(original: type[Any]) -> Iterator[tuple[Any, str]]:
-    """Yield each loaded module, but for ours, with every name in it that is bound to ``original``."""
-    for module in _foreign_modules().values():
-        for name, value in list(vars(module).items()):
-            if value is original:
-                yield module, name
+def places_of(classes: Mapping[type[Any], type[Any]]) -> list[Binding]:
+    """Return every place that can be rebound, for original → traced ``classes``; our own modules keep what they hold.
 
-
-def holders_of(original: type[Any], traced: type[Any]) -> tuple[list[Binding], list[str]]:
-    """Return what else can be rebound from ``original`` to ``traced``, and the names of what cannot.
-
-    Asks the garbage collector, once: a walk over all that modules hold would take longer and see less.
+    A default argument and an attribute of a class are looked for in the modules that know the client.
     """
-    search = _Search(original, traced)
-    search.run()
-    return search.found, search.unreached
+    search = _Search(classes)
+    search.modules()
+    return list(search.found.values())
 
 
-def _foreign_modules() -> dict[int, Any]:
-    """Every loaded module by the identity of its namespace."""
-    return {
-        id(vars(module)): module
-        for name, module in list(sys.modules.items())
-        if not name.startswith(_OURS) and isinstance(getattr(module, "__dict__", None), dict)
-    }
+def places_left(classes: Mapping[type[Any], type[Any]]) -> list[str]:
+    """Return the names of all places that hold one of the original ``classes``, whether it could be rebound or not.
+
+    Asks the garbage collector about every object there is: for the doctor, not for every start.
+    """
+    search = _Search(classes)
+    search.modules()
+    search.everything()
+    return sorted(set(search.unreached) | set(search.found))
 
 
 class _Search:
-    """One look at all that refers to a class, and at what refers to that."""
+    """One look at all that may hold one of some classes: ``found`` can be rebound, by name, ``unreached`` cannot."""
 
-    def __init__(self, original: type[Any], traced: type[Any]) -> None:
-        self._original = original
-        self._traced = traced
-        self._modules = _foreign_modules()
-        self._known = {id(vars(module)) for module in list(sys.modules.values()) if hasattr(module, "__dict__")}
-        self.found: list[Binding] = []
+    def __init__(self, classes: Mapping[type[Any], type[Any]]) -> None:
+        self._traced = {id(original): (original, traced) for original, traced in classes.items()}
+        self.found: dict[str, Binding] = {}
         self.unreached: list[str] = []
 
-    def run(self) -> None:
-        held_by = [each for each in gc.get_referrers(self._original) if id(each) not in self._known]
-        containers = [each for each in held_by if isinstance(each, (dict, list, tuple, functools.partial))]
-        for container, owner in _owned(containers):
-            self._consider(container, owner)
-        closures = [owner for _, owner in _owned([each for each in held_by if isinstance(each, CellType)])]
-        for _, function in _owned([each for each in closures if isinstance(each, tuple)]):
-            if isinstance(function, FunctionType) and not function.__module__.startswith(_OURS):
-                self.unreached.append(f"the closure of {function.__module__}.{function.__qualname__}")
+    def modules(self) -> None:
+        for name, module in list(sys.modules.items()):
+            if not name.startswith(_OURS) and isinstance(getattr(module, "__dict__", None), dict):
+                values = list(vars(module).values())
+                if self._holds(values) or any(_is_the_client(each) for each in values):
+                    self._namespace(module, name)
+                    self._members(values, name)
 
-    def _consider(self, container: Any, owner: Any) -> None:
-        if isinstance(owner, FunctionType):
-            self._function(container, owner)
-        elif isinstance(owner, type):
-            self._class(container, owner)
-        elif id(owner) in self._modules:
-            self._module(container, self._modules[id(owner)])
-        elif isinstance(container, dict) and getattr(owner, "__dict__", None) is container:
-            self._object(container, owner)
+    def everything(self) -> None:
+        """What no module leads to: functions and classes made inside functions, attributes of objects."""
+        for each in gc.get_objects():
+            kind = type(each)  # never isinstance: a lazy object may do who knows what when asked for its class
+            if kind is FunctionType:
+                self._function(each)
+            elif issubclass(kind, type):
+                self._class(each)
+        modules = {id(vars(each)) for each in list(sys.modules.values()) if type(each) is ModuleType}
+        holders = gc.get_referrers(*(original for original, _ in self._traced.values()))
+        dicts = [each for each in holders if type(each) is dict and id(each) not in modules]
+        for owner in [*holders, *(gc.get_referrers(*dicts) if dicts else ())]:
+            self._object(owner)
 
-    def _function(self, container: Any, function: FunctionType) -> None:
-        if container is function.__defaults__:
-            after = tuple(self._traced if each is self._original else each for each in function.__defaults__ or ())
-            self.found.append(Binding(function, "__defaults__", container, after))
-        elif container is function.__kwdefaults__ or container is function.__dict__:
-            self._items(container)
+    def _members(self, values: list[Any], module_name: str) -> None:
+        for value in values:
+            kind = type(value)
+            if kind is FunctionType:
+                self._function(value)
+            elif issubclass(kind, type) and value.__module__ == module_name:
+                self._class(value)
+                for each in list(vars(value).values()):
+                    function = getattr(each, "__func__", each) if type(each) in _METHODS else each
+                    if type(function) is FunctionType:
+                        self._function(function)
 
-    def _class(self, container: Any, owner: type[Any]) -> None:
-        if not isinstance(container, dict) or "_mqtrace_original" in vars(owner):
-            return
+    def _namespace(self, owner: Any, said: str) -> None:
         for name, value in list(vars(owner).items()):
-            if value is self._original:
-                self._bind(owner, name)
+            kind = type(value)
+            if id(value) in self._traced:
+                self._bind(owner, name, value, f"{said}.{name}")
+            elif kind is dict or kind is list:
+                if name != "__annotations__":
+                    self._items(value, f"{said}.{name}")
+            elif kind in _FINISHED and not name.startswith("__") and self._holds(_inside(value)):
+                self.unreached.append(f"{said}.{name}")
 
-    def _module(self, container: Any, module: Any) -> None:
-        if isinstance(container, (dict, list)):
-            self._items(container)
+    def _class(self, owner: type[Any]) -> None:
+        if "_mqtrace_original" not in owner.__dict__:
+            self._namespace(owner, f"{owner.__module__}.{owner.__qualname__}")
+
+    def _function(self, function: FunctionType) -> None:
+        said = f"{function.__module__}.{function.__qualname__}"
+        if said.startswith(_OURS):
             return
-        names = [name for name, value in list(vars(module).items()) if value is container]
-        self.unreached += [f"{module.__name__}.{name}" for name in names]
+        defaults, keywords, closure = function.__defaults__, function.__kwdefaults__, function.__closure__
+        if defaults and self._holds(defaults):
+            after = tuple(self._traced.get(id(each), (None, each))[1] for each in defaults)
+            self.found[f"the defaults of {said}"] = Binding(function, "__defaults__", defaults, after)
+        if keywords:
+            self._items(keywords, f"the defaults of {said}")
+        if closure and self._holds(_enclosed(closure)):
+            self.unreached.append(f"the closure of {said}")
 
-    def _object(self, namespace: Any, owner: Any) -> None:
+    def _object(self, owner: Any) -> None:
         kind = type(owner)
-        if kind.__module__ not in _NEVER_A_FACTORY:
-            names = [name for name, value in list(namespace.items()) if value is self._original]
-            self.unreached += [f"{name} of a {kind.__module__}.{kind.__qualname__} object" for name in names]
+        if kind.__dictoffset__ and kind.__module__ not in _NEVER_A_FACTORY and kind not in _NO_OBJECTS:
+            self.unreached += [
+                f"{name} of a {kind.__module__}.{kind.__qualname__} object"
+                for name, value in _attributes(owner).items()
+                if id(value) in self._traced
+            ]
 
-    def _items(self, container: Any) -> None:
+    def _items(self, container: dict[Any, Any] | list[Any], said: str) -> None:
+        values = container.values() if isinstance(container, dict) else container
+        if len(container) > _MOST_ENTRIES or not self._holds(values):
+            return
         pairs = list(container.items()) if isinstance(container, dict) else list(enumerate(container))
         for name, value in pairs:
-            if value is self._original:
-                self._bind(container, name)
+            if id(value) in self._traced:
+                self._bind(container, name, value, f"{said}[{name!r}]")
 
-    def _bind(self, owner: Any, name: Any) -> None:
-        if not any(each.owner is owner and each.name == name for each in self.found):
-            self.found.append(Binding(owner, name, self._original, self._traced))
+    def _bind(self, owner: Any, name: Any, original: Any, said: str) -> None:
+        self.found[said] = Binding(owner, name, original, self._traced[id(original)][1])
+
+    def _holds(self, values: Iterable[Any]) -> bool:
+        return not self._traced.keys().isdisjoint(map(id, values))
 
 
-def _owned(containers: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield each container with everything that refers to it."""
-    identities = {id(each): each for each in containers}
-    for owner in gc.get_referrers(*containers) if containers else ():
-        if owner is not containers and owner is not identities:
-            yield from ((each, owner) for each in gc.get_referents(owner) if id(each) in identities)
+def _is_the_client(value: Any) -> bool:
+    return type(value) is ModuleType and value.__name__.split(".")[0] == _CLIENT
+
+
+def _attributes(owner: Any) -> dict[str, Any]:
+    """Past whatever the object makes of being asked; a class is none of these."""
+    try:
+        return {} if issubclass(type(owner), type) else dict(object.__getattribute__(owner, "__dict__"))
+    except (AttributeError, TypeError):
+        return {}
+
+
+def _inside(value: Any) -> tuple[Any, ...]:
+    return value[:_MOST_ENTRIES] if isinstance(value, tuple) else (value.func, *value.args)
+
+
+def _enclosed(closure: tuple[Any, ...]) -> Iterator[Any]:
+    for cell in closure:
+        with contextlib.suppress(ValueError):  # it is empty still
+            yield cell.cell_contents

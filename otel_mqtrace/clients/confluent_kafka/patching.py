@@ -20,7 +20,7 @@ from otel_mqtrace.clients.confluent_kafka.aio_consumer import (
     ASYNC_DESERIALIZING_CONSUMER_METHODS,
 )
 from otel_mqtrace.clients.confluent_kafka.aio_producer import AIO_PRODUCER_METHODS
-from otel_mqtrace.clients.confluent_kafka.bindings import ABSENT, Binding, holders_of, names_bound_to
+from otel_mqtrace.clients.confluent_kafka.bindings import ABSENT, Binding, places_left, places_of
 from otel_mqtrace.clients.confluent_kafka.consumer import CONSUMER_METHODS, ORIGINAL_CONSUMER
 from otel_mqtrace.clients.confluent_kafka.consumer_state import abandon_consumers
 from otel_mqtrace.clients.confluent_kafka.handover import handed_over
@@ -120,13 +120,11 @@ _WATCH: Final[Wrappers] = {"__init__": _say_so}
 class Patches:
     """The changes made by one ``instrument()``; ``restore`` undoes exactly those, in reverse order.
 
-    ``untraceable`` names classes and methods that could not be changed, ``unreached`` places that still hold an
-    original class.
+    ``untraceable`` names classes and methods that could not be changed.
     """
 
     changes: list[Binding] = field(default_factory=list)
     untraceable: list[str] = field(default_factory=list)
-    unreached: list[str] = field(default_factory=list)
     _to_come: list[str] = field(default_factory=lambda: list(_PLAIN_CLASSES))
     _latecomer: list[None] = field(default_factory=lambda: [None])
 
@@ -143,7 +141,7 @@ class Patches:
         try:
             for kind in _KINDS:
                 patches._change_subclasses(kind, wrap_all=not tracing.writes_trace_headers)
-                patches._rebind(kind.original, kind.traced)
+            patches._rebind()
             patches._change_plain_classes()
         except BaseException:
             patches.restore()
@@ -180,7 +178,7 @@ class Patches:
         wrapper = foreign_wrapper()
         return {
             "untraceable": list(self.untraceable),
-            "unreached": list(self.unreached),
+            "unreached": places_left({kind.original: kind.traced for kind in _KINDS}),
             "classes_made_later": [f"{each.__module__}.{each.__qualname__}" for each in later],
             "clients_untraced": clients_untraced({each.original for each in _KINDS} | set(later)),
             "wrappers": [] if wrapper is None else [wrapper],
@@ -228,13 +226,9 @@ class Patches:
         self._make(Binding(subclass, name, subclass.__dict__.get(name, ABSENT), wrapped))
         return True
 
-    def _rebind(self, original: type[Any], traced: type[Any]) -> None:
-        for module, name in list(names_bound_to(original)):
-            self._make(Binding(module, name, original, traced))
-        found, unreached = holders_of(original, traced)
-        for binding in found:
+    def _rebind(self) -> None:
+        for binding in places_of({kind.original: kind.traced for kind in _KINDS}):
             self._make(binding)
-        self.unreached += unreached
 
     def _make(self, change: Binding) -> None:
         change.apply()

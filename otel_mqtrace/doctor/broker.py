@@ -1,0 +1,219 @@
+"""This module knows what the brokers of the trace topic say of it, and how far their clock is from ours."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+from otel_mqtrace._clock import SystemClock
+from otel_mqtrace.config import connection_settings
+from otel_mqtrace.message_id import new_unique_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from otel_mqtrace.config import Settings
+    from otel_mqtrace.doctor.findings import Checkup
+
+__all__ = ["examine_broker"]
+
+_TIMEOUT_S: Final = 5.0
+_MOST_SKEW_MS: Final = 1_000
+_NS_PER_MS: Final = 1_000_000
+_EXPORTER: Final = "mqtrace_native"
+_NOT_WRITING: Final = "not measured: no message is written without --probe"
+_quiet: Final = logging.getLogger("otel_mqtrace.doctor.client")
+
+
+def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None, probe: bool) -> None:
+    """Ask the brokers of the trace topic; ``servers`` is the application's own address, if it is known.
+
+    Without ``probe`` nothing is written. Passwords go to the brokers and nowhere else.
+    """
+    if _EXPORTER not in settings.exporters:
+        checkup.facts["broker"] = "not used: mqtrace_native is not among the exporters"
+        return
+    connection = _connection(checkup, settings, servers)
+    if connection is None:
+        return
+    try:
+        from confluent_kafka import KafkaException  # noqa: PLC0415 - optional extra
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - optional extra
+    except ImportError:
+        checkup.facts["broker"] = "not measured: it takes the 'kafka' extra"
+        return
+    reasons: list[str] = []
+    silent: dict[str, Any] = {
+        "log_level": 0,
+        "error_cb": lambda error: reasons.append(error.str()),
+        "client.id": "mqtrace-doctor",
+    }
+    with suppress_instrumentation():
+        try:
+            admin = AdminClient({**connection, **silent, "allow.auto.create.topics": False}, logger=_quiet)
+            found = admin.list_topics(timeout=_TIMEOUT_S)
+        except (KafkaException, ValueError) as error:
+            why = reasons[-1] if reasons else str(error.args[0] if error.args else error)
+            checkup.error(
+                "broker_unreachable",
+                f"the brokers of the trace topic do not answer: {why}",
+                where="MQTRACE_BOOTSTRAP_SERVERS" if servers is None else "the application's own brokers",
+                mend="start them, name their address, or set TLS and SASL in the file of MQTRACE_KAFKA_CONFIG",
+            )
+            return
+        facts: dict[str, Any] = {
+            "cluster_id": found.cluster_id,
+            "brokers": len(found.brokers),
+            "topic": settings.trace_topic,
+        }
+        checkup.facts["broker"] = facts
+        topic = found.topics.get(settings.trace_topic)
+        if topic is None or topic.error is not None or not topic.partitions:
+            _missing(checkup, settings)
+        else:
+            facts["partitions"] = len(topic.partitions)
+            _configuration(checkup, settings, admin, facts)
+        facts["clock"] = _skew(checkup, admin, {**connection, **silent}) if probe else _NOT_WRITING
+
+
+def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> dict[str, Any] | None:
+    given = settings.kafka_config
+    try:
+        properties = _properties(given) if given is None or isinstance(given, str) else dict(given)
+    except (OSError, ValueError) as error:
+        checkup.error(
+            "kafka_config_unreadable",
+            f"the client properties cannot be read: {error}",
+            where="MQTRACE_KAFKA_CONFIG",
+            mend="name a file of name=value lines that this user can read",
+        )
+        return None
+    if settings.bootstrap_servers:
+        properties["bootstrap.servers"] = settings.bootstrap_servers
+    if not (properties.get("bootstrap.servers") or properties.get("metadata.broker.list")):
+        if servers is None:
+            checkup.facts["broker"] = (
+                "not measured: no address is set, so it will be learned from the application's first client; "
+                "mqtrace doctor -- COMMAND sees which"
+            )
+            return None
+        properties["bootstrap.servers"] = servers
+    return connection_settings(properties)
+
+
+def _properties(path: str | None) -> dict[str, Any]:
+    """Read ``name=value`` lines; what is wrong is told by its line, never by its text."""
+    lines = [] if path is None else Path(path).read_text(encoding="utf-8").splitlines()
+    properties = {}
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if line and not line.startswith(("#", "!")):
+            name, separator, value = line.partition("=")
+            if not separator:
+                raise ValueError(f"line {number} of {path} is not name=value")
+            properties[name.strip()] = value.strip()
+    return properties
+
+
+def _missing(checkup: Checkup, settings: Settings) -> None:
+    if settings.create_trace_topic:
+        checkup.facts["broker"]["note"] = "the trace topic is missing and will be created by the first export"
+        return
+    checkup.error(
+        "trace_topic_missing",
+        f"there is no topic {settings.trace_topic}: every record is lost",
+        where="MQTRACE_TRACE_TOPIC",
+        mend=f"create {settings.trace_topic}, or set MQTRACE_CREATE_TRACE_TOPIC=true",
+    )
+
+
+def _configuration(checkup: Checkup, settings: Settings, admin: Any, facts: dict[str, Any]) -> None:
+    from confluent_kafka import KafkaException  # noqa: PLC0415 - optional extra
+    from confluent_kafka import admin as requests  # noqa: PLC0415 - optional extra
+
+    kinds: Any = requests  # its stubs export none of these
+    resource = kinds.ConfigResource(kinds.ResourceType.TOPIC, settings.trace_topic)
+    try:
+        entries = admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource].result(_TIMEOUT_S)
+    except (KafkaException, TimeoutError) as error:
+        facts["configuration"] = f"not measured: the brokers do not tell ({_name(error)})"
+        return
+    names = ("cleanup.policy", "message.timestamp.type", "retention.ms", "max.message.bytes")
+    told = {name: entries[name].value for name in names if name in entries}
+    facts["configuration"] = told
+    _judge(checkup, settings, told)
+
+
+def _judge(checkup: Checkup, settings: Settings, told: Mapping[str, str | None]) -> None:
+    if "compact" in str(told.get("cleanup.policy")):
+        checkup.warning(
+            "trace_topic_compacted",
+            "the trace topic is compacted: of records with the same key only the last one stays",
+            where=settings.trace_topic,
+            mend="set cleanup.policy=delete on it",
+        )
+    most = str(told.get("max.message.bytes") or "")
+    if most.isdigit() and int(most) < settings.max_message_bytes:
+        checkup.error(
+            "trace_topic_too_small",
+            f"the trace topic takes messages of {most} bytes, and ours may have {settings.max_message_bytes}",
+            where="MQTRACE_MAX_MESSAGE_BYTES",
+            mend=f"set MQTRACE_MAX_MESSAGE_BYTES below {most}, or raise max.message.bytes of the topic",
+        )
+
+
+def _skew(checkup: Checkup, admin: Any, connection: dict[str, Any]) -> str | dict[str, float]:
+    """Send one message to a topic of its own that is stamped by the broker, and delete the topic again."""
+    from confluent_kafka import KafkaException, Producer  # noqa: PLC0415 - optional extra
+    from confluent_kafka import admin as requests  # noqa: PLC0415 - optional extra
+
+    name = f"mqtrace-doctor-{new_unique_id()}"
+    kinds: Any = requests  # its stubs do not export the class
+    topic = kinds.NewTopic(name, 1, 1, config={"message.timestamp.type": "LogAppendTime"})
+    try:
+        admin.create_topics([topic], request_timeout=_TIMEOUT_S)[name].result(_TIMEOUT_S)
+    except (KafkaException, TimeoutError) as error:
+        return f"not measured: the brokers do not let us create a topic ({_name(error)})"
+    try:
+        measured = _stamped(Producer(connection, logger=_quiet), name)
+    finally:
+        admin.delete_topics([name], request_timeout=_TIMEOUT_S)[name].exception(_TIMEOUT_S)
+    if measured is None:
+        return "not measured: the message was not taken"
+    skew_ms, uncertain_ms = measured
+    if abs(skew_ms) > _MOST_SKEW_MS + uncertain_ms:
+        checkup.warning(
+            "clock_skew",
+            f"the brokers' clock is {skew_ms:.0f} ms away from this machine's",
+            where="the broker that leads the probe's topic",
+            mend="synchronise both by NTP: latencies and the order of records are wrong by as much",
+        )
+    return {"skew_ms": skew_ms, "uncertain_ms": uncertain_ms}
+
+
+def _stamped(producer: Any, topic: str) -> tuple[float, float] | None:
+    """Return how far the broker's stamp is from the middle of the call, and half the call, both in milliseconds."""
+    clock = SystemClock()
+    stamps: list[tuple[int, int]] = []
+
+    def answered(error: Any, message: Any) -> None:
+        if error is None:
+            stamps.append((clock.wall_ns(), message.timestamp()[1]))
+
+    producer.produce(topic, b"warm", on_delivery=lambda _error, _message: None)
+    producer.flush(_TIMEOUT_S)
+    before = clock.wall_ns()
+    producer.produce(topic, b"probe", on_delivery=answered)
+    producer.flush(_TIMEOUT_S)
+    if not stamps:
+        return None
+    after, stamp_ms = stamps[0]
+    middle_ms = (before + after) / 2 / _NS_PER_MS
+    return stamp_ms - middle_ms, (after - before) / 2 / _NS_PER_MS
+
+
+def _name(error: BaseException) -> str:
+    reason = error.args[0] if error.args else error
+    return str(reason.name() if hasattr(reason, "name") else type(error).__name__)

@@ -1,0 +1,85 @@
+"""This module knows ``mqtrace doctor``: its options, its order of examination and how it says what it found."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from otel_mqtrace.doctor.findings import Checkup
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    command: Annotated[list[str] | None, typer.Argument(help="A command to run and watch, after --.")] = None,
+    *,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Measure the brokers' clock: writes one message to a topic of its own.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON: healthy, findings, facts.")] = False,
+) -> int:
+    """Say what is instrumented and what silently is not, what does not answer, and how to mend it.
+
+    Without a command it looks at this environment. With one, it runs it unchanged and then tells what went untraced in
+    it: names taken before instrument(), clients made before it, other instrumentations, spans lost. Exit code 0 means
+    that nothing was found, 1 that something was; the command's own exit code is among the facts.
+
+    Example:
+        mqtrace doctor
+        mqtrace doctor --json -- opentelemetry-instrument python app.py
+    """
+    from otel_mqtrace.doctor.broker import examine_broker  # noqa: PLC0415 - keep `mqtrace --help` fast
+    from otel_mqtrace.doctor.destinations import examine_landing, examine_otlp  # noqa: PLC0415 - as above
+    from otel_mqtrace.doctor.environment import examine_environment  # noqa: PLC0415 - as above
+    from otel_mqtrace.doctor.findings import Checkup  # noqa: PLC0415 - as above
+    from otel_mqtrace.doctor.watched import examine_testimony, run_watched  # noqa: PLC0415 - as above
+
+    checkup = Checkup()
+    servers = None
+    if command:
+        code, testimonies = run_watched(command, os.environ)
+        checkup.facts["command"] = {"arguments": len(command) - 1, "program": command[0], "exit_code": code}
+        servers = examine_testimony(checkup, testimonies)
+    settings = examine_environment(checkup, os.environ)
+    examine_landing(checkup, settings)
+    examine_otlp(checkup, settings, os.environ)
+    examine_broker(checkup, settings, servers=servers, probe=probe)
+    if as_json:
+        sys.stdout.write(f"{json.dumps(checkup.as_dict())}\n")
+    else:
+        _print(checkup)
+    return 0 if checkup.healthy else 1
+
+
+def _print(checkup: Checkup) -> None:
+    from rich.console import Console  # noqa: PLC0415 - keep `mqtrace --help` fast
+    from rich.markup import escape  # noqa: PLC0415 - as above
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    console = Console()
+    facts = Table("what", "seen", title="Facts", title_justify="left")
+    for name, value in checkup.facts.items():
+        facts.add_row(name, escape(_spoken(value)))
+    console.print(facts)
+    if checkup.healthy:
+        console.print("[green]healthy[/green]: nothing was found")
+        return
+    findings = Table(title="Findings", title_justify="left", show_lines=True)
+    for name in ("what", "where", "mend"):
+        findings.add_column(name, overflow="fold")
+    for each in checkup.findings:
+        findings.add_row(*map(escape, (f"{each.severity}: {each.what} ({each.code})", each.where, each.mend)))
+    console.print(findings)
+
+
+def _spoken(value: Any) -> str:
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {_spoken(each)}" for name, each in value.items() if each is not None)
+    if isinstance(value, list):
+        return "\n".join(map(_spoken, value)) if value and isinstance(value[0], dict) else ", ".join(map(str, value))
+    return str(value)

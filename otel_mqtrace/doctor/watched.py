@@ -1,0 +1,197 @@
+"""This module knows how a command is run unchanged while it is watched, and what its processes' testimony means."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.doctor.witness import REPORT_DIRECTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from otel_mqtrace.doctor.findings import Checkup
+
+__all__ = ["examine_testimony", "run_watched"]
+
+_FORWARDED: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT")
+_STEPPED_BACK: Final = "stepped_back: "
+
+
+def run_watched(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int, list[dict[str, Any]]]:
+    """Run ``command`` to its end, its input, output and signals untouched; return its exit code and what it told.
+
+    An exit code below zero is the number of the signal that ended it. Raises ``UsageError`` when it cannot be started.
+    """
+    with tempfile.TemporaryDirectory(prefix="mqtrace-doctor-") as directory:
+        try:
+            process = subprocess.Popen(command, env={**environ, REPORT_DIRECTORY: directory})
+        except OSError as error:
+            raise UsageError(
+                f"{command[0]} cannot be started: {error.strerror}; name a program that is there"
+            ) from error
+        with _passing_signals_to(process):
+            code = process.wait()
+        return code, [json.loads(path.read_text("utf-8")) for path in sorted(Path(directory).glob("*.json"))]
+
+
+@contextlib.contextmanager
+def _passing_signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Hand on what is sent to us; Ctrl-C on a terminal reaches the command by itself, once."""
+
+    def hand_on(number: int, _frame: object) -> None:
+        if number == signal.SIGINT and sys.stdin is not None and sys.stdin.isatty():
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+
+    numbers = [getattr(signal, name) for name in _FORWARDED if hasattr(signal, name)]
+    before = {number: signal.signal(number, hand_on) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def examine_testimony(checkup: Checkup, testimonies: list[dict[str, Any]]) -> str | None:
+    """Judge what the processes told; return the address of the application's own brokers, if one was seen."""
+    checkup.facts["processes"] = testimonies
+    if not testimonies:
+        checkup.error(
+            "not_instrumented",
+            "the command never switched mqtrace on",
+            where="the command",
+            mend="start it with opentelemetry-instrument, or call MqTraceInstrumentor().instrument() in it",
+        )
+        return None
+    for each in testimonies:
+        where = f"{each['program']} (pid {each['pid']}), {each['client']}"
+        if each["outcome"] == "instrumented":
+            _untraced(checkup, each["survey"], where)
+            _recording(checkup, each, where)
+        elif each["client"] == "confluent-kafka" or each["outcome"].startswith(_STEPPED_BACK):
+            _not_at_work(checkup, each["outcome"], where)
+    if all(each["outcome"] != "instrumented" for each in testimonies) and checkup.healthy:
+        checkup.error(
+            "not_instrumented",
+            "no client was instrumented",
+            where="the command",
+            mend="pip install 'otel-mqtrace[kafka]' into its environment",
+        )
+    return next((each["application_servers"] for each in testimonies if each["application_servers"]), None)
+
+
+def _not_at_work(checkup: Checkup, outcome: str, where: str) -> None:
+    if outcome.startswith(_STEPPED_BACK):
+        checkup.error(
+            "stepped_back",
+            f"mqtrace stepped back: {outcome.removeprefix(_STEPPED_BACK)} wraps the client already",
+            where=where,
+            mend="switch the other one off, or set MQTRACE_ON_CONFLICT=wrap",
+        )
+    elif outcome == "switched_off":
+        checkup.error(
+            "switched_off", "tracing is switched off", where=where, mend="unset MQTRACE_ENABLED, or set it to true"
+        )
+    elif outcome == "no_client":
+        checkup.error(
+            "client_missing", "the client is not installed", where=where, mend="pip install 'otel-mqtrace[kafka]'"
+        )
+
+
+_UNTRACED: Final = {
+    "unreached": (
+        "name_bound_before",
+        "warning",
+        "{name} holds the client's own class, taken before instrument(): what it makes is not traced",
+        "call instrument() before the module that holds it is imported",
+    ),
+    "untraceable": (
+        "untraceable_class",
+        "warning",
+        "{name} cannot be traced: it shows no place for headers, or lets nobody change it",
+        "let its produce take headers and on_delivery (or *args, **kwargs), and its objects have a __dict__",
+    ),
+    "classes_made_later": (
+        "class_of_original",
+        "error",
+        "{name} derives from the client's own class, by a name that was not rebound: its objects are not traced",
+        "derive it from confluent_kafka's name after instrument(), or define it before",
+    ),
+    "clients_untraced": (
+        "client_untraced",
+        "error",
+        "clients that are not traced are in use ({name}): made before instrument(), or by a name taken before",
+        "make clients after instrument(), with confluent_kafka's own names",
+    ),
+    "wrappers": (
+        "wrapped_twice",
+        "warning",
+        "{name} wraps the client together with mqtrace: messages are traced twice",
+        "switch one of the two off",
+    ),
+}
+"""What a survey tells → code, severity, words, mend."""
+
+
+def _untraced(checkup: Checkup, survey: Mapping[str, list[str]], where: str) -> None:
+    for kind, (code, severity, what, mend) in _UNTRACED.items():
+        note = checkup.error if severity == "error" else checkup.warning
+        for name in survey.get(kind, ()):
+            note(code, what.format(name=name), where=where, mend=mend)
+
+
+def _recording(checkup: Checkup, told: Mapping[str, Any], where: str) -> None:
+    if not told["ended"]:
+        checkup.warning(
+            "ended_abruptly",
+            "the process ended without its exit handlers: spans still queued are lost, and what it did is not known",
+            where=where,
+            mend="let it end by itself or on SIGINT, and handle SIGTERM by sys.exit()",
+        )
+    if not told["records"]:
+        checkup.error(
+            "no_provider",
+            f"no span is recorded: the TracerProvider is {told['provider']}, and no SDK was set up",
+            where=where,
+            mend="install opentelemetry-distro and use opentelemetry-instrument, or call trace.set_tracer_provider()",
+        )
+        return
+    for lane, account in (told["processor"] or {}).items():
+        _lane(checkup, lane, account, where)
+    for reason, count in told["unrecorded"].items():
+        if count:
+            checkup.warning(
+                "unrecorded",
+                f"{count} never became a span: {reason}",
+                where=where,
+                mend="see 'What is counted' in docs/operations.md; 'failed in' is a defect of ours to report",
+            )
+    if told["processor"] and told["ended"] and not any(each["offered"] for each in told["processor"].values()):
+        checkup.warning(
+            "nothing_recorded",
+            "not one span was recorded: no traced client sent or handled a message, or the sampler dropped all",
+            where=where,
+            mend="see the other findings; check OTEL_TRACES_SAMPLER and MQTRACE_TOPIC_EXCLUDE",
+        )
+
+
+def _lane(checkup: Checkup, lane: str, account: Mapping[str, Any], where: str) -> None:
+    lost = {**account["dropped"], "failed": account["failed"]}
+    said = ", ".join(f"{reason}: {count}" for reason, count in lost.items() if count)
+    if said:
+        checkup.error(
+            "spans_lost",
+            f"{lane} lost spans ({said}) of {account['offered']}",
+            where=where,
+            mend="see 'What to alert on' in docs/operations.md: the destination refuses, is slow, or is away",
+        )
