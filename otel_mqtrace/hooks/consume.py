@@ -211,7 +211,7 @@ class ConsumeHook:
         span = tracing.open(
             _PROCESS, topic, context=parent, attributes=attributes, links=links + others, start_ns=start_ns
         )
-        if tracing.consume_hook is not None:
+        if tracing.consume_hook is not None and span.is_recording():
             tracing.told_of_messages(span, messages)
         if not self._polls and (metrics := tracing.collecting) is not None:
             metrics.received(attributes, len(messages))

@@ -104,7 +104,8 @@ class ReceiveHook:
             links=self._fitting(message_links(creations, split)),
             start_ns=times_ns[0],
         )
-        self._tracing.told_of_messages(span, messages)
+        if span.is_recording():
+            self._tracing.told_of_messages(span, messages)
         span.end(times_ns[1])
 
     def _fitting(self, links: list[Link]) -> list[Link]:

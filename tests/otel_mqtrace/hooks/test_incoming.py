@@ -123,5 +123,7 @@ def test_offset_and_key_never_stand_on_the_span_of_a_batch(processed, count):
 def test_a_batch_of_one_is_the_same_trace_record_as_one(processed, headers, process_context):
     """Whatever stands where: the native record has everything."""
     one = trace_context_of(processed(_message(headers=headers, key=b"k"), process_context=process_context))
-    batch = trace_context_of(processed(_message(headers=headers, key=b"k"), batch=True, process_context=process_context))
+    batch = trace_context_of(
+        processed(_message(headers=headers, key=b"k"), batch=True, process_context=process_context)
+    )
     assert batch.beans == one.beans

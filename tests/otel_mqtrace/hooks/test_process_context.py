@@ -1,0 +1,235 @@
+"""Where a process span hangs: the option process_context, what is sampled, what is suppressed, who is told."""
+
+from __future__ import annotations
+
+import pytest
+from opentelemetry import baggage, context, trace
+from opentelemetry.context import Context
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    DEFAULT_OFF,
+    DEFAULT_ON,
+    Decision,
+    ParentBased,
+    Sampler,
+    SamplingResult,
+    TraceIdRatioBased,
+)
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from otel_mqtrace import ConsumeHook
+from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks._recording import never_recorded
+from otel_mqtrace.hooks.consume import IncomingMessage
+from tests.support.mailbox import SENDER, TRACEPARENT
+
+UNSAMPLED = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")
+HERE = 0xA
+
+
+def _message(*headers, offset=7):
+    return IncomingMessage(topic="orders", partition=0, offset=offset, headers=headers)
+
+
+def _processed(tracing, exporter, *messages, batch=False):
+    hook = ConsumeHook(tracing=tracing)
+    for call in hook.before(messages, batch=batch):
+        hook.after(call)
+    return exporter.take("process orders")
+
+
+@pytest.fixture
+def ambient():
+    """A span of the application is current."""
+    token = context.attach(trace.set_span_in_context(NonRecordingSpan(SpanContext(0xB, HERE, False, TraceFlags(1)))))
+    yield
+    context.detach(token)
+
+
+def _hangs(span):
+    return span.parent and span.parent.span_id, [link.context.span_id for link in span.links]
+
+
+class TestOption:
+    """process_context, for one message with a sender: who is the parent, who is linked."""
+
+    @pytest.mark.parametrize(
+        ("process_context", "expected"),
+        [
+            ("auto", (SENDER, [SENDER])),
+            ("link", (None, [SENDER])),
+            ("parent", (SENDER, [])),
+            ("both", (SENDER, [SENDER])),
+        ],
+    )
+    def test_where_nothing_else_is_current(self, tracing_with, exporter, process_context, expected):
+        """auto joins the sender's trace: nothing is lost by it."""
+        tracing = tracing_with(process_context=process_context)
+        assert _hangs(_processed(tracing, exporter, _message(TRACEPARENT))) == expected
+
+    @pytest.mark.parametrize(
+        ("process_context", "expected"),
+        [
+            ("auto", (HERE, [SENDER])),
+            ("link", (HERE, [SENDER])),
+            ("parent", (SENDER, [HERE])),
+            ("both", (SENDER, [SENDER, HERE])),
+        ],
+    )
+    @pytest.mark.usefixtures("ambient")
+    def test_where_a_span_of_the_application_is(self, tracing_with, exporter, process_context, expected):
+        """Whoever is not the parent is linked, but the sender, by parent."""
+        tracing = tracing_with(process_context=process_context)
+        assert _hangs(_processed(tracing, exporter, _message(TRACEPARENT))) == expected
+
+    @pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])
+    def test_several_senders_are_linked_and_nobody_s_parent(self, tracing_with, exporter, process_context):
+        """No one of them is the parent of all."""
+        tracing = tracing_with(process_context=process_context)
+        messages = [_message(TRACEPARENT, offset=n) for n in range(2)]
+        assert _hangs(_processed(tracing, exporter, *messages, batch=True)) == (None, [SENDER, SENDER])
+
+    @pytest.mark.parametrize("process_context", ["auto", "link", "parent", "both"])
+    @pytest.mark.usefixtures("ambient")
+    def test_a_message_nobody_traced_belongs_to_what_is_current(self, tracing_with, exporter, process_context):
+        """And links to nothing."""
+        tracing = tracing_with(process_context=process_context)
+        assert _hangs(_processed(tracing, exporter, _message())) == (HERE, [])
+
+    def test_baggage_alone_is_no_span_to_hang_on(self, tracing_with, exporter):
+        """auto asks for a span, not for any context."""
+        token = context.attach(baggage.set_baggage("mine", "1"))
+        try:
+            assert _hangs(_processed(tracing_with(), exporter, _message(TRACEPARENT))) == (SENDER, [SENDER])
+        finally:
+            context.detach(token)
+
+
+class TestTold:
+    """consume_hook: the application's own word on each span that records."""
+
+    def test_the_hook_gets_the_span_and_its_messages(self, tracing_with, exporter):
+        """Of a process span and of a poll span, while it can still be written on."""
+        told = []
+
+        def hook(span, messages):
+            span.set_attribute("tenant", "t1")
+            told.append((span.name, [message.offset for message in messages]))
+
+        tracing = tracing_with({"consume_hook": hook}, receive_spans=True)
+        messages = [_message(TRACEPARENT, offset=n) for n in range(2)]
+        ConsumeHook(tracing=tracing).received(messages, start_ns=0, batch=True)
+        assert exporter.take("poll orders").attributes["tenant"] == "t1"
+        assert _processed(tracing, exporter, *messages, batch=True).attributes["tenant"] == "t1"
+        assert told == [("poll orders", [0, 1]), ("process orders", [0, 1])]
+
+    def test_a_hook_that_fails_costs_nothing_but_itself(self, tracing_with, exporter, monkeypatch):
+        """Counted under its name; the span is as it would have been."""
+        monkeypatch.setattr(_guard, "_failures", counted := {})
+        tracing = tracing_with({"consume_hook": lambda span, messages: 1 / 0})
+        assert _processed(tracing, exporter, _message(TRACEPARENT)).attributes["mqtrace.success"] is True
+        assert counted == {"consume_hook": 1}
+        counted.clear()
+
+    def test_a_span_that_does_not_record_is_not_told_of(self, tracing_with):
+        """There is nothing to write on."""
+        collaborators = {
+            "consume_hook": lambda span, messages: 1 / 0,
+            "tracer_provider": TracerProvider(sampler=ALWAYS_OFF),
+        }
+        hook = ConsumeHook(tracing=tracing_with(collaborators))
+        hook.after(hook.before([_message(TRACEPARENT)])[0])
+
+
+def test_suppressed_nothing_is_processed(tracing_with):
+    """An exporter's own consumer does not trace itself."""
+    with suppress_instrumentation():
+        assert ConsumeHook(tracing=tracing_with()).before([_message(TRACEPARENT)]) == []
+
+
+class TestTopicSampling:
+    """The share of a topic, for traces that begin with its processing."""
+
+    def test_a_trace_that_begins_here_is_left_out(self, tracing_with):
+        """Nobody sent it traced: it begins with us, and it is not recorded."""
+        hook = ConsumeHook(tracing=tracing_with(topic_sampling={"orders": 0.0}))
+        (call,) = hook.before([_message()])
+        span = trace.get_current_span(call.otel_ctx)
+        assert not span.is_recording()
+        assert not span.get_span_context().trace_flags.sampled
+        hook.after(call)
+
+    def test_a_trace_that_began_earlier_is_not_cut(self, tracing_with, exporter):
+        """The sender has decided."""
+        tracing = tracing_with(topic_sampling={"orders": 0.0})
+        assert _hangs(_processed(tracing, exporter, _message(TRACEPARENT))) == (SENDER, [SENDER])
+
+
+class _Curious(Sampler):
+    """Looks at what a span says at its start, as an application's own sampler may."""
+
+    def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None, **_others):
+        """Drop all but one message."""
+        keep = (attributes or {}).get("messaging.kafka.offset") == 7
+        return SamplingResult(Decision.RECORD_AND_SAMPLE if keep else Decision.DROP, attributes)
+
+    def get_description(self):
+        """Return a name."""
+        return "curious"
+
+
+class TestUnrecorded:
+    """A span that will certainly not be recorded costs no attributes; one that may be has them all at its start."""
+
+    @pytest.mark.parametrize(
+        ("sampler", "root", "sampled", "unsampled"),
+        [
+            (ALWAYS_OFF, True, True, True),
+            (DEFAULT_OFF, True, False, True),
+            (DEFAULT_ON, False, False, True),
+            (ALWAYS_ON, False, False, False),
+            (TraceIdRatioBased(0), False, False, False),
+            (ParentBased(TraceIdRatioBased(0.5)), False, False, True),
+            (ParentBased(ALWAYS_OFF, remote_parent_not_sampled=ALWAYS_ON), True, False, False),
+            (_Curious(), False, False, False),
+        ],
+    )
+    def test_only_what_is_certain_counts(self, sampler, root, sampled, unsampled):
+        """By the sampler and the parent, for the SDK's own samplers."""
+        tracer = TracerProvider(sampler=sampler).get_tracer("t")
+        parents = [
+            trace.INVALID_SPAN_CONTEXT,
+            *(SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(flags)) for flags in (1, 0)),
+        ]
+        assert [never_recorded(tracer, parent) for parent in parents] == [root, sampled, unsampled]
+        for parent in parents:
+            otel_ctx = trace.set_span_in_context(NonRecordingSpan(parent), Context())
+            if never_recorded(tracer, parent):
+                assert not tracer.start_span("s", otel_ctx).is_recording()
+
+    def test_without_an_sdk_nothing_is(self):
+        """The API's own tracer records nothing."""
+        assert never_recorded(trace.NoOpTracer(), trace.INVALID_SPAN_CONTEXT)
+
+    def test_it_is_still_propagated(self, tracing_with, exporter):
+        """The handler's sends go on in the unsampled trace, with its baggage."""
+        hook = ConsumeHook(tracing=tracing_with())
+        (call,) = hook.before([_message(UNSAMPLED, ("baggage", b"order=42"))])
+        span_ctx = trace.get_current_span(call.otel_ctx).get_span_context()
+        assert span_ctx.trace_id == 0x0AF7651916CD43DD8448EB211C80319C
+        assert not span_ctx.trace_flags.sampled
+        assert baggage.get_baggage("order", call.otel_ctx) == "42"
+        hook.after(call)
+
+    def test_a_sampler_that_looks_sees_everything(self, tracing_with, exporter):
+        """Destination, partition, offset, group: at the start."""
+        provider = TracerProvider(sampler=_Curious())
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        hook = ConsumeHook(tracing=tracing_with({"tracer_provider": provider}))
+        for call in [hook.before([_message(UNSAMPLED, offset=n)])[0] for n in (6, 7)]:
+            hook.after(call)
+        assert exporter.take("process orders").attributes["messaging.kafka.offset"] == 7

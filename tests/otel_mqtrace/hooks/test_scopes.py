@@ -1,0 +1,245 @@
+"""Nothing of ours stays current: not in another thread, task or coroutine, not after break, an exception, or the GC."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from contextvars import copy_context
+
+import pytest
+from opentelemetry import baggage, context, trace
+
+from otel_mqtrace import process
+from otel_mqtrace.hooks.process import sources
+from tests.support.mailbox import Letter, Mailbox
+
+
+@pytest.fixture
+def tracing(tracing_with):
+    return tracing_with()
+
+
+@pytest.fixture
+def mailbox(tracing, exporter):
+    box = Mailbox.of(tracing)
+    sources.append(box)
+    before = context.get_current()
+    yield box
+    sources.remove(box)
+    gc.collect()
+    leaked = trace.get_current_span()
+    context.attach(before)
+    assert leaked is trace.INVALID_SPAN
+    exporter.take_all("process letters")
+
+
+def _here():
+    return trace.get_current_span().get_span_context().span_id
+
+
+def _nothing_here():
+    assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def _in_thread(function):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result(timeout=10)
+
+
+class TestAutomatic:
+    """A message that is current until its consumer's next poll."""
+
+    def test_another_thread_polls_next(self, mailbox):
+        """The first one's span is current nowhere: not here, where it was made so, nor there."""
+        mailbox.take(Letter(1))
+        assert _here()
+        _in_thread(mailbox.done)
+        _nothing_here()
+
+    def test_a_pool_thread_that_polled_keeps_nothing(self, mailbox):
+        """Whatever runs there next has nothing to do with the message."""
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(mailbox.take, Letter(1)).result(timeout=10)
+            mailbox.done()
+            assert pool.submit(_here).result(timeout=10) == 0
+
+    def test_a_task_that_copied_the_context_is_left_its_message(self, mailbox):
+        """What the handler started goes on under its span, though the loop has gone on to the next."""
+
+        async def consume():
+            mailbox.take(Letter(1))
+            first = _here()
+            go_on = asyncio.Event()
+
+            async def background():
+                await go_on.wait()
+                return _here()
+
+            task = asyncio.create_task(background())
+            mailbox.take(Letter(2))
+            assert _here() not in {0, first}
+            go_on.set()
+            assert await task == first
+            mailbox.done()
+            _nothing_here()
+
+        asyncio.run(consume())
+
+    def test_a_task_s_copy_that_polls_next_leaves_nothing_behind(self, mailbox):
+        """Neither in the copy nor where it was copied from."""
+        mailbox.take(Letter(1))
+
+        def poll():
+            mailbox.take(Letter(2))
+            assert _here()
+            mailbox.done()
+            _nothing_here()
+
+        copy_context().run(poll)
+        _nothing_here()
+
+    def test_a_span_of_the_application_on_top_is_not_disturbed(self, mailbox, tracing, exporter):
+        """It stays current until it ends; beneath it there is nothing of ours any more."""
+        mailbox.take(Letter(1))
+        with tracing.tracer.start_as_current_span("mine") as mine:
+            mailbox.done()
+            assert trace.get_current_span() is mine
+        _nothing_here()
+        exporter.take("mine")
+
+    def test_baggage_the_handler_attached_stays_without_the_span(self, mailbox):
+        """It never detached it: sloppy, and common."""
+        mailbox.take(Letter(1, headers=(("baggage", b"from=sender"),)))
+        context.attach(baggage.set_baggage("mine", "1"))
+        mailbox.done()
+        _nothing_here()
+        assert baggage.get_baggage("mine") == "1"
+
+    def test_consumers_polled_inside_each_other_s_messages_do_not_nest(self, mailbox, tracing):
+        """Each message's parent is what the application had current, not the other consumer's message."""
+        other = Mailbox.of(tracing)
+        with tracing.tracer.start_as_current_span("loop") as loop:
+            mailbox.take(Letter(1))
+            other.take(Letter(2))
+            inner = trace.get_current_span()
+            mailbox.done()
+            assert trace.get_current_span() is inner
+            other.done()
+            assert trace.get_current_span() is loop
+        assert inner.parent.span_id == loop.get_span_context().span_id
+
+    @pytest.fixture(autouse=True)
+    def _loops(self, exporter):
+        yield
+        exporter.take_all("loop")
+
+
+class TestBlocks:
+    """A block, wherever its two ends come to lie."""
+
+    def test_a_block_that_ends_in_another_thread_is_current_in_neither(self, mailbox):
+        """A generator that is finalised elsewhere, a context manager handed over."""
+        block = process(Letter(1))
+        block.__enter__()
+        assert _here()
+        _in_thread(lambda: block.__exit__(None, None, None))
+        _nothing_here()
+
+    def test_blocks_that_end_in_the_wrong_order_leave_nothing(self, mailbox):
+        """The outer one first: the inner goes on, and then there is nothing."""
+        outer, inner = process(Letter(1)), process(Letter(2))
+        outer.__enter__()
+        with ExitStack() as stack:
+            stack.enter_context(inner)
+            second = _here()
+            outer.__exit__(None, None, None)
+            assert _here() == second
+        _nothing_here()
+
+    def test_what_the_handler_left_attached_ends_with_the_block(self, mailbox):
+        """As with any span made current by a with statement."""
+        with process(Letter(1)):
+            context.attach(baggage.set_baggage("mine", "1"))
+        _nothing_here()
+        assert baggage.get_baggage("mine") is None
+
+    def test_a_block_in_an_automatic_message_gives_it_back(self, mailbox):
+        """Nested consumers: one polls automatically, inside its message another's is handled in a block."""
+        mailbox.take(Letter(1))
+        automatic = _here()
+        with process(Letter(2)):
+            assert _here() != automatic
+        assert _here() == automatic
+        mailbox.done()
+
+    def test_the_same_block_ends_once(self, mailbox, exporter):
+        """Left twice, the second time is nothing."""
+        block = process(Letter(1))
+        with block:
+            pass
+        block.__exit__(None, None, None)
+        _nothing_here()
+        exporter.take("process letters")
+
+    def test_an_executor_s_thread_sees_the_message_only_in_a_copied_context(self, mailbox):
+        """Threads share nothing; copy_context() is Python's way to hand it over."""
+        with ThreadPoolExecutor(1) as pool, process(Letter(1)):
+            assert pool.submit(_here).result(timeout=10) == 0
+            assert pool.submit(copy_context().run, _here).result(timeout=10) == _here()
+            assert pool.submit(_here).result(timeout=10) == 0
+
+    def test_tasks_that_handle_at_once_do_not_see_each_other(self, mailbox, exporter):
+        """Interleaved, each has its own message current all the time."""
+
+        async def handle(number, barrier):
+            async with process(Letter(number)) as handling:
+                for _ in range(3):
+                    await barrier()
+                    assert trace.get_current_span() is handling.span
+                    assert process.current() is handling
+
+        async def consume():
+            await asyncio.gather(*(handle(n, lambda: asyncio.sleep(0)) for n in range(5)))
+            _nothing_here()
+
+        asyncio.run(consume())
+        assert len({span.context.span_id for span in exporter.take_all("process letters")}) == 5
+
+    def test_a_cancelled_handler_leaves_nothing(self, mailbox, exporter):
+        """CancelledError is an exception like any other."""
+
+        async def consume():
+            started = asyncio.Event()
+
+            async def handle():
+                async with process(Letter(1)):
+                    started.set()
+                    await asyncio.Event().wait()
+
+            task = asyncio.create_task(handle())
+            await started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            _nothing_here()
+
+        asyncio.run(consume())
+        assert exporter.take("process letters").attributes["error.type"] == "CancelledError"
+
+    def test_threads_that_handle_at_once_do_not_see_each_other(self, mailbox, exporter):
+        """All inside their blocks at the same time."""
+        together = threading.Barrier(4)
+
+        def handle(number):
+            with process(Letter(number)) as handling:
+                together.wait(timeout=10)
+                return trace.get_current_span() is handling.span, _here()
+
+        with ThreadPoolExecutor(4) as pool:
+            seen = list(pool.map(handle, range(4)))
+        assert {own for own, _ in seen} == {True}
+        assert len({span_id for _, span_id in seen}) == 4
+        exporter.take_all("process letters")
