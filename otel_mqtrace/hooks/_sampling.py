@@ -63,9 +63,6 @@ class _DecidedIds(IdGenerator):
     def __init__(self, inner: IdGenerator) -> None:
         self._inner = inner
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
     def draw(self) -> int:
         """Return the id of a new trace."""
         return self._inner.generate_trace_id()

@@ -173,9 +173,12 @@ class SendHook:
         if writes and pairs is not None:
             trace_of = trace.set_span_in_context(span, ambient) if writes_trace else None
             sent = self._headers(pairs, found, attributes, propagator, trace_of)
+            if sent is None and self._names_messages and semconv.HEADER_UNIQ_KEY not in found:
+                # The application's propagator failed: an id that does not travel is none, `after` will know the place.
+                del attributes[semconv.MESSAGING_MESSAGE_ID]
         recorded = span.is_recording()
         if recorded and tracing.capture is not None:
-            tracing.say(span, tracing.capture.attributes(sent or pairs or ()))
+            tracing.say_captured(span, sent or pairs or ())
         # An end of transaction has a span of its own and may be recorded where the send was not.
         in_transaction = semconv.MQTRACE_TRANSACTION_ID in attributes
         wanted = recorded or in_transaction or tracing.collecting is not None

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
+    from otel_mqtrace.hooks._headers import Header
+
 __all__ = ["ClientFacts", "Tracing", "host_and_port"]
 
 _SCOPE: Final = "otel_mqtrace"
@@ -158,6 +160,12 @@ class Tracing:
         """Set what was learned later; every attribute of ours that comes after the start goes this way."""
         naming = self.naming
         span.set_attributes(attributes if naming is None else naming.attributes(attributes))
+
+    @guarded("Tracing.say_captured")
+    def say_captured(self, span: trace.Span, headers: Sequence[Header]) -> None:
+        """Set what the settings want to see of ``headers``; a value that cannot be printed costs no more than that."""
+        if self.capture is not None:
+            self.say(span, self.capture.attributes(headers))
 
     @guarded("produce_hook")
     def told_of_send(self, span: trace.Span, call: object) -> None:

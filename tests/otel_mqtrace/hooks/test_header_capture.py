@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_mqtrace import ConsumeHook, SendHook
+from otel_mqtrace.hooks import _guard
 from otel_mqtrace.hooks._capture import MOST_CHARACTERS, MOST_VALUES, HeaderCapture
 from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.testing import RecordingExporter, recording_provider
 
 PREFIX = "messaging.header."
 
@@ -92,6 +94,21 @@ def test_received_headers_are_captured_on_the_process_span_and_the_links_of_a_ba
 def test_a_value_that_is_no_utf_8_is_escaped():
     """Nothing is lost, nothing raises."""
     assert HeaderCapture(("*",), ()).attributes([("a", b"ok\xff")]) == {f"{PREFIX}a": (r"ok\xff",)}
+
+
+class _Unspeakable:
+    def __str__(self):
+        raise ZeroDivisionError
+
+
+def test_a_header_that_cannot_be_printed_costs_no_span(tracing_with, monkeypatch):
+    """No client would send it; the call that says so is still recorded."""
+    monkeypatch.setattr(_guard, "_failures", {})
+    kept = RecordingExporter()
+    tracing = tracing_with({"tracer_provider": recording_provider(kept)}, capture_headers=("*",))
+    _send(tracing, {"a": _Unspeakable()})
+    assert _captured(kept.take("send orders")) == {}
+    assert _guard.failures() == {"Tracing.say_captured": 1}
 
 
 @given(

@@ -13,11 +13,13 @@ from opentelemetry.trace import SpanKind, StatusCode
 from bridge.codec.native import decode_body, encode_context
 from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.config import Settings
+from otel_mqtrace.hooks import _guard
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.hooks.transaction import TransactionHook
 from otel_mqtrace.model import MessageType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.testing import RecordingExporter, recording_provider
 
 EARLIER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -137,6 +139,26 @@ def test_a_propagator_that_carries_no_span_makes_the_send_a_client_span(sender, 
     hook.after(call)
     assert [name for name, _ in call.headers] == ["UNIQ_KEY"]
     assert exporter.take("send orders").kind is SpanKind.CLIENT
+
+
+class _FailingPropagator(W3CBaggagePropagator):
+    def inject(self, carrier, context=None, setter=None):
+        """Fail."""
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("headers", "name"), [({}, "orders-0@4"), ({"UNIQ_KEY": b"mine"}, "mine")])
+def test_an_id_that_could_not_be_written_is_no_name(tracing_with, propagating, monkeypatch, headers, name):
+    """The application's propagator fails: the caller's headers go as they are, and the span says what the topic has."""
+    monkeypatch.setattr(_guard, "_failures", {})
+    kept = RecordingExporter()
+    hook = SendHook(tracing=tracing_with({"tracer_provider": recording_provider(kept)}))
+    propagating(_FailingPropagator())
+    call = hook.before("orders", headers=headers)
+    assert call.headers is None
+    hook.after(call, partition=0, offset=4)
+    assert kept.take("send orders").attributes["messaging.message.id"] == name
+    assert _guard.failures() == {"SendHook.headers": 1}
 
 
 # -- a message that carries a trace context already ----------------------------------------------------------------
