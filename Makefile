@@ -49,6 +49,14 @@ test-peers: java ## the tests against real servers, started from registry packag
 bench: $(READY) ## how long our own steps take: a table, and build/bench.json
 	@$(BIN)/python -m tests.bench.measure
 
+.PHONY: scoreboard
+scoreboard: $(READY) ## the incumbent and ours side by side: every probe and the costs, into docs/scoreboard.md
+	@$(BIN)/python -m tests.scoreboard
+
+.PHONY: test-foreign
+test-foreign: $(READY) ## confluent-kafka's own tests under instrumentation (CHECKOUT=folder of its repository)
+	@$(BIN)/python -m tests.foreign.confluent_kafka $(CHECKOUT) $(ARGS)
+
 .PHONY: docs
 docs: $(READY) ## write the generated pages and tables of docs/
 	@$(BIN)/python -m tools.generated_docs

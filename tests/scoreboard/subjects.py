@@ -1,0 +1,52 @@
+"""This module knows the two subjects: what each is called, how it is switched on, and what it alone offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+__all__ = ["INCUMBENT", "OURS", "SUBJECTS", "Subject"]
+
+
+def _no_block(_message: object) -> AbstractContextManager[None]:
+    """The incumbent has no way to say that a message is being handled: the code simply runs."""
+    return nullcontext()
+
+
+def _our_block(message: object) -> AbstractContextManager[Any]:
+    block: AbstractContextManager[Any] = import_module("otel_mqtrace").process(message)
+    return block
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An instrumentation: the distribution, where its instrumentor is, and its block around one message."""
+
+    name: str
+    distribution: str
+    home: str
+    handling: Callable[[object], AbstractContextManager[Any]]
+
+    @property
+    def version(self) -> str:
+        """The version that is installed."""
+        return version(self.distribution)
+
+    def instrumentor(self) -> Any:
+        """Return the instrumentor; only now is the subject imported."""
+        module, _, name = self.home.partition(":")
+        return getattr(import_module(module), name)()
+
+
+INCUMBENT = Subject(
+    "incumbent",
+    "opentelemetry-instrumentation-confluent-kafka",
+    "opentelemetry.instrumentation.confluent_kafka:ConfluentKafkaInstrumentor",
+    _no_block,
+)
+OURS = Subject("ours", "otel-mqtrace", "otel_mqtrace:MqTraceInstrumentor", _our_block)
+SUBJECTS = {subject.name: subject for subject in (INCUMBENT, OURS)}

@@ -1,0 +1,80 @@
+"""Ours does everything that is asked; the incumbent does what the page says of it."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tests.scoreboard.page import page, verdicts
+from tests.scoreboard.rows import MEASURED_INCUMBENT, PROBES, ROWS
+from tests.scoreboard.runner import observe
+from tests.scoreboard.stage import Seen
+from tests.scoreboard.subjects import INCUMBENT, SUBJECTS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "scoreboard.md"
+OBSERVED = [pytest.param(row, id=row.number) for row in ROWS if row.probe is not None]
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """One run of every probe under both subjects."""
+    return observe()
+
+
+@pytest.mark.parametrize("row", OBSERVED)
+def test_ours_does_what_is_asked(row, seen):
+    """Every row, ``yes`` without a condition."""
+    found = seen["ours"][row.probe.__name__]
+    assert found.yes is True, f"{row.number} {row.asks}: {found.word}: {found.evidence}"
+
+
+@pytest.mark.parametrize("row", OBSERVED)
+def test_the_incumbent_does_what_was_measured(row, seen):
+    """A newer release that does better is said, not held against anybody; the measured one must not have changed."""
+    found = seen["incumbent"][row.probe.__name__]
+    said = (
+        f"{row.number} {row.asks}: the incumbent {INCUMBENT.version} was seen to do it: {found.word} ({found.evidence}), "
+        f"rows.py says {row.incumbent}: if that is so, change it there and run: make scoreboard"
+    )
+    if INCUMBENT.version != MEASURED_INCUMBENT:
+        if found.word != row.incumbent:
+            warnings.warn(said, stacklevel=1)
+        return
+    assert found.word == row.incumbent, said
+
+
+def test_the_page_says_what_was_seen(seen):
+    """Both verdicts of every row that is probed; ``make scoreboard`` mends it."""
+    written = verdicts(PAGE.read_text(encoding="utf-8"))
+    now = {row.number: tuple(seen[s][row.probe.__name__].word for s in SUBJECTS) for row in ROWS if row.probe}
+    assert {number: written.get(number) for number in now} == now, "run: make scoreboard"
+    assert written.keys() == {row.number for row in ROWS}
+
+
+def test_a_page_can_be_read_back():
+    """Verdicts and evidence stand in their own cells, whatever the evidence contains."""
+    theirs, ours = Seen("partly", "1 | 2"), Seen(True, "line\nline")
+    every = [*PROBES, *(row.number for row in ROWS if row.probe is None)]
+    text = page({"incumbent": dict.fromkeys(every, theirs), "ours": dict.fromkeys(every, ours)})
+    assert set(verdicts(text).values()) == {("partly", "yes")}
+    assert set(verdicts(text)) == {row.number for row in ROWS}
+
+
+def test_a_probe_that_raises_is_no_and_one_that_dies_is_told(monkeypatch):
+    """What an instrumentation raises into the user's code is evidence; a crash is not the end of the scoreboard."""
+    from tests.scoreboard import runner  # noqa: PLC0415 - its table is changed
+
+    monkeypatch.setitem(runner.PROBES, "raises", lambda _: 1 / 0)
+    monkeypatch.setitem(runner.PROBES, "dies", lambda _: __import__("os").abort())
+    raised = runner._forked(SUBJECTS["ours"], "127.0.0.1:1", "raises")
+    died = runner._forked(SUBJECTS["ours"], "127.0.0.1:1", "dies")
+    assert (raised.word, raised.evidence) == ("no", "raised ZeroDivisionError: division by zero")
+    assert (died.word, died.evidence) == ("no", "the process died: signal 6")
+
+
+def test_the_rows_are_the_findings_and_the_features():
+    """Seventeen findings, thirty-nine features, each numbered once."""
+    numbers = [row.number for row in ROWS]
+    assert numbers == [f"F{n}" for n in range(1, 18)] + [f"T{n}" for n in range(1, 40)]
