@@ -44,10 +44,19 @@ class _Appended(NamedTuple):
 
 
 class _WatchedBatch(BatchBuilder):  # type: ignore[misc]  # the client is untyped
-    """A batch that remembers what was appended to it until it is sent."""
+    """A batch that remembers what was appended to it until it is sent; one that could not be may be tried again.
 
-    _appended: list[_Appended] | None
+    ``unsent`` is what was appended and not sent yet, ``answers`` are the futures of what was sent alone.
+    """
+
+    unsent: list[_Appended]
+    answers: list[Future[Any]]
+    _is_sealed: bool
     _body_length: int
+
+    def watch(self) -> None:
+        """Begin to remember; the client's own constructor has run already."""
+        self.unsent, self.answers, self._is_sealed = [], [], False
 
     def _serialize(self, key: Any, value: Any) -> tuple[Any, Any]:
         serialized: tuple[Any, Any] = super()._serialize(key, value)
@@ -57,14 +66,13 @@ class _WatchedBatch(BatchBuilder):  # type: ignore[misc]  # the client is untype
     def append(self, *, timestamp: int | None, key: Any, value: Any, **more: Any) -> Any:
         """Append as the client does; a message that the batch took (the answer is not ``None``) is remembered."""
         taken = super().append(timestamp=timestamp, key=key, value=value, **more)
-        if taken is not None and self._appended is not None:
-            self._appended.append(_Appended(key, value, timestamp, more.get("headers"), self._body_length))
+        if taken is not None and not self._is_sealed:
+            self.unsent.append(_Appended(key, value, timestamp, more.get("headers"), self._body_length))
         return taken
 
-    def take(self) -> list[_Appended]:
-        """Return what was appended, once: the client itself may add to a batch that was sent and is not closed."""
-        appended, self._appended = self._appended or [], None
-        return appended
+    def seal(self) -> None:
+        """The batch is sent. One that is not closed the client itself may add to: those are sends of their own."""
+        self.unsent, self._is_sealed = [], True
 
 
 class _SendingBatch:
@@ -126,7 +134,7 @@ def traced_create_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 def _watch(batch: Any) -> None:
     if type(batch) is BatchBuilder:
         batch.__class__ = _WatchedBatch
-        batch._appended = []  # noqa: SLF001 - it is one of ours now
+        batch.watch()
 
 
 def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,18 +145,18 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
         tracing = live.tracing
         if tracing is None or not isinstance(batch, _WatchedBatch) or not isinstance(topic, str):
             return await original(self, batch, topic, *args, **kwargs)
-        if tracing.settings.headerless_sends == _SEND_EACH and tracing.traces(topic) and batch.record_count():
-            batch.close()
-            return await _send_each(self, batch.take(), topic, **kwargs)
+        if tracing.settings.headerless_sends == _SEND_EACH and tracing.traces(topic) and batch.unsent:
+            return await _send_each(self, batch, topic, *args, **kwargs)
         sending, transaction = _prepare(self, batch, topic, kwargs.get("partition")) or (None, None)
-        if sending is None:
-            return await original(self, batch, topic, *args, **kwargs)
         try:
             future = await original(self, batch, topic, *args, **kwargs)
         except BaseException as exception:
-            sending.raised(exception)
+            if sending is not None:
+                sending.raised(exception)
             raise
-        sending.returned(future, transaction)
+        batch.seal()
+        if sending is not None:
+            sending.returned(future, transaction)
         return future
 
     return send_batch
@@ -156,7 +164,7 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @guarded("send_batch.before")
 def _prepare(
-    producer: Any, batch: _WatchedBatch, topic: str, partition: int | None
+    producer: Any, batch: _WatchedBatch, topic: str, partition: object
 ) -> tuple[_SendingBatch | None, TransactionHook | None] | None:
     """Open the span of each message in the batch."""
     tracing = live.tracing
@@ -166,14 +174,14 @@ def _prepare(
     hook = state.bind(tracing)
     transaction = state.transaction_of(tracing)
     calls = []
-    for index, each in enumerate(batch.take()):
+    for index, each in enumerate(batch.unsent):
         found = indexed(pairs_for_client(each.headers) or ())
         keys = header_text(found, semconv.HEADER_KEYS)
         call = hook.before(
             topic,
             body=None if each.value is None else UNKNOWN_BODY,
             key=each.key,
-            partition=partition,
+            partition=partition if isinstance(partition, int) else None,
             transaction_id=None if transaction is None else transaction.transaction_id,
             msg_id=header_text(found, semconv.HEADER_UNIQ_KEY),
             tags=header_text(found, semconv.HEADER_TAGS),
@@ -185,15 +193,21 @@ def _prepare(
     return (_SendingBatch(state, hook, calls), transaction) if calls else None
 
 
-async def _send_each(producer: Any, appended: list[_Appended], topic: str, *, partition: int) -> Future[Any]:
-    """Send the messages one by one; the future is that of the first, and fails when any of them does."""
-    answers = [
-        await AIOKafkaProducer.send(
-            producer, topic, each.value, each.key, partition, each.timestamp_ms, each.headers or None
+async def _send_each(producer: Any, batch: _WatchedBatch, topic: str, *, partition: int) -> Future[Any]:
+    """Send the messages one by one; the future is that of the first, and fails when any of them does.
+
+    After a call that raised, the next one goes on with what is left.
+    """
+    batch.close()
+    while batch.unsent:
+        each = batch.unsent[0]
+        headers = each.headers or None
+        batch.answers.append(
+            await AIOKafkaProducer.send(producer, topic, each.value, each.key, partition, each.timestamp_ms, headers)
         )
-        for each in appended
-    ]
-    return asyncio.ensure_future(_first_of(answers))
+        del batch.unsent[0]
+    batch.seal()
+    return asyncio.ensure_future(_first_of(batch.answers))
 
 
 async def _first_of(answers: list[Future[Any]]) -> Any:

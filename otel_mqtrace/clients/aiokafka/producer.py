@@ -196,14 +196,14 @@ def _prepare(
     state: ProducerState = state_of(producer, ProducerState)
     hook = state.bind(tracing)
     transaction = state.transaction_of(tracing)
-    value = given.get("value")
+    value, partition = given.get("value"), given.get("partition")
     pairs = pairs_for_client(given.get("headers"))
     call = hook.before(
         topic,
         body=value if value is None or _serializer_of(producer) is None else UNKNOWN_BODY,
         key=given.get("key"),
         headers=pairs,
-        partition=given.get("partition"),
+        partition=partition if isinstance(partition, int) else None,
         transaction_id=None if transaction is None else transaction.transaction_id,
         carries_headers=pairs is not None,
     )
