@@ -58,7 +58,7 @@ class Binding:
             return owner.get(name, ABSENT)
         if isinstance(owner, list):
             return owner[name] if name < len(owner) else ABSENT
-        if isinstance(owner, FunctionType):
+        if isinstance(owner, FunctionType) or name == "__bases__":
             return getattr(owner, name)
         return vars(owner).get(name, ABSENT)
 

@@ -27,7 +27,7 @@ from otel_mqtrace.clients.confluent_kafka.handover import handed_over
 from otel_mqtrace.clients.confluent_kafka.leaders import forget_leaders
 from otel_mqtrace.clients.confluent_kafka.live import live
 from otel_mqtrace.clients.confluent_kafka.neighbours import neighbour_of, warn_of_latecomer, wrapper_among
-from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER, PRODUCER_METHODS
+from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER, PRODUCER_BETWEEN, PRODUCER_METHODS
 from otel_mqtrace.clients.confluent_kafka.share import ORIGINAL_SHARE_CONSUMER, SHARE_CONSUMER_METHODS
 from otel_mqtrace.clients.confluent_kafka.statistics import configuring
 from otel_mqtrace.clients.confluent_kafka.survey import classes_made_later, clients_untraced
@@ -173,8 +173,9 @@ class Patches:
 
     def survey(self) -> dict[str, list[str]]:
         """Return what goes untraced now, by kind, and ``wrappers``: who stands before us."""
-        known = {each.owner for each in self.changes if isinstance(each.owner, type)} | {each.traced for each in _KINDS}
-        later = classes_made_later([each.original for each in _KINDS], known)
+        changed = {each.owner for each in self.changes if isinstance(each.owner, type)}
+        ours = {each.traced for each in _KINDS} | {PRODUCER_BETWEEN}
+        later = classes_made_later([each.original for each in _KINDS], changed | ours)
         wrapper = foreign_wrapper()
         return {
             "untraceable": list(self.untraceable),
@@ -186,7 +187,7 @@ class Patches:
 
     def _change_subclasses(self, kind: _Kind, *, wrap_all: bool) -> None:
         for subclass in kind.original.__subclasses__():
-            if subclass is kind.traced:
+            if subclass in {kind.traced, PRODUCER_BETWEEN}:
                 continue
             asleep = not wrap_all and neighbour_of(subclass) is not None
             self._change_in_place(subclass, _WATCH if asleep else kind.wrappers)
@@ -211,8 +212,22 @@ class Patches:
                 traced = self._change_method(subclass, name, wrap)
             except Exception:  # noqa: BLE001 - a metaclass may refuse; one class must not cost all the others
                 traced = False
-            if not traced:
+            if not traced and not self._trace_below(subclass, name):
                 self.untraceable.append(f"{said}.{name}")
+
+    def _trace_below(self, subclass: type[Any], name: str) -> bool:
+        """Put a traced class under ``subclass``, so that what its own method ``name`` calls is traced."""
+        before = subclass.__bases__
+        if PRODUCER_BETWEEN in before:
+            return True
+        if ORIGINAL_PRODUCER not in before or name not in vars(PRODUCER_BETWEEN):
+            return False
+        after = tuple(PRODUCER_BETWEEN if each is ORIGINAL_PRODUCER else each for each in before)
+        try:
+            self._make(Binding(subclass, "__bases__", before, after))
+        except Exception:  # noqa: BLE001 - as above; a layout of its own may refuse, too
+            return False
+        return True
 
     def _change_method(
         self, subclass: type[Any], name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any] | None]

@@ -25,7 +25,7 @@ from otel_mqtrace.model import TransactionState
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["ORIGINAL_PRODUCER", "PRODUCER_METHODS", "traced_produce"]
+__all__ = ["ORIGINAL_PRODUCER", "PRODUCER_BETWEEN", "PRODUCER_METHODS"]
 
 ORIGINAL_PRODUCER: Final[type[Any]] = cimpl.Producer
 
@@ -81,7 +81,7 @@ def _is_inner(state: ProducerState, topic: str) -> bool:
     return True
 
 
-def traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
+def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
     """``produce``, of the C code or of a subclass; ``None`` for a signature that leaves no way in."""
     order = parameter_order(original)
     if order is None:
@@ -166,7 +166,7 @@ def _closed(producer: Any) -> None:
 
 PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
     "__init__": remembering("Producer.__init__", ProducerState),
-    "produce": traced_produce,
+    "produce": _traced_produce,
     "produce_batch": traced_batch,
     "close": _traced_close,
     "__exit__": _traced_exit,
@@ -176,3 +176,14 @@ PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[...
     "abort_transaction": traced_end(TransactionState.ROLLBACK_MESSAGE),
 }
 """Method → how to wrap it; ``None`` from a wrapper means that this one cannot be traced in place."""
+
+
+def _between() -> type[Any]:
+    """Without ``__slots__`` the layout would differ, and no class that exists could be given this one as its base."""
+    names = ("produce", "produce_batch")
+    body = {name: PRODUCER_METHODS[name](getattr(ORIGINAL_PRODUCER, name)) for name in names}
+    return type("Producer", (ORIGINAL_PRODUCER,), {"__slots__": (), "__module__": __name__, **body})
+
+
+PRODUCER_BETWEEN: Final = _between()
+"""To be put between the client's class and a subclass whose own methods leave no way in: it traces what they call."""
