@@ -92,7 +92,7 @@ def test_who_comes_after_us_is_told_with_the_first_client(stranger, instrument, 
 
 
 def test_the_incumbent_after_us_is_told_and_no_message_is_traced_twice(
-    incumbent, instrument, kafka, topic, spans, caplog
+    instrument, incumbent, kafka, topic, spans, caplog
 ):
     """Its classes were made at its import, of the client's own: it takes over, and that is said."""
     instrument()
