@@ -1,0 +1,104 @@
+"""aiokafka under tracing against a real Kafka: groups, transactions that readers respect, the cluster's own id."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+
+from otel_mqtrace.hooks import _guard
+from otel_mqtrace.instrumentor import AioKafkaInstrumentor
+from otel_mqtrace.model import ContextCode, TransactionState
+from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.testing import RecordingExporter, recording_provider
+from tests.support.asyncio_kafka import producing
+
+pytestmark = pytest.mark.peers
+PATIENCE_S = 90
+
+
+@pytest.fixture
+def spans():
+    """aiokafka traced, settlements too; every span is to be taken, and nothing of ours to fail."""
+    exporter = RecordingExporter()
+    failures_before = _guard.failures()
+    AioKafkaInstrumentor().instrument(
+        tracer_provider=recording_provider(exporter), exporters=(), settle_spans=True, process_context="parent"
+    )
+    yield exporter
+    AioKafkaInstrumentor().uninstrument()
+    exporter.assert_empty()
+    assert _guard.failures() == failures_before
+
+
+def _play(story):
+    return asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
+
+
+def test_a_group_takes_over_and_nobody_handles_twice(kafka, spans):
+    """Two members, one after the other: the second goes on where the first committed."""
+    topic = kafka.create_topic("aiokafka-group", partitions=2)
+
+    async def story():
+        async with producing(kafka, acks="all") as producer:
+            for n in range(6):
+                await producer.send_and_wait(topic, b"%d" % n, partition=n % 2)
+        seen = []
+        for _ in range(2):
+            async with AIOKafkaConsumer(
+                topic,
+                bootstrap_servers=kafka.bootstrap_servers,
+                group_id="aiokafka-billing",
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+            ) as consumer:
+                async for record in consumer:
+                    seen.append(record.value)
+                    if len(seen) % 3 == 0:
+                        break
+                await consumer.commit()
+        return seen
+
+    seen = _play(story)
+    assert sorted(seen) == [b"%d" % n for n in range(6)]
+    sent = spans.take_all(f"send {topic}")
+    handled = spans.take_all(f"process {topic}")
+    assert {span.attributes["messaging.kafka.cluster.id"] for span in sent} == {"otelmqtracepeersAAAAAA"}
+    assert {span.parent.span_id for span in handled} == {span.context.span_id for span in sent}
+    assert {trace_context_of(span).context_code for span in handled} == {ContextCode.SUCCESS}
+    assert {trace_context_of(span).beans[0].store_host for span in handled} == {kafka.bootstrap_servers}
+    assert len(spans.take_all(f"commit {topic}")) == 2
+
+
+def test_what_was_rolled_back_is_told_and_not_read(kafka, spans):
+    """A reader of committed messages sees one of the two; the ends say which."""
+    topic = kafka.create_topic("aiokafka-transactions")
+
+    async def story():
+        async with producing(kafka, transactional_id="aiokafka-shop") as producer:
+            await producer.begin_transaction()
+            await producer.send(topic, b"rolled back")
+            await producer.abort_transaction()
+            async with producer.transaction():
+                await producer.send(topic, b"committed")
+        async with AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id=None,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        ) as consumer:
+            return await consumer.getone()
+
+    record = _play(story)
+    assert record.value == b"committed"
+    sent = spans.take_all(f"send {topic}")
+    ends = [trace_context_of(span).beans[0] for span in spans.take_all(f"end_transaction {topic}")]
+    assert [bean.transaction_state for bean in ends] == [
+        TransactionState.ROLLBACK_MESSAGE,
+        TransactionState.COMMIT_MESSAGE,
+    ]
+    handled = trace_context_of(spans.take(f"process {topic}")).beans[0]
+    assert handled.msg_id == ends[1].msg_id == sent[1].attributes["messaging.message.id"]
+    assert handled.offset_msg_id == ends[1].offset_msg_id
