@@ -1,0 +1,100 @@
+"""This module knows the parts of every test of the RocketMQ client: a proxy that speaks gRPC, and its clients."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+import rocketmq
+
+from otel_mqtrace.instrumentor import RocketMqInstrumentor
+from otel_mqtrace.testing import ManualClock, recording_provider
+from tests.support.rocketmq_proxy import RocketMqProxy
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def proxy():
+    """A proxy with nothing in it."""
+    with RocketMqProxy() as running:
+        yield running
+
+
+@pytest.fixture
+def topic():
+    """A topic that no other test knows."""
+    return f"orders-{next(_numbers)}"
+
+
+@pytest.fixture
+def clock():
+    """The time of the instrumentation; it moves when told."""
+    return ManualClock()
+
+
+@pytest.fixture
+def instrument(spans, clock):
+    """Switch tracing on with given options (and off again), spans going to ``spans``; returns the provider."""
+    provider = recording_provider(spans)
+
+    def switch_on(**options):
+        options = {"exporters": (), "clock": clock, **options}
+        RocketMqInstrumentor().instrument(tracer_provider=provider, **options)
+        return provider
+
+    yield switch_on
+    if RocketMqInstrumentor().is_instrumented_by_opentelemetry:
+        RocketMqInstrumentor().uninstrument()
+
+
+@pytest.fixture
+def started(proxy):
+    """Start clients of the proxy, given their class and further arguments; those still running are shut down."""
+    running = []
+
+    def start(make, *args, namespace="", **kwargs):
+        conf = rocketmq.ClientConfiguration(proxy.endpoints, rocketmq.Credentials(), namespace)
+        client = make(conf, *args, **kwargs)
+        client.startup()
+        running.append(client)
+        return client
+
+    yield start
+    for client in running:
+        if client.is_running:
+            client.shutdown()
+
+
+@pytest.fixture
+def producer(instrument, started):
+    """A traced producer."""
+    instrument()
+    return started(rocketmq.Producer)
+
+
+@pytest.fixture
+def consumer_of(started):
+    """Start a simple consumer of a topic in the group ``billing`` that does not wait for messages."""
+
+    def start(topic, **kwargs):
+        subscription = {topic: rocketmq.FilterExpression()}
+        return started(rocketmq.SimpleConsumer, "billing", subscription, await_duration=0, **kwargs)
+
+    return start
+
+
+@pytest.fixture
+def message(topic):
+    """Make messages of the topic, with any of their fields."""
+
+    def make(body=b"hello", *, properties=None, **fields):
+        made = rocketmq.Message()
+        made.topic, made.body = topic, body
+        for name, value in fields.items():
+            setattr(made, name, value)
+        for name, value in (properties or {}).items():
+            made.add_property(name, value)
+        return made
+
+    return make

@@ -1,0 +1,112 @@
+"""How the RocketMQ client is changed, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+import pytest
+import rocketmq
+
+from otel_mqtrace.clients.rocketmq import patching
+from otel_mqtrace.hooks.process import sources
+from otel_mqtrace.instrumentor import RocketMqInstrumentor
+
+_CLASSES = (
+    rocketmq.Message,
+    rocketmq.Producer,
+    rocketmq.SimpleConsumer,
+    rocketmq.PushConsumer,
+    rocketmq.LiteSimpleConsumer,
+    rocketmq.LitePushConsumer,
+)
+
+
+def _wrapped(method):
+    @functools.wraps(method)
+    def theirs(*args, **kwargs):
+        return method(*args, **kwargs)
+
+    return theirs
+
+
+def _as_it_is():
+    return [dict(vars(each)) for each in _CLASSES], list(sources)
+
+
+def test_ten_times_on_and_off_leaves_no_trace(instrument):
+    """Every class is what it was, to the identity of each method."""
+    before = _as_it_is()
+    for _ in range(10):
+        instrument()
+        assert _as_it_is() != before
+        RocketMqInstrumentor().uninstrument()
+        assert _as_it_is() == before
+
+
+def test_every_method_keeps_its_name_and_its_documentation(instrument):
+    """Signatures are the client's own."""
+    names = [(owner, name) for owner in _CLASSES for name, value in vars(owner).items() if callable(value)]
+    before = {(owner, name): getattr(owner, name) for owner, name in names}
+    instrument()
+    changed = [(owner, name) for owner, name in names if getattr(owner, name) is not before[owner, name]]
+    assert len(changed) > 10
+    for owner, name in changed:
+        after = getattr(owner, name)
+        assert after.__wrapped__ is before[owner, name]
+        assert (after.__name__, after.__doc__) == (name, before[owner, name].__doc__)
+
+
+def test_lite_and_own_subclasses_inherit(instrument):
+    """Made before or after: the base class is changed in place."""
+    instrument()
+    assert rocketmq.LiteSimpleConsumer.receive is rocketmq.SimpleConsumer.receive
+    assert type("Own", (rocketmq.Producer,), {}).send is rocketmq.Producer.send
+
+
+def test_a_method_that_somebody_wrapped_after_us_stays_theirs(instrument):
+    """Taking it back would take theirs away."""
+    original = rocketmq.Producer.send
+    instrument()
+    ours = rocketmq.Producer.send
+    theirs = _wrapped(ours)
+    rocketmq.Producer.send = theirs
+    RocketMqInstrumentor().uninstrument()
+    try:
+        assert rocketmq.Producer.send is theirs
+    finally:
+        rocketmq.Producer.send = original
+
+
+def test_a_client_nobody_else_wrapped_is_free():
+    """Its own metrics are no spans."""
+    assert patching.foreign_wrapper() is None
+
+
+def test_we_step_back_before_another_instrumentation(instrument, caplog):
+    """It is named, and nothing is changed."""
+    original = rocketmq.Producer.send
+    rocketmq.Producer.send = _wrapped(original)
+    try:
+        with caplog.at_level(logging.WARNING):
+            instrument()
+        assert patching.foreign_wrapper() == __name__
+        assert RocketMqInstrumentor().patches is None
+    finally:
+        rocketmq.Producer.send = original
+    assert [__name__ in record.getMessage() for record in caplog.records if "mqtrace" in record.getMessage()] == [True]
+
+
+def test_broken_off_half_way_nothing_stays_changed(instrument, monkeypatch):
+    """A class that refuses to be changed."""
+    before = _as_it_is()
+
+    class _Stubborn(type):
+        def __setattr__(cls, name, value):
+            raise TypeError(name)
+
+    stubborn = _Stubborn("SimpleConsumer", (), {"receive": lambda self: None})
+    monkeypatch.setattr(rocketmq, "SimpleConsumer", stubborn)
+    with pytest.raises(TypeError):
+        patching.apply(None)
+    assert _as_it_is() == before

@@ -1,0 +1,213 @@
+"""What a traced RocketMQ producer records, and what it leaves exactly as it was."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import rocketmq
+from opentelemetry import baggage, context, trace
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.trace import SpanKind, StatusCode
+from rocketmq.grpc_protocol import Code
+from rocketmq.v5.exception import ClientException, IllegalArgumentException, TooManyRequestsException
+
+from otel_mqtrace.instrumentor import RocketMqInstrumentor
+
+ADDRESS = "127.0.0.1"
+
+
+def _traceparent(span):
+    return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}"
+
+
+def test_a_sent_message_carries_every_field_of_the_table(proxy, producer, spans, message, clock):
+    """Ids, type, tag, keys, size, hosts, namespace and cost; the queue of a receipt is not where it is stored."""
+    receipt = producer.send(message(tag="paid", keys="order-1"))
+    span = spans.take()
+    said = dict(span.attributes)
+    assert said.pop("mqtrace.client_host").count(".") == 3
+    assert len(said.pop("mqtrace.request_id")) == 32
+    assert (span.name, span.kind) == (f"send {receipt.message_queue.topic}", SpanKind.PRODUCER)
+    assert said == {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": receipt.message_queue.topic,
+        "messaging.client.id": producer.client_id,
+        "messaging.message.id": receipt.message_id,
+        "messaging.message.body.size": 5,
+        "messaging.rocketmq.namespace": "",
+        "messaging.rocketmq.message.tag": "paid",
+        "messaging.rocketmq.message.keys": ("order-1",),
+        "messaging.rocketmq.message.type": "normal",
+        "server.address": ADDRESS,
+        "server.port": int(proxy.endpoints.split(":")[1]),
+        "mqtrace.trace_type": "Pub",
+        "mqtrace.region_id": "DefaultRegion",
+        "mqtrace.group_name": producer.client_id,
+        "mqtrace.msg_type": "Normal_Msg",
+        "mqtrace.tags": "paid",
+        "mqtrace.keys": ("order-1",),
+        "mqtrace.cost_time": 0,
+        "mqtrace.success": True,
+        "mqtrace.store_host": proxy.endpoints,
+        "mqtrace.store_time": clock.wall_ns() // 10**6,
+    }
+
+
+def test_the_trace_travels_and_the_caller_s_message_keeps_its_own_properties(proxy, producer, spans, message):
+    """On the wire stands one trace header more; on the caller's message what the client writes there, and nothing."""
+    mine = message(properties={"shop": "berlin", "traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"})
+    before = dict(mine.properties)
+    with_baggage = context.attach(baggage.set_baggage("tenant", "acme"))
+    receipt = producer.send(mine)
+    context.detach(with_baggage)
+    span = spans.take()
+    (sent,) = proxy.sent
+    assert dict(sent.user_properties) == {"shop": "berlin", "traceparent": _traceparent(span), "baggage": "tenant=acme"}
+    assert mine.properties == before
+    assert mine.message_id == receipt.message_id == sent.system_properties.message_id
+    assert [link.context.trace_id for link in span.links] == [int("1" * 32, 16)]
+
+
+def test_a_message_may_be_sent_again_and_by_keyword(proxy, producer, spans, message):
+    """Each send has an id and a span of its own."""
+    mine = message()
+    receipts = [producer.send(mine), producer.send(message=mine), producer.send_async(message=mine).result(10)]
+    ids = [receipt.message_id for receipt in receipts]
+    assert len(set(ids)) == 3
+    assert [span.attributes["messaging.message.id"] for span in spans.take_all()] == ids
+
+
+def test_an_asynchronous_send_ends_before_its_future_is_done(producer, spans, message, tracer):
+    """Callbacks run in the context of the send, in the client's own thread."""
+    heard, done = [], threading.Event()
+
+    def hear(future):
+        heard.append((future.result().message_id, trace.get_current_span(), threading.current_thread()))
+        done.set()
+
+    with tracer.start_as_current_span("order") as order:
+        future = producer.send_async(message())
+        future.add_done_callback(hear)
+    receipt = future.result(10)
+    sent = spans.take("send " + receipt.message_queue.topic)
+    assert done.wait(10)
+    spans.take("order")
+    assert heard[0][:2] == (receipt.message_id, order)
+    assert heard[0][2] is not threading.main_thread()
+    assert sent.parent.span_id == order.get_span_context().span_id
+
+
+def test_an_asynchronous_send_that_fails_says_so_in_both_places(proxy, producer, spans, message):
+    """The future raises what the client raises, and the span has the broker's word for it."""
+    proxy.refuse.append(Code.TOO_MANY_REQUESTS)
+    with pytest.raises(TooManyRequestsException):
+        producer.send_async(message()).result(10)
+    span = spans.take()
+    assert (span.attributes["error.type"], span.status.status_code) == ("TOO_MANY_REQUESTS", StatusCode.ERROR)
+
+
+def test_a_future_that_was_cancelled_stays_so_and_the_send_is_recorded(producer, spans, message):
+    """What happened to the message is one thing, who waits for it another."""
+    heard = threading.Event()
+    future = producer.send_async(message())
+    cancelled = future.cancel()
+    producer.send(message())
+    future.add_done_callback(lambda _: heard.set())
+    assert heard.wait(10)
+    assert future.cancelled() is cancelled
+    producer.shutdown()
+    assert [span.attributes["mqtrace.success"] for span in spans.take_all()] == [True, True]
+
+
+def test_a_send_that_is_tried_again_is_one_span_and_one_context(proxy, producer, spans, message):
+    """Two refusals that may pass, then success."""
+    proxy.refuse.extend([Code.INTERNAL_SERVER_ERROR] * 2)
+    producer.send(message())
+    span = spans.take()
+    assert span.attributes["mqtrace.success"] is True
+    assert proxy.sent[0].user_properties["traceparent"] == _traceparent(span)
+
+
+def test_a_refused_send_has_the_broker_s_word(proxy, producer, spans, message):
+    """The exception is the client's own, recorded on the span."""
+    proxy.refuse.append(Code.TOO_MANY_REQUESTS)
+    with pytest.raises(ClientException):
+        producer.send(message())
+    span = spans.take()
+    assert (span.attributes["error.type"], span.attributes["mqtrace.success"]) == ("TOO_MANY_REQUESTS", False)
+    assert [event.name for event in span.events] == ["exception"]
+
+
+def test_a_send_the_client_refuses_is_named_by_its_exception(producer, spans, message):
+    """The body is larger than the client and the server allow: nothing went out."""
+    with pytest.raises(IllegalArgumentException):
+        producer.send(message(b"x" * (rocketmq.Producer.DEFAULT_MAX_BODY_SIZE + 1)))
+    assert spans.take().attributes["error.type"] == "IllegalArgumentException"
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "said"),
+    [
+        ({"message_group": "g"}, "Order_Msg", {"messaging.rocketmq.message.group": "g"}),
+        (
+            {"delivery_timestamp": 1_800_000_000},
+            "Delay_Msg",
+            {"messaging.rocketmq.message.delivery_timestamp": 1_800_000_000_000},
+        ),
+    ],
+)
+def test_fifo_and_delayed_messages_say_so(producer, spans, message, fields, kind, said):
+    """The client takes the delivery timestamp in seconds."""
+    producer.send(message(**fields))
+    attributes = spans.take().attributes
+    assert attributes["mqtrace.msg_type"] == kind
+    assert said.items() <= dict(attributes).items()
+
+
+def test_what_is_not_traced_goes_out_as_it_was(instrument, started, proxy, spans, message, topic):
+    """An excluded topic, and tracing suppressed."""
+    instrument(topic_exclude=topic)
+    producer = started(rocketmq.Producer)
+    producer.send(message())
+    with suppress_instrumentation():
+        producer.send_async(message()).result(10)
+    assert [dict(sent.user_properties) for sent in proxy.sent] == [{}, {}]
+
+
+def test_without_propagation_nothing_is_written(instrument, started, proxy, spans, message):
+    """The span is there all the same, with the id of the message."""
+    instrument(propagation=False)
+    receipt = started(rocketmq.Producer).send(message(properties={"mine": "1"}))
+    assert dict(proxy.sent[0].user_properties) == {"mine": "1"}
+    span = spans.take()
+    assert (span.attributes["messaging.message.id"], span.kind) == (receipt.message_id, SpanKind.CLIENT)
+
+
+def test_a_producer_made_before_is_traced_and_goes_on_untraced_after(instrument, started, proxy, spans, message):
+    """The class is changed, not the object."""
+    producer = started(rocketmq.Producer)
+    instrument()
+    producer.send(message())
+    spans.take()
+    RocketMqInstrumentor().uninstrument()
+    producer.send(message())
+    assert "traceparent" not in proxy.sent[1].user_properties
+
+
+def test_a_recall_is_a_span_of_its_own(producer, spans, message, topic):
+    """Both forms, and one that fails."""
+    receipt = producer.send(message(delivery_timestamp=1_800_000_000))
+    assert producer.recall_message(topic, receipt.recall_handle) == receipt.message_id
+    assert producer.recall_message_async(topic, receipt.recall_handle).result(10) == receipt.message_id
+    with pytest.raises(ClientException):
+        producer.recall_message(topic, "no handle")
+    spans.take(f"send {topic}")
+    first, second, failed = spans.take_all(f"recall {topic}")
+    for span in (first, second):
+        assert span.attributes["messaging.message.id"] == receipt.message_id
+        assert (span.attributes["mqtrace.trace_type"], span.attributes["mqtrace.success"]) == ("Recall", True)
+        assert span.kind is SpanKind.CLIENT
+    assert (failed.attributes["error.type"], failed.attributes["mqtrace.success"]) == ("INTERNAL_SERVER_ERROR", False)

@@ -1,0 +1,158 @@
+"""What is recorded of the calls of a push consumer's listener, and of what the client does after each."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+
+import pytest
+import rocketmq
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, StatusCode
+from rocketmq import ConsumeResult
+
+from otel_mqtrace import process
+from otel_mqtrace.instrumentor import RocketMqInstrumentor
+from tests.support.rocketmq_proxy import STORE_HOST
+
+
+class _Listener(rocketmq.MessageListener):
+    """Does what was asked for by the body of a message, and remembers where it was called."""
+
+    def __init__(self, acts):
+        self.acts = acts
+        self.calls = SimpleQueue()
+
+    def consume(self, message):
+        self.calls.put((message.body, trace.get_current_span().get_span_context().span_id))
+        return self.acts[message.body](message)
+
+
+def _raise(message):
+    raise ValueError(message.body)
+
+
+def _say_failed(_message):
+    process.failed()
+    return ConsumeResult.SUCCESS
+
+
+@process
+def _handled_in_a_block(_message):
+    return ConsumeResult.SUCCESS
+
+
+@process
+def _failed_in_a_block(_message):
+    process.failed()
+    return ConsumeResult.SUCCESS
+
+
+ACTS = {
+    b"success": lambda _: ConsumeResult.SUCCESS,
+    b"failure": lambda _: ConsumeResult.FAILURE,
+    b"raise": _raise,
+    b"nothing": lambda _: None,
+    b"said": _say_failed,
+    b"block": _handled_in_a_block,
+    b"failed block": _failed_in_a_block,
+}
+OUTCOMES = {
+    b"success": "SUCCESS",
+    b"failure": "FAILED",
+    b"raise": "EXCEPTION",
+    b"nothing": "RETURNNULL",
+    b"said": "FAILED",
+    b"block": "SUCCESS",
+    b"failed block": "FAILED",
+}
+
+
+@pytest.fixture
+def listening(started, topic):
+    """Start a push consumer of the topic whose listener does ``acts``; return the consumer and the calls made."""
+
+    def start(acts=ACTS):
+        listener = _Listener(acts)
+        consumer = started(rocketmq.PushConsumer, "billing", listener, {topic: rocketmq.FilterExpression()})
+        return consumer, listener.calls
+
+    return start
+
+
+def _heard(calls, count):
+    return [calls.get(timeout=20) for _ in range(count)]
+
+
+def test_each_call_of_the_listener_is_a_span_with_its_outcome(producer, listening, spans, topic, message):
+    """What it returns, raises, leaves unsaid, or says by ``process``; a block inside it makes no second span."""
+    sent = {producer.send(message(body)).message_id: body for body in OUTCOMES}
+    parents = {span.attributes["messaging.message.id"]: span for span in spans.take_all(f"send {topic}")}
+    consumer, calls = listening()
+    heard = dict(_heard(calls, len(OUTCOMES)))
+    consumer.shutdown()
+    processed = {span.attributes["messaging.message.id"]: span for span in spans.take_all(f"process {topic}")}
+    assert {sent[msg_id]: span.attributes["mqtrace.context_code"] for msg_id, span in processed.items()} == OUTCOMES
+    for msg_id, span in processed.items():
+        assert span.kind is SpanKind.CONSUMER
+        assert span.parent.span_id == parents[msg_id].context.span_id
+        assert heard[sent[msg_id]] == span.context.span_id, "the span is current in the listener"
+        assert span.attributes["messaging.consumer.group.name"] == "billing"
+        assert span.attributes["mqtrace.store_host"] == STORE_HOST
+    (raised,) = (span for msg_id, span in processed.items() if sent[msg_id] == b"raise")
+    assert (raised.attributes["error.type"], raised.status.status_code) == ("ValueError", StatusCode.ERROR)
+
+
+def test_a_fifo_consumer_s_tries_are_spans_of_their_own(proxy, producer, listening, spans, topic, message):
+    """The client calls again, here and now, until it is consumed; each try counts."""
+    proxy.fifo = True
+    answers = iter([ConsumeResult.FAILURE, ConsumeResult.FAILURE, ConsumeResult.SUCCESS])
+    producer.send(message(b"retried", message_group="g"))
+    consumer, calls = listening({b"retried": lambda _: next(answers)})
+    _heard(calls, 3)
+    consumer.shutdown()
+    spans.take(f"send {topic}")
+    tries = spans.take_all(f"process {topic}")
+    assert [(span.attributes["mqtrace.retry_times"], span.attributes["mqtrace.context_code"]) for span in tries] == [
+        (0, "FAILED"),
+        (1, "FAILED"),
+        (2, "SUCCESS"),
+    ]
+    assert {span.attributes["messaging.rocketmq.message.group"] for span in tries} == {"g"}
+
+
+def test_what_the_client_settles_by_itself_is_recorded_when_asked_for(
+    instrument, started, proxy, listening, spans, topic, message
+):
+    """An acknowledgement or its opposite, a child of the process span that ended just before."""
+    instrument(settle_spans=True)
+    producer = started(rocketmq.Producer)
+    for body in (b"success", b"failure"):
+        producer.send(message(body))
+    consumer, calls = listening()
+    _heard(calls, 2)
+    proxy.await_requests(proxy.acked)
+    proxy.await_requests(proxy.postponed)
+    consumer.shutdown()
+    spans.take_all(f"send {topic}")
+    processed = {span.attributes["mqtrace.context_code"]: span for span in spans.take_all(f"process {topic}")}
+    for name, code in (("ack", "SUCCESS"), ("nack", "FAILED")):
+        settled = spans.take(f"{name} {topic}")
+        assert settled.parent.span_id == processed[code].context.span_id
+        assert settled.attributes["messaging.operation.type"] == "settle"
+
+
+def test_a_listener_without_tracing_is_called_as_it_is(instrument, producer, listening, spans, topic, message):
+    """The consumer was made under tracing, which is off by now."""
+    consumer, calls = listening()
+    RocketMqInstrumentor().uninstrument()
+    producer.send(message(b"success"))
+    assert _heard(calls, 1) == [(b"success", 0)]
+    consumer.shutdown()
+
+
+def test_the_client_refuses_what_it_refuses(producer, started):
+    """A missing listener, a missing argument: the client says so itself."""
+    with pytest.raises(rocketmq.v5.exception.IllegalArgumentException):
+        started(rocketmq.PushConsumer, "billing", None, {"orders": rocketmq.FilterExpression()})
+    with pytest.raises(TypeError, match="subscription"):
+        started(rocketmq.PushConsumer, "billing", _Listener(ACTS))

@@ -1,0 +1,345 @@
+"""What is recorded of messages that a RocketMQ simple consumer receives, until they are acknowledged or given up."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import rocketmq
+from opentelemetry import baggage, context, trace
+from opentelemetry.trace import SpanKind
+from rocketmq.grpc_protocol import Code
+from rocketmq.v5.exception import BadRequestException, ClientException
+
+from otel_mqtrace import process
+from otel_mqtrace.instrumentor import RocketMqInstrumentor
+from otel_mqtrace.model import ContextCode
+from tests.support.rocketmq_proxy import QUEUE_ID, STORE_HOST, STORE_SECONDS
+
+
+@pytest.fixture
+def send(producer, spans, message):
+    """Send messages with these bodies; return their send spans."""
+
+    def put(*bodies):
+        receipts = [producer.send(message(body, tag="paid", keys="order-1")) for body in bodies]
+        return [spans.take(f"send {receipt.message_queue.topic}") for receipt in receipts]
+
+    return put
+
+
+@pytest.fixture
+def consumer(send, consumer_of, topic):
+    """A simple consumer of the topic, made under tracing."""
+    return consumer_of(topic)
+
+
+def _code(span):
+    return span.attributes["mqtrace.context_code"]
+
+
+def test_a_message_is_processed_from_receive_to_ack(send, consumer, spans, topic, proxy, clock):
+    """Every field of the table; the span continues the trace of the send and links to it."""
+    (sent,) = send(b"hello")
+    (message,) = consumer.receive(16, 30)
+    clock.advance(ms=40)
+    consumer.ack(message)
+    assert proxy.acked == [message.message_id]
+    span = spans.take(f"process {topic}")
+    said = dict(span.attributes)
+    assert said.pop("mqtrace.client_host").count(".") == 3
+    assert len(said.pop("mqtrace.request_id")) == 32
+    assert said == {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": topic,
+        "messaging.destination.partition.id": str(QUEUE_ID),
+        "messaging.client.id": consumer.client_id,
+        "messaging.consumer.group.name": "billing",
+        "messaging.message.id": sent.attributes["messaging.message.id"],
+        "messaging.message.body.size": 5,
+        "messaging.rocketmq.namespace": "",
+        "messaging.rocketmq.consumption_model": "clustering",
+        "messaging.rocketmq.message.tag": "paid",
+        "messaging.rocketmq.message.keys": ("order-1",),
+        "messaging.rocketmq.message.type": "normal",
+        "server.address": "127.0.0.1",
+        "server.port": int(proxy.endpoints.split(":")[1]),
+        "mqtrace.trace_type": "Sub",
+        "mqtrace.region_id": "DefaultRegion",
+        "mqtrace.group_name": "billing",
+        "mqtrace.msg_type": "Normal_Msg",
+        "mqtrace.tags": "paid",
+        "mqtrace.keys": ("order-1",),
+        "mqtrace.retry_times": 0,
+        "mqtrace.store_host": STORE_HOST,
+        "mqtrace.store_time": STORE_SECONDS * 1000,
+        "mqtrace.cost_time": 40,
+        "mqtrace.success": True,
+        "mqtrace.context_code": "SUCCESS",
+    }
+    assert span.kind is SpanKind.CONSUMER
+    assert (span.context.trace_id, span.parent.span_id) == (sent.context.trace_id, sent.context.span_id)
+    assert [link.context.span_id for link in span.links] == [sent.context.span_id]
+
+
+def test_a_message_that_comes_again_counts_its_deliveries(send, consumer, spans, topic, proxy, clock):
+    """The first delivery said nothing in its time; the second lies in a retry topic, whose queue is not named."""
+    send(b"hello")
+    consumer.receive(16, 30)
+    clock.advance(ms=30_000)
+    proxy.redeliver(topic)
+    (again,) = consumer.receive(16, 30)
+    assert again.delivery_attempt == 2
+    consumer.ack(again)
+    first, second = spans.take_all(f"process {topic}")
+    assert [(_code(each), each.attributes["mqtrace.retry_times"]) for each in (first, second)] == [
+        ("RETURNNULL", 0),
+        ("SUCCESS", 1),
+    ]
+    assert "messaging.destination.partition.id" not in second.attributes
+
+
+def test_each_message_of_a_receive_is_current_in_its_turn(send, consumer, spans, topic, tracer):
+    """In a loop that acknowledges each, what the handler does belongs to the message at hand."""
+    send(b"1", b"2", b"3")
+    for message in consumer.receive(16, 30):
+        with tracer.start_as_current_span(f"bill {message.body.decode()}"):
+            pass
+        consumer.ack(message)
+    assert not trace.get_current_span().get_span_context().is_valid
+    bills = [spans.take(f"bill {number}") for number in (1, 2, 3)]
+    processed = spans.take_all(f"process {topic}")
+    assert [bill.parent.span_id for bill in bills] == [span.context.span_id for span in processed]
+
+
+def test_a_message_left_out_is_passed_over_by_the_next_ack(send, consumer, spans, topic, tracer):
+    """The second of three is not acknowledged: behind the third nothing is current."""
+    send(b"1", b"2", b"3")
+    first, _, third = consumer.receive(16, 30)
+    consumer.ack(first)
+    consumer.ack(third)
+    assert not trace.get_current_span().get_span_context().is_valid
+    consumer.shutdown()
+    assert [_code(span) for span in spans.take_all(f"process {topic}")] == ["SUCCESS", "SUCCESS", "RETURNNULL"]
+
+
+def test_a_worker_may_acknowledge_long_after_the_next_receive(send, consumer, spans, topic, clock):
+    """The message stays in the application's hands for its invisible duration, in whatever thread."""
+    send(b"hello")
+    (message,) = consumer.receive(16, 30)
+    clock.advance(ms=29_000)
+    assert consumer.receive(16, 30) == []
+    assert not trace.get_current_span().get_span_context().is_valid
+    spans.assert_empty()
+    worker = threading.Thread(target=consumer.ack, args=(message,))
+    worker.start()
+    worker.join(10)
+    span = spans.take(f"process {topic}")
+    assert (_code(span), span.attributes["mqtrace.cost_time"]) == ("SUCCESS", 29_000)
+
+
+def test_an_ack_in_another_thread_takes_the_message_out_of_hand_here(send, consumer, spans, topic):
+    """What is done from then on belongs to no message."""
+    send(b"hello")
+    (message,) = consumer.receive(16, 30)
+    assert trace.get_current_span().get_span_context().is_valid
+    worker = threading.Thread(target=consumer.ack, args=(message,))
+    worker.start()
+    worker.join(10)
+    assert not trace.get_current_span().get_span_context().is_valid
+    spans.take(f"process {topic}")
+
+
+def test_more_time_is_no_failure(send, consumer, spans, topic, clock):
+    """``change_invisible_duration`` keeps the message in hand; acknowledged in the longer time it is a success."""
+    send(b"hello")
+    (message,) = consumer.receive(16, 30)
+    clock.advance(ms=20_000)
+    consumer.change_invisible_duration(message, 60)
+    clock.advance(ms=59_000)
+    consumer.receive(16, 30)
+    consumer.ack(message)
+    assert _code(spans.take(f"process {topic}")) == "SUCCESS"
+
+
+def test_a_message_put_off_and_not_acknowledged_has_failed(send, consumer, spans, topic, clock):
+    """The pause is over, the broker delivers it again."""
+    send(b"hello")
+    (message,) = consumer.receive(16, 30)
+    consumer.change_invisible_duration_async(message, 10)
+    clock.advance(ms=10_000)
+    consumer.receive(16, 30)
+    span = spans.take(f"process {topic}")
+    assert (_code(span), span.attributes["error.type"]) == ("FAILED", "FAILED")
+
+
+def test_an_ack_the_broker_refuses_is_the_settlement_s_failure(instrument, started, consumer_of, spans, proxy, topic):
+    """Handled it was: the process span is a success, its child says what came of the acknowledgement."""
+    instrument(settle_spans=True)
+    message = rocketmq.Message()
+    message.topic, message.body = topic, b"hello"
+    started(rocketmq.Producer).send(message)
+    consumer = consumer_of(topic)
+    (received,) = consumer.receive(16, 30)
+    proxy.redeliver(topic)
+    with pytest.raises(BadRequestException):
+        consumer.ack(received)
+    sent, processed, settled = (spans.take(f"{name} {topic}") for name in ("send", "process", "ack"))
+    assert _code(processed) == "SUCCESS"
+    assert settled.attributes["error.type"] == "INVALID_RECEIPT_HANDLE"
+    assert settled.attributes["messaging.operation.type"] == "settle"
+    assert settled.parent.span_id == processed.context.span_id
+    assert [link.context.span_id for link in settled.links] == [sent.context.span_id]
+    consumer.shutdown()
+
+
+def test_each_settlement_is_a_child_of_its_own_message(instrument, send, consumer_of, spans, topic):
+    """Also where another message is current: the first is put off, the second acknowledged."""
+    send(b"1", b"2")
+    consumer_of_two = consumer_of(topic)
+    RocketMqInstrumentor().uninstrument()
+    instrument(settle_spans=True)
+    first, second = consumer_of_two.receive(16, 30)
+    consumer_of_two.change_invisible_duration(second, 30)
+    consumer_of_two.ack_async(second)
+    consumer_of_two.ack(first)
+    processed = {span.attributes["messaging.message.id"]: span for span in spans.take_all(f"process {topic}")}
+    for settled in [*spans.take_all(f"ack {topic}"), spans.take(f"change_invisible_duration {topic}")]:
+        assert settled.parent.span_id == processed[settled.attributes["messaging.message.id"]].context.span_id
+
+
+def test_an_empty_receive_is_nothing_unless_asked_for(instrument, consumer_of, spans, topic):
+    """``receive_spans`` and ``empty_poll_spans`` together ask for it."""
+    instrument(receive_spans=True, empty_poll_spans=True)
+    assert consumer_of(topic).receive(16, 30) == []
+    assert spans.take().attributes["messaging.batch.message_count"] == 0
+
+
+def test_a_receive_is_a_span_when_asked_for(instrument, started, consumer_of, spans, topic, message):
+    """It links to every message it returned."""
+    instrument(receive_spans=True)
+    producer = started(rocketmq.Producer)
+    for _ in range(2):
+        producer.send(message())
+    consumer = consumer_of(topic)
+    consumer.receive(16, 30)
+    received = spans.take(f"poll {topic}")
+    sent = spans.take_all(f"send {topic}")
+    assert [link.context.span_id for link in received.links] == [span.context.span_id for span in sent]
+    consumer.shutdown()
+    assert len(spans.take_all(f"process {topic}")) == 2
+
+
+def test_a_receive_that_fails_raises_what_the_client_raises(instrument, consumer_of, spans, topic, proxy):
+    """With ``receive_spans`` it is a failed span."""
+    instrument(receive_spans=True)
+    consumer = consumer_of(topic)
+    proxy.refuse_receives.append(Code.TOO_MANY_REQUESTS)
+    with pytest.raises(ClientException):
+        consumer.receive(16, 30)
+    assert spans.take().attributes["error.type"] == "TOO_MANY_REQUESTS"
+
+
+def test_an_asynchronous_receive_hands_over_before_its_future_is_done(send, consumer, spans, topic):
+    """Nothing becomes current in any thread; the acknowledgement ends the span."""
+    send(b"hello")
+    (message,) = consumer.receive_async(16, 30).result(10)
+    assert not trace.get_current_span().get_span_context().is_valid
+    consumer.ack_async(message)
+    assert _code(spans.take(f"process {topic}")) == "SUCCESS"
+
+
+def test_a_block_takes_the_message_over(send, consumer, spans, topic):
+    """One span, ended by the block; the acknowledgement inside it changes nothing."""
+    send(b"hello")
+    (message,) = consumer.receive(16, 30)
+    with pytest.raises(ValueError, match="no such order"), process(message):  # noqa: PT012 - the shape of a handler
+        consumer.ack(message)
+        raise ValueError("no such order")
+    assert _code(spans.take(f"process {topic}")) == "EXCEPTION"
+
+
+def test_a_decorated_function_finds_its_message(send, consumer, spans, topic):
+    """Among other arguments, and without an ``offset`` on it."""
+
+    @process
+    def handle(_shop, message):
+        return ContextCode.FAILED if message.body == b"2" else None
+
+    send(b"1", b"2")
+    for message in consumer.receive(16, 30):
+        handle("berlin", message)
+    assert [_code(span) for span in spans.take_all(f"process {topic}")] == ["SUCCESS", "FAILED"]
+
+
+def test_a_message_acknowledged_before_it_is_handled_has_one_span(send, consumer, spans, topic):
+    """At most once: from then on the blocks speak for this consumer's messages."""
+    send(b"1", b"2")
+    first, second = consumer.receive(1, 30) + consumer.receive(1, 30)
+    consumer.ack(first)
+    with process(first):
+        pass
+    assert _code(spans.take(f"process {topic}")) == "SUCCESS"
+    consumer.ack(second)
+    spans.take(f"process {topic}")
+
+
+def test_what_is_said_of_the_message_at_hand_counts(send, consumer, spans, topic):
+    """``process.failed()`` without a block."""
+    send(b"hello")
+    (message,) = consumer.receive(16, 30)
+    process.failed()
+    consumer.ack(message)
+    assert _code(spans.take(f"process {topic}")) == "FAILED"
+
+
+def test_baggage_comes_back_with_the_message(producer, consumer_of, spans, topic, message):
+    """While it is current."""
+    token = context.attach(baggage.set_baggage("tenant", "acme"))
+    producer.send(message())
+    context.detach(token)
+    consumer = consumer_of(topic)
+    (received,) = consumer.receive(16, 30)
+    assert baggage.get_baggage("tenant") == "acme"
+    consumer.ack(received)
+    assert baggage.get_baggage("tenant") is None
+    spans.take_all()
+
+
+def test_explicit_mode_leaves_every_message_to_its_block(instrument, started, consumer_of, spans, topic, message):
+    """``process_spans=explicit``."""
+    instrument(process_spans="explicit")
+    started(rocketmq.Producer).send(message())
+    spans.take(f"send {topic}")
+    consumer = consumer_of(topic)
+    (received,) = consumer.receive(16, 30)
+    assert not trace.get_current_span().get_span_context().is_valid
+    consumer.ack(received)
+    spans.assert_empty()
+    with process(received):
+        pass
+    assert spans.take(f"process {topic}").attributes["mqtrace.group_name"] == "billing"
+
+
+def test_a_shutdown_because_of_an_exception_says_so_of_the_message_at_hand(send, consumer, spans, topic):
+    """The others were only received."""
+    send(b"1", b"2")
+    with pytest.raises(ValueError, match="no such order"):  # noqa: PT012 - the shape of an application
+        try:
+            consumer.receive(16, 30)
+            raise ValueError("no such order")
+        finally:
+            consumer.shutdown()
+    assert [_code(span) for span in spans.take_all(f"process {topic}")] == ["EXCEPTION", "RETURNNULL"]
+
+
+def test_switching_tracing_off_ends_what_is_open(send, consumer, spans, topic):
+    """The consumer goes on untraced, and nothing stays current."""
+    send(b"hello")
+    (message,) = consumer.receive(16, 30)
+    RocketMqInstrumentor().uninstrument()
+    assert not trace.get_current_span().get_span_context().is_valid
+    assert _code(spans.take(f"process {topic}")) == "RETURNNULL"
+    consumer.ack(message)
