@@ -7,6 +7,7 @@ the delivery report, whoever waits for the future. Nothing of the coroutine's co
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,6 @@ from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending,
 from otel_mqtrace.hooks._guard import guarded
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Callable, Mapping
 
 __all__ = ["AIO_PRODUCER_METHODS"]
@@ -42,6 +42,10 @@ def _traced_produce(original: Callable[..., Awaitable[Any]]) -> Callable[..., An
         carried = _carried(self, sending, kwargs)
         try:
             future = await original(self, *args, **(kwargs if carried is None else {**kwargs, "partition": carried}))
+        except asyncio.CancelledError:
+            if carried is None:
+                sending.forgotten()
+            raise  # only the sending of a full buffer can be cancelled: the message may be in the pool's hands already
         except:  # a KafkaError can be raised, and is no BaseException
             if carried is None or not (carried.is_taken or _is_buffered(self, carried)):
                 sending.raised(sys.exc_info()[1])

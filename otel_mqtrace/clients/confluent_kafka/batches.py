@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
-from otel_mqtrace.clients.confluent_kafka.live import live
+from otel_mqtrace.clients.confluent_kafka.live import known_state, live
 from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending, producer_state
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._headers import pairs_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_mqtrace.hooks.send import SendCall, SendHook
+    from otel_mqtrace.hooks.tracing import Tracing
 
 __all__ = ["CarriedPartition", "traced_batch"]
 
@@ -101,8 +102,8 @@ def traced_batch(original: Callable[..., Any]) -> Callable[..., Any] | None:
 
     @functools.wraps(original)
     def produce_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        tracing = live.tracing
-        if tracing is None or tracing.settings.headerless_sends == "leave":
+        tracing = _tracing_for(self)
+        if tracing is None:
             return original(self, *args, **kwargs)
         batch = _read(args, kwargs)
         state = None if batch is None or not tracing.traces(batch.topic) else producer_state(self)
@@ -116,6 +117,15 @@ def traced_batch(original: Callable[..., Any]) -> Callable[..., Any] | None:
         return _correlate(items, functools.partial(original, self), args, kwargs)
 
     return produce_batch
+
+
+def _tracing_for(producer: Any) -> Tracing | None:
+    """Return the Tracing in force; the last one for an asyncio producer's, which may send what it buffered under it."""
+    tracing = live.tracing
+    if tracing is not None and tracing.settings.headerless_sends != "leave":
+        return tracing
+    state: ProducerState | None = known_state(producer)
+    return state.tracing if state is not None and state.behind_asyncio else None
 
 
 @guarded("produce_batch.read")

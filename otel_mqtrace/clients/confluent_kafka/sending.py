@@ -55,16 +55,16 @@ class ProducerState:
         self.hook: SendHook | None = None
         self.transaction: TransactionHook | None = None
         self.settle: SettleHook | None = None
-        self._tracing: Tracing | None = None
+        self.tracing: Tracing | None = None
         self._pid = os.getpid()
 
     def bind(self, tracing: Tracing) -> SendHook:
         """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
-        if self.hook is None or self._tracing is not tracing:
+        if self.hook is None or self.tracing is not tracing:
             self.hook = SendHook(tracing=tracing, facts=self.facts)
             self.transaction = TransactionHook(tracing, self.facts)
             self.settle = SettleHook(tracing=tracing, facts=self.facts)
-            self._tracing = tracing
+            self.tracing = tracing
         return self.hook
 
     @property
