@@ -1,12 +1,14 @@
 """This module knows when an aiokafka producer sends: the call, its failure, the answer that its future brings.
 
-It knows nothing of attributes. A send is over when the future that the application holds is: with the broker's answer,
-an error, or because the application stopped waiting.
+It knows nothing of attributes. A send is over when its future is: with the broker's answer or with an error. Where the
+application stops waiting, the client sends the message all the same, and the answer to its batch is waited for.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import weakref
 from asyncio import CancelledError
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -53,6 +55,8 @@ class ProducerState:
         self.facts = facts_of(producer.client, group_name=None)
         self.cluster = Cluster(producer.client.cluster)
         self.in_flight: dict[int, _InFlight] = {}
+        accumulator = getattr(producer, "_message_accumulator", None)
+        self._accumulator = None if accumulator is None else weakref.ref(accumulator)
         self._hook: SendHook | None = None
         self._transaction: TransactionHook | None = None
         self._tracing: Tracing | None = None
@@ -69,6 +73,22 @@ class ProducerState:
         """Return the transaction of this producer under the Tracing in force."""
         self.bind(tracing)
         return self._transaction
+
+    @guarded("ProducerState.batch_of")
+    def batch_of(self, future: Future[Any]) -> tuple[Future[Any], int] | None:
+        """Return the future of the batch that a message is in, and its place there, while that is on its way.
+
+        Asked only where the message's own future was cancelled: the client sends the message all the same.
+        """
+        accumulator: Any = None if self._accumulator is None else self._accumulator()
+        if accumulator is None:
+            return None
+        waiting = itertools.chain.from_iterable(accumulator._batches.values())  # noqa: SLF001 - no public way leads here
+        for batch in itertools.chain(accumulator._pending_batches, waiting):  # noqa: SLF001
+            for each, metadata in batch._msg_futures:  # noqa: SLF001
+                if each is future:
+                    return batch.future, metadata.offset
+        return None
 
     @guarded("ProducerState.settle")
     def settle(self) -> None:
@@ -89,7 +109,7 @@ class ProducerState:
 class _Sending:
     """One message between ``send`` and its answer."""
 
-    __slots__ = ("_body_length", "_call", "_hook", "_state", "future")
+    __slots__ = ("_body_length", "_call", "_hook", "_index", "_state", "future")
 
     future: Future[Any]
 
@@ -98,6 +118,7 @@ class _Sending:
         self._hook = hook
         self._call = call
         self._body_length: int | None = None
+        self._index = 0
 
     @guarded("send.serialized")
     def serialized(self, value: object) -> None:
@@ -114,15 +135,23 @@ class _Sending:
         """The message is in the client's buffer, and ``future`` will bring the answer."""
         if transaction is not None and transaction.transaction_id is not None:
             transaction.joined(self._call)
+        self._await(future)
+
+    def _await(self, future: Future[Any]) -> None:
         self.future = future
         self._state.in_flight[id(self)] = self
         future.add_done_callback(self.answered)
 
     @guarded("send.answered")
     def answered(self, future: Future[Any]) -> None:
-        """The future is done."""
+        """The future is done; one that was cancelled says nothing of the message, its batch will."""
         self._state.in_flight.pop(id(self), None)
-        settle(self._hook, self._call, future, self._state.cluster, body_length=self._body_length)
+        batch = self._state.batch_of(future) if future.cancelled() else None
+        if batch is not None:
+            self._index = batch[1]
+            self._await(batch[0])
+            return
+        settle(self._hook, self._call, future, self._state.cluster, body_length=self._body_length, index=self._index)
 
     @guarded("send.abandoned")
     def abandoned(self) -> None:

@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.asyncio_kafka import consuming, play, producing
+from tests.support.asyncio_kafka import consuming, let_others_run, play, producing
 
 TOPIC_AUTHORIZATION_FAILED = 29
 
@@ -181,25 +181,45 @@ def test_asyncio_still_complains_of_a_failure_nobody_looked_at(instrument, spans
     assert complaints == ["Future exception was never retrieved"]
 
 
-def test_who_stops_waiting_is_told_apart_from_a_broker_that_refused(instrument, spans, topic):
-    """A cancelled future: the message may be stored, and the span says that nobody awaited the answer."""
+@pytest.mark.parametrize("stops", [True, False])
+def test_who_stops_waiting_does_not_stop_the_message(instrument, spans, topic, stops):
+    """A cancelled wait: the client sends on, and the span says what the broker answered in the end."""
     instrument()
     with EmbeddedKafka() as slow:
         slow.create_topic(topic)
 
         async def story():
-            async with producing(slow) as producer:
+            async with producing(slow, linger_ms=20) as producer:
                 await producer.send_and_wait(topic, b"1")
-                slow.set_rtt(-1, 300)
+                slow.set_rtt(-1, 150)
+                beside = await producer.send(topic, b"2")
                 with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(producer.send_and_wait(topic, b"2"), 0.05)
+                    await asyncio.wait_for(producer.send_and_wait(topic, b"3"), 0.05)
                 slow.set_rtt(-1, 0)
+                if not stops:
+                    await beside
+                    await let_others_run()
 
         play(story)
-    answered, given_up = spans.take_all()
-    assert answered.attributes["mqtrace.success"] is True
-    assert given_up.attributes["error.type"] == "CancelledError"
-    assert given_up.attributes["mqtrace.send_outcome"] == "not_awaited"
+    sent = [trace_context_of(span) for span in spans.take_all(f"send {topic}")]
+    assert sorted(each.beans[0].offset_msg_id for each in sent) == [f"{topic}-0@{n}" for n in range(3)]
+    assert {each.success for each in sent} == {True}
+
+
+def test_a_send_that_is_cancelled_itself_sends_nothing(instrument, spans, kafka, topic):
+    """As the client says: not the future but the call was given up, before the message was in the buffer."""
+    instrument()
+
+    async def story():
+        async with producing(kafka) as producer:
+            sending = asyncio.create_task(producer.send("never-created-yet", b"1"))
+            await let_others_run()
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+
+    play(story)
+    assert spans.take().attributes["error.type"] == "CancelledError"
 
 
 def test_without_acknowledgement_the_span_says_that_nobody_will_tell(instrument, spans, kafka, topic):
