@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from itertools import groupby
 from pathlib import Path
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
-from bridge.codec.framing import BODY_FIELD, BadBody, Framing, read_bodies, unreadable
-from bridge.codec.native import decode_body
+from bridge.codec.framing import BODY_FIELD, BadBody, Framing, unreadable
+from bridge.codec.native import DecodedBody, WriterGuesses, decode_body
 from bridge.codec.native.decode import MAX_OFFENDING_TEXT
+from bridge.codec.reading import Reading, decoded_bodies
 from bridge.codec.records import body_json, dump
 from bridge.codec.reencode import EncodedLine, Refusal, Target, encode_lines
 from otel_mqtrace._errors import UsageError
@@ -28,6 +29,8 @@ from otel_mqtrace.model import KEY_SEPARATOR
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterable, Iterator
+
+    from bridge.codec.native import Guess
 
 __all__ = ["Format", "MessageTypeMap", "OutputFraming", "decode", "dialects", "encode"]
 
@@ -56,7 +59,7 @@ class OutputFraming(str, Enum):
     JSONL_BASE64 = "jsonl-base64"
 
 
-def decode(
+def decode(  # noqa: PLR0913 - one parameter for each option
     files: Annotated[
         list[str] | None, typer.Argument(metavar="FILE|-", help="Bodies to read; - or nothing is standard input.")
     ] = None,
@@ -67,6 +70,9 @@ def decode(
         MessageTypeMap, typer.Option(help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
     ] = MessageTypeMap.A,
     charset: Annotated[str, typer.Option(help="The writer's charset, such as gbk.", metavar="NAME")] = "utf-8",
+    explode_batches: Annotated[
+        bool, typer.Option("--explode-batches", help="One object for each message of a batch's Pub, not one for all.")
+    ] = False,
 ) -> int:
     """Read native trace bodies: one JSON object per record, bad records reported in place.
 
@@ -82,13 +88,14 @@ def decode(
         framing: how bodies lie in the files.
         msg_type_map: meaning of the message type ordinals.
         charset: charset of the bodies.
+        explode_batches: take the records of batches apart.
 
     Returns:
         0, or 1 when any record was bad.
     """
-    decode_body(b"\x02", msg_type_map=msg_type_map.value, charset=charset)  # a wrong charset fails before any output
+    how = _reading(msg_type_map, charset)
     tally = _Tally()
-    items = tally.counting(_decoded(files or [_STDIN], framing, msg_type_map.value, charset), _why_bad)
+    items = tally.counting(_decoded(files or [_STDIN], framing, how, explode_batches=explode_batches), _why_bad)
     if output is Format.TABLE:
         from bridge.codec.tables import print_records  # noqa: PLC0415  rich takes longer than a small decode
 
@@ -139,27 +146,53 @@ def encode(
 
 
 def dialects(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE|-]...", help="Bodies whose writers to tell; without any, all writers are listed."
+        ),
+    ] = None,
     *,
+    framing: Annotated[Framing, typer.Option(help="How the bodies lie in the files.")] = Framing.AUTO,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per writer instead of a table.")] = False,
 ) -> int:
-    """Show every known writer of the native format: releases, field counts and quirks.
+    """Show every known writer of the native format, or who can have written given bodies, with the evidence.
+
+    Nothing on the wire names its writer. Each group's records are held against every known one: what is left fits.
 
     Example:
         mqtrace dialects
+        mqtrace dialects landing/native/date=2026-11-21/part-0.jsonl
 
     Args:
+        files: paths, ``-`` for standard input.
+        framing: how bodies lie in the files.
         as_json: print JSON lines.
 
     Returns:
         0.
     """
-    from bridge.codec.tables import known_writers, print_writers  # noqa: PLC0415  rich takes its time
+    from bridge.codec import tables  # noqa: PLC0415  rich takes its time
 
-    if as_json:
-        _write(dump(row) for row in known_writers())
+    if files:
+        rows = [asdict(guess) for guess in _guesses(files, framing)]
+        show = tables.print_guesses
     else:
-        print_writers()
+        rows = tables.known_writers()
+        show = tables.print_writers
+    if as_json:
+        _write(dump(row) for row in rows)
+    else:
+        show(rows)
     return 0
+
+
+def _guesses(files: list[str], framing: Framing) -> tuple[Guess, ...]:
+    guesses = WriterGuesses()
+    for _, body in _bodies(files, framing, Reading()):
+        if isinstance(body, DecodedBody):
+            guesses.take(body)
+    return guesses.guesses()
 
 
 @dataclass(slots=True)
@@ -198,16 +231,28 @@ def _why_refused(item: EncodedLine | Refusal) -> str | None:
     return f"line {item.line}: {item.reason}" if isinstance(item, Refusal) else None
 
 
-def _decoded(names: list[str], framing: Framing, msg_type_map: str, charset: str) -> Iterator[dict[str, Any]]:
-    body_index = 0
+def _reading(msg_type_map: MessageTypeMap, charset: str) -> Reading:
+    decode_body(b"", msg_type_map=msg_type_map.value, charset=charset)  # a wrong charset fails before any output
+    return Reading(msg_type_map.value, charset)
+
+
+def _decoded(names: list[str], framing: Framing, how: Reading, *, explode_batches: bool) -> Iterator[dict[str, Any]]:
+    for body_index, body in _bodies(names, framing, how):
+        if isinstance(body, BadBody):
+            yield _bad_body(body_index, body)
+        else:
+            yield from body_json(body_index, body, explode_batches=explode_batches)
+
+
+def _bodies(names: list[str], framing: Framing, how: Reading) -> Iterator[tuple[int, DecodedBody | BadBody]]:
+    """Yield what all files hold, the bodies numbered through."""
+    before = 0
     for name in _readable(names):
+        index = -1
         with _opened(name) as stream:
-            for body in _bar_over(read_bodies(stream, framing, name=name), stream, name):
-                if isinstance(body, BadBody):
-                    yield _bad_body(body_index, body)
-                else:
-                    yield from body_json(body_index, decode_body(body, msg_type_map=msg_type_map, charset=charset))
-                body_index += 1
+            for index, body in _bar_over(decoded_bodies(stream, framing, how, name=name), stream, name):
+                yield before + index, body
+        before += index + 1
 
 
 def _bar_over(bodies: Iterator[_Item], stream: io.BufferedReader, name: str) -> Iterable[_Item]:

@@ -10,6 +10,7 @@ import json
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.codec.native.batches import explode
 from bridge.codec.native.dialects import CLOUD_SUFFIX
 from bridge.codec.native.layout import FIELDS, FieldKind
 from otel_mqtrace._errors import EncodeError
@@ -39,14 +40,21 @@ RECORD_KEYS: Final = ("body_index", "record_index", "dialect", "trace_type", *_O
 """The keys of a record's object, in the order they are written."""
 
 
-def body_json(body_index: int, decoded: DecodedBody) -> Iterator[dict[str, Any]]:
-    """Yield the objects of one body, good and bad records in wire order."""
+def body_json(body_index: int, decoded: DecodedBody, *, explode_batches: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the objects of one body, good and bad records in wire order.
+
+    With ``explode_batches`` a batch's ``Pub`` is one object for each of its messages, all with its record index.
+    """
     good = {
-        index: record_json(body_index, index, dialect, trace_ctx)
+        index: [
+            record_json(body_index, index, dialect, each)
+            for each in (explode(trace_ctx) if explode_batches else (trace_ctx,))
+        ]
         for index, dialect, trace_ctx in zip(decoded.record_indexes, decoded.dialects, decoded.contexts, strict=True)
     }
-    bad = {error.record_index: bad_record_json(body_index, error) for error in decoded.errors}
-    yield from (item for _, item in sorted({**good, **bad}.items()))
+    bad = {error.record_index: [bad_record_json(body_index, error)] for error in decoded.errors}
+    for _, items in sorted({**good, **bad}.items()):
+        yield from items
 
 
 def record_json(body_index: int, record_index: int, dialect: str | None, trace_ctx: TraceContext) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from otel_mqtrace.model import AccessChannel, TraceType
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["known_writers", "print_records", "print_writers"]
+__all__ = ["known_writers", "print_guesses", "print_records", "print_writers"]
 
 _WIDTH_WITHOUT_TERMINAL: Final = 260
 _WIDEST_COLUMN: Final = 48
@@ -30,6 +30,7 @@ _WRITER_COLUMNS: Final = (
     *("dialect", "releases", "writable", "pub", "sub_before", "sub_after", "sub_after_cloud"),
     *("end_transaction", "recall", "quirks"),
 )
+_GUESS_COLUMNS: Final = ("group_name", "records", "writers", "message_type_map", "evidence")
 
 
 def print_records(items: Iterable[Mapping[str, Any]]) -> None:
@@ -50,12 +51,26 @@ def known_writers() -> list[dict[str, Any]]:
     return [*(_dialect_row(dialect) for dialect in DIALECTS.values()), *(_imitator_row(one) for one in IMITATORS)]
 
 
-def print_writers() -> None:
+def print_writers(rows: Iterable[Mapping[str, Any]]) -> None:
     """Print the known writers as a table."""
-    table = _table(_WRITER_COLUMNS)
-    for row in known_writers():
-        table.add_row(*_cells(row[name] for name in _WRITER_COLUMNS))
+    _print_rows(_WRITER_COLUMNS, rows)
+
+
+def print_guesses(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print who can have written each group's records, and what that rests on."""
+    listed = ({name: _listed(value) for name, value in row.items()} for row in rows)
+    _print_rows(_GUESS_COLUMNS, listed)
+
+
+def _print_rows(columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> None:
+    table = _table(columns)
+    for row in rows:
+        table.add_row(*_cells(row[name] for name in columns))
     _console().print(table)
+
+
+def _listed(value: object) -> object:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def _dialect_row(dialect: Dialect) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.codec.native.dialects import writer_of
+from bridge.codec.native.dialects import Shape, writer_of
 from bridge.codec.native.layout import (
     BEAN_FIELDS,
     FIELD_SEPARATOR,
@@ -69,8 +69,8 @@ class BadRecord:
 class DecodedBody:
     """What one body says, in wire order.
 
-    ``contexts`` have exactly one bean each; ``record_indexes`` and ``dialects`` stand beside them, item by item.
-    A dialect is the newest known writer of that shape (``writer_of``), ``None`` for a shape no released client writes.
+    ``contexts`` have exactly one bean each; ``record_indexes``, ``dialects`` and ``shapes`` stand beside them, item by
+    item. A dialect is the newest known writer of that shape (``writer_of``), ``None`` for one that no client writes.
     ``len(contexts) + len(errors)`` is the number of records in the body.
     """
 
@@ -78,6 +78,7 @@ class DecodedBody:
     errors: tuple[BadRecord, ...] = ()
     record_indexes: tuple[int, ...] = ()
     dialects: tuple[str | None, ...] = ()
+    shapes: tuple[Shape, ...] = ()
 
 
 def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8") -> DecodedBody:
@@ -93,7 +94,7 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
         raise UsageError(f"unknown message type map {msg_type_map!r}; choose one of {', '.join(MESSAGE_TYPE_MAPS)}")
     contexts: list[TraceContext] = []
     indexes: list[int] = []
-    dialects: list[str | None] = []
+    shapes: list[Shape] = []
     errors: list[BadRecord] = []
     for index, record in enumerate(_records(_text(body, charset))):
         outcome = _outcome(index, record, msg_type_map)
@@ -102,8 +103,9 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
         else:
             contexts.append(outcome)
             indexes.append(index)
-            dialects.append(writer_of(outcome.trace_type, len(record.fields), record.quirk))
-    return DecodedBody(tuple(contexts), tuple(errors), tuple(indexes), tuple(dialects))
+            shapes.append(Shape(outcome.trace_type, len(record.fields), record.quirk))
+    dialects = tuple(writer_of(*shape) for shape in shapes)
+    return DecodedBody(tuple(contexts), tuple(errors), tuple(indexes), dialects, tuple(shapes))
 
 
 class _BadFieldError(Exception):

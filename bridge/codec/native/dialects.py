@@ -7,23 +7,50 @@ wire carries no version, so this is what the number of fields can tell, not who 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.codec.native.layout import DIALECTS, CloudSubAfter, Dialect, FieldCounts
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import AccessChannel, TraceType
 
-__all__ = ["CLOUD_SUFFIX", "IMITATORS", "Imitator", "dialect_named", "quirks_of", "writer_of"]
+if TYPE_CHECKING:
+    from otel_mqtrace.model import TraceContext
+
+__all__ = [
+    "CLOUD_SUFFIX",
+    "IMITATORS",
+    "Imitator",
+    "Shape",
+    "dialect_named",
+    "quirks_of",
+    "shapes_of",
+    "started_ms",
+    "writer_of",
+]
 
 CLOUD_SUFFIX: Final = "/CLOUD"
 """Ends the name of a dialect whose ``SubAfter`` was written over the CLOUD access channel."""
 
 
+class Shape(NamedTuple):
+    """What the wire shows of a record's writer: type, fields with the type name, what its channel did to it."""
+
+    trace_type: TraceType
+    fields: int
+    quirk: CloudSubAfter = CloudSubAfter.SAME
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imitator(FieldCounts):
-    """A client in another language that writes a form of Java's format."""
+    """A client in another language that writes a form of Java's format.
+
+    ``stamps_after_send``: the time of a ``Pub`` is taken when the answer is there, not before the call.
+    ``absent_keys``: how it says that a message of a listener call has no keys.
+    """
 
     quirks: str
+    stamps_after_send: bool = False
+    absent_keys: str = "null"
 
 
 IMITATORS: Final[tuple[Imitator, ...]] = (
@@ -33,6 +60,7 @@ IMITATORS: Final[tuple[Imitator, ...]] = (
         pub=15,
         sub_before=9,
         sub_after=9,
+        stamps_after_send=True,
         quirks="Pub time is taken after the send; cost is not divided; keys empty on Pub, null on Sub; codes 0 and 4",
     ),
     Imitator(
@@ -41,6 +69,7 @@ IMITATORS: Final[tuple[Imitator, ...]] = (
         pub=14,
         sub_before=8,
         sub_after=7,
+        stamps_after_send=True,
         quirks="Pub time is taken after the send",
     ),
     Imitator(
@@ -49,6 +78,7 @@ IMITATORS: Final[tuple[Imitator, ...]] = (
         pub=14,
         sub_before=8,
         sub_after=6,
+        absent_keys="dKey",
         quirks="no context code; absent keys are dKey; SubAfter of the first message only",
     ),
     Imitator(
@@ -67,6 +97,7 @@ IMITATORS: Final[tuple[Imitator, ...]] = (
         sub_after=9,
         end_transaction=13,
         recall=7,
+        absent_keys="",
         quirks="absent keys are empty, which the Java reader of SubBefore cannot read",
     ),
 )
@@ -93,6 +124,28 @@ def quirks_of(dialect: Dialect) -> str:
         ),
     ]
     return "; ".join(said)
+
+
+def started_ms(trace_ctx: TraceContext, writer: str | None) -> int | None:
+    """Return when a send began, in ms since the Unix epoch: Go's clients stamp a ``Pub`` when it is over.
+
+    ``writer`` is a name of ``mqtrace dialects``; for every other writer and type the stamp is the start already.
+    """
+    stamp_ms = trace_ctx.timestamp_ms
+    late = {each.name for each in IMITATORS if each.stamps_after_send}
+    if stamp_ms is None or trace_ctx.trace_type is not TraceType.PUB or writer not in late:
+        return stamp_ms
+    return stamp_ms - (trace_ctx.cost_ms or 0)
+
+
+def shapes_of(writer: FieldCounts) -> frozenset[Shape]:
+    """Return every shape that ``writer`` can have written, over either channel."""
+    shapes = {Shape(trace_type, count) for trace_type in TraceType if (count := writer.count(trace_type)) is not None}
+    if isinstance(writer, Dialect):
+        cloud = writer.form(TraceType.SUB_AFTER, AccessChannel.CLOUD)
+        if cloud is not None:
+            shapes.add(Shape(TraceType.SUB_AFTER, cloud.count, writer.cloud_sub_after))
+    return frozenset(shapes)
 
 
 def writer_of(trace_type: TraceType, count: int, quirk: CloudSubAfter = CloudSubAfter.SAME) -> str | None:

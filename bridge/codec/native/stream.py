@@ -1,0 +1,106 @@
+"""This module knows how to read a body of any size: in parts cut at U+0002, in the memory of one part.
+
+The separators are single bytes in UTF-8, GBK and every other charset that contains ASCII, so a part can be cut before
+it is decoded; a charset without them (UTF-16) has to be read whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from bridge.codec.native.decode import MAX_OFFENDING_TEXT, BadRecord, DecodedBody, decode_body
+from bridge.codec.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR
+from otel_mqtrace._errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["MAX_RECORD_BYTES", "PART_BYTES", "decode_stream"]
+
+PART_BYTES: Final = 1 << 20
+"""How much is read at once."""
+MAX_RECORD_BYTES: Final = 16 << 20
+"""A piece without a terminator that grows beyond this is reported as one bad record and not kept: four times the
+largest message that any RocketMQ broker accepts by default."""
+_TERMINATOR: Final = RECORD_TERMINATOR.encode()
+
+
+def decode_stream(
+    read: Callable[[int], bytes],
+    *,
+    msg_type_map: str = "a",
+    charset: str = "utf-8",
+    part_bytes: int = PART_BYTES,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+) -> Iterator[DecodedBody]:
+    """Yield one body in parts: what :func:`decode_body` makes of the whole, the record indexes running on.
+
+    ``read(n)`` returns up to ``n`` bytes, none at the end. No bytes make it raise.
+
+    Raises:
+        UsageError: as :func:`decode_body`, before anything is read.
+    """
+    decode_body(b"", msg_type_map=msg_type_map, charset=charset)
+    index = 0
+    for part in _parts(read, part_bytes, max_record_bytes, cut=_contains_ascii(charset)):
+        if isinstance(part, _TooLong):
+            yield DecodedBody(errors=(part.as_bad_record(index, charset),))
+            index += 1
+            continue
+        decoded = decode_body(part, msg_type_map=msg_type_map, charset=charset)
+        yield _moved(decoded, index)
+        index += len(decoded.contexts) + len(decoded.errors)
+
+
+class _TooLong:
+    def __init__(self, start: bytes) -> None:
+        self._start = start
+
+    def as_bad_record(self, index: int, charset: str) -> BadRecord:
+        text = self._start.decode(charset, errors="replace")[:MAX_OFFENDING_TEXT]
+        return BadRecord(index, None, "longer than any record: no terminator follows", text)
+
+
+def _parts(
+    read: Callable[[int], bytes], part_bytes: int, max_record_bytes: int, *, cut: bool
+) -> Iterator[bytes | _TooLong]:
+    if not cut:
+        yield b"".join(iter(lambda: read(part_bytes), b""))
+        return
+    held = bytearray()
+    skipping = False
+    while chunk := read(part_bytes):
+        if skipping:
+            _, found, chunk = chunk.partition(_TERMINATOR)
+            skipping = not found
+        end = chunk.rfind(_TERMINATOR) + 1
+        if end:
+            held += chunk[:end]
+            yield bytes(held)
+            held = bytearray(chunk[end:])
+        else:
+            held += chunk
+        if len(held) > max_record_bytes:
+            yield _TooLong(bytes(held[: 4 * MAX_OFFENDING_TEXT]))
+            held = bytearray()
+            skipping = True
+    if held:
+        yield bytes(held)
+
+
+def _contains_ascii(charset: str) -> bool:
+    try:
+        return (FIELD_SEPARATOR + RECORD_TERMINATOR).encode(charset) == b"\x01\x02"
+    except (LookupError, UnicodeError):
+        raise UsageError(f"unknown charset {charset!r}; use a text encoding such as utf-8 or gbk") from None
+
+
+def _moved(decoded: DecodedBody, by: int) -> DecodedBody:
+    if not by:
+        return decoded
+    return replace(
+        decoded,
+        record_indexes=tuple(index + by for index in decoded.record_indexes),
+        errors=tuple(replace(error, record_index=error.record_index + by) for error in decoded.errors),
+    )

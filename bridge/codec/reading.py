@@ -1,0 +1,47 @@
+"""This module knows how an open file becomes decoded bodies, each in as many parts as memory asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bridge.codec.framing import BadBody, Framing, detect, read_bodies, unreadable
+from bridge.codec.native import DecodedBody, decode_body, decode_stream
+
+if TYPE_CHECKING:
+    import io
+    from collections.abc import Iterator
+
+__all__ = ["Reading", "decoded_bodies"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the bytes are to be understood: see :func:`~bridge.codec.native.decode_body`."""
+
+    msg_type_map: str = "a"
+    charset: str = "utf-8"
+
+
+def decoded_bodies(
+    stream: io.BufferedReader, framing: Framing, how: Reading, *, name: str
+) -> Iterator[tuple[int, DecodedBody | BadBody]]:
+    """Yield the index of each body of the file, from 0, with what it says: a raw body in parts, all others whole.
+
+    Raises:
+        UnreadableInputError, MissingExtraError: as :func:`~bridge.codec.framing.read_bodies`.
+        UsageError: no such charset.
+    """
+    try:
+        chosen = detect(stream) if framing is Framing.AUTO else framing
+        if chosen is Framing.RAW:
+            for part in decode_stream(stream.read, msg_type_map=how.msg_type_map, charset=how.charset):
+                yield 0, part
+            return
+    except OSError as error:
+        raise unreadable(name, error) from error
+    for index, body in enumerate(read_bodies(stream, chosen, name=name)):
+        if isinstance(body, BadBody):
+            yield index, body
+        else:
+            yield index, decode_body(body, msg_type_map=how.msg_type_map, charset=how.charset)
