@@ -96,6 +96,12 @@ def test_a_value_that_is_no_utf_8_is_escaped():
     assert HeaderCapture(("*",), ()).attributes([("a", b"ok\xff")]) == {f"{PREFIX}a": (r"ok\xff",)}
 
 
+def test_a_message_with_very_many_headers_shows_the_first_ones():
+    """So many values, whatever their names."""
+    captured = HeaderCapture(("h*",), ()).attributes([(f"h{n}", b"x") for n in range(MOST_VALUES + 10)])
+    assert list(captured) == [f"{PREFIX}h{n}" for n in range(MOST_VALUES)]
+
+
 class _Unspeakable:
     def __str__(self):
         raise ZeroDivisionError

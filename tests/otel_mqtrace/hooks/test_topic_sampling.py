@@ -147,3 +147,14 @@ def test_other_traces_of_the_provider_keep_their_own_ids(sampling, exporter):
     ids = [span.context.trace_id for span in exporter.take_all()]
     assert len(set(ids)) == 4
     assert ids[:3] == [call.span_context.trace_id for call in calls]
+
+
+def test_switching_on_again_wraps_nothing_twice(tracing_with, provider_of, exporter):
+    """The provider keeps one tracer for us; ten Tracings later it draws ids as the first time."""
+    provider = provider_of()
+    for _ in range(10):
+        tracing = tracing_with({"tracer_provider": provider}, topic_sampling={"orders": 1.0})
+        _send(tracing)
+    assert len({span.context.trace_id for span in exporter.take_all("send orders")}) == 10
+    drawn, other = tracing.tracer.id_generator, provider.get_tracer("application").id_generator
+    assert drawn._inner is other is provider.id_generator
