@@ -16,9 +16,10 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from otel_mqtrace import semconv
+from otel_mqtrace.clients.aiokafka.answers import abandon, fail, settle
 from otel_mqtrace.clients.aiokafka.live import live, state_of
 from otel_mqtrace.clients.aiokafka.messages import pairs_for_client
-from otel_mqtrace.clients.aiokafka.producer import ProducerState, abandon, fail, settle
+from otel_mqtrace.clients.aiokafka.producer import ProducerState
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._headers import header_text, indexed
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook

@@ -9,15 +9,12 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from asyncio import CancelledError
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from otel_mqtrace import semconv
-from otel_mqtrace.clients.aiokafka.futures import failure_of
+from otel_mqtrace.clients.aiokafka.answers import abandon, fail, settle
 from otel_mqtrace.clients.aiokafka.live import Cluster, facts_of, known_state, live, state_of
-from otel_mqtrace.clients.aiokafka.messages import SEND_ORDER, error_type, pairs_for_client
-from otel_mqtrace.hooks._ending import text_of
+from otel_mqtrace.clients.aiokafka.messages import SEND_ORDER, pairs_for_client
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
 from otel_mqtrace.hooks.transaction import TransactionHook
@@ -28,10 +25,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["ProducerState", "abandon", "fail", "settle", "traced_send", "traced_serialize", "traced_stop"]
-
-_ABANDONED: Final = "the producer was stopped or collected before the broker answered"
-_NOT_AWAITED: Final = "the application stopped waiting for the broker's answer; the message may be stored"
+__all__ = ["ProducerState", "traced_send", "traced_serialize", "traced_stop"]
 
 
 class _InFlight(Protocol):
@@ -145,6 +139,8 @@ class _Sending:
     @guarded("send.answered")
     def answered(self, future: Future[Any]) -> None:
         """The future is done; one that was cancelled says nothing of the message, its batch will."""
+        if not self._call.is_open:
+            return  # somebody could not wait for the loop to tell us
         self._state.in_flight.pop(id(self), None)
         batch = self._state.batch_of(future) if future.cancelled() else None
         if batch is not None:
@@ -157,55 +153,6 @@ class _Sending:
     def abandoned(self) -> None:
         """Nobody will answer any more."""
         abandon(self._hook, self._call, body_length=self._body_length)
-
-
-def fail(hook: SendHook, call: SendCall, failure: BaseException, *, body_length: int | None) -> None:
-    """End the span of a message that was not sent, or that the broker refused."""
-    hook.after(
-        call,
-        body_length=body_length,
-        error=error_type(failure),
-        description=text_of(failure),
-        exception=failure,
-    )
-
-
-def abandon(hook: SendHook, call: SendCall, *, body_length: int | None) -> None:
-    """End the span of a message that nobody will answer for."""
-    name = semconv.SEND_ABANDONED
-    hook.after(call, body_length=body_length, error=name, description=_ABANDONED, outcome=name)
-
-
-def settle(  # noqa: PLR0913 - one answer for many messages: each has its place in it
-    hook: SendHook,
-    call: SendCall,
-    future: Future[Any],
-    cluster: Cluster,
-    *,
-    body_length: int | None = None,
-    index: int = 0,
-) -> None:
-    """End the span of the ``index``-th message that ``future`` answers for."""
-    failure = failure_of(future)
-    if isinstance(failure, CancelledError):
-        name = semconv.SEND_NOT_AWAITED
-        hook.after(call, body_length=body_length, error=error_type(failure), description=_NOT_AWAITED, outcome=name)
-        return
-    if failure is not None:
-        fail(hook, call, failure, body_length=body_length)
-        return
-    answer = future.result()
-    if answer is None:  # acks=0: the broker never says
-        hook.after(call, body_length=body_length, outcome=semconv.SEND_NOT_AWAITED)
-        return
-    hook.after(
-        call,
-        partition=answer.partition,
-        offset=answer.offset + index if answer.offset >= 0 else None,
-        store_host=cluster.leader_of(answer.topic, answer.partition),
-        cluster_id=cluster.cluster_id,
-        body_length=body_length,
-    )
 
 
 _serializing: Final[ContextVar[_Sending | None]] = ContextVar("mqtrace-serializing", default=None)
