@@ -1,0 +1,160 @@
+"""This module knows how to run somebody else's tests under an instrumentation, and to write down what happened.
+
+A pytest plugin for a process of its own; it stands alone in its folder, because the folder of a foreign suite may have
+a package called ``tests`` as well. ``MQTRACE_FOREIGN_MODE`` says what is switched on and when, ``MQTRACE_FOREIGN_OUT``
+where the outcomes are written.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+_SEVERITY = ("passed", "skipped", "failed")
+
+
+class _Counting(SpanProcessor):
+    """Counts spans by what they do, the word of their name that is not the topic, as they start and as they end."""
+
+    def __init__(self):
+        self.started, self.ended = Counter(), Counter()
+
+    def on_start(self, span, parent_context=None):
+        """Count a span that was opened."""
+        self.started[_operation(span)] += 1
+
+    def on_end(self, span):
+        """Count a span that was closed."""
+        self.ended[_operation(span)] += 1
+
+
+def _operation(span) -> str:
+    """``send T`` of ours and ``T send`` of the incumbent are both a send."""
+    known = {"send", "poll", "process", "recv", "commit", "end_transaction"}
+    return next((word for word in span.name.split() if word in known), span.name)
+
+
+def _switch_on_ours(provider) -> None:
+    from otel_mqtrace import MqTraceInstrumentor  # noqa: PLC0415 - only where it is the subject
+
+    MqTraceInstrumentor().instrument(tracer_provider=provider, exporters=())
+
+
+def _switch_on_incumbent(provider) -> None:
+    from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor  # noqa: PLC0415 - as above
+
+    ConfluentKafkaInstrumentor().instrument(tracer_provider=provider)
+
+
+_SWITCHES = {"ours": _switch_on_ours, "contrib": _switch_on_incumbent}
+
+
+def _switch(subject: str, provider) -> None:
+    if subject in _SWITCHES:
+        _SWITCHES[subject](provider)
+
+
+def _contained(test):
+    """Turn what is raised although it is no exception (a client's KafkaError) into one that pytest can catch."""
+    if inspect.iscoroutinefunction(test):
+        return test
+
+    @functools.wraps(test)
+    def call(*args, **kwargs):
+        try:
+            return test(*args, **kwargs)
+        except BaseException:
+            raise
+        except:  # noqa: E722 - nothing else catches it
+            raise RuntimeError(f"raised: {sys.exc_info()[1]!r}") from None
+
+    return call
+
+
+class _Witness:
+    """Switches the subject on at its moment, and writes down a line at once whenever a test begins or has ended."""
+
+    def __init__(self, mode: str, target: Path, done: frozenset[str]):
+        subject, _, moment = mode.rpartition("-")
+        self.subject, self.moment, self.done = subject or mode, moment, done
+        self.lines = target.open("a", encoding="utf-8")
+        self.worst: dict[str, tuple[str, str]] = {}
+        self.spans = _Counting()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(self.spans)
+
+    def begin(self) -> None:
+        """Early: before a test module is imported, so before it takes any name from the client."""
+        # A shell starts background jobs with SIGINT ignored; tests that wait for KeyboardInterrupt would hang.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self.moment != "late":
+            _switch(self.subject, self.provider)
+        self.write(switched=self.moment != "late")
+
+    def write(self, **said) -> None:
+        """Write a line that is there whatever happens next: a test may hang in the client's code for ever."""
+        self.lines.write(json.dumps(said) + "\n")
+        self.lines.flush()
+
+    def pytest_collection_modifyitems(self, items):
+        """Leave out what an earlier process of this run has done."""
+        items[:] = [item for item in items if item.nodeid not in self.done]
+
+    def pytest_collection_finish(self):
+        """Late: every test module has its names by now."""
+        if self.moment == "late":
+            _switch(self.subject, self.provider)
+        self.write(switched=True)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem):
+        """Let no test end the session."""
+        pyfuncitem.obj = _contained(pyfuncitem.obj)
+
+    def pytest_runtest_logstart(self, nodeid):
+        """A test begins."""
+        self.worst[nodeid] = ("passed", "")
+        self.write(began=nodeid)
+
+    def pytest_runtest_logreport(self, report):
+        """A test is what its worst phase was."""
+        if _SEVERITY.index(report.outcome) > _SEVERITY.index(self.worst[report.nodeid][0]):
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = str(crash.message if crash else report.longrepr).strip().partition("\n")[0][:200]
+            self.worst[report.nodeid] = (report.outcome, reason)
+
+    def pytest_runtest_logfinish(self, nodeid):
+        """A test has ended."""
+        outcome, reason = self.worst.pop(nodeid)
+        self.write(test=nodeid, outcome=outcome, reason=reason, started=self.spans.started, ended=self.spans.ended)
+
+    def pytest_collectreport(self, report):
+        """A file that cannot be imported has no tests; that must be seen."""
+        if report.failed:
+            self.write(not_collected=report.nodeid)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self):
+        """Objects that only a garbage collection ends have had their chance."""
+        gc.collect()
+        self.write(finished=True, started=self.spans.started, ended=self.spans.ended)
+
+
+def pytest_configure(config):
+    """Begin; without the two variables this plugin does nothing. ``MQTRACE_FOREIGN_DONE`` names a file of test ids."""
+    mode, target, done = (os.environ.get(f"MQTRACE_FOREIGN_{name}") for name in ("MODE", "OUT", "DONE"))
+    if mode and target:
+        before = Path(done).read_text(encoding="utf-8").splitlines() if done else []
+        witness = _Witness(mode, Path(target), frozenset(before))
+        config.pluginmanager.register(witness)
+        witness.begin()
