@@ -102,8 +102,8 @@ class AutomaticScope:
         self._marker: Token[object] = _automatic.set(self)
         context.attach(self._ctx)
 
-    def leave(self) -> bool:
-        """Restore what was current before; where that is impossible take the context back. ``True``: it is done.
+    def leave(self) -> None:
+        """Restore what was current before; where that is impossible take the context back.
 
         Impossible is: a span of the user's lies on top of it, another thread has it, or this is a task's copy of the
         context it was entered in. What else the handler made current, its own baggage say, stays so without the span.
@@ -112,12 +112,11 @@ class AutomaticScope:
         if current is self._ctx:
             context.attach(self._before)
             if _was_set_here(_automatic, self._marker):
-                return True
+                return
         elif trace.get_current_span(current) is self._span:
             added = {name: value for name, value in current.items() if self._ctx.get(name) is not value}
             context.attach(Context({**self._before, **added}))
         self._ctx.take_back(self._before)
-        return True
 
 
 def _was_set_here(variable: ContextVar[object], marker: Token[object]) -> bool:

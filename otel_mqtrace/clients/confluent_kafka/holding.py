@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from otel_mqtrace.hooks._scope import AutomaticScope
 from otel_mqtrace.hooks.process import OwnSpan, Responsibility, SharedSpan
@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.consume import ConsumeHook, ProcessCall
 
 __all__ = ["Holding"]
-
-_MAX_SCOPES: Final = 8
 
 
 class Holding:
@@ -40,8 +38,9 @@ class Holding:
 
     def leave(self) -> None:
         """Stop being current, here and wherever else the application went on with what was current at a poll."""
-        if self._scopes:
-            self._scopes = [scope for scope in self._scopes if not scope.leave()][-_MAX_SCOPES:]
+        scopes, self._scopes = self._scopes, []
+        for scope in scopes:
+            scope.leave()
 
     def give_back(self) -> list[tuple[ProcessCall, SharedSpan | None]]:
         """Return what is held, each with the blocks that share it if any, and hold nothing any more."""

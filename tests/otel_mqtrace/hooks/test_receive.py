@@ -160,8 +160,9 @@ def test_suppressed_no_poll_is_recorded(hook_with, clock):
 def test_operation_duration_is_of_polls_that_have_a_span_or_would(hook_with, exporter, clock, reader):
     """An empty poll counts only where it is recorded: most polls are, and their waiting is no operation's cost."""
     meters = {"meter_provider": MeterProvider([reader])}
-    quiet = hook_with(meters)
-    quiet.empty(start_ns=quiet.now_ns())
+    for settings in ({}, {"receive_spans": True}, {"empty_poll_spans": True}):
+        quiet = hook_with(meters, **settings)
+        quiet.empty(start_ns=quiet.now_ns())
     assert _counts(reader, "messaging.client.operation.duration") == []
     hook = hook_with(meters, receive_spans=True, empty_poll_spans=True)
     start_ns = hook.now_ns()
