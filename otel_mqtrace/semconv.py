@@ -73,7 +73,7 @@ MQTRACE_FROM_TRANSACTION_CHECK: Final = "mqtrace.from_transaction_check"
 MQTRACE_SEND_OUTCOME: Final = "mqtrace.send_outcome"
 """Only on a send span that ended without the broker's answer: one of the ``SEND_*`` names below."""
 SEND_NOT_AWAITED: Final = "not_awaited"
-"""``delivery.report.only.error``, or a default callback we cannot see: nobody will tell us of a success."""
+"""``delivery.report.only.error``, or a default callback we cannot see: nobody tells where the message lies."""
 SEND_ABANDONED: Final = "abandoned"
 """The producer was closed or collected with the message still in flight."""
 

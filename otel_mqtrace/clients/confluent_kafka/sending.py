@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from opentelemetry import context
@@ -63,7 +64,8 @@ class ProducerState:
         if self.hook is None or self.tracing is not tracing:
             self.hook = SendHook(tracing=tracing, facts=self.facts)
             self.transaction = TransactionHook(tracing, self.facts)
-            self.settle = SettleHook(tracing=tracing, facts=self.facts)
+            # The offsets are some consumer group's, whose name the client keeps to itself.
+            self.settle = SettleHook(tracing=tracing, facts=replace(self.facts, group_name=None))
             self.tracing = tracing
         return self.hook
 
