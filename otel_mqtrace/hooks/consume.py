@@ -147,8 +147,11 @@ class ConsumeHook:
         *,
         code: ContextCode = ContextCode.SUCCESS,
         exception: BaseException | None = None,
+        end_ns: int | None = None,
     ) -> None:
-        """End the span of ``call``, once. A success slower than the limit says ``TIME_OUT``, as RocketMQ's does.
+        """End the span of ``call``, once, now or at ``end_ns`` where its end comes to light late.
+
+        A success slower than the limit says ``TIME_OUT``, as RocketMQ's does.
 
         A success gives way to what the handler said itself: by ``process.current()``, or by setting the status of the
         span to ERROR, which says ``FAILED``. A ``code`` that is none reads ``RETURNNULL``.
@@ -159,7 +162,7 @@ class ConsumeHook:
         span = call.span
         if metrics is None and not span.is_recording():
             return
-        end_ns = max(self._tracing.clock.wall_ns(), call.start_ns)
+        end_ns = max(self._tracing.clock.wall_ns() if end_ns is None else end_ns, call.start_ns)
         failed_already = is_failed(span)
         said = self._said(call, code_of(code), end_ns, failed=failed_already)
         success = said is ContextCode.SUCCESS or said is ContextCode.TIME_OUT

@@ -21,6 +21,7 @@ from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     from otel_mqtrace.hooks.process import Responsibility
     from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
@@ -84,10 +85,7 @@ class Holding:
     def next_turn(self) -> None:
         """The application receives again: nothing is current any more, and what came too late is over."""
         self._stop()
-        now_ns = self.hook.now_ns()
-        for delivery in list(self._held):
-            if delivery.until_ns <= now_ns:
-                self._give_up(delivery)
+        self._give_up_late(frozenset())
 
     @guarded("rocketmq.hand_over")
     def hand_over(
@@ -98,6 +96,7 @@ class Holding:
         if not received:
             self.hook.empty(start_ns=start_ns, batch=True)
             return
+        self._give_up_late({message.msg_id for message in received})
         self.hook.received(received, start_ns=start_ns, batch=True)
         until_ns = self.hook.now_ns() + self._duration_ns(invisible_seconds)
         deliveries = [delivery_of(message) for message in messages]
@@ -121,8 +120,8 @@ class Holding:
     @guarded("rocketmq.postponed")
     def postponed(self, delivery: Delivery, invisible_seconds: float | None) -> None:
         """The broker keeps the message back for longer: more time to handle it, or the pause before it comes again."""
-        delivery.until_ns = self.hook.now_ns() + self._duration_ns(invisible_seconds)
-        delivery.asked_for_time = True
+        delivery.postponed_ns = now_ns = self.hook.now_ns()
+        delivery.until_ns = now_ns + self._duration_ns(invisible_seconds)
 
     def take(self, delivery: Delivery) -> Responsibility | None:
         """Give the span of a message to the block that handles it explicitly."""
@@ -148,11 +147,21 @@ class Holding:
         for delivery in list(self._held):
             self._give_up(delivery)
 
+    def _give_up_late(self, came_again: AbstractSet[str | None]) -> None:
+        now_ns = self.hook.now_ns()
+        for delivery in list(self._held):
+            if delivery.until_ns <= now_ns or delivery.msg_id in came_again:
+                self._give_up(delivery)
+
     def _give_up(self, delivery: Delivery) -> None:
-        """It was not acknowledged: ``FAILED`` where the application asked for it later, else nobody said anything."""
-        if self._release(delivery) and delivery.call is not None:
-            code = ContextCode.FAILED if delivery.asked_for_time else ContextCode.RETURNNULL
-            self.hook.after(delivery.call, code=code)
+        """It was not acknowledged: ``FAILED`` when the application put it off, else nobody said anything."""
+        if not self._release(delivery) or delivery.call is None:
+            return
+        if delivery.postponed_ns is None:
+            code, end_ns = ContextCode.RETURNNULL, min(delivery.until_ns, self.hook.now_ns())
+        else:
+            code, end_ns = ContextCode.FAILED, delivery.postponed_ns
+        self.hook.after(delivery.call, code=code, end_ns=end_ns)
 
     def _release(self, delivery: Delivery) -> bool:
         """Return ``True`` to exactly one caller: whoever gets it ends the span or hands it on."""

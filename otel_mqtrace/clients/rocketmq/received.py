@@ -51,9 +51,10 @@ class Delivery:
 
     ``holder`` is the consumer's side that handed it over, ``handled_in`` the context of its latest span, ``listening``
     whether a listener has it now; ``tries`` counts the calls of a listener for it, ``until_ns`` is when the broker will
-    deliver it again, ``asked_for_time`` says that the application has moved that.
+    deliver it again, ``postponed_ns`` when the application last moved that.
     """
 
+    msg_id: str | None = None
     queue_id: int | None = None
     store_host: str | None = None
     store_time_ms: int | None = None
@@ -63,7 +64,7 @@ class Delivery:
     listening: bool = False
     tries: int = 0
     until_ns: int = 0
-    asked_for_time: bool = False
+    postponed_ns: int | None = None
 
     def handle_in(self, call: ProcessCall) -> None:
         """Remember the span it is handled in."""
@@ -138,7 +139,7 @@ def _traced_from_protobuf(original: Callable[..., Any]) -> Callable[..., Any]:
 def _note(message: Any, said: Any) -> None:
     stored = said.store_timestamp
     delivery = delivery_of(message)
-    delivery.queue_id = said.queue_id
+    delivery.msg_id, delivery.queue_id = said.message_id, said.queue_id
     delivery.store_host = said.store_host or None
     if said.HasField("store_timestamp"):
         delivery.store_time_ms = stored.seconds * _MS_PER_SECOND + stored.nanos // _NS_PER_MS

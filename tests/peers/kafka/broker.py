@@ -33,11 +33,8 @@ class KafkaBroker:
     def __enter__(self) -> Self:
         """Fetch the jars (once per machine), format the log directory, start, and wait until it answers."""
         java = [str(find_java().path / "bin" / "java"), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-        java += [
-            f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}",
-            "-cp",
-            f"{jars_of(HERE / 'broker.xml', 'Kafka')}/*",
-        ]
+        jars = jars_of(HERE / "broker.xml", "Kafka")
+        java += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "-cp", f"{jars}/*"]
         broker_port, controller_port = free_ports(2)
         properties = self._write_properties(broker_port, controller_port)
         cluster = ["--cluster-id", "otelmqtracepeersAAAAAA"]
