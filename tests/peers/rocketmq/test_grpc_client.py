@@ -1,0 +1,325 @@
+"""An instrumented application on a real RocketMQ 5: what its spans and native records say of what the broker did."""
+
+from __future__ import annotations
+
+import base64
+import json
+from itertools import count
+from queue import SimpleQueue
+from time import time
+
+import pytest
+import rocketmq
+from rocketmq import ConsumeResult, TransactionResolution
+from rocketmq.v5.exception import ClientException, InternalErrorException
+
+from bridge.codec.native import decode_body
+from otel_mqtrace.hooks import _guard
+from otel_mqtrace.instrumentor import RocketMqInstrumentor
+from otel_mqtrace.model import ContextCode, TraceType
+from otel_mqtrace.testing import RecordingExporter, recording_provider
+
+pytestmark = pytest.mark.peers
+
+_numbers = count(1)
+_PATIENCE_SECONDS = 60
+
+
+@pytest.fixture
+def spans():
+    """Every span of the test, as it ended; nothing of ours may have failed."""
+    before = _guard.failures()
+    yield RecordingExporter()
+    assert _guard.failures() == before
+
+
+@pytest.fixture
+def instrument(spans):
+    """Switch tracing on with given options, and off again."""
+    provider = recording_provider(spans)
+
+    def switch_on(**options):
+        RocketMqInstrumentor().instrument(tracer_provider=provider, **{"exporters": (), **options})
+        return provider
+
+    yield switch_on
+    if RocketMqInstrumentor().is_instrumented_by_opentelemetry:
+        RocketMqInstrumentor().uninstrument()
+    provider.shutdown()
+
+
+@pytest.fixture
+def started(rocketmq_server):
+    """Start clients of the real proxy, given their class and further arguments; all are shut down at the end."""
+    running = []
+
+    def start(make, *args, **kwargs):
+        conf = rocketmq.ClientConfiguration(rocketmq_server.endpoints, rocketmq.Credentials())
+        client = make(conf, *args, **kwargs)
+        client.startup()
+        running.append(client)
+        return client
+
+    yield start
+    for client in running:
+        if client.is_running:
+            client.shutdown()
+
+
+def _message(topic, body=b"hello", **fields):
+    made = rocketmq.Message()
+    made.topic, made.body = topic, body
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.fixture
+def receive_from(rocketmq_server, started):
+    """Make a consumer of a topic and a function that receives from it until something comes."""
+
+    def make(topic):
+        group = rocketmq_server.create_group(f"{topic}-billing")
+        subscription = {topic: rocketmq.FilterExpression()}
+        consumer = started(rocketmq.SimpleConsumer, group, subscription, await_duration=5)
+
+        def receive(invisible_seconds=30):
+            for _ in range(_PATIENCE_SECONDS):
+                try:
+                    messages = consumer.receive(16, invisible_seconds)
+                except InternalErrorException:
+                    continue  # "settings is null": the proxy does not know the new consumer yet
+                if messages:
+                    return messages
+            raise AssertionError(f"nothing came from {topic}")
+
+        return consumer, receive
+
+    return make
+
+
+@pytest.fixture
+def topic_of(rocketmq_server):
+    """Create a topic for messages of a type."""
+
+    def create(message_type="NORMAL"):
+        return rocketmq_server.create_topic(f"peer-{message_type.lower()}-{next(_numbers)}", message_type)
+
+    return create
+
+
+def test_a_message_s_spans_agree_with_what_the_broker_stored(
+    instrument, started, topic_of, receive_from, spans, rocketmq_server
+):
+    """Ids, tag, keys, hosts, the trace; the application's own property comes through untouched."""
+    instrument()
+    topic = topic_of()
+    mine = _message(topic, tag="paid", keys="order-1")
+    mine.add_property("shop", "berlin")
+    receipt = started(rocketmq.Producer, [topic]).send(mine)
+    consumer, receive = receive_from(topic)
+    (received,) = receive()
+    consumer.ack(received)
+
+    sent, processed = spans.take(f"send {topic}"), spans.take(f"process {topic}")
+    spans.assert_empty()
+    assert receipt.message_id == mine.message_id == received.message_id
+    assert mine.properties == {"shop": "berlin"}
+    assert set(received.properties) == {"shop", "traceparent"}
+    for span in (sent, processed):
+        assert span.attributes["messaging.message.id"] == receipt.message_id
+        assert span.attributes["mqtrace.tags"] == "paid"
+        assert list(span.attributes["messaging.rocketmq.message.keys"]) == ["order-1"]
+        assert span.attributes["messaging.message.body.size"] == 5
+        assert span.attributes["messaging.system"] == "rocketmq"
+    assert sent.attributes["mqtrace.store_host"] == rocketmq_server.endpoints
+    assert processed.attributes["mqtrace.store_host"] == rocketmq_server.broker
+    assert processed.attributes["messaging.destination.partition.id"] in {"0", "1"}
+    assert abs(processed.attributes["mqtrace.store_time"] - sent.end_time // 10**6) < 60_000
+    assert (processed.parent.span_id, processed.context.trace_id) == (sent.context.span_id, sent.context.trace_id)
+    assert [link.context.span_id for link in processed.links] == [sent.context.span_id]
+
+
+def test_an_asynchronous_fifo_message_keeps_its_group(instrument, started, topic_of, receive_from, spans):
+    """The group comes back with the message."""
+    instrument()
+    topic = topic_of("FIFO")
+    producer = started(rocketmq.Producer, [topic])
+    first = producer.send(_message(topic, message_group="berlin"))
+    second = producer.send_async(_message(topic, message_group="berlin")).result(_PATIENCE_SECONDS)
+    consumer, receive = receive_from(topic)
+    for message in receive():
+        consumer.ack(message)
+    ids = {span.attributes["messaging.message.id"] for span in spans.take_all(f"send {topic}")}
+    assert ids == {first.message_id, second.message_id}
+    for span in spans.take_all(f"process {topic}"):
+        assert span.attributes["messaging.rocketmq.message.group"] == "berlin"
+        assert (span.attributes["mqtrace.msg_type"], span.attributes["mqtrace.context_code"]) == (
+            "Order_Msg",
+            "SUCCESS",
+        )
+
+
+def test_a_delayed_message_may_be_recalled_once(instrument, started, topic_of, spans):
+    """The broker's word for the second try is the span's."""
+    instrument()
+    topic = topic_of("DELAY")
+    producer = started(rocketmq.Producer, [topic])
+    receipt = producer.send(_message(topic, delivery_timestamp=int(time()) + 600))
+    assert producer.recall_message(topic, receipt.recall_handle) == receipt.message_id
+    with pytest.raises(ClientException):
+        producer.recall_message(topic, "no handle of anybody")
+    assert spans.take(f"send {topic}").attributes["mqtrace.msg_type"] == "Delay_Msg"
+    done, failed = spans.take_all(f"recall {topic}")
+    assert done.attributes["messaging.message.id"] == receipt.message_id
+    assert (failed.attributes["mqtrace.success"], failed.attributes["error.type"]) == (False, "INTERNAL_SERVER_ERROR")
+
+
+def test_transactions_end_by_the_application_or_when_the_broker_asks(
+    instrument, started, topic_of, receive_from, spans
+):
+    """One is committed and delivered; of the other the broker asks, and the checker takes it back."""
+    instrument()
+    topic = topic_of("TRANSACTION")
+    asked = SimpleQueue()
+
+    class _TakesBack(rocketmq.TransactionChecker):
+        def check(self, message):
+            asked.put(message.message_id)
+            return TransactionResolution.ROLLBACK
+
+    producer = started(rocketmq.Producer, [topic], _TakesBack())
+    committed, forgotten = producer.begin_transaction(), producer.begin_transaction()
+    one = producer.send(_message(topic, b"1"), committed)
+    committed.commit()
+    two = producer.send(_message(topic, b"2"), forgotten)
+    consumer, receive = receive_from(topic)
+    (received,) = receive()
+    consumer.ack(received)
+    assert (received.body, received.message_id) == (b"1", one.message_id)
+    assert asked.get(timeout=_PATIENCE_SECONDS) == two.message_id
+    producer.shutdown()
+
+    sent = {span.attributes["messaging.message.id"]: span for span in spans.take_all(f"send {topic}")}
+    ends = spans.take_all(f"end_transaction {topic}")
+    names = (
+        "messaging.message.id",
+        "mqtrace.transaction_id",
+        "mqtrace.transaction_state",
+        "mqtrace.from_transaction_check",
+    )
+    assert [tuple(end.attributes[name] for name in names) for end in ends] == [
+        (one.message_id, one.transaction_id, "COMMIT_MESSAGE", False),
+        (two.message_id, two.transaction_id, "ROLLBACK_MESSAGE", True),
+    ]
+    for end in ends:
+        assert end.context.trace_id == sent[end.attributes["messaging.message.id"]].context.trace_id
+    assert spans.take(f"process {topic}").attributes["mqtrace.msg_type"] == "Trans_msg_Commit"
+
+
+def test_a_message_that_was_not_acknowledged_comes_again(instrument, started, topic_of, receive_from, spans):
+    """First nobody said anything, then it was acknowledged: attempts one and two."""
+    instrument()
+    topic = topic_of()
+    started(rocketmq.Producer, [topic]).send(_message(topic))
+    consumer, receive = receive_from(topic)
+    (first,) = receive(1)
+    (second,) = receive()
+    consumer.ack(second)
+    assert (first.delivery_attempt, second.delivery_attempt) == (1, 2)
+    spans.take(f"send {topic}")
+    names = ("mqtrace.retry_times", "mqtrace.context_code")
+    processed = [tuple(span.attributes[name] for name in names) for span in spans.take_all(f"process {topic}")]
+    assert processed == [(0, "RETURNNULL"), (1, "SUCCESS")]
+
+
+def test_a_push_consumer_tries_again_after_a_failure(instrument, rocketmq_server, started, topic_of, spans):
+    """The listener fails, raises, then succeeds; the client settles each by itself."""
+    instrument(settle_spans=True)
+    topic = topic_of()
+    calls = SimpleQueue()
+
+    class _ThirdTime(rocketmq.MessageListener):
+        def consume(self, message):
+            calls.put(message.delivery_attempt)
+            if message.delivery_attempt == 2:
+                raise ValueError("not yet")
+            return ConsumeResult.SUCCESS if message.delivery_attempt == 3 else ConsumeResult.FAILURE
+
+    started(rocketmq.Producer, [topic]).send(_message(topic))
+    group = rocketmq_server.create_group(f"{topic}-push")
+    consumer = started(rocketmq.PushConsumer, group, _ThirdTime(), {topic: rocketmq.FilterExpression()})
+    assert [calls.get(timeout=_PATIENCE_SECONDS) for _ in range(3)] == [1, 2, 3]
+    consumer.shutdown()  # waits for the listener and what follows it
+    sent = spans.take(f"send {topic}")
+    processed = spans.take_all(f"process {topic}")
+    names = ("mqtrace.retry_times", "mqtrace.context_code")
+    assert [tuple(span.attributes[name] for name in names) for span in processed] == [
+        (0, "FAILED"),
+        (1, "EXCEPTION"),
+        (2, "SUCCESS"),
+    ]
+    assert {span.context.trace_id for span in processed} == {sent.context.trace_id}
+    assert [len(spans.take_all(f"{name} {topic}")) for name in ("nack", "ack")] == [2, 1]
+
+
+def test_native_records_name_the_message_as_the_broker_does(
+    instrument, started, topic_of, receive_from, spans, tmp_path
+):
+    """What a user of RocketMQ's message trace looks for, from a client that writes none."""
+    provider = instrument(exporters=["mqtrace_native_file"], landing_dir=str(tmp_path), group_name="order-producers")
+    topic = topic_of()
+    receipt = started(rocketmq.Producer, [topic]).send(_message(topic, tag="paid", keys="order-1"))
+    consumer, receive = receive_from(topic)
+    (received,) = receive()
+    consumer.ack(received)
+    assert provider.force_flush()
+    RocketMqInstrumentor().uninstrument()
+    lines = [line for part in tmp_path.glob("native/date=*/part-*.jsonl") for line in part.read_text().splitlines()]
+    bodies = [decode_body(base64.b64decode(json.loads(line)["body_base64"])) for line in lines]
+    assert [error for body in bodies for error in body.errors] == []
+    records = {each.trace_type: each for body in bodies for each in body.contexts}
+    assert set(records) == {TraceType.PUB, TraceType.SUB_BEFORE, TraceType.SUB_AFTER}
+    assert {each.beans[0].msg_id for each in records.values()} == {receipt.message_id}
+    pub = records[TraceType.PUB]
+    assert (pub.group_name, pub.success, pub.beans[0].tags, pub.beans[0].keys) == (
+        "order-producers",
+        True,
+        "paid",
+        "order-1",
+    )
+    assert records[TraceType.SUB_BEFORE].group_name == f"{topic}-billing"
+    assert records[TraceType.SUB_AFTER].context_code is ContextCode.SUCCESS
+    assert records[TraceType.SUB_AFTER].request_id == records[TraceType.SUB_BEFORE].request_id
+
+
+def test_the_broker_refuses_what_it_keeps_to_itself(started, rocketmq_server, topic_of):
+    """Why the adapter writes no ``UNIQ_KEY``, and why a trace topic is not written through the proxy."""
+    topic = topic_of()
+    producer = started(rocketmq.Producer, [topic])
+    with_own_id = _message(topic)
+    with_own_id.add_property("UNIQ_KEY", "0102")
+    with pytest.raises(ClientException, match="property is used by system: UNIQ_KEY"):
+        producer.send(with_own_id)
+    with pytest.raises(Exception, match="RMQ_SYS_TRACE_TOPIC"):
+        producer.send(_message("RMQ_SYS_TRACE_TOPIC"))
+
+
+def test_ten_times_on_and_off_the_last_message_goes_out_bare(instrument, started, topic_of, receive_from, spans):
+    """Each time on, one span and one trace header; off, none."""
+    topic = topic_of()
+    producer = started(rocketmq.Producer, [topic])
+    for _ in range(10):
+        instrument()
+        producer.send(_message(topic, b"traced"))
+        RocketMqInstrumentor().uninstrument()
+    producer.send(_message(topic, b"bare"))
+    assert len(spans.take_all(f"send {topic}")) == 10
+    consumer, receive = receive_from(topic)
+    received = []
+    while len(received) < 11:
+        for message in receive():
+            consumer.ack(message)
+            received.append((message.body, "traceparent" in message.properties))
+    assert sorted(received) == [(b"bare", False), *[(b"traced", True)] * 10]
+    spans.assert_empty()
