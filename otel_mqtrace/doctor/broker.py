@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["examine_broker"]
 
-_TIMEOUT_S: Final = 5.0
+_TIMEOUT_S: Final = 4.0
+_DESCRIBE_TIMEOUT_S: Final = 2.0
 _MOST_SKEW_MS: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 _EXPORTER: Final = "mqtrace_native"
@@ -136,7 +137,7 @@ def _configuration(checkup: Checkup, settings: Settings, admin: Any, facts: dict
     kinds: Any = requests  # its stubs export none of these
     resource = kinds.ConfigResource(kinds.ResourceType.TOPIC, settings.trace_topic)
     try:
-        entries = admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource].result(_TIMEOUT_S)
+        entries = admin.describe_configs([resource], request_timeout=_DESCRIBE_TIMEOUT_S)[resource].result()
     except (KafkaException, TimeoutError) as error:
         facts["configuration"] = f"not measured: the brokers do not tell ({_name(error)})"
         return

@@ -136,7 +136,7 @@ _UNTRACED: Final = {
     "wrappers": (
         "wrapped_twice",
         "warning",
-        "{name} wraps the client together with mqtrace: messages are traced twice",
+        "{name} wraps the client on top of mqtrace: messages are traced twice, or by it alone",
         "switch one of the two off",
     ),
 }

@@ -87,7 +87,7 @@ def places_left(classes: Mapping[type[Any], type[Any]]) -> list[str]:
     Asks the garbage collector about every object there is: for the doctor, not for every start.
     """
     search = _Search(classes)
-    search.modules()
+    search.modules(all_of_them=True)
     search.everything()
     return sorted(set(search.unreached) | set(search.found))
 
@@ -100,11 +100,11 @@ class _Search:
         self.found: dict[str, Binding] = {}
         self.unreached: list[str] = []
 
-    def modules(self) -> None:
+    def modules(self, *, all_of_them: bool = False) -> None:
         for name, module in list(sys.modules.items()):
             if not name.startswith(_OURS) and isinstance(getattr(module, "__dict__", None), dict):
                 values = list(vars(module).values())
-                if self._holds(values) or any(_is_the_client(each) for each in values):
+                if all_of_them or self._holds(values) or any(_is_the_client(each) for each in values):
                     self._namespace(module, name)
                     self._members(values, name)
 

@@ -62,9 +62,9 @@ def wrapper_among(classes: Iterable[tuple[type[Any], type[Any]]]) -> str | None:
 
 
 def warn_of_latecomer(name: str) -> None:
-    """Say that somebody wraps the client on top of us; every message is then traced by both."""
+    """Say that somebody wraps the client on top of us: by both, or by its classes that know nothing of ours."""
     _log.warning(
-        "mqtrace: %s wraps confluent-kafka on top of mqtrace, so messages are traced twice: "
+        "mqtrace: %s wraps confluent-kafka on top of mqtrace, so messages are traced twice, or by it alone: "
         "switch it off, or uninstrument mqtrace",
         name,
     )

@@ -1,0 +1,62 @@
+"""This module knows how a test asks the doctor as a user does: the installed command, in an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+ASK = "from otel_mqtrace.cli import main; raise SystemExit(main())"
+HEALTHY = {
+    "MQTRACE_EXPORTERS": "mqtrace_native_file",
+    "OTEL_TRACES_EXPORTER": "none",
+    "OTEL_METRICS_EXPORTER": "none",
+    "OTEL_LOGS_EXPORTER": "none",
+    "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "confluent_kafka,aiokafka",
+}
+"""Records go to files, and nothing else is on."""
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """The environment of a healthy installation; what a test adds breaks it. ``None`` takes a variable away."""
+
+    def make(**changes):
+        ours = ("MQTRACE_", "OTEL_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        made = {**kept, **HEALTHY, "MQTRACE_LANDING_DIR": str(tmp_path / "landing"), **changes}
+        return {name: value for name, value in made.items() if value is not None}
+
+    return make
+
+
+@pytest.fixture
+def ask(environment):
+    """Run ``mqtrace doctor --json`` and return its exit code, its findings by code, and its facts."""
+
+    def run(*arguments, **changes):
+        command = [sys.executable, "-c", ASK, "doctor", "--json", *arguments]
+        done = subprocess.run(
+            command, env=environment(**changes), capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.stdout, done.stderr
+        told = json.loads(done.stdout.splitlines()[-1])
+        assert told["healthy"] == (not told["findings"])
+        return done.returncode, {each["code"]: each for each in told["findings"]}, told["facts"]
+
+    return run
+
+
+@pytest.fixture
+def application(tmp_path):
+    """Write a program and return the command line that runs it."""
+
+    def write(text):
+        path = tmp_path / "app.py"
+        path.write_text(text, encoding="utf-8")
+        return [sys.executable, str(path)]
+
+    return write

@@ -1,0 +1,180 @@
+"""``mqtrace doctor`` on an installation: healthy it says so, and each thing that is broken on purpose is one finding."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from otel_mqtrace.config import Settings
+from otel_mqtrace.doctor.broker import examine_broker
+from otel_mqtrace.doctor.destinations import examine_otlp
+from otel_mqtrace.doctor.environment import examine_environment
+from otel_mqtrace.doctor.findings import Checkup
+
+NOBODY = "127.0.0.1:1"
+SECRET = "hush-hush"
+
+
+def test_a_healthy_installation_has_no_findings(ask):
+    """Exit code 0, and the facts all the same."""
+    code, findings, facts = ask()
+    assert (code, findings) == (0, {})
+    assert facts["versions"]["confluent-kafka"]
+    assert facts["versions"]["librdkafka"]
+    assert "mqtrace_confluent_kafka" in facts["instrumentations"]["installed"]
+
+
+BROKEN = {
+    "setting_wrong": {"MQTRACE_QUEUE_SIZE": "many"},
+    "setting_unknown": {"MQTRACE_QUEU_SIZE": "7"},
+    "switched_off": {"MQTRACE_ENABLED": "false"},
+    "exporter_missing": {"MQTRACE_EXPORTERS": "mqtrace_nativ"},
+    "instrumentation_disabled": {
+        "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "confluent_kafka,aiokafka,mqtrace_confluent_kafka"
+    },
+    "sdk_disabled": {"OTEL_SDK_DISABLED": "true"},
+    "sampled_out": {"OTEL_TRACES_SAMPLER": "always_off"},
+    "no_propagator": {"OTEL_PROPAGATORS": "none"},
+    "config_file_missing": {"OTEL_CONFIG_FILE": "not-there.yaml"},
+}
+"""Finding → what brings it about."""
+
+
+@pytest.mark.parametrize("finding", BROKEN)
+def test_what_is_broken_is_found_alone(environment, finding):
+    """This one finding and no other, with words for what, where and how."""
+    checkup = Checkup()
+    examine_environment(checkup, environment(**BROKEN[finding]))
+    (found,) = checkup.findings
+    assert found.code == finding
+    assert all((found.what, found.where, found.mend))
+
+
+def test_all_that_is_broken_is_told_at_once(ask):
+    """Exit code 1: every finding of a thoroughly broken installation, asked as a user asks."""
+    together = {name: value for changes in BROKEN.values() for name, value in changes.items()}
+    together |= {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "mqtrace_confluent_kafka"}
+    code, findings, _ = ask(**together)
+    assert code == 1
+    assert set(findings) == {*BROKEN, "other_instrumentation"}
+
+
+@pytest.mark.parametrize(
+    ("finding", "changes"),
+    [
+        ("otlp_unreachable", {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{NOBODY}"}),
+        ("kafka_config_unreadable", {"MQTRACE_EXPORTERS": "mqtrace_native", "MQTRACE_KAFKA_CONFIG": "not-there"}),
+    ],
+)
+def test_a_destination_that_does_not_answer_is_found(ask, finding, changes):
+    """Exit code 1, this one finding and no other, and words for what, where and how."""
+    code, findings, _ = ask(**changes)
+    assert (code, set(findings)) == (1, {finding})
+
+
+def test_a_landing_that_cannot_be_written_is_found(ask, tmp_path):
+    """The nearest folder that exists is a file."""
+    (tmp_path / "landing").write_text("in the way", encoding="utf-8")
+    code, findings, _ = ask()
+    assert (code, set(findings)) == (1, {"landing_not_writable"})
+    assert not stat.S_ISDIR((tmp_path / "landing").stat().st_mode)
+
+
+def test_looking_leaves_nothing_behind(ask, tmp_path):
+    """The folder of the landing is made by the first record, not by the doctor."""
+    ask()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_trace_topic_is_found_and_not_created(ask, kafka):
+    """Unless the first export may create it."""
+    changes = {
+        "MQTRACE_EXPORTERS": "mqtrace_native",
+        "MQTRACE_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+        "MQTRACE_TRACE_TOPIC": "nobody-made-this",
+    }
+    for _ in range(2):
+        code, findings, facts = ask(**changes)
+        assert (code, set(findings)) == (1, {"trace_topic_missing"})
+    assert facts["broker"]["brokers"] == 1
+    assert ask(**changes, MQTRACE_CREATE_TRACE_TOPIC="true")[:2] == (0, {})
+
+
+def test_a_trace_topic_that_is_there_is_told(ask, kafka, topic):
+    """With its partitions; what the broker does not tell, and what is not written without --probe, is said."""
+    code, findings, facts = ask(
+        MQTRACE_EXPORTERS="mqtrace_native",
+        MQTRACE_BOOTSTRAP_SERVERS=kafka.bootstrap_servers,
+        MQTRACE_TRACE_TOPIC=topic,
+    )
+    assert (code, findings) == (0, {})
+    assert facts["broker"]["partitions"] == 1
+    assert "--probe" in facts["broker"]["clock"]
+
+
+@pytest.mark.parametrize("broken", ["connection", "line", "setting"])
+def test_no_password_is_ever_shown(environment, tmp_path, broken):
+    """Not in the table, not in JSON, whatever goes wrong with the settings that hold it."""
+    properties = tmp_path / "client.properties"
+    properties.write_text(
+        f"bootstrap.servers={NOBODY}\nsasl.username=me\nsasl.password={SECRET}\n"
+        + (f"{SECRET}\n" if broken == "line" else "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"),
+        encoding="utf-8",
+    )
+    changes = {"MQTRACE_EXPORTERS": "mqtrace_native", "MQTRACE_KAFKA_CONFIG": str(properties)}
+    if broken == "setting":
+        changes |= {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://me:{SECRET}@{NOBODY}"}
+        changes |= {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization={SECRET}"}
+    ask = [sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", "doctor"]
+    if broken == "connection":
+        ask.append("--json")
+    done = subprocess.run(ask, env=environment(**changes), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert SECRET not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class _Collector(BaseHTTPRequestHandler):
+    """Answers with the status the test wants."""
+
+    status = 200
+
+    def do_POST(self):
+        """Take a request for no spans."""
+        self.send_response(self.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(("status", "findings"), [(200, []), (401, []), (404, ["otlp_unreachable"])])
+def test_an_http_endpoint_is_asked_for_its_traces_path(status, findings):
+    """Any answer is one, but for the one that says that traces are not taken there."""
+    handler = type("Answering", (_Collector,), {"status": status})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.handle_request, daemon=True)
+        thread.start()
+        checkup = Checkup()
+        environ = {
+            "OTEL_TRACES_EXPORTER": "otlp",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}/",
+        }
+        examine_otlp(checkup, Settings(), environ)
+        thread.join(10)
+    assert [each.code for each in checkup.findings] == findings
+
+
+def test_the_applications_brokers_are_asked_when_no_others_are_named(kafka, topic):
+    """As the exporter does."""
+    checkup = Checkup()
+    examine_broker(checkup, Settings(trace_topic=topic), servers=kafka.bootstrap_servers, probe=False)
+    assert checkup.healthy
+    assert checkup.facts["broker"]["partitions"] == 1
