@@ -42,7 +42,6 @@ def traced_end(end: TransactionState) -> Callable[[Callable[..., Any]], Callable
             start_ns = 0 if transaction is None else transaction.now_ns()
             result = await original(self, *args, **kwargs)
             if transaction is not None:
-                state_of(self, ProducerState).settle()  # the ends say where their messages were stored
                 transaction.ended(end, start_ns=start_ns)
             return result
 

@@ -100,8 +100,11 @@ def test_what_the_client_adds_to_an_open_batch_is_recorded_as_a_send(instrument,
 
     async def story():
         async with producing(kafka, linger_ms=50) as producer:
-            future = await producer.send_batch(_filled(producer, {"value": b"1"}), topic, partition=0)
+            batch = _filled(producer, {"value": b"1"})
+            future = await producer.send_batch(batch, topic, partition=0)
             await asyncio.gather(future, producer.send_and_wait(topic, b"2", partition=0))
+            assert batch.record_count() == 2
+            assert batch.unsent == []  # what was sent is not kept for the application that keeps its batches
 
     play(story)
     places = sorted(trace_context_of(span).beans[0].offset_msg_id for span in spans.take_all())
