@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.aio import AIOConsumer
 from opentelemetry import trace
+
+from otel_mqtrace.spans.mapping import trace_context_of
 
 
 def poll(consumer, *, timeouts=20):
@@ -24,3 +30,34 @@ def consume(consumer, count):
 def current_span_id():
     """Return the id of the span that is current here; 0 when there is none."""
     return trace.get_current_span().get_span_context().span_id
+
+
+def code_of(span):
+    """Return the outcome that the trace record of a process span says."""
+    return trace_context_of(span).context_code
+
+
+async def aio_consumer(kafka, topic, make=AIOConsumer, **conf):
+    """Return an asyncio consumer that reads ``topic`` from its beginning; ``conf`` uses underscores for dots."""
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "enable.auto.commit": False}
+    consumer = make({**settings, **{name.replace("_", "."): value for name, value in conf.items()}}, max_workers=2)
+    if asyncio.iscoroutine(consumer):
+        consumer = await consumer
+    await consumer.assign([TopicPartition(topic, 0, 0)])
+    return consumer
+
+
+async def aio_poll(consumer, *, timeouts=20):
+    """Return the next message; fail when none comes for that many seconds."""
+    for _ in range(timeouts):
+        message = await consumer.poll(1)
+        if message is not None:
+            return message
+    raise AssertionError("no message came")
+
+
+async def turn_of_the_loop():
+    """Let everything run that the event loop has to run by now."""
+    reached = asyncio.Event()
+    asyncio.get_running_loop().call_soon(reached.set)
+    await reached.wait()

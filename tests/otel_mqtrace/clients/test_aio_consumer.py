@@ -6,7 +6,6 @@ import asyncio
 import gc
 
 import pytest
-from confluent_kafka import TopicPartition
 from confluent_kafka.aio import AIOConsumer, AsyncDeserializingConsumer
 from confluent_kafka.error import ValueDeserializationError
 from opentelemetry import baggage
@@ -15,33 +14,9 @@ from opentelemetry.trace import StatusCode
 from otel_mqtrace import process
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
-from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.consuming import current_span_id
+from tests.support.consuming import aio_consumer, aio_poll, code_of, current_span_id
 
 PARENT = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-
-
-def _code(span):
-    return trace_context_of(span).context_code
-
-
-async def _made(kafka, topic, make=AIOConsumer, **conf):
-    """Return a consumer that reads ``topic`` from its beginning."""
-    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "enable.auto.commit": False}
-    consumer = make({**settings, **{name.replace("_", "."): value for name, value in conf.items()}}, max_workers=2)
-    if asyncio.iscoroutine(consumer):
-        consumer = await consumer
-    await consumer.assign([TopicPartition(topic, 0, 0)])
-    return consumer
-
-
-async def _poll(consumer):
-    """Return the next message; fail when none comes for twenty seconds."""
-    for _ in range(20):
-        message = await consumer.poll(1)
-        if message is not None:
-            return message
-    raise AssertionError("no message came")
 
 
 async def _in_pool(consumer, ask):
@@ -56,8 +31,8 @@ def test_a_message_is_in_process_in_the_coroutine_until_its_next_poll(instrument
     instrument()
 
     async def run():
-        consumer = await _made(kafka, topic)
-        await _poll(consumer)
+        consumer = await aio_consumer(kafka, topic)
+        await aio_poll(consumer)
         inside = current_span_id(), baggage.get_baggage("tenant")
         in_pool = await _in_pool(consumer, current_span_id)
         assert await consumer.poll(0) is None
@@ -70,7 +45,7 @@ def test_a_message_is_in_process_in_the_coroutine_until_its_next_poll(instrument
     assert (current, tenant, in_pool, outside) == (span.context.span_id, "t1", [0] * 4, 0)
     assert span.parent.span_id == 0xB7AD6B7169203331
     assert span.attributes["messaging.consumer.group.name"] == "billing"
-    assert _code(span) is ContextCode.SUCCESS
+    assert code_of(span) is ContextCode.SUCCESS
 
 
 def test_a_batch_is_one_span_with_a_link_per_message(instrument, kafka, spans, fill, topic):
@@ -79,7 +54,7 @@ def test_a_batch_is_one_span_with_a_link_per_message(instrument, kafka, spans, f
     instrument()
 
     async def run():
-        async with await _made(kafka, topic) as consumer:
+        async with await aio_consumer(kafka, topic) as consumer:
             assert len(await consumer.consume(3, 10)) == 3
             return current_span_id()
 
@@ -100,153 +75,16 @@ def test_a_block_takes_the_span_over(instrument, kafka, spans, fill, topic):
             return current_span_id()
 
     async def run():
-        consumer = await _made(kafka, topic)
-        message, automatic = await _poll(consumer), current_span_id()
+        consumer = await aio_consumer(kafka, topic)
+        message, automatic = await aio_poll(consumer), current_span_id()
         inside = [await handle(message) == automatic]
-        message, automatic = await _poll(consumer), current_span_id()
+        message, automatic = await aio_poll(consumer), current_span_id()
         inside.append(await asyncio.create_task(handle(message)) == automatic)
         await consumer.close()
         return inside
 
     assert asyncio.run(run()) == [True, True]
-    assert [_code(span) for span in spans.take_all()] == [ContextCode.FAILED] * 2
-
-
-def test_tasks_that_share_a_consumer_hold_their_own_messages(instrument, kafka, spans, fill, topic):
-    """A task's poll ends what that task was handed, not what the others are still handling."""
-    fill(topic, {"value": b"1"}, {"value": b"2"})
-    instrument()
-
-    async def worker(consumer, polled, go_on):
-        message = await _poll(consumer)
-        polled.set()
-        await go_on.wait()
-        return message.offset(), current_span_id()
-
-    async def run():
-        consumer = await _made(kafka, topic)
-        events = [asyncio.Event() for _ in range(4)]
-        first = asyncio.create_task(worker(consumer, events[0], events[1]))
-        await events[0].wait()
-        second = asyncio.create_task(worker(consumer, events[2], events[3]))
-        await events[2].wait()
-        assert await consumer.poll(0) is None
-        spans.assert_empty()
-        events[3].set()
-        seen = [await second]
-        assert len(spans.take_all()) == 1
-        events[1].set()
-        seen.append(await first)
-        last = spans.take()
-        await consumer.close()
-        return seen, last
-
-    seen, last = asyncio.run(run())
-    assert {offset for offset, _ in seen} == {0, 1}
-    assert len({span_id for _, span_id in seen}) == 2
-    assert dict(seen)[0] == last.context.span_id
-
-
-def test_a_task_that_ends_says_how(instrument, kafka, spans, fill, topic):
-    """Returned, raised, cancelled: without a close and without another poll."""
-    fill(topic, *({"value": b"x"} for _ in range(3)))
-    instrument()
-
-    async def returns(consumer):
-        await _poll(consumer)
-
-    async def raises(consumer):
-        await _poll(consumer)
-        raise KeyError("mine")
-
-    async def waits(consumer, polled):
-        await _poll(consumer)
-        polled.set()
-        await asyncio.Event().wait()
-
-    async def run():
-        consumer = await _made(kafka, topic)
-        await asyncio.create_task(returns(consumer))
-        with pytest.raises(KeyError):
-            await asyncio.create_task(raises(consumer))
-        polled = asyncio.Event()
-        task = asyncio.create_task(waits(consumer, polled))
-        await polled.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        ended = spans.take_all()
-        await consumer.close()
-        return ended
-
-    ended = asyncio.run(run())
-    assert [_code(span) for span in ended] == [ContextCode.SUCCESS, ContextCode.EXCEPTION, ContextCode.RETURNNULL]
-    assert ended[1].attributes["error.type"] == "KeyError"
-
-
-def test_an_exception_nobody_asks_for_is_still_complained_of(instrument, kafka, spans, fill, topic):
-    """asyncio reports a task whose exception was never retrieved; that we looked at it must not silence that."""
-    fill(topic, {"value": b"x"})
-    instrument()
-    complaints = []
-
-    async def raises(consumer):
-        await _poll(consumer)
-        raise KeyError("mine")
-
-    async def run():
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, said: complaints.append(said["message"]))
-        consumer = await _made(kafka, topic)
-        task = asyncio.create_task(raises(consumer))
-        await asyncio.wait([task])
-        del task
-        gc.collect()
-        await consumer.close()
-
-    asyncio.run(run())
-    assert _code(spans.take()) is ContextCode.EXCEPTION
-    assert complaints == ["Task exception was never retrieved"]
-
-
-def test_a_poll_in_a_task_of_its_own_lasts_until_the_next_poll(instrument, kafka, spans, fill, topic):
-    """create_task(consumer.poll()): its end is not the end of the message, which whoever awaited it has."""
-    fill(topic, {"value": b"x"})
-    instrument()
-
-    async def run():
-        consumer = await _made(kafka, topic)
-        message = None
-        while message is None:
-            message = await asyncio.create_task(consumer.poll(1))
-        await asyncio.sleep(0)  # the task's callbacks run
-        spans.assert_empty()
-        await asyncio.create_task(consumer.poll(0))
-        ended = spans.take_all()
-        await consumer.close()
-        return ended
-
-    assert [_code(span) for span in asyncio.run(run())] == [ContextCode.SUCCESS]
-
-
-def test_a_cancelled_poll_hands_nothing_over(instrument, kafka, spans, fill, topic):
-    """What was handled before is over; what the pool thread still gets nobody receives."""
-    fill(topic, {"value": b"x"})
-    instrument()
-
-    async def run():
-        consumer = await _made(kafka, topic)
-        await _poll(consumer)
-        task = asyncio.create_task(consumer.poll(1))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await consumer.poll(0) is None
-        ended = len(spans.take_all())
-        await consumer.close()
-        return ended
-
-    assert asyncio.run(run()) == 1
+    assert [code_of(span) for span in spans.take_all()] == [ContextCode.FAILED] * 2
 
 
 def test_an_asynchronous_generator_keeps_the_span_in_its_loop(instrument, kafka, spans, fill, topic):
@@ -259,8 +97,8 @@ def test_an_asynchronous_generator_keeps_the_span_in_its_loop(instrument, kafka,
             yield message
 
     async def run():
-        async with await _made(kafka, topic) as consumer:
-            await _poll(consumer)
+        async with await aio_consumer(kafka, topic) as consumer:
+            await aio_poll(consumer)
             seen = [current_span_id() async for _ in stream(consumer)]
         return seen, current_span_id()
 
@@ -279,14 +117,14 @@ class TestHowItEnds:
         instrument()
 
         async def block():
-            async with await _made(kafka, topic) as consumer:
-                await _poll(consumer)
+            async with await aio_consumer(kafka, topic) as consumer:
+                await aio_poll(consumer)
                 raise RuntimeError("handler")
 
         async def final():
-            consumer = await _made(kafka, topic)
+            consumer = await aio_consumer(kafka, topic)
             try:
-                await _poll(consumer)
+                await aio_poll(consumer)
                 raise RuntimeError("handler")
             finally:
                 await consumer.close()
@@ -294,7 +132,7 @@ class TestHowItEnds:
         with pytest.raises(RuntimeError):
             asyncio.run(block() if with_block else final())
         span = spans.take()
-        assert (_code(span), span.status.status_code) == (ContextCode.EXCEPTION, StatusCode.ERROR)
+        assert (code_of(span), span.status.status_code) == (ContextCode.EXCEPTION, StatusCode.ERROR)
 
     def test_closing_under_the_hands_of_another_task_is_returnnull(self, instrument, kafka, spans, fill, topic):
         """Nobody said how the message went that is still being handled."""
@@ -302,12 +140,12 @@ class TestHowItEnds:
         instrument()
 
         async def waits(consumer, polled):
-            await _poll(consumer)
+            await aio_poll(consumer)
             polled.set()
             await asyncio.Event().wait()
 
         async def run():
-            consumer, polled = await _made(kafka, topic), asyncio.Event()
+            consumer, polled = await aio_consumer(kafka, topic), asyncio.Event()
             task = asyncio.create_task(waits(consumer, polled))
             await polled.wait()
             await consumer.close()
@@ -315,7 +153,7 @@ class TestHowItEnds:
             task.cancel()
             return ended
 
-        assert [_code(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]
+        assert [code_of(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]
 
     def test_a_message_its_deserialiser_refuses_failed(self, instrument, kafka, spans, fill, topic):
         """AsyncDeserializingConsumer.poll awaits its parent's: one span, and the exception is on it."""
@@ -331,16 +169,16 @@ class TestHowItEnds:
             return AsyncDeserializingConsumer({**conf, "value.deserializer": refuse}, **more)
 
         async def run():
-            consumer = await _made(kafka, topic, make)
+            consumer = await aio_consumer(kafka, topic, make)
             with pytest.raises(ValueDeserializationError):
-                await _poll(consumer)
+                await aio_poll(consumer)
             refused = spans.take()
-            message, current = await _poll(consumer), current_span_id()
+            message, current = await aio_poll(consumer), current_span_id()
             await consumer.close()
             return refused, message.value(), current
 
         refused, value, current = asyncio.run(run())
-        assert (_code(refused), value) == (ContextCode.EXCEPTION, "2")
+        assert (code_of(refused), value) == (ContextCode.EXCEPTION, "2")
         assert spans.take().context.span_id == current
 
     def test_switching_off_ends_what_is_being_handled(self, instrument, kafka, spans, fill, topic):
@@ -349,16 +187,16 @@ class TestHowItEnds:
         instrument()
 
         async def run():
-            consumer = await _made(kafka, topic)
-            await _poll(consumer)
+            consumer = await aio_consumer(kafka, topic)
+            await aio_poll(consumer)
             MqTraceInstrumentor().uninstrument()
             ended = spans.take_all()
             assert current_span_id() == 0
-            assert (await _poll(consumer)).value() == b"2"
+            assert (await aio_poll(consumer)).value() == b"2"
             await consumer.close()
             return ended
 
-        assert [_code(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]
+        assert [code_of(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]
 
 
 def test_a_consumer_made_before_is_traced_too(instrument, kafka, spans, fill, topic):
@@ -366,9 +204,9 @@ def test_a_consumer_made_before_is_traced_too(instrument, kafka, spans, fill, to
     fill(topic, {"value": b"x"})
 
     async def run():
-        consumer = await _made(kafka, topic)
+        consumer = await aio_consumer(kafka, topic)
         instrument()
-        await _poll(consumer)
+        await aio_poll(consumer)
         await consumer.close()
 
     asyncio.run(run())
@@ -388,7 +226,7 @@ def test_callbacks_inside_a_poll_see_no_message(instrument, kafka, spans, fill, 
         settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
         consumer = AIOConsumer(settings, max_workers=2)
         await consumer.subscribe([topic], on_assign=assigned)
-        await _poll(consumer)
+        await aio_poll(consumer)
         await consumer.close()
 
     asyncio.run(run())
@@ -402,8 +240,8 @@ def test_a_commit_settles_inside_the_process_span(instrument, kafka, spans, fill
     instrument(settle_spans=True)
 
     async def run():
-        consumer = await _made(kafka, topic)
-        message = await _poll(consumer)
+        consumer = await aio_consumer(kafka, topic)
+        message = await aio_poll(consumer)
         (settled,) = await consumer.commit(message=message, asynchronous=False)
         await consumer.close()
         return settled.offset, current_span_id()
@@ -420,11 +258,11 @@ def test_a_forgotten_consumer_is_freed_and_its_span_ends(instrument, kafka, span
     instrument()
 
     async def run():
-        consumer = await _made(kafka, topic)
-        await _poll(consumer)
+        consumer = await aio_consumer(kafka, topic)
+        await aio_poll(consumer)
         consumer.executor.shutdown()
         del consumer
         gc.collect()
         return spans.take_all()
 
-    assert [_code(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]
+    assert [code_of(span) for span in asyncio.run(run())] == [ContextCode.RETURNNULL]

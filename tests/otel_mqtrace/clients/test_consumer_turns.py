@@ -107,6 +107,21 @@ class TestLoops:
         assert len({span.attributes["mqtrace.request_id"] for span in ended}) == 3
 
 
+def test_a_message_says_which_cluster_it_came_from(instrument, spans, fill, consumer_of, topic, kafka):
+    """Asked for in the background when the topic was assigned; never waited for."""
+    fill(topic, {"value": b"1"})
+    instrument()
+    consumer = consumer_of(topic)
+    leaders = known_state(consumer).leaders
+    leaders.settle(20)
+    poll(consumer)
+    consumer.close()
+    span = spans.take()
+    assert span.attributes["messaging.kafka.cluster.id"] == leaders.cluster_id
+    assert leaders.cluster_id
+    assert span.attributes["mqtrace.store_host"] == kafka.bootstrap_servers.split(",")[0]
+
+
 class TestThreads:
     """A consumer may be polled here and its messages handled there."""
 
