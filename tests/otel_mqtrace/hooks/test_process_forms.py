@@ -15,6 +15,7 @@ from otel_mqtrace import process
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.model import ContextCode
 from tests.support.mailbox import TRACEPARENT, Letter, Mailbox
+from tests.support.turns import let_others_run
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,7 @@ def _codes(exporter):
 
 async def _arriving(count):
     for number in range(count):
-        await asyncio.sleep(0)
+        await let_others_run()
         yield Letter(number)
 
 
@@ -58,7 +59,7 @@ class TestLoops:
 
         async def consume():
             async for letter in process.each(_arriving(3)):
-                await asyncio.sleep(0)
+                await let_others_run()
                 assert _offset() == letter.number
             assert trace.get_current_span() is trace.INVALID_SPAN
 
@@ -181,7 +182,7 @@ class TestDecorated:
 
         @process
         async def handle(letter):
-            await asyncio.sleep(0)
+            await let_others_run()
             return ContextCode.FAILED if _offset() == 7 else None
 
         assert inspect.iscoroutinefunction(handle)
@@ -193,7 +194,7 @@ class TestDecorated:
 
         class Handler:
             async def __call__(self, letter):
-                await asyncio.sleep(0)
+                await let_others_run()
                 return _offset()
 
         assert asyncio.run(process(Handler())(Letter(3))) == 3

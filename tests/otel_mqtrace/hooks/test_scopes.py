@@ -15,6 +15,7 @@ from opentelemetry import baggage, context, trace
 from otel_mqtrace import process
 from otel_mqtrace.hooks.process import sources
 from tests.support.mailbox import Letter, Mailbox
+from tests.support.turns import let_others_run
 
 
 @pytest.fixture
@@ -202,7 +203,7 @@ class TestBlocks:
                     assert process.current() is handling
 
         async def consume():
-            await asyncio.gather(*(handle(n, lambda: asyncio.sleep(0)) for n in range(5)))
+            await asyncio.gather(*(handle(n, let_others_run) for n in range(5)))
             _nothing_here()
 
         asyncio.run(consume())
