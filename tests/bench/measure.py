@@ -14,10 +14,13 @@ from pathlib import Path
 
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import get_current_span
 
 from bridge.codec.native import decode_body, encode_context
 from otel_mqtrace import MqTraceSpanProcessor
 from otel_mqtrace._clock import SystemClock
+from otel_mqtrace.hooks._scope import AutomaticScope
+from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
@@ -80,9 +83,11 @@ def steps() -> list[Measured]:
     results = [
         measure("a send, traced (hook, span, queue)", traced, expected=None),
         measure("a send, not sampled", untraced, expected=None),
+        measure("a message handled, traced", _handler(recording), expected=True),
+        measure("a message handled, not sampled", _handler(silent), expected=False),
     ]
     lane = processor.lanes[0].name
-    assert processor.stats()[lane]["offered"] == ROUNDS * CALLS, "not every send became a span"
+    assert processor.stats()[lane]["offered"] == 2 * ROUNDS * CALLS, "not every operation became a span"
     processor.force_flush()
     span = exporter.take()
     native = trace_context_of(span)
@@ -102,6 +107,29 @@ def _sender(provider: TracerProvider) -> Callable[[], None]:
         hook.after(call, partition=0, offset=7)
 
     return send
+
+
+def _handler(provider: TracerProvider) -> Callable[[], bool]:
+    """As the automatic mode of a client has it: received, current, not current any more, done."""
+    tracing = Tracing.create(tracer_provider=provider)
+    hook = ConsumeHook(tracing=tracing, group_name="billing", servers="127.0.0.1:9092")
+    headers = (
+        ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("UNIQ_KEY", b"7F0000010BB218B4AAC21B6F8B5A0001"),
+    )
+
+    def handle() -> bool:
+        start_ns = hook.now_ns()
+        message = IncomingMessage(topic="orders", partition=0, offset=7, key=b"k", body_length=200, headers=headers)
+        hook.received([message], start_ns=start_ns)
+        (call,) = hook.before([message])
+        scope = AutomaticScope(call.otel_ctx, call.ambient, call.span)
+        recorded = get_current_span().is_recording()
+        scope.leave()
+        hook.after(call)
+        return recorded
+
+    return handle
 
 
 def main() -> int:
