@@ -15,6 +15,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
+from tests.support.turns import let_others_run
 
 POLICIES = ["correlate", "send_each"]
 
@@ -230,7 +231,7 @@ class TestHowItEnds:
             held = threading.Event()
             busy = producer.executor.submit(held.wait, 10)
             sending = asyncio.ensure_future(producer.produce(topic, b"x"))
-            await asyncio.sleep(0)
+            await let_others_run()
             sending.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await sending
