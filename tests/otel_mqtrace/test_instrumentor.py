@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -134,3 +140,116 @@ def test_the_books_are_metrics_of_the_global_meter_provider(clean, kafka, topic,
     (resource,) = reader.get_metrics_data().resource_metrics
     names = {metric.name for scope in resource.scope_metrics for metric in scope.metrics}
     assert "otel.sdk.processor.span.processed" in names
+
+
+def test_a_first_span_that_nobody_records_is_one_warning(clean, kafka, topic, monkeypatch, caplog):
+    """Without an SDK every span is lost in silence: said at the first one, with the mend, and not again."""
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.delenv("OTEL_PYTHON_TRACER_PROVIDER", raising=False)
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "false")
+    with caplog.at_level(logging.WARNING):
+        MqTraceInstrumentor().instrument()
+        assert "no span is recorded" not in caplog.text
+        _send(kafka, topic)
+        _send(kafka, topic)
+    (said,) = [record.getMessage() for record in caplog.records if "no span is recorded" in record.getMessage()]
+    assert "opentelemetry-distro" in said
+
+
+def test_an_sdk_that_was_switched_off_is_nothing_to_warn_of(clean, kafka, topic, monkeypatch, caplog):
+    """OTEL_SDK_DISABLED=true says so already."""
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    with caplog.at_level(logging.WARNING):
+        MqTraceInstrumentor().instrument()
+        _send(kafka, topic)
+    assert "no span is recorded" not in caplog.text
+
+
+SEND = """
+import sys, confluent_kafka
+producer = confluent_kafka.Producer({"bootstrap.servers": sys.argv[1]})
+for topic in sys.argv[2:]:
+    producer.produce(topic, b"x")
+assert producer.flush(10) == 0
+"""
+
+
+@pytest.fixture
+def run_instrumented(kafka, tmp_path):
+    """Run a program that sends under ``opentelemetry-instrument`` with the given environment; return what it wrote."""
+    program = tmp_path / "app.py"
+    program.write_text(SEND, encoding="utf-8")
+    landing = tmp_path / "landing"
+
+    def run(*topics, **environment):
+        ours = ("MQTRACE_", "OTEL_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        command = [Path(sys.executable).with_name("opentelemetry-instrument"), sys.executable, str(program)]
+        done = subprocess.run(
+            [*command, kafka.bootstrap_servers, *topics],
+            env={**kept, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "confluent_kafka,aiokafka", **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        bodies = [
+            base64.b64decode(json.loads(line)["body_base64"]).decode()
+            for part in landing.glob("native/*/*.jsonl")
+            for line in part.read_text("utf-8").splitlines()
+        ]
+        return done, "".join(bodies)
+
+    return run
+
+
+NOTHING_ELSE = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
+
+
+def test_the_environment_alone_is_enough(run_instrumented, topic, tmp_path):
+    """opentelemetry-instrument, no line of code changed: a record on disk."""
+    files = {"MQTRACE_EXPORTERS": "mqtrace_native_file", "MQTRACE_LANDING_DIR": str(tmp_path / "landing")}
+    _, records = run_instrumented(topic, **NOTHING_ELSE, **files)
+    assert topic in records
+
+
+def test_disabled_by_its_name_nothing_is_traced(run_instrumented, topic, tmp_path):
+    """OTEL_PYTHON_DISABLED_INSTRUMENTATIONS, as for any other instrumentation."""
+    files = {"MQTRACE_EXPORTERS": "mqtrace_native_file", "MQTRACE_LANDING_DIR": str(tmp_path / "landing")}
+    off = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "confluent_kafka,aiokafka,mqtrace_confluent_kafka"}
+    _, records = run_instrumented(topic, **NOTHING_ELSE, **files, **off)
+    assert records == ""
+
+
+DECLARATIVE = """
+file_format: "1.0"
+tracer_provider:
+  processors:
+    - simple:
+        exporter:
+          mqtrace_native_file:
+            directory: {landing}
+instrumentation/development:
+  python:
+    mqtrace_confluent_kafka:
+      exporters: []
+      topic_exclude: [{excluded}, "audit.*"]
+      topic_sampling: {{"{topic}": 1}}
+      process_spans: explicit
+      receive_spans: false
+      queue_size: 512
+"""
+
+
+def test_a_declarative_configuration_sets_everything(run_instrumented, kafka, topic, tmp_path):
+    """OTEL_CONFIG_FILE: our exporter among OpenTelemetry's processors, our settings as YAML's own types."""
+    excluded = f"{topic}-excluded"
+    kafka.create_topic(excluded, partitions=1)
+    path = tmp_path / "otel.yaml"
+    path.write_text(DECLARATIVE.format(landing=tmp_path / "landing", topic=topic, excluded=excluded), encoding="utf-8")
+    done, records = run_instrumented(topic, excluded, OTEL_CONFIG_FILE=str(path))
+    assert topic in records
+    assert excluded not in records
+    assert "mqtrace:" not in done.stderr

@@ -34,9 +34,8 @@ early = confluent_kafka.Producer(conf)
 HELD = (confluent_kafka.Producer,)
 original = confluent_kafka.Producer
 
-class Opaque(confluent_kafka.Producer):
-    def produce(self, order):
-        super().produce(TOPIC, order)
+class Slim(confluent_kafka.Producer):
+    __slots__ = ()
 
 def enclosing(kept):
     return lambda: kept
