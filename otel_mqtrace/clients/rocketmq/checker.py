@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["TracedChecker", "traced_question"]
 
 _MOST_ASKED: Final = 10_000
-_checkers: Final[WeakKeyDictionary[Any, TracedChecker]] = WeakKeyDictionary()
+_checkers: Final[WeakKeyDictionary[Any, ref[TracedChecker]]] = WeakKeyDictionary()
+"""Weakly held at both ends: the application's checker may well know its producer."""
 
 
 class TracedChecker:
@@ -33,7 +34,7 @@ class TracedChecker:
         self._checker = checker
         self._producer = ref(producer)
         self._asked: dict[str, str] = {}
-        _checkers[producer] = self
+        _checkers[producer] = ref(self)
 
     def __getattr__(self, name: str) -> Any:
         """Answer as the application's checker does."""
@@ -79,6 +80,7 @@ def traced_question(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @guarded("rocketmq.asked")
 def _note(producer: Any, msg: Any, transaction_id: str) -> None:
-    checker = _checkers.get(producer)
+    known = _checkers.get(producer)
+    checker = None if known is None else known()
     if checker is not None:
         checker.asked(msg.system_properties.message_id, transaction_id)

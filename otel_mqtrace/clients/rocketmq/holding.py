@@ -7,8 +7,9 @@ thread, or until its invisible duration is over and the broker delivers it again
 from __future__ import annotations
 
 import sys
-from threading import get_ident
+from threading import Thread, current_thread, get_ident
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from otel_mqtrace.clients.rocketmq.live import Bound
 from otel_mqtrace.clients.rocketmq.received import Delivery, delivery_of, incoming
@@ -36,7 +37,8 @@ _UNSAID_SECONDS: Final = 60
 class _Turn:
     """The messages of one ``receive``: the first one behind the last settled one is current, in the receiving thread.
 
-    That is right where they are handled one after the other; ``process.each`` is right always.
+    That is right where they are handled one after the other; ``process.each`` is right always. Threads that share a
+    consumer have turns of their own.
     """
 
     def __init__(self, deliveries: Sequence[Delivery]) -> None:
@@ -44,7 +46,7 @@ class _Turn:
         self._thread = get_ident()
         self._scope: AutomaticScope | None = None
         self._behind = 0
-        self.current: Delivery | None = None
+        self._current: Delivery | None = None
         self._enter_next()
 
     def settled(self, delivery: Delivery) -> None:
@@ -53,21 +55,28 @@ class _Turn:
             self._behind = self._deliveries.index(delivery) + 1
             self.leave()
             self._enter_next()
-        elif delivery is self.current:
+        elif delivery is self._current:
             self.leave()
 
-    def leave(self) -> None:
-        """Restore what was current."""
-        scope, self._scope, self.current = self._scope, None, None
+    def left_to_blocks(self, delivery: Delivery) -> None:
+        """One of the messages is handled explicitly: so will the others be."""
+        if delivery in self._deliveries:
+            self.leave()
+
+    def leave(self) -> Delivery | None:
+        """Restore what was current; return the message that was."""
+        scope, self._scope = self._scope, None
+        current, self._current = self._current, None
         if scope is not None:
             scope.leave()
+        return current
 
     def _enter_next(self) -> None:
         for delivery in self._deliveries[self._behind :]:
             call = delivery.call
             if call is not None and call.is_open:
                 self._scope = AutomaticScope(call.otel_ctx, call.ambient, call.span)
-                self.current = delivery
+                self._current = delivery
                 return
 
 
@@ -79,11 +88,11 @@ class Holding:
         self.settle = SettleHook(tracing=tracing, facts=facts)
         self._explicit = tracing.settings.process_spans == "explicit"
         self._held: dict[Delivery, None] = {}
-        self._turn: _Turn | None = None
+        self._turns: WeakKeyDictionary[Thread, _Turn] = WeakKeyDictionary()
 
     @guarded("rocketmq.next_turn")
     def next_turn(self) -> None:
-        """The application receives again: nothing is current any more, and what came too late is over."""
+        """The caller's thread receives again: nothing is current there any more, and what came too late is over."""
         self._stop()
         self._give_up_late(frozenset())
 
@@ -107,15 +116,15 @@ class Holding:
                 delivery.handle_in(call)
                 self._held[delivery] = None
         if enter and not self._explicit:
-            self._turn = _Turn(deliveries)
+            self._turns[current_thread()] = _Turn(deliveries)
 
     @guarded("rocketmq.settled")
     def settled(self, delivery: Delivery) -> None:
         """The application acknowledges: it is done with the message, whatever the broker will say."""
         if self._release(delivery) and delivery.call is not None:
             self.hook.after(delivery.call)
-        if self._turn is not None:
-            self._turn.settled(delivery)
+        for turn in list(self._turns.values()):
+            turn.settled(delivery)
 
     @guarded("rocketmq.postponed")
     def postponed(self, delivery: Delivery, invisible_seconds: float | None) -> None:
@@ -128,7 +137,8 @@ class Holding:
         call, delivery.call = delivery.call, None  # handled a second time it is a second attempt, with its own span
         if call is None:
             return None
-        self._stop()
+        for turn in list(self._turns.values()):
+            turn.left_to_blocks(delivery)
         if not self._release(delivery):
             # It was acknowledged before it was handled: one span is right, so no second one; from now on this
             # consumer leaves its messages to the blocks.
@@ -139,11 +149,12 @@ class Holding:
     def close(self) -> None:
         """Nothing can be acknowledged any more; an exception on its way out says why, of the message in hand."""
         exception = sys.exc_info()[1]
-        current = None if self._turn is None else self._turn.current
-        self._stop()
+        current = self._stop()
         if exception is not None and current is not None and current.call is not None:
             self._release(current)
             self.hook.after(current.call, code=ContextCode.EXCEPTION, exception=exception)
+        for turn in list(self._turns.values()):
+            turn.leave()
         for delivery in list(self._held):
             self._give_up(delivery)
 
@@ -171,10 +182,10 @@ class Holding:
             return False
         return True
 
-    def _stop(self) -> None:
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            turn.leave()
+    def _stop(self) -> Delivery | None:
+        """End the turn of this thread and return what was current in it."""
+        turn = self._turns.pop(current_thread(), None)
+        return None if turn is None else turn.leave()
 
     @staticmethod
     def _duration_ns(seconds: float | None) -> int:

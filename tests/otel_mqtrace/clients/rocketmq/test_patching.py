@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
+import weakref
 
 import pytest
 import rocketmq
@@ -20,6 +22,12 @@ _CLASSES = (
     rocketmq.LiteSimpleConsumer,
     rocketmq.LitePushConsumer,
 )
+
+
+class _Knowing:
+    """What an application gives to a client, and what knows that client."""
+
+    client = None
 
 
 def _wrapped(method):
@@ -76,6 +84,23 @@ def test_a_method_that_somebody_wrapped_after_us_stays_theirs(instrument):
         assert rocketmq.Producer.send is theirs
     finally:
         rocketmq.Producer.send = original
+
+
+def test_no_client_is_kept_alive(instrument, proxy, spans, message):
+    """Shut down and forgotten it is gone, though its checker and its listener know it."""
+    instrument()
+    conf = rocketmq.ClientConfiguration(proxy.endpoints, rocketmq.Credentials())
+    checker, listener = _Knowing(), _Knowing()
+    checker.client = producer = rocketmq.Producer(conf, None, checker)
+    listener.client = pushed = rocketmq.PushConsumer(conf, "billing", listener, {"o": rocketmq.FilterExpression()})
+    producer.startup()
+    producer.send(message())
+    spans.take()
+    producer.shutdown()
+    gone = [weakref.ref(producer), weakref.ref(pushed)]
+    del producer, pushed, checker, listener
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
 
 
 def test_a_client_nobody_else_wrapped_is_free():

@@ -164,6 +164,29 @@ def test_an_ack_in_another_thread_takes_the_message_out_of_hand_here(send, consu
     spans.take(f"process {topic}")
 
 
+def test_threads_that_share_a_consumer_keep_out_of_each_other_s_hands(send, consumer, spans, topic):
+    """Another thread receives and acknowledges; here nothing changes."""
+    send(b"1", b"2")
+    (mine,) = consumer.receive(1, 30)
+    here = trace.get_current_span()
+    there = []
+
+    def work():
+        (theirs,) = consumer.receive(1, 30)
+        there.append(trace.get_current_span().get_span_context().span_id)
+        consumer.ack(theirs)
+        there.append(trace.get_current_span().get_span_context().is_valid)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join(10)
+    assert trace.get_current_span() is here
+    consumer.ack(mine)
+    first, second = spans.take_all(f"process {topic}")
+    assert there == [first.context.span_id, False]
+    assert second.context.span_id == here.get_span_context().span_id
+
+
 def test_more_time_is_no_failure(send, consumer, spans, topic, clock):
     """``change_invisible_duration`` keeps the message in hand; acknowledged in the longer time it is a success."""
     send(b"hello")
