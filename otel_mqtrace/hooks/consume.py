@@ -151,10 +151,9 @@ class ConsumeHook:
     ) -> None:
         """End the span of ``call``, once, now or at ``end_ns`` where its end comes to light late.
 
-        A success slower than the limit says ``TIME_OUT``, as RocketMQ's does.
-
-        A success gives way to what the handler said itself: by ``process.current()``, or by setting the status of the
-        span to ERROR, which says ``FAILED``. A ``code`` that is none reads ``RETURNNULL``.
+        A success slower than the limit says ``TIME_OUT``, as RocketMQ's does. A success gives way to what the handler
+        said itself: by ``process.current()``, or by setting the status of the span to ERROR, which says ``FAILED``.
+        A ``code`` that is none reads ``RETURNNULL``.
         """
         if not call.claim():
             return
