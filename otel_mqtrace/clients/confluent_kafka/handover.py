@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_mqtrace.clients.confluent_kafka.live import STATE, live
-from otel_mqtrace.clients.confluent_kafka.messages import incoming, is_message
+from otel_mqtrace.clients.confluent_kafka.messages import incoming, is_message, place_of
 from otel_mqtrace.hooks.consume import ConsumeHook, ProcessCall
 from otel_mqtrace.hooks.process import OwnSpan, Responsibility
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
@@ -26,10 +26,6 @@ __all__ = ["MAX_REMEMBERED", "Handover", "handed_over"]
 MAX_REMEMBERED: Final = 10_000
 
 
-Place = tuple[str, int | None, int | None]
-"""Topic, partition, offset."""
-
-
 class _Owner(Protocol):
     def take(self, message: Message, call: ProcessCall) -> Responsibility: ...
 
@@ -38,7 +34,7 @@ class _Owner(Protocol):
 
 @dataclass(slots=True)
 class _Entry:
-    place: Place
+    place: tuple[str, int | None, int | None]
     owner: weakref.ref[Any]
     call: ProcessCall | None
 
@@ -58,7 +54,13 @@ class Handover:
         """How many messages are remembered."""
         return len(self._entries)
 
-    def note(self, message: Message, place: Place, owner: weakref.ref[Any], call: ProcessCall | None) -> None:
+    def note(
+        self,
+        message: Message,
+        place: tuple[str, int | None, int | None],
+        owner: weakref.ref[Any],
+        call: ProcessCall | None,
+    ) -> None:
         """Remember who handed ``message`` over and the automatic span it is in, if any."""
         entries = self._entries
         entries.pop(id(message), None)  # an id that is used again goes to the end
@@ -72,7 +74,7 @@ class Handover:
         if tracing is None or not is_message(message):
             return None
         entry = self._entries.get(id(message))
-        if entry is not None and entry.place != _place(message):
+        if entry is not None and entry.place != place_of(message):
             entry = None
         owner: _Owner | None = None if entry is None else entry.owner()
         if entry is not None and entry.call is not None and owner is not None:
@@ -87,10 +89,6 @@ def _opened(message: Message, tracing: Tracing) -> Responsibility | None:
     hook = ConsumeHook(tracing=tracing, facts=ClientFacts())
     calls = hook.before([incoming(message)])
     return OwnSpan(hook, calls[0]) if calls else None
-
-
-def _place(message: Message) -> Place:
-    return message.topic() or "", message.partition(), message.offset()
 
 
 handed_over: Final = Handover()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PRODUCE_ORDER",
+    "Place",
     "error_text",
     "error_type",
     "header_pairs",
     "incoming",
     "is_message",
     "parameter_order",
+    "place_of",
     "replaced",
 ]
 
@@ -29,6 +31,19 @@ PRODUCE_ORDER: Final = ("topic", "value", "key", "partition", "callback", "on_de
 """The positional parameters of the C method, which has no signature to ask."""
 
 _NEVER_CHANGED: Final = PRODUCE_ORDER.index("callback")
+
+
+class Place(NamedTuple):
+    """Where one message lies; a plain tuple of the three is its equal."""
+
+    topic: str
+    partition: int | None
+    offset: int | None
+
+
+def place_of(message: Message) -> Place:
+    """Return where ``message`` lies."""
+    return Place(message.topic() or "", message.partition(), message.offset())
 
 
 def is_message(candidate: object) -> TypeGuard[Message]:

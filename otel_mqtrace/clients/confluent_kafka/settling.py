@@ -10,10 +10,10 @@ import functools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.clients.confluent_kafka.live import Arguments, known_state, live
-from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type, header_pairs, is_message
+from otel_mqtrace.clients.confluent_kafka.messages import Place, error_text, error_type, header_pairs, is_message
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._headers import Headers, indexed
 from otel_mqtrace.hooks._propagation import creation_of
@@ -28,19 +28,11 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.consume import IncomingMessage
     from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 
-__all__ = ["Place", "Settlement", "Settles", "Settling", "begun", "offsets_asked", "traced_settlement"]
+__all__ = ["Settlement", "Settles", "Settling", "begun", "offsets_asked", "traced_settlement"]
 
 _MAX_REMEMBERED: Final = 10_000
 _COMMIT_ORDER: Final = ("message", "offsets")
 """The positional parameters that say what to settle; the C methods have no signature to ask."""
-
-
-class Place(NamedTuple):
-    """Where one message lies."""
-
-    topic: str
-    partition: int | None
-    offset: int | None
 
 
 class Settling:

@@ -16,7 +16,8 @@ from confluent_kafka import cimpl
 from otel_mqtrace.clients.confluent_kafka.consumer import traced_assignment, traced_close, traced_receive
 from otel_mqtrace.clients.confluent_kafka.consumer_state import ConsumerState
 from otel_mqtrace.clients.confluent_kafka.live import known_state, remembering
-from otel_mqtrace.clients.confluent_kafka.settling import Place, traced_settlement
+from otel_mqtrace.clients.confluent_kafka.messages import Place, place_of
+from otel_mqtrace.clients.confluent_kafka.settling import traced_settlement
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.model import ContextCode
@@ -118,7 +119,7 @@ class ShareState(ConsumerState):
         return None if opened is None else self._block(message, opened)
 
     def _block(self, message: Message, inner: Responsibility) -> _Block:
-        place = Place(message.topic() or "", message.partition(), message.offset())
+        place = place_of(message)
         block = _Block(inner, self._said.get(place))
         self._blocks[place] = block
         return block
@@ -172,10 +173,7 @@ def _acknowledged(consumer: Any, said: Mapping[str, Any]) -> None:
     if state is None:
         return
     message = said.get("message")
-    if message is None:
-        place = Place(said["topic"], said["partition"], said["offset"])
-    else:
-        place = Place(message.topic() or "", message.partition(), message.offset())
+    place = Place(said["topic"], said["partition"], said["offset"]) if message is None else place_of(message)
     accepted = int(said.get("ack_type", _ACCEPT)) == _ACCEPT
     state.acknowledged(place, ContextCode.SUCCESS if accepted else ContextCode.FAILED)
 
