@@ -1,4 +1,4 @@
-"""This module knows how to test an instrumented application: time, ids and spans that a test holds in its own hands.
+"""This module knows how to test an instrumented application: time, ids, spans and a broker in a test's own hands.
 
 ::
 
@@ -8,23 +8,35 @@
     ...
     send = exporter.take("send orders")
     exporter.assert_empty()
+
+and, for pytest, a broker of the run's own, which needs no server and no container::
+
+    kafka = pytest.fixture(scope="session")(embedded_kafka)
+
+    def test_an_order_is_sent(kafka):
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 """
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 from otel_mqtrace._clock import MonotonicNs, WallNs
+from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["FixedIds", "ManualClock", "RecordingExporter", "recording_provider"]
+__all__ = ["EmbeddedBroker", "FixedIds", "ManualClock", "RecordingExporter", "embedded_kafka", "recording_provider"]
+
+_BROKER_GROUP: Final = "mqtrace.testing"
+"""What is built on the library is found by its entry point: the library never imports upwards."""
 
 
 class ManualClock:
@@ -101,3 +113,28 @@ def recording_provider(exporter: SpanExporter, *, fixed_ids: bool = False) -> Tr
     provider = TracerProvider(id_generator=FixedIds()) if fixed_ids else TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     return provider
+
+
+class EmbeddedBroker(Protocol):
+    """A Kafka inside this process: a real TCP broker for any client on this machine."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` pairs joined by commas, for ``bootstrap.servers``."""
+        ...
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Create a topic; those nobody created spring up with four partitions at their first use."""
+        ...
+
+
+def embedded_kafka() -> Iterator[EmbeddedBroker]:
+    """Give a broker until the generator goes on, as a pytest fixture does; ``contextlib.contextmanager`` takes it too.
+
+    Needs the ``kafka`` extra. What it can and cannot do stands in ``bridge.embedded.cluster.EmbeddedKafka``.
+    """
+    found = entry_points(group=_BROKER_GROUP, name="embedded_kafka")
+    if not found:
+        raise UsageError("the embedded broker is not installed: install otel-mqtrace again, as a whole")
+    with next(iter(found)).load()() as broker:
+        yield broker

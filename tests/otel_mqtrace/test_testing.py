@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from contextlib import contextmanager
 
-from otel_mqtrace.testing import ManualClock, RecordingExporter, recording_provider
+import pytest
+from confluent_kafka import Producer
+
+from otel_mqtrace import testing
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.testing import ManualClock, RecordingExporter, embedded_kafka, recording_provider
 
 
 def test_time_moves_only_when_told():
@@ -33,3 +38,19 @@ def test_a_span_nobody_took_fails_the_test():
         exporter.take("y")
     exporter.take("x")
     exporter.assert_empty()
+
+
+def test_a_broker_comes_with_the_kit():
+    """A client sends to it as to any other; it is gone at the end of the block."""
+    with contextmanager(embedded_kafka)() as kafka:
+        kafka.create_topic("orders", partitions=2)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce("orders", b"x")
+        assert producer.flush(20) == 0
+
+
+def test_a_broker_that_is_not_installed_is_told_with_the_mend(monkeypatch):
+    """One sentence."""
+    monkeypatch.setattr(testing, "_BROKER_GROUP", "mqtrace.nothing")
+    with pytest.raises(UsageError, match="install otel-mqtrace again"):
+        next(embedded_kafka())
