@@ -5,6 +5,7 @@
     MqTraceError
     ├── UsageError            a wrong option, path or value; says what, where and how to mend it
     ├── MissingExtraError     a feature whose ``otel-mqtrace[extra]`` is not installed
+    ├── SubinterpreterError   spans cannot be exported outside the main interpreter
     ├── EncodeError           a TraceContext that the chosen dialect cannot say
     ├── PeerError             a broker, Collector or JVM that does not answer
     └── UnreadableInputError  a source that exists but is not what it should be
@@ -12,7 +13,15 @@
 
 from __future__ import annotations
 
-__all__ = ["EncodeError", "MissingExtraError", "MqTraceError", "PeerError", "UnreadableInputError", "UsageError"]
+__all__ = [
+    "EncodeError",
+    "MissingExtraError",
+    "MqTraceError",
+    "PeerError",
+    "SubinterpreterError",
+    "UnreadableInputError",
+    "UsageError",
+]
 
 
 class MqTraceError(Exception):

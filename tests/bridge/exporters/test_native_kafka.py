@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 
-import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, admin, cimpl
 from opentelemetry.sdk.trace import TracerProvider
@@ -17,10 +16,9 @@ from bridge.codec.native import decode_body, encode_context
 from bridge.embedded.cluster import EmbeddedKafka
 from bridge.exporters.native_kafka import NativeKafkaSpanExporter
 from bridge.forwarder.source import KafkaTraceSource
-from otel_mqtrace import MqTraceInstrumentor, config
+from otel_mqtrace import config
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.lanes import span
 from tests.support.native_spans import bean, pub, sub, traced
 
@@ -386,39 +384,3 @@ def test_without_the_client_one_sentence_names_the_extra(monkeypatch, caplog):
         trace(pub(1))
         processor.force_flush()
     assert "pip install 'otel-mqtrace[kafka]'" in caplog.text
-
-
-def test_the_applications_producer_may_be_closed_first(kafka):
-    """RocketMQ's dispatcher once shared its host's client and lost what came last: ours has its own."""
-    kafka.create_topic(TOPIC)
-    application = cimpl.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    config.remember_application_kafka_config({"bootstrap.servers": kafka.bootstrap_servers})
-    try:
-        processor, trace = traced(NativeKafkaSpanExporter())
-        trace(pub(0))
-        application.flush()
-        del application
-        processor.shutdown()
-        assert len(_records(_landed(kafka))) == 1
-    finally:
-        config.forget_application_kafka_config()
-
-
-def test_the_exporters_own_producer_is_never_traced(kafka):
-    """Else each trace would make the next one, for ever."""
-    kafka.create_topic(TOPIC)
-    recording = RecordingExporter()
-    instrumentor = MqTraceInstrumentor()
-    instrumentor.instrument(
-        tracer_provider=recording_provider(recording),
-        exporters=[_exporter(kafka)],
-    )
-    try:
-        producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-        producer.produce("orders", b"x")
-        assert producer.flush(20) == 0
-        assert instrumentor.processor.force_flush()
-    finally:
-        instrumentor.uninstrument()
-    assert [each.name for each in recording.take_all()] == ["send orders"]
-    assert len(_landed(kafka)) == 1
