@@ -302,7 +302,8 @@ def test_an_application_that_ends_during_a_look_up_ends_at_once():
     code = (
         "import confluent_kafka\n"
         "from otel_mqtrace import MqTraceInstrumentor\n"
-        "MqTraceInstrumentor().instrument(exporters=())\n"
+        "from opentelemetry.sdk.trace import TracerProvider\n"
+        "MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters=())\n"
         f"p = confluent_kafka.Producer({{'bootstrap.servers': '{NOBODY}', 'message.timeout.ms': 100, 'log_level': 0}})\n"
         "p.produce('orders', b'x')\n"
         "p.purge()\n"
