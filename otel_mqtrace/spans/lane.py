@@ -8,13 +8,13 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace.spans.flushes import Flush, Flushes
 from otel_mqtrace.spans.losses import LossWatch
 from otel_mqtrace.spans.queue import SpanQueue
 from otel_mqtrace.spans.stats import WANTS_ERROR, ExportOutcome
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.spans.ledger import Ledger
     from otel_mqtrace.spans.losses import OnDrop
-    from otel_mqtrace.spans.queue import FlushMark
     from otel_mqtrace.spans.settings import LaneSettings
     from otel_mqtrace.spans.stats import LaneStats
 
@@ -40,15 +39,6 @@ _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 _IDLE_S: Final = 1.0
 """Longest sleep of an idle worker: bounds the delay if a finaliser ate a wake-up, and paces ``on_idle``."""
-
-
-@dataclass(eq=False, slots=True)
-class Flush:
-    """One caller's wish that all accepted before ``mark`` is out by ``deadline``; ``done`` is ``None`` until known."""
-
-    mark: FlushMark
-    deadline: MonotonicNs
-    done: bool | None = None
 
 
 class Lane:
@@ -107,7 +97,7 @@ class Lane:
         self._closing = threading.Lock()  # taken once, by whoever shuts the exporter down
         self._exporter_closed = threading.Event()
         self._losses = LossWatch(self.name, on_drop=self._on_drop, ledger=self._ledger)
-        self._flushes: list[Flush] = []  # guarded by the queue's lock
+        self._flushes = Flushes(self._queue, self._exporter_closed)
 
     # -- the application's thread ----------------------------------------------------------------------------------
 
@@ -220,7 +210,7 @@ class Lane:
     def _await_work(self, queue: SpanQueue[ReadableSpan]) -> bool:
         """Sleep until a batch or a flush may be due; return ``False`` when none ever will be."""
         with queue.hold():
-            if self._due_flushes():
+            if self._flushes.due():
                 return True
             due_ns = self._due_ns(self._clock.monotonic_ns())
             if due_ns == 0:
@@ -228,7 +218,7 @@ class Lane:
             if due_ns is None and queue.closed:
                 return False
             queue.wait(_IDLE_S if due_ns is None else min(due_ns / _NS_PER_S, _IDLE_S))
-            idle = self._due_ns(self._clock.monotonic_ns()) is None and not self._due_flushes()
+            idle = self._due_ns(self._clock.monotonic_ns()) is None and not self._flushes.due()
         if idle:
             self._idle()
         return True
@@ -252,9 +242,7 @@ class Lane:
 
         :meth:`await_flush` must follow.
         """
-        with self._queue.hold():
-            flush = Flush(self._queue.request_flush(), deadline)
-            self._flushes.append(flush)
+        flush = self._flushes.request(deadline)
         self._ensure_worker()
         return flush
 
@@ -270,41 +258,13 @@ class Lane:
             if not (self._exporter_closed.is_set() or self._ensure_worker()):
                 self._export_here(lambda: self._queue.reached(flush.mark), flush.deadline)
                 self._answer_flushes()
-            return self._await_answer(flush)
+            return self._flushes.wait(flush, self._remaining_ms(flush.deadline) / 1e3)
         finally:
-            with self._queue.hold():
-                if flush in self._flushes:
-                    self._flushes.remove(flush)
-
-    def _await_answer(self, flush: Flush) -> bool:
-        changed = self._queue.hold()
-        with changed:
-            changed.wait_for(
-                lambda: flush.done is not None or self._exporter_closed.is_set(),
-                self._remaining_ms(flush.deadline) / 1e3,
-            )
-            if flush.done is None and self._exporter_closed.is_set():  # and so flushed for the last time
-                return self._queue.reached(flush.mark) and not self._queue.lost_since(flush.mark)
-            return flush.done is True
-
-    def _due_flushes(self) -> list[Flush]:
-        """Return the flushes that only the exporter's own is missing to; needs the queue's lock."""
-        return [flush for flush in self._flushes if flush.done is None and self._queue.reached(flush.mark)]
+            self._flushes.forget(flush)
 
     def _answer_flushes(self) -> None:
-        """Flush the exporter, once for all who wait for it."""
         with self._exporting:
-            with self._queue.hold():
-                due = [(flush, self._queue.lost_since(flush.mark) == 0) for flush in self._due_flushes()]
-            if not due:
-                return
-            flushed = False
-            try:
-                flushed = self._flush_exporter(max(flush.deadline for flush, _ in due))
-            finally:
-                for flush, nothing_lost in due:
-                    flush.done = flushed and nothing_lost
-                self._queue.wake()
+            self._flushes.answer(self._flush_exporter)
 
     def close(self, deadline: MonotonicNs) -> None:
         """Refuse new spans and let the worker drain and then shut the exporter down; returns at once."""
