@@ -51,18 +51,30 @@ _PYTEST: Final = (
     "ignore",
     "--continue-on-collection-errors",
 )
+_FLOOD: Final = 200
+"""More spans than this in one test: it sends in a loop until it is stopped, and how far it comes is chance."""
 _OURS: Final = ("early", "late")
 
 
 @dataclass(slots=True)
 class Outcome:
-    """One run: how each test ended, why it failed, and how many spans of each operation began and ended."""
+    """One run: how each test ended, why it failed, how many spans began in it, and how many of each operation never ended."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     not_collected: set[str] = field(default_factory=set)
-    started: Counter[str] = field(default_factory=Counter)
-    ended: Counter[str] = field(default_factory=Counter)
+    spans: Counter[str] = field(default_factory=Counter)
+    unended: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def comparable_spans(self) -> Counter[str]:
+        """Spans by test, without the tests that send in a loop until they are stopped: those have no number."""
+        return Counter({test: number for test, number in self.spans.items() if 0 < number <= _FLOOD})
+
+    @property
+    def floods(self) -> set[str]:
+        """The tests that send until they are stopped."""
+        return {test for test, number in self.spans.items() if number > _FLOOD}
 
     def count(self, outcome: str) -> int:
         """Return how many tests ended so."""
@@ -142,16 +154,16 @@ def _read(lines: Path, outcome: Outcome, hang_s: float) -> bool:
         begun = each.get("began", begun)
         if "test" in each:
             outcome.note(each["test"], each["outcome"], each["reason"])
+            outcome.spans[each["test"]] = each["spans"]
             begun = None
         if "not_collected" in each:
             outcome.not_collected.add(each["not_collected"])
-    counted = [each for each in said if "ended" in each]
-    if counted:
-        outcome.started.update(counted[-1]["started"])
-        outcome.ended.update(counted[-1]["ended"])
     if begun is not None:
         outcome.note(begun, "failed", f"its process died, or showed no end for {hang_s:.0f} s")
-    return bool(said) and "finished" in said[-1]
+    if not said or not said[-1].get("finished"):
+        return False
+    outcome.unended.update(Counter(said[-1]["started"]) - Counter(said[-1]["ended"]))
+    return True
 
 
 def broken(bare: Outcome, under: Outcome) -> list[str]:
@@ -172,19 +184,28 @@ def _confirmed(checkout: Path, mode: str, suspects: Sequence[str], *, hang_s: fl
 def verdict(seen: dict[str, Outcome], broke: dict[str, list[str]]) -> list[str]:
     """Return what is wrong with ours, a sentence each; empty means that all is well."""
     wrong = [f"{mode}: {len(broke[mode])} tests broken" for mode in _OURS if broke.get(mode)]
-    if set(_OURS) <= seen.keys() and seen["early"].started != seen["late"].started:
-        wrong.append(f"spans early {seen['early'].started}, late {seen['late'].started}")
-    unended = [mode for mode in _OURS if mode in seen and seen[mode].started != seen[mode].ended]
-    wrong += [f"{mode}: spans begun {seen[mode].started}, ended {seen[mode].ended}" for mode in unended]
+    if set(_OURS) <= seen.keys():
+        early, late = (seen[mode] for mode in _OURS)
+        differ = early.comparable_spans.keys() | late.comparable_spans.keys()
+        wrong += [
+            f"{test}: {early.spans[test]} spans early, {late.spans[test]} late"
+            for test in sorted(differ)
+            if early.spans[test] != late.spans[test] and test not in early.floods & late.floods
+        ]
+    wrong += [
+        f"{mode}: spans that never ended: {dict(seen[mode].unended)}"
+        for mode in _OURS
+        if mode in seen and seen[mode].unended
+    ]
     return wrong
 
 
 def _table(seen: dict[str, Outcome], broke: dict[str, list[str]]) -> Iterable[str]:
-    head = ("mode", "tests", "passed", "failed", "skipped", "broken", "spans ended")
+    head = ("mode", "tests", "passed", "failed", "skipped", "broken", "spans")
     yield "{:<36}{:>7}{:>8}{:>8}{:>9}{:>8}  {}".format(*head)
     for mode, under in seen.items():
         counts = [under.count(each) for each in ("passed", "failed", "skipped")]
-        spans = ", ".join(f"{number} {what}" for what, number in sorted(under.ended.items())) or "0"
+        spans = str(sum(under.comparable_spans.values())) + (f" and {len(under.floods)} floods" if under.floods else "")
         lost = str(len(broke[mode])) if mode in broke else "-"
         yield f"{MODES[mode]:<36}{sum(counts):>7}{counts[0]:>8}{counts[1]:>8}{counts[2]:>9}{lost:>8}  {spans}"
 

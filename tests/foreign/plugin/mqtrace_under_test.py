@@ -21,6 +21,7 @@ import pytest
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 _SEVERITY = ("passed", "skipped", "failed")
+_AT_THE_END = {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED}
 
 
 class _Counting(SpanProcessor):
@@ -89,6 +90,7 @@ class _Witness:
         self.subject, self.moment, self.done = subject or mode, moment, done
         self.lines = target.open("a", encoding="utf-8")
         self.worst: dict[str, tuple[str, str]] = {}
+        self.before = 0
         self.spans = _Counting()
         self.provider = TracerProvider()
         self.provider.add_span_processor(self.spans)
@@ -124,6 +126,7 @@ class _Witness:
     def pytest_runtest_logstart(self, nodeid):
         """A test begins."""
         self.worst[nodeid] = ("passed", "")
+        self.before = self.spans.started.total()
         self.write(began=nodeid)
 
     def pytest_runtest_logreport(self, report):
@@ -136,7 +139,7 @@ class _Witness:
     def pytest_runtest_logfinish(self, nodeid):
         """A test has ended."""
         outcome, reason = self.worst.pop(nodeid)
-        self.write(test=nodeid, outcome=outcome, reason=reason, started=self.spans.started, ended=self.spans.ended)
+        self.write(test=nodeid, outcome=outcome, reason=reason, spans=self.spans.started.total() - self.before)
 
     def pytest_collectreport(self, report):
         """A file that cannot be imported has no tests; that must be seen."""
@@ -144,10 +147,10 @@ class _Witness:
             self.write(not_collected=report.nodeid)
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self):
-        """Objects that only a garbage collection ends have had their chance."""
+    def pytest_sessionfinish(self, exitstatus):
+        """Objects that only a garbage collection ends have had their chance; a session that was interrupted has not."""
         gc.collect()
-        self.write(finished=True, started=self.spans.started, ended=self.spans.ended)
+        self.write(finished=exitstatus in _AT_THE_END, started=self.spans.started, ended=self.spans.ended)
 
 
 def pytest_configure(config):
