@@ -186,6 +186,6 @@ class RocketMqInstrumentor(ClientInstrumentor):
     """Instruments Apache's gRPC client rocketmq-python-client; see :class:`ClientInstrumentor`."""
 
     client = "rocketmq-python-client"
-    requirement = "rocketmq-python-client >= 5.0"
+    requirement = "rocketmq-python-client >= 5.0.9"
     extra = "rocketmq"
     patching = "otel_mqtrace.clients.rocketmq.patching"
