@@ -5,26 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import socket
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.peers.peer import PeerUnavailableError, peers_cache
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FETCH_SECONDS = 900
 
 
-class PeerUnavailableError(Exception):
-    """The peer cannot be had on this machine; its text is the reason shown beside the skipped tests."""
-
-
-class PeerBrokenError(Exception):
-    """The peer was there and did not come up: our recipe is wrong, and the tests fail."""
-
-
 def jars_of(pom: Path, name: str) -> Path:
     """Return the folder with the jars that ``pom`` depends on, fetched by Maven the first time; ``name`` says whose."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
-    target = base / "otel-mqtrace" / "peers" / f"{name.lower()}-{digest}"
+    target = peers_cache() / f"{name.lower()}-{digest}"
     if target.is_dir():
         return target
     maven = shutil.which("mvn")
@@ -49,15 +44,3 @@ def jars_of(pom: Path, name: str) -> Path:
         raise PeerUnavailableError(f"Maven could not fetch {name}'s jars: {(said or ['no reason given'])[0][:300]}")
     beside.rename(target)
     return target
-
-
-def free_ports(count: int) -> list[int]:
-    """Return that many loopback ports nobody listens on."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()

@@ -12,7 +12,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_jobs.java import find_java
-from tests.peers.maven import PeerBrokenError, free_ports, jars_of
+from tests.peers.maven import jars_of
+from tests.peers.peer import PeerBrokenError, free_ports
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -13,7 +13,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from spark_jobs.java import find_java
-from tests.peers.maven import PeerBrokenError, PeerUnavailableError, free_ports, jars_of
+from tests.peers.maven import jars_of
+from tests.peers.peer import PeerBrokenError, PeerUnavailableError, free_ports
 from tests.peers.rocketmq.remoting import (
     GET_BROKER_CLUSTER_INFO,
     UPDATE_AND_CREATE_GROUP,

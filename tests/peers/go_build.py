@@ -1,0 +1,152 @@
+"""This module knows how a peer is built from Go modules once per machine, in the background if asked early enough.
+
+::
+
+    python -m tests.peers.go_build collector jaeger     # builds what is not in the cache yet, one after the other
+
+Whoever comes second waits for the first: a lock file beside the program says that somebody is at it, and the system
+frees it when that process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.peers.peer import PeerBrokenError, PeerUnavailableError, peers_cache
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).resolve().parent
+FETCH_SECONDS, BUILD_SECONDS = 900, 2400
+_POLITE = 10
+_SHOWN = 600
+
+
+@dataclass(frozen=True)
+class GoProgram:
+    """A program to build: the folder with its ``go.mod``, the package in it, and the module that names its version."""
+
+    name: str
+    package: str
+    module: str
+
+    @property
+    def sources(self) -> Path:
+        """The folder with ``go.mod``, ``go.sum`` and what of the program is ours."""
+        return HERE / self.name / "go"
+
+    @property
+    def version(self) -> str:
+        """The version of :attr:`module` that ``go.mod`` asks for."""
+        found = re.search(rf"{re.escape(self.module)} v(\S+)", (self.sources / "go.mod").read_text(encoding="utf-8"))
+        if found is None:
+            raise PeerBrokenError(f"{self.sources / 'go.mod'} does not require {self.module}")
+        return found[1]
+
+    @property
+    def target(self) -> Path:
+        """Where the built program is kept; another one for every change of its sources."""
+        digest = hashlib.sha256()
+        for path in sorted(self.sources.iterdir()):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+        return peers_cache() / f"{self.name}-{digest.hexdigest()[:12]}"
+
+
+PROGRAMS = {
+    program.name: program
+    for program in (
+        GoProgram("collector", ".", "go.opentelemetry.io/collector/otelcol"),
+        GoProgram("jaeger", "github.com/jaegertracing/jaeger/cmd/jaeger", "github.com/jaegertracing/jaeger"),
+    )
+}
+
+
+def built(program: GoProgram) -> Path:
+    """Return the program, built the first time.
+
+    Raises:
+        PeerUnavailableError: there is no Go here, or it cannot fetch the modules, or not in time.
+        PeerBrokenError: the modules are there and do not compile.
+    """
+    target = program.target
+    if target.is_file():
+        return target
+    go = shutil.which("go")
+    if go is None:
+        raise PeerUnavailableError(f"no Go (go) on the path to build {program.name} with")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(target):
+        if not target.is_file():
+            _build(go, program, target)
+    return target
+
+
+def _build(go: str, program: GoProgram, target: Path) -> None:
+    # Listed first: what fails there is the network's or the Go release's doing, and no mistake of the recipe.
+    listed = _run([go, "list", "-mod=readonly", "-deps", program.package], program, FETCH_SECONDS)
+    if listed.returncode:
+        raise PeerUnavailableError(f"Go could not fetch the modules of {program.name}: {_reason(listed)}")
+    # Built beside and renamed: an interrupted build must not look complete.
+    beside = target.with_name(f"{target.name}.{os.getpid()}")
+    flags = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-s -w"]
+    compiled = _run([go, "build", *flags, "-o", str(beside), program.package], program, BUILD_SECONDS)
+    if compiled.returncode:
+        raise PeerBrokenError(f"Go could not build {program.name}: {_reason(compiled)}")
+    beside.rename(target)
+
+
+def _run(command: list[str], program: GoProgram, patience_s: float) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "CGO_ENABLED": "0"}
+    try:
+        return subprocess.run(
+            command,
+            cwd=program.sources,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=patience_s,
+        )
+    except subprocess.TimeoutExpired:
+        raise PeerUnavailableError(f"go {command[1]} of {program.name} took longer than {patience_s} s") from None
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("go: downloading")]
+    return "; ".join(said)[-_SHOWN:] or "no reason given"
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    with target.with_name(f"{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def main(names: list[str]) -> int:
+    """Build the named programs, politely; tell what could not be had."""
+    os.nice(_POLITE)
+    failed = 0
+    for name in names or PROGRAMS:
+        try:
+            print(f"{name}: {built(PROGRAMS[name])}", flush=True)  # noqa: T201 - its only output
+        except (PeerUnavailableError, PeerBrokenError) as reason:
+            print(f"{name}: {reason}", file=sys.stderr, flush=True)  # noqa: T201
+            failed = 1
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""This module knows what every peer has in common: whether it is wanted, its cache, its ports, its process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+START_SECONDS, STOP_SECONDS = 60, 15
+_PROBE_SECONDS = 0.1
+_LOG_SHOWN = 2000
+
+
+class PeerUnavailableError(Exception):
+    """The peer cannot be had on this machine, or was not wanted; its text is the reason beside the skipped tests."""
+
+
+class PeerBrokenError(Exception):
+    """The peer was there and did not come up: our recipe is wrong, and the tests fail."""
+
+
+def wanted(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Return for every peer why it is not wanted, or ``None``: ``PEERS`` names the only ones, ``SKIP_PEERS`` the others.
+
+    Raises ``ValueError`` for a name that no peer has: a misspelt one must not turn a test off, or on.
+    """
+    only, skipped = (_listed(environment.get(name, "")) for name in ("PEERS", "SKIP_PEERS"))
+    unknown = sorted((only | skipped) - set(names))
+    if unknown:
+        raise ValueError(f"PEERS and SKIP_PEERS know {', '.join(names)}, and not {', '.join(unknown)}")
+    reasons = dict.fromkeys(names, None) | {name: "not named in PEERS" for name in names if only and name not in only}
+    return reasons | dict.fromkeys(skipped, "named in SKIP_PEERS")
+
+
+def _listed(value: str) -> set[str]:
+    return {name.strip() for name in value.split(",")} - {""}
+
+
+def peers_cache() -> Path:
+    """Return the folder of this machine's user in which fetched and built peers are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel-mqtrace" / "peers"
+
+
+def free_ports(count: int) -> list[int]:
+    """Return that many loopback ports nobody listens on."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for each in held:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in held]
+    finally:
+        for each in held:
+            each.close()
+
+
+@dataclass
+class ServerProcess:
+    """One server process with its log in ``log``: started until it answers, stopped by its own handle."""
+
+    name: str
+    log: Path
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str], answers: Callable[[], bool]) -> None:
+        """Start it, its output added to the log, and return when ``answers()``; ``PeerBrokenError`` when it never does."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        pause, deadline = Event(), monotonic() + START_SECONDS
+        while not answers():
+            if monotonic() > deadline or self._process.poll() is not None:
+                self.kill()
+                said = self.log.read_text(encoding="utf-8", errors="replace")
+                raise PeerBrokenError(f"{self.name} did not come up:\n{said[-_LOG_SHOWN:]}")
+            pause.wait(_PROBE_SECONDS)
+
+    def stop(self) -> None:
+        """Ask it to finish, and wait; kill it when it does not."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._process = None
+
+    def kill(self) -> None:
+        """End it at once, whatever it holds unwritten."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
