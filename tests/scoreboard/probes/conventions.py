@@ -102,7 +102,7 @@ def client_statistics(stage: Stage) -> Seen:
     heard: list[str] = []
     consumer = stage.consumer(**{"statistics.interval.ms": 50, "stats_cb": heard.append})
     stage.poll(consumer)
-    for _ in range(50):
+    for _ in range(15):
         consumer.poll(0.1)
         measured = {name for name in stage.metrics() if name not in _METRICS}
         if heard and measured:
