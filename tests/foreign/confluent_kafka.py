@@ -18,8 +18,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -53,6 +55,7 @@ _PYTEST: Final = (
 )
 _FLOOD: Final = 200
 """More spans than this in one test: it sends in a loop until it is stopped, and how far it comes is chance."""
+_LOOK_S: Final = 0.5
 _OURS: Final = ("early", "late")
 
 
@@ -135,15 +138,14 @@ def _environment(mode: str, lines: Path, done: Path) -> dict[str, str]:
 
 def _watch(process: subprocess.Popen[bytes], lines: Path, hang_s: float) -> None:
     """Wait for the process; kill it when it has written nothing for ``hang_s`` seconds, once it has begun to write."""
-    written = 0
+    written, since = 0, time.monotonic()
     while process.poll() is None:
-        before, written = written, lines.stat().st_size
-        if before == written > 0:
+        if (now_written := lines.stat().st_size) != written or not written:
+            written, since = now_written, time.monotonic()
+        elif time.monotonic() - since >= hang_s:
             process.kill()
-        try:
-            process.wait(hang_s)
-        except subprocess.TimeoutExpired:
-            continue
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK_S)
 
 
 def _read(lines: Path, outcome: Outcome, hang_s: float) -> bool:
