@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 from opentelemetry.sdk.trace import TracerProvider
@@ -94,20 +95,20 @@ def main(subject: str, sampling: str, servers: str, topic: str) -> int:
     return 0
 
 
-def _produce(producer: object, topic: str, count: int) -> float:
+def _produce(producer: Any, topic: str, count: int) -> float:
     """Return µs a message; the delivery reports are counted in, since they are served by the same thread."""
     began = time.thread_time_ns()
     for _ in range(count):
-        producer.produce(topic, b"twenty bytes of order")  # type: ignore[attr-defined]  # any producer
-    assert producer.flush(60) == 0  # type: ignore[attr-defined]
+        producer.produce(topic, b"twenty bytes of order")
+    assert producer.flush(60) == 0
     return (time.thread_time_ns() - began) / count / 1000
 
 
-def _poll(consumer: object, count: int) -> float:
+def _poll(consumer: Any, count: int) -> float:
     """Return µs a message."""
     left, began = count, time.thread_time_ns()
     while left:
-        left -= consumer.poll(20) is not None  # type: ignore[attr-defined]  # any consumer
+        left -= consumer.poll(20) is not None
     return (time.thread_time_ns() - began) / count / 1000
 
 

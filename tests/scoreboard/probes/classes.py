@@ -26,7 +26,7 @@ class Release:
         self.batch = [Messages([Message(topic=topic, partition=0, offset=7, value=b"an order"), again])]
 
 
-class CannedShareConsumer(cimpl.ShareConsumer):  # type: ignore[name-defined,misc]  # it is not in the stubs
+class CannedShareConsumer(cimpl.ShareConsumer):
     """A share consumer whose poll answers by itself: the embedded broker has no share groups."""
 
     answers: Release
