@@ -80,6 +80,28 @@ def test_a_message_may_be_sent_again_and_by_keyword(proxy, producer, spans, mess
     assert [span.attributes["messaging.message.id"] for span in spans.take_all()] == ids
 
 
+def test_the_id_is_known_when_the_span_begins(instrument, started, spans, message):
+    """Samplers, hooks and processors see the id that the message will have, also where it is never stored."""
+    begun = []
+    instrument(produce_hook=lambda span, call: begun.append(span.attributes["messaging.message.id"]))
+    producer = started(rocketmq.Producer)
+    receipt = producer.send(message())
+    refused = message(b"x" * (rocketmq.Producer.DEFAULT_MAX_BODY_SIZE + 1))
+    with pytest.raises(IllegalArgumentException):
+        producer.send(refused)
+    assert begun == [receipt.message_id, refused.message_id]
+    assert [span.attributes["messaging.message.id"] for span in spans.take_all()] == begun
+
+
+def test_a_namespace_is_named(instrument, started, proxy, spans, message):
+    """The topic stands without it, as on the wire."""
+    instrument()
+    started(rocketmq.Producer, namespace="team").send(message())
+    assert proxy.sent[0].topic.resource_namespace == "team"
+    span = spans.take(f"send {proxy.sent[0].topic.name}")
+    assert span.attributes["messaging.rocketmq.namespace"] == "team"
+
+
 def test_an_asynchronous_send_ends_before_its_future_is_done(producer, spans, message, tracer):
     """Callbacks run in the context of the send, in the client's own thread."""
     heard, done = [], threading.Event()

@@ -42,6 +42,11 @@ def _handled_in_a_block(_message):
 
 
 @process
+def _refused_after_a_block(_message):
+    return ConsumeResult.FAILURE
+
+
+@process
 def _failed_in_a_block(_message):
     process.failed()
     return ConsumeResult.SUCCESS
@@ -55,6 +60,7 @@ ACTS = {
     b"said": _say_failed,
     b"block": _handled_in_a_block,
     b"failed block": _failed_in_a_block,
+    b"refused block": _refused_after_a_block,
 }
 OUTCOMES = {
     b"success": "SUCCESS",
@@ -64,6 +70,7 @@ OUTCOMES = {
     b"said": "FAILED",
     b"block": "SUCCESS",
     b"failed block": "FAILED",
+    b"refused block": "FAILED",
 }
 
 
