@@ -146,8 +146,8 @@ def start_collector(collector_program, tmp_path):
     """Start a Collector with a configuration of ours and what its environment shall say; stopped after the test."""
     with ExitStack() as running:
 
-        def start(configuration, **environment):
-            collector = Collector(collector_program, tmp_path / "collector", configuration, environment)
+        def start(configuration, *, flags=(), **environment):
+            collector = Collector(collector_program, tmp_path / "collector", configuration, environment, flags)
             return running.enter_context(collector)
 
         yield start

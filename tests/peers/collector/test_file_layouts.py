@@ -1,0 +1,96 @@
+"""Spans through a real Collector into its files: every layout is told apart, and holds what the application ended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+
+from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing import RecordingExporter
+from tests.peers.otlp_spans import of_sdk
+from tests.peers.traced import handle, send, traced
+
+pytestmark = pytest.mark.peers
+
+NATIVE_ZSTD = "--feature-gates=exporter.file.nativeCompression"
+MESSAGES = 40
+
+
+def _http(collector):
+    return HttpExporter(endpoint=collector.traces_url)
+
+
+def _grpc(collector):
+    return GrpcExporter(endpoint=f"127.0.0.1:{collector.grpc_port}", insecure=True)
+
+
+def _run_shop(kafka, topic, exporter):
+    """Have messages sent by one service and handled by another; return what both ended, as the SDK has it."""
+    ended = RecordingExporter()
+    with traced("shop", ended, exporter()):
+        send(kafka, topic, MESSAGES)
+    with traced("billing", ended, exporter()):
+        handle(kafka, topic, MESSAGES, handler=_fail_for_some)
+    return {span["span_id"]: span for span in map(of_sdk, ended.take_all())}
+
+
+def _fail_for_some(message):
+    return 1 / (message.offset() % 4)
+
+
+def _inspect(*arguments):
+    """What ``mqtrace inspect`` prints, one object for each line, and that it found nothing bad."""
+    command = [Path(sys.executable).with_name("mqtrace"), "inspect", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.split("\n") if line]
+
+
+def _as_inspected(span):
+    """What of a span in the plain form ``mqtrace inspect --spans`` must say."""
+    attributes, links = span["attributes"], [link[:2] for link in span["links"]]
+    times = (str(span["start_ns"]), str(span["end_ns"]))
+    return (span["trace_id"], span["parent"], span["name"], times, attributes, links, span["status"][1])
+
+
+def _inspected(span):
+    links = [(link["trace_id"], link["span_id"]) for link in span["links"]]
+    times = (span["start_ns"], span["end_ns"])
+    said = span["status_message"] or ""
+    return (span["trace_id"], span["parent_span_id"] or "", span["name"], times, span["attributes"], links, said)
+
+
+@pytest.mark.parametrize(
+    ("flags", "layouts"),
+    [
+        ((), ["json-lines", "json-zstd-framed", "proto-framed", "proto-zstd-framed"]),
+        ((NATIVE_ZSTD,), ["json-lines", "json-lines-zstd", "proto-framed", "proto-framed-zstd"]),
+    ],
+    ids=["by default", "with real zstd files"],
+)
+@pytest.mark.parametrize("exporter", [_http, _grpc], ids=["http", "grpc"])
+def test_every_layout_holds_the_spans_as_they_ended(start_collector, flags, layouts, exporter):
+    """Four files of one run: each is detected, none has a bad piece, and each span says what the SDK's said."""
+    collector = start_collector("file-layouts.yaml", flags=flags)
+    with EmbeddedKafka() as kafka:
+        kafka.create_topic("orders", partitions=1)
+        ended = _run_shop(kafka, "orders", lambda: exporter(collector))
+    collector.stop()
+
+    assert len(ended) == 2 * MESSAGES
+    files = [collector.output / name for name in ("json", "json-zstd", "proto", "proto-zstd")]
+    for file, layout in zip(files, layouts, strict=True):
+        (inventory,) = _inspect(file, "--json")
+        assert (inventory["layout"], inventory["items"]) == (layout, 2 * MESSAGES)
+        assert (inventory["topics"], inventory["groups"]) == (["orders"], ["billing", "rdkafka"])
+        found = {span["span_id"]: span for span in _inspect(file, "--spans")}
+        assert {key: _inspected(span) for key, span in found.items()} == {
+            key: _as_inspected(span) for key, span in ended.items()
+        }
+        assert {span["service"] for span in found.values()} == {"shop", "billing"}

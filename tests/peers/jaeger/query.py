@@ -1,0 +1,91 @@
+"""This module knows Jaeger's query API: the traces, services and operations it holds, spans in the plain form.
+
+``/api/v3`` answers in OTLP/JSON; a search there must name its time range and how many traces it wants, and cannot ask
+for attributes, which ``/api/traces``, the API of Jaeger's own page, can.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from http import HTTPStatus
+from threading import Event
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+from tests.peers.otlp_spans import of_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ANSWER_SECONDS, _PATIENCE_SECONDS = 5, 20
+_HOUR = timedelta(hours=1)
+_MANY = 1000
+
+
+@dataclass(frozen=True)
+class JaegerQuery:
+    """Questions to the Jaeger at ``url``; each waits until the answer holds ``spans`` spans, for they arrive batched."""
+
+    url: str
+
+    def trace(self, trace_id: str, *, spans: int) -> list[dict[str, Any]]:
+        """Return the spans of one trace, the earliest first."""
+        return self._spans(f"/api/v3/traces/{trace_id}", {}, spans)
+
+    def search(self, service: str, *, spans: int, operation: str | None = None) -> list[dict[str, Any]]:
+        """Return the spans of every trace of the last hour that ``service`` has a span in, of that name if given."""
+        now = datetime.now(timezone.utc)
+        asked = {"service_name": service, "num_traces": _MANY, "operation_name": operation}
+        asked |= {"start_time_min": (now - _HOUR).isoformat(), "start_time_max": (now + _HOUR).isoformat()}
+        given = {f"query.{name}": value for name, value in asked.items() if value is not None}
+        return self._spans("/api/v3/traces", given, spans)
+
+    def ids_with(self, service: str, **attributes: str) -> set[str]:
+        """Return the ids of the traces with a span of ``service`` that has all ``attributes``, dots as underscores."""
+        tags = json.dumps({name.replace("__", "."): value for name, value in attributes.items()})
+        found = self._ask("/api/traces", {"service": service, "tags": tags, "limit": _MANY, "lookback": "1h"})
+        return {trace["traceID"] for trace in found["data"]}
+
+    def services(self) -> set[str]:
+        """Return the names of all services."""
+        return set(self._ask("/api/v3/services", {})["services"])
+
+    def operations(self, service: str) -> set[tuple[str, str]]:
+        """Return name and kind of every operation of a service."""
+        found = self._ask("/api/v3/operations", {"service": service})["operations"]
+        return {(operation["name"], operation["spanKind"]) for operation in found}
+
+    def calls(self) -> set[tuple[str, str]]:
+        """Return which service calls which, as Jaeger draws it."""
+        end_ms = int((datetime.now(timezone.utc) + _HOUR).timestamp() * 1e3)
+        found = self._ask("/api/dependencies", {"endTs": end_ms, "lookback": int(2 * _HOUR.total_seconds() * 1e3)})
+        return {(edge["parent"], edge["child"]) for edge in found["data"]}
+
+    def _spans(self, path: str, parameters: dict[str, Any], count: int) -> list[dict[str, Any]]:
+        def ask() -> list[dict[str, Any]]:
+            return list(of_json(self._ask(path, parameters).get("result", {})))
+
+        found = _until(ask, lambda spans: len(spans) >= count)
+        return sorted(found, key=lambda span: (span["start_ns"], span["span_id"]))
+
+    def _ask(self, path: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        try:
+            with urlopen(f"{self.url}{path}?{urlencode(parameters)}", timeout=_ANSWER_SECONDS) as answer:
+                return json.load(answer)
+        except HTTPError as refusal:
+            if refusal.code == HTTPStatus.NOT_FOUND:
+                return {}
+            raise AssertionError(f"{path}: {refusal.code}: {refusal.read().decode()}") from refusal
+
+
+def _until(ask: Callable[[], Any], enough: Callable[[Any], bool]) -> Any:
+    """Return the first answer that is enough; when none is in time, the last one, for the test to say what lacks."""
+    pause, deadline = Event(), monotonic() + _PATIENCE_SECONDS
+    while not enough(answer := ask()) and monotonic() < deadline:
+        pause.wait(0.1)
+    return answer

@@ -1,0 +1,62 @@
+"""This module knows a small application of two services, traced for the length of a block."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+
+from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process
+from tests.support.consuming import poll
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from confluent_kafka import Message
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+
+@contextmanager
+def traced(service: str, *exporters: SpanExporter, **options: Any) -> Iterator[MqTraceSpanProcessor]:
+    """Trace confluent-kafka as ``service``; what is still queued at the block's end is exported then."""
+    provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
+    processor = MqTraceSpanProcessor(*exporters)
+    provider.add_span_processor(processor)
+    instrumentor = MqTraceInstrumentor()
+    instrumentor.instrument(tracer_provider=provider, exporters=(), **options)
+    try:
+        yield processor
+    finally:
+        instrumentor.uninstrument()
+        provider.shutdown()
+
+
+def send(kafka: Any, topic: str, count: int = 1, *, body: bytes = b"order") -> list[Message]:
+    """Send ``count`` messages with a tag and keys; return what the broker said of each."""
+    reports: list[Message] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": 100_000})
+    for number in range(count):
+        headers = [("TAGS", "付款".encode()), ("KEYS", f"order-{number} customer-7".encode())]
+        producer.produce(topic, body, headers=headers, on_delivery=lambda _, message: reports.append(message))
+    assert producer.flush(30) == 0
+    return reports
+
+
+def handle(
+    kafka: Any, topic: str, count: int = 1, *, group: str = "billing", handler: Callable[[Message], Any] = bool
+) -> None:
+    """Have ``count`` messages processed by ``handler``; one that it raises for is as good as done."""
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"}
+    consumer = confluent_kafka.Consumer(settings)
+    consumer.subscribe([topic])
+    for _ in range(count):
+        message = poll(consumer)
+        try:
+            with process(message):
+                handler(message)
+        except ArithmeticError:
+            continue
+    consumer.close()
