@@ -97,7 +97,7 @@ def decode(  # noqa: PLR0913 - one parameter for each option
     tally = _Tally()
     items = tally.counting(_decoded(files or [_STDIN], framing, how, explode_batches=explode_batches), _why_bad)
     if output is Format.TABLE:
-        from bridge.codec.tables import print_records  # noqa: PLC0415  rich takes longer than a small decode
+        from bridge.codec.record_table import print_records  # noqa: PLC0415  rich takes longer than a small decode
 
         print_records(items)
     else:
@@ -117,6 +117,7 @@ def encode(
     framing: Annotated[
         OutputFraming, typer.Option(help="The bodies as they are, or a JSON line with body_base64 and keys for each.")
     ] = OutputFraming.RAW,
+    charset: Annotated[str, typer.Option(help="The charset to write, such as gbk.", metavar="NAME")] = "utf-8",
 ) -> int:
     """Write native trace bodies from the JSON that decode prints.
 
@@ -129,14 +130,16 @@ def encode(
         file: path, ``-`` for standard input.
         dialect: name of the dialect, by default each record's own.
         framing: how bodies are written.
+        charset: charset of the bodies.
 
     Returns:
         0, or 1 when any record was refused.
     """
     target = Target.named(dialect) if dialect else None
+    decode_body(b"", charset=charset)  # a wrong charset fails before any output
     tally = _Tally()
     with _opened(file) as stream:
-        results = tally.counting(encode_lines(_lines(stream, file), target), _why_refused)
+        results = tally.counting(encode_lines(_lines(stream, file), target, charset=charset), _why_refused)
         bodies = groupby((one for one in results if isinstance(one, EncodedLine)), lambda one: repr(one.body_index))
         if framing is OutputFraming.RAW:
             _write(record.encoded.body for _, records in bodies for record in records)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bridge.codec.framing import BadBody, Framing, detect, read_bodies, unreadable
 from bridge.codec.native import DecodedBody, decode_body, decode_stream
+from bridge.codec.native.stream import PART_BYTES
 
 if TYPE_CHECKING:
-    import io
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["Reading", "decoded_bodies"]
 
@@ -22,11 +23,15 @@ class Reading:
     msg_type_map: str = "a"
     charset: str = "utf-8"
 
+    def parts_of(self, read: Callable[[int], bytes]) -> Iterator[DecodedBody]:
+        """Yield what one body says, in parts: see :func:`~bridge.codec.native.decode_stream`."""
+        return decode_stream(read, msg_type_map=self.msg_type_map, charset=self.charset)
+
 
 def decoded_bodies(
     stream: io.BufferedReader, framing: Framing, how: Reading, *, name: str
 ) -> Iterator[tuple[int, DecodedBody | BadBody]]:
-    """Yield the index of each body of the file, from 0, with what it says: a raw body in parts, all others whole.
+    """Yield the index of each body of the file, from 0, with what it says: a large body in several parts.
 
     Raises:
         UnreadableInputError, MissingExtraError: as :func:`~bridge.codec.framing.read_bodies`.
@@ -35,13 +40,14 @@ def decoded_bodies(
     try:
         chosen = detect(stream) if framing is Framing.AUTO else framing
         if chosen is Framing.RAW:
-            for part in decode_stream(stream.read, msg_type_map=how.msg_type_map, charset=how.charset):
-                yield 0, part
+            yield from ((0, part) for part in how.parts_of(stream.read))
             return
     except OSError as error:
         raise unreadable(name, error) from error
     for index, body in enumerate(read_bodies(stream, chosen, name=name)):
         if isinstance(body, BadBody):
             yield index, body
+        elif len(body) > PART_BYTES:
+            yield from ((index, part) for part in how.parts_of(io.BytesIO(body).read))
         else:
             yield index, decode_body(body, msg_type_map=how.msg_type_map, charset=how.charset)

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from bridge.codec.native.layout import FIELD_SEPARATOR, MESSAGE_TYPE_MAPS, RECORD_TERMINATOR
+from bridge.codec.native.layout import (
+    CLOUD_SUB_AFTER,
+    FIELD_SEPARATOR,
+    FORMS,
+    MESSAGE_TYPE_MAPS,
+    RECORD_TERMINATOR,
+)
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceType
 from spark_jobs.normalise.records import TYPE_NAMES, typed_records
@@ -30,7 +36,8 @@ __all__ = ["charset_name", "check_message_type_map", "native_bodies", "native_ev
 # would be (apache/rocketmq#8429). \G continues behind the last match, so a chain of any length comes apart.
 _GLUED: Final = (
     rf"(?:\A|\G|(?<={RECORD_TERMINATOR}))"
-    rf"({TraceType.SUB_AFTER.value}(?:{FIELD_SEPARATOR}[^{FIELD_SEPARATOR}{RECORD_TERMINATOR}]*){{6}}{FIELD_SEPARATOR})"
+    rf"({TraceType.SUB_AFTER.value}(?:{FIELD_SEPARATOR}[^{FIELD_SEPARATOR}{RECORD_TERMINATOR}]*)"
+    rf"{{{len(CLOUD_SUB_AFTER.fields)}}}{FIELD_SEPARATOR})"
     rf"(?=(?:{'|'.join(TYPE_NAMES)})(?:[{FIELD_SEPARATOR}{RECORD_TERMINATOR}]|\z))"
 )
 _UTF_8: Final = "utf-8"
@@ -136,11 +143,12 @@ def _with_call_sizes(bodies: DataFrame) -> DataFrame:
 def _call(piece: Column) -> Column:
     """Return what the records of one listener call have in common: the half and the request id; null for others."""
 
-    def of_half(kind: TraceType, request_at: int) -> tuple[Column, Column]:
-        request = F.split_part(piece, F.lit(FIELD_SEPARATOR), F.lit(request_at))
+    def of_half(kind: TraceType) -> tuple[Column, Column]:
+        at = FORMS[kind][0].fields.index("request_id") + 2  # counted from 1, the type name first
+        request = F.split_part(piece, F.lit(FIELD_SEPARATOR), F.lit(at))
         return F.startswith(piece, F.lit(kind.value + FIELD_SEPARATOR)), F.concat(F.lit(kind.value), request)
 
-    return F.when(*of_half(TraceType.SUB_AFTER, 2)).when(*of_half(TraceType.SUB_BEFORE, 5))
+    return F.when(*of_half(TraceType.SUB_AFTER)).when(*of_half(TraceType.SUB_BEFORE))
 
 
 def _events(typed: DataFrame, writer: str) -> DataFrame:

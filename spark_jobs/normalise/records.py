@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from bridge.codec.native.layout import FIELD_SEPARATOR, FIELDS, FORMS, MESSAGE_TYPE_MAPS, FieldKind, Form
+from bridge.codec.native.layout import (
+    FIELD_SEPARATOR,
+    FIELDS,
+    FORMS,
+    KEPT_FIELDS,
+    MESSAGE_TYPE_MAPS,
+    FieldKind,
+    Form,
+)
 from otel_mqtrace.model import ContextCode, TraceType, TransactionState
 from spark_jobs.evidence import bad
 from spark_jobs.normalise.texts import integer_text
@@ -25,9 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["KEPT_FIELDS", "TYPE_NAMES", "typed_records"]
 
 TYPE_NAMES: Final = tuple(trace_type.value for trace_type in TraceType)
-KEPT_FIELDS: Final = tuple(name for name in FIELDS if name != "exactly_once_status")
-"""Every field of the table but the one no reader agrees on."""
-
 _NUMBERED: Final = tuple((trace_type, form) for trace_type in TraceType for form in FORMS[trace_type])
 _CASTS: Final = {
     FieldKind.LONG: "bigint",

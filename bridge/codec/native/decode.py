@@ -9,27 +9,30 @@ Where we differ from that reader: a bad record is reported and its neighbours ar
 ``None`` and never the reader's own time, host or id; an unknown type is reported; empty texts at the end are texts.
 A piece without a single character is nothing: neither a record nor a bad one.
 
-Linear in the size of the body. Feeding a body in parts is safe at any U+0002.
+Linear in the size of the body: every piece is looked at once, and what a type with so many fields means is worked out
+once for all records of that shape (``_plan``). Feeding a body in parts is safe at any U+0002.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from bridge.codec.native.charsets import text_of
 from bridge.codec.native.dialects import Shape, writer_of
 from bridge.codec.native.layout import (
     BEAN_FIELDS,
+    CLOUD_SUB_AFTER,
     FIELD_SEPARATOR,
     FIELDS,
     FORMS,
+    KEPT_FIELDS,
     MESSAGE_TYPE_MAPS,
     RECORD_TERMINATOR,
     CloudSubAfter,
     FieldKind,
-    Form,
     form_for,
 )
 from otel_mqtrace._errors import UsageError
@@ -38,15 +41,20 @@ from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceConte
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["MAX_OFFENDING_TEXT", "BadRecord", "DecodedBody", "decode_body"]
+__all__ = ["MAX_OFFENDING_TEXT", "MAX_RECORD_LENGTH", "TOO_LONG", "BadRecord", "DecodedBody", "decode_body"]
 
 MAX_OFFENDING_TEXT: Final = 200
 """Characters of a bad record or field that are kept as evidence."""
 
+MAX_RECORD_LENGTH: Final = 16 << 20
+"""A longer piece is one bad record and is not split: four times the largest message that brokers accept by default."""
+TOO_LONG: Final = "longer than any record"
+
 _TYPES: Final = {trace_type.value: trace_type for trace_type in TraceType}
 _SUB_AFTER: Final = TraceType.SUB_AFTER.value
-_GLUE_AT: Final = 7  # where a SubAfter's timestamp would be; a type name there starts the next record
-_UNKEPT: Final = frozenset({"exactly_once_status"})  # the model has no place for it, and no reader agrees on it
+_GLUE_AT: Final = CLOUD_SUB_AFTER.count  # where the timestamp would be; a type name there starts the next record
+_LONGEST: Final = max(form.count for forms in FORMS.values() for form in forms)
+_PIECE: Final = re.compile(f"[^{RECORD_TERMINATOR}]+")
 _JAVA_INTEGER: Final = re.compile(r"[+-]?\d+")
 _LAST_UTF16_UNIT: Final = "\uffff"
 
@@ -70,7 +78,8 @@ class DecodedBody:
     """What one body says, in wire order.
 
     ``contexts`` have exactly one bean each; ``record_indexes``, ``dialects`` and ``shapes`` stand beside them, item by
-    item. A dialect is the newest known writer of that shape (``writer_of``), ``None`` for one that no client writes.
+    item. A dialect is the newest known writer of that shape and of the map of message types that the caller named
+    (``writer_of``), ``None`` for one that no client writes.
     ``len(contexts) + len(errors)`` is the number of records in the body.
     """
 
@@ -92,20 +101,16 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
     """
     if msg_type_map not in MESSAGE_TYPE_MAPS:
         raise UsageError(f"unknown message type map {msg_type_map!r}; choose one of {', '.join(MESSAGE_TYPE_MAPS)}")
-    contexts: list[TraceContext] = []
-    indexes: list[int] = []
-    shapes: list[Shape] = []
+    good: list[tuple[TraceContext, int, str | None, Shape]] = []
     errors: list[BadRecord] = []
-    for index, record in enumerate(_records(_text(body, charset))):
-        outcome = _outcome(index, record, msg_type_map)
-        if isinstance(outcome, BadRecord):
-            errors.append(outcome)
-        else:
-            contexts.append(outcome)
-            indexes.append(index)
-            shapes.append(Shape(outcome.trace_type, len(record.fields), record.quirk))
-    dialects = tuple(writer_of(*shape) for shape in shapes)
-    return DecodedBody(tuple(contexts), tuple(errors), tuple(indexes), dialects, tuple(shapes))
+    for index, record in enumerate(_records(text_of(body, charset))):
+        try:
+            plan = _plan_for(record, msg_type_map)
+            good.append((_context(record.fields, plan), index, plan.dialect, plan.shape))
+        except _BadFieldError as error:
+            errors.append(BadRecord(index, error.field, error.reason, error.text[:MAX_OFFENDING_TEXT]))
+    contexts, indexes, dialects, shapes = zip(*good, strict=True) if good else ((), (), (), ())
+    return DecodedBody(contexts, tuple(errors), indexes, dialects, shapes)
 
 
 class _BadFieldError(Exception):
@@ -114,26 +119,21 @@ class _BadFieldError(Exception):
         self.field, self.reason, self.text = name, reason, text
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(NamedTuple):
     fields: list[str]  # the type name first; without the empty field of a CLOUD SubAfter
     quirk: CloudSubAfter
 
 
-def _text(body: bytes, charset: str) -> str:
-    try:
-        return body.decode(charset, errors="replace")
-    except (LookupError, UnicodeError):
-        raise UsageError(f"unknown charset {charset!r}; use a text encoding such as utf-8 or gbk") from None
-
-
 def _records(text: str) -> Iterator[_Record]:
-    """Cut a body into records; the last piece may lack its terminator."""
-    pieces = text.split(RECORD_TERMINATOR)
-    last = len(pieces) - 1
-    for number, piece in enumerate(pieces):
-        if piece:
-            yield from _unglued(piece.split(FIELD_SEPARATOR), terminated=number < last)
+    """Cut a body into records, one at a time; the last piece may lack its terminator."""
+    for match in _PIECE.finditer(text):
+        piece = match.group()
+        if len(piece) > MAX_RECORD_LENGTH:
+            yield _Record([piece], CloudSubAfter.SAME)
+        elif piece.startswith(_SUB_AFTER):
+            yield from _unglued(piece.split(FIELD_SEPARATOR), terminated=match.end() < len(text))
+        else:
+            yield _Record(piece.split(FIELD_SEPARATOR), CloudSubAfter.SAME)
 
 
 def _unglued(fields: list[str], *, terminated: bool) -> Iterator[_Record]:
@@ -148,36 +148,66 @@ def _unglued(fields: list[str], *, terminated: bool) -> Iterator[_Record]:
         yield _Record(rest, CloudSubAfter.SAME)
 
 
-def _outcome(index: int, record: _Record, msg_type_map: str) -> TraceContext | BadRecord:
-    try:
-        return _context(record, msg_type_map)
-    except _BadFieldError as error:
-        return BadRecord(index, error.field, error.reason, error.text[:MAX_OFFENDING_TEXT])
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the records of one shape are read: field names and where they stand, with a reader unless they are texts."""
+
+    shape: Shape
+    dialect: str | None
+    of_context: dict[str, Any]  # what the shape alone says
+    context_texts: tuple[tuple[str, int], ...]
+    bean_texts: tuple[tuple[str, int], ...]
+    values: tuple[tuple[str, int, bool, Callable[[str], Any]], ...]  # in wire order; the flag is "of the bean"
 
 
-def _context(record: _Record, msg_type_map: str) -> TraceContext:
-    fields = record.fields
-    trace_type = _TYPES.get(fields[0])
-    if trace_type is None:
-        raise _BadFieldError("trace_type", "unknown record type", FIELD_SEPARATOR.join(fields))
-    form = form_for(trace_type, len(fields), _filled(fields))
+def _plan_for(record: _Record, msg_type_map: str) -> _Plan:
+    fields, quirk = record
+    filled = len(fields) if fields[-1] else _filled(fields)
+    plan = _plan(fields[0], len(fields), min(filled, _LONGEST), quirk, msg_type_map) if fields[0] in _TYPES else None
+    if plan is not None:
+        return plan
+    if len(fields[0]) > MAX_RECORD_LENGTH:
+        raise _BadFieldError(None, TOO_LONG, fields[0])
+    text = FIELD_SEPARATOR.join(fields)
+    if fields[0] not in _TYPES:
+        raise _BadFieldError("trace_type", "unknown record type", text)
+    raise _BadFieldError(None, f"{filled} fields, needs {FORMS[_TYPES[fields[0]]][0].count}", text)
+
+
+@lru_cache(maxsize=512)
+def _plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter, msg_type_map: str) -> _Plan | None:
+    """Return how records of this shape are read, ``None`` when no form of the type fits."""
+    shape = Shape(_TYPES[type_name], count, quirk)
+    form = form_for(shape.trace_type, count, filled)
     if form is None:
-        needed = FORMS[trace_type][0].count
-        raise _BadFieldError(None, f"{_filled(fields)} fields, needs {needed}", FIELD_SEPARATOR.join(fields))
-    of_bean: dict[str, Any] = {}
-    of_context: dict[str, Any] = {}
-    index, name = 0, None
-    try:
-        for index, name, in_bean, read in _readers(form, msg_type_map):
-            (of_bean if in_bean else of_context)[name] = read(fields[index])
-    except ValueError as error:
-        raise _BadFieldError(name, str(error), fields[index]) from None
-    return TraceContext(
-        trace_type=trace_type,
-        access_channel=None if record.quirk is CloudSubAfter.SAME else AccessChannel.CLOUD,
-        beans=(TraceBean(**of_bean),),
-        **of_context,
+        return None
+    readers = _readers(msg_type_map)
+    kept = [(name, index) for index, name in enumerate(form.fields, start=1) if name in KEPT_FIELDS]
+    texts = [item for item in kept if FIELDS[item[0]] is FieldKind.TEXT]
+    channel = None if quirk is CloudSubAfter.SAME else AccessChannel.CLOUD
+    return _Plan(
+        shape=shape,
+        dialect=writer_of(*shape, msg_type_map=msg_type_map),
+        of_context={"trace_type": shape.trace_type, "access_channel": channel},
+        context_texts=tuple(item for item in texts if item[0] not in BEAN_FIELDS),
+        bean_texts=tuple(item for item in texts if item[0] in BEAN_FIELDS),
+        values=tuple(
+            (name, index, name in BEAN_FIELDS, readers[FIELDS[name]])
+            for name, index in kept
+            if FIELDS[name] is not FieldKind.TEXT
+        ),
     )
+
+
+def _context(fields: list[str], plan: _Plan) -> TraceContext:
+    of_context = {**plan.of_context, **{name: fields[index] for name, index in plan.context_texts}}
+    of_bean: dict[str, Any] = {name: fields[index] for name, index in plan.bean_texts}
+    for name, index, in_bean, read in plan.values:
+        try:
+            (of_bean if in_bean else of_context)[name] = read(fields[index])
+        except ValueError as error:
+            raise _BadFieldError(name, str(error), fields[index]) from None
+    return TraceContext(beans=(TraceBean(**of_bean),), **of_context)
 
 
 def _filled(fields: list[str]) -> int:
@@ -188,11 +218,10 @@ def _filled(fields: list[str]) -> int:
     return count
 
 
-@lru_cache(maxsize=64)
-def _readers(form: Form, msg_type_map: str) -> tuple[tuple[int, str, bool, Callable[[str], Any]], ...]:
-    """Return index, name, "belongs to the bean" and reader of every field that is kept."""
-    by_kind: dict[FieldKind, Callable[[str], Any]] = {
-        FieldKind.TEXT: str,
+@cache
+def _readers(msg_type_map: str) -> dict[FieldKind, Callable[[str], Any]]:
+    """Return how the text of each kind of field is read, texts aside, which are what they are."""
+    return {
         FieldKind.LONG: _integer_reader(64),
         FieldKind.INT: _integer_reader(32),
         FieldKind.BOOL: _boolean,
@@ -200,18 +229,16 @@ def _readers(form: Form, msg_type_map: str) -> tuple[tuple[int, str, bool, Calla
         FieldKind.CONTEXT_CODE: _ordinal_reader("context code", tuple(ContextCode)),
         FieldKind.TRANSACTION_STATE: _state,
     }
-    return tuple(
-        (index, name, name in BEAN_FIELDS, by_kind[FIELDS[name]])
-        for index, name in enumerate(form.fields, start=1)
-        if name not in _UNKEPT
-    )
 
 
 def _integer_reader(bits: int) -> Callable[[str], int]:
     """Return ``Long.parseLong`` or ``Integer.parseInt``: a sign, digits of any script, no spaces, no underscores."""
     limit = 1 << (bits - 1)
+    surely_fits = len(str(limit)) - 1
 
     def read(text: str) -> int:
+        if text.isdecimal() and text.isascii() and len(text) <= surely_fits:  # nearly all there are
+            return int(text)
         if not _JAVA_INTEGER.fullmatch(text) or (not text.isascii() and max(text) > _LAST_UTF16_UNIT):
             raise ValueError("not a number")
         try:

@@ -9,9 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bridge.codec.native.layout import DIALECTS, CloudSubAfter, Dialect, FieldCounts
+from bridge.codec.native.layout import (
+    CLOUD_SUB_AFTER,
+    DIALECTS,
+    MESSAGE_TYPE_MAPS,
+    NULL_TEXT,
+    CloudSubAfter,
+    Dialect,
+    FieldCounts,
+)
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.model import AccessChannel, TraceType
+from otel_mqtrace.model import TraceType
 
 if TYPE_CHECKING:
     from otel_mqtrace.model import TraceContext
@@ -21,6 +29,7 @@ __all__ = [
     "IMITATORS",
     "Imitator",
     "Shape",
+    "cloud_shape_of",
     "dialect_named",
     "quirks_of",
     "shapes_of",
@@ -50,7 +59,7 @@ class Imitator(FieldCounts):
 
     quirks: str
     stamps_after_send: bool = False
-    absent_keys: str = "null"
+    absent_keys: str = NULL_TEXT
 
 
 IMITATORS: Final[tuple[Imitator, ...]] = (
@@ -97,6 +106,7 @@ IMITATORS: Final[tuple[Imitator, ...]] = (
         sub_after=9,
         end_transaction=13,
         recall=7,
+        cloud_sub_after=CloudSubAfter.TRAILING,
         absent_keys="",
         quirks="absent keys are empty, which the Java reader of SubBefore cannot read",
     ),
@@ -141,35 +151,37 @@ def started_ms(trace_ctx: TraceContext, writer: str | None) -> int | None:
 def shapes_of(writer: FieldCounts) -> frozenset[Shape]:
     """Return every shape that ``writer`` can have written, over either channel."""
     shapes = {Shape(trace_type, count) for trace_type in TraceType if (count := writer.count(trace_type)) is not None}
-    if isinstance(writer, Dialect):
-        cloud = writer.form(TraceType.SUB_AFTER, AccessChannel.CLOUD)
-        if cloud is not None:
-            shapes.add(Shape(TraceType.SUB_AFTER, cloud.count, writer.cloud_sub_after))
-    return frozenset(shapes)
+    return frozenset({*shapes, cloud_shape_of(writer)})
 
 
-def writer_of(trace_type: TraceType, count: int, quirk: CloudSubAfter = CloudSubAfter.SAME) -> str | None:
+def cloud_shape_of(writer: FieldCounts) -> Shape:
+    """Return the shape of the ``SubAfter`` that ``writer`` writes over CLOUD."""
+    quirk = writer.cloud_sub_after
+    count = writer.sub_after if quirk is CloudSubAfter.SAME else CLOUD_SUB_AFTER.count
+    return Shape(TraceType.SUB_AFTER, count, quirk)
+
+
+def writer_of(
+    trace_type: TraceType, count: int, quirk: CloudSubAfter = CloudSubAfter.SAME, *, msg_type_map: str = "a"
+) -> str | None:
     """Return the newest known writer of records of this shape, ``None`` when no released client writes it.
 
-    ``count`` includes the type name, without the empty field that ``quirk`` stands for. Java wins over its imitators.
+    ``count`` includes the type name, without the empty field that ``quirk`` stands for. Who writes by the named map
+    of message types wins over who does not, and Java over its imitators.
     """
-    return _WRITERS.get((trace_type, count, quirk))
+    return _WRITERS[msg_type_map].get(Shape(trace_type, count, quirk))
 
 
-def _writers() -> dict[tuple[TraceType, int, CloudSubAfter], str]:
-    known: dict[tuple[TraceType, int, CloudSubAfter], str] = {}
-    writers: tuple[FieldCounts, ...] = (*reversed(DIALECTS.values()), *IMITATORS)
+def _writers(msg_type_map: str) -> dict[Shape, str]:
+    newest_first = tuple(reversed(DIALECTS.values()))
+    of_map = tuple(row for row in newest_first if row.message_type_map == msg_type_map)
+    writers: tuple[FieldCounts, ...] = (*of_map, *newest_first, *IMITATORS)
+    known: dict[Shape, str] = {}
     for writer in writers:
-        for trace_type in TraceType:
-            count = writer.count(trace_type)
-            if count is not None:
-                known.setdefault((trace_type, count, CloudSubAfter.SAME), writer.name)
-    for dialect in reversed(DIALECTS.values()):
-        form = dialect.form(TraceType.SUB_AFTER, AccessChannel.CLOUD)
-        if form is not None:
-            shape = (TraceType.SUB_AFTER, form.count, dialect.cloud_sub_after)
-            known.setdefault(shape, dialect.name + CLOUD_SUFFIX)
+        for shape in shapes_of(writer):
+            channel = "" if shape.quirk is CloudSubAfter.SAME else CLOUD_SUFFIX
+            known.setdefault(shape, writer.name + channel)
     return known
 
 
-_WRITERS: Final = _writers()
+_WRITERS: Final = {map_name: _writers(map_name) for map_name in MESSAGE_TYPE_MAPS}

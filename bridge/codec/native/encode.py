@@ -30,7 +30,7 @@ from bridge.codec.native.layout import (
     Dialect,
     FieldKind,
 )
-from otel_mqtrace._errors import EncodeError
+from otel_mqtrace._errors import EncodeError, UsageError
 from otel_mqtrace.model import (
     KEY_SEPARATOR,
     AccessChannel,
@@ -64,7 +64,7 @@ _SEPARATORS: Final = str.maketrans({FIELD_SEPARATOR: REPLACEMENT, RECORD_TERMINA
 class EncodedContext:
     """One encoded hook call.
 
-    ``body`` is its records, UTF-8, ready to be concatenated with others. ``keys`` are what the trace message must be
+    ``body`` is its records, ready to be concatenated with others. ``keys`` are what the trace message must be
     findable by. ``replaced`` counts characters of values that the format cannot carry.
     """
 
@@ -78,16 +78,18 @@ def encode_context(
     dialect: str = DEFAULT_DIALECT,
     *,
     access_channel: AccessChannel = AccessChannel.LOCAL,
+    charset: str = "utf-8",
 ) -> EncodedContext:
     """Encode one hook call as ``dialect`` would have written it.
 
     ``access_channel`` applies when the context does not carry its own, as in RocketMQ. Of a ``Pub``, ``EndTransaction``
     or ``Recall`` only the first bean is written, though all feed the key set; the ``Sub`` types write one record each.
+    ``charset`` is the platform's that clients up to 4.9.8 wrote in (``"gbk"``); keys are Unicode whatever it is.
 
     Raises:
         EncodeError: no beans, a type or a message type the dialect does not have, a number beyond its bits, an
             ``EndTransaction`` without state, the glued CLOUD form. ``field`` names the culprit.
-        UsageError: no dialect of that name.
+        UsageError: no dialect or charset of that name.
     """
     row = dialect_named(dialect)
     plan = _plan(row.name, trace_ctx.trace_type, trace_ctx.access_channel or access_channel)
@@ -96,7 +98,7 @@ def encode_context(
     written = trace_ctx.beans[:1] if trace_ctx.trace_type in FIRST_BEAN_ONLY else trace_ctx.beans
     records = [_record(plan, trace_ctx, bean) for bean in written]
     keys = frozenset(_clean(key) for key in _keys(trace_ctx.beans, splits=row.splits_keys))
-    body, unspeakable = _utf8("".join(text for text, _ in records))
+    body, unspeakable = _bytes("".join(text for text, _ in records), charset)
     return EncodedContext(body, keys, unspeakable + sum(replaced for _, replaced in records))
 
 
@@ -147,6 +149,8 @@ def _keys(beans: Iterable[TraceBean], *, splits: bool) -> Iterable[str]:
 
 def _clean(key: str) -> str:
     """Replace in a key what is replaced in a value, so that the index and the record say the same."""
+    if key.isprintable() and key.isascii():  # nearly all there are
+        return key
     return key.translate(_SEPARATORS).encode(errors="replace").decode()
 
 
@@ -155,11 +159,14 @@ def _java_split(keys: str) -> list[str]:
     return keys.rstrip(KEY_SEPARATOR).split(KEY_SEPARATOR) if keys.strip(KEY_SEPARATOR) else []
 
 
-def _utf8(text: str) -> tuple[bytes, int]:
+def _bytes(text: str, charset: str) -> tuple[bytes, int]:
     try:
-        return text.encode(), 0
-    except UnicodeEncodeError:  # lone surrogates: Java's getBytes writes a question mark, too
-        return text.encode(errors="replace"), sum("\ud800" <= character <= "\udfff" for character in text)
+        return text.encode(charset), 0
+    except UnicodeEncodeError:  # Java's getBytes writes a question mark, too
+        kept = text.encode(charset, errors="ignore").decode(charset)
+        return text.encode(charset, errors="replace"), len(text) - len(kept)
+    except LookupError:
+        raise UsageError(f"unknown charset {charset!r}; use a text encoding such as utf-8 or gbk") from None
 
 
 def _writer(name: str, dialect: Dialect) -> Callable[[Any], str]:

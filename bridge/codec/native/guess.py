@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from bridge.codec.native.dialects import IMITATORS, Shape, shapes_of
-from bridge.codec.native.layout import DIALECTS, MESSAGE_TYPE_MAPS, CloudSubAfter
+from bridge.codec.native.layout import DIALECTS, MESSAGE_TYPE_MAPS, NULL_TEXT, CloudSubAfter
 from otel_mqtrace.model import MessageType, TraceType
 
 if TYPE_CHECKING:
@@ -24,12 +24,15 @@ __all__ = ["Guess", "WriterGuesses"]
 
 _WRITERS: Final[tuple[FieldCounts, ...]] = (*DIALECTS.values(), *IMITATORS)
 _SHAPES: Final = {writer.name: shapes_of(writer) for writer in _WRITERS}
-_ABSENT_KEYS: Final = {"dKey": {"cpp-2"}, "": {"rust"}}
+_ABSENT_KEYS: Final = {
+    text: {one.name for one in IMITATORS if one.absent_keys == text}
+    for text in {one.absent_keys for one in IMITATORS} - {NULL_TEXT}
+}
 _MAP_B: Final = {name for name, dialect in DIALECTS.items() if dialect.message_type_map == "b"}
 _MAX_REQUESTS: Final = 100_000
 _COMMIT: Final = {map_name: known.index(MessageType.TRANS_COMMIT) for map_name, known in MESSAGE_TYPE_MAPS.items()}
-_LAST: Final = 4
-"""Delay of map B; under map A Order, which no released Java client has ever written."""
+_DELAY_OF_B: Final = MESSAGE_TYPE_MAPS["b"].index(MessageType.DELAY)
+"""Under map A this is Order, which no released Java client has ever written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +121,9 @@ def _map_of(seen: _Seen) -> tuple[str | None, list[str]]:
         count = seen.ordinals[TraceType.END_TRANSACTION, commit]
         if count:
             told[map_name] = f"{count} EndTransaction with ordinal {commit}, a commit in map {map_name.upper()} only"
-    delays = seen.ordinals[TraceType.PUB, _LAST]
+    delays = seen.ordinals[TraceType.PUB, _DELAY_OF_B]
     if delays and "a" not in told:
-        told.setdefault("b", f"{delays} Pub with ordinal {_LAST}, which under map A no released client writes")
+        told.setdefault("b", f"{delays} Pub with ordinal {_DELAY_OF_B}, which under map A no released client writes")
     if len(told) == 1:
         ((map_name, why),) = told.items()
         return map_name, [why]

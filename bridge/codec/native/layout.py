@@ -13,17 +13,19 @@ from dataclasses import fields as dataclass_fields
 from enum import Enum
 from typing import Final
 
-from otel_mqtrace.model import KEY_SEPARATOR, AccessChannel, MessageType, TraceBean, TraceType
+from otel_mqtrace.model import KEY_SEPARATOR, AccessChannel, MessageType, TraceBean, TraceContext, TraceType
 
 __all__ = [
     "ABSENT_TEXTS",
     "BEAN_FIELDS",
+    "CLOUD_SUB_AFTER",
     "DEFAULT_DIALECT",
     "DIALECTS",
     "FIELDS",
     "FIELD_SEPARATOR",
     "FIRST_BEAN_ONLY",
     "FORMS",
+    "KEPT_FIELDS",
     "KEY_SEPARATOR",
     "MESSAGE_TYPE_MAPS",
     "NULL_TEXT",
@@ -97,6 +99,9 @@ FIELDS: Final[dict[str, FieldKind]] = {
 BEAN_FIELDS: Final = frozenset(field.name for field in dataclass_fields(TraceBean)) & FIELDS.keys()
 """The fields that belong to one message; the others belong to the hook call (``exactly_once_status`` to neither)."""
 
+_MODEL: Final = BEAN_FIELDS.union(field.name for field in dataclass_fields(TraceContext))
+KEPT_FIELDS: Final = tuple(name for name in FIELDS if name in _MODEL)
+"""The fields that the model has a place for: all but ``exactly_once_status``, on which no two readers agree."""
 
 FIRST_BEAN_ONLY: Final = frozenset({TraceType.PUB, TraceType.END_TRANSACTION, TraceType.RECALL})
 """Types whose context is one record, that of its first bean: several messages need several contexts."""
@@ -124,6 +129,9 @@ _END_TRANSACTION = (
     *("timestamp_ms", "region_id", "group_name", "topic", "msg_id", "tags", "keys", "store_host", "msg_type"),
     *("transaction_id", "transaction_state", "from_transaction_check"),
 )
+
+CLOUD_SUB_AFTER: Final = Form(_SUB_AFTER_7)
+"""What the CLOUD channel leaves of a ``SubAfter`` wherever it makes a difference: see ``CloudSubAfter``."""
 
 FORMS: Final[dict[TraceType, tuple[Form, ...]]] = {
     TraceType.PUB: (
@@ -180,8 +188,8 @@ class CloudSubAfter(Enum):
     """What the CLOUD access channel makes of a ``SubAfter``."""
 
     SAME = "as LOCAL"
-    GLUED = "7 fields, a separator and no terminator: glued to whatever follows (apache/rocketmq#8429)"
-    TRAILING = "7 fields and an empty one"
+    GLUED = f"{CLOUD_SUB_AFTER.count} fields, a separator, no terminator: glued to what follows (apache/rocketmq#8429)"
+    TRAILING = f"{CLOUD_SUB_AFTER.count} fields and an empty one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +203,7 @@ class FieldCounts:
     sub_after: int
     end_transaction: int | None = None
     recall: int | None = None
+    cloud_sub_after: CloudSubAfter = CloudSubAfter.SAME
 
     def count(self, trace_type: TraceType) -> int | None:
         """Number of fields it writes for a type (over LOCAL), or ``None`` when it never writes the type."""
@@ -215,7 +224,6 @@ class Dialect(FieldCounts):
     sub_before: int = 8
     sub_after: int = 9
     end_transaction: int | None = 13
-    cloud_sub_after: CloudSubAfter = CloudSubAfter.SAME
     message_type_map: str = "a"
     splits_keys: bool = True
 
@@ -231,7 +239,7 @@ class Dialect(FieldCounts):
         if count is None:
             return None
         if self.cloud_quirk(trace_type, access_channel) is not CloudSubAfter.SAME:
-            return Form(_SUB_AFTER_7)
+            return CLOUD_SUB_AFTER
         return next(form for form in FORMS[trace_type] if form.count == count)
 
     def cloud_quirk(self, trace_type: TraceType, access_channel: AccessChannel) -> CloudSubAfter:

@@ -1,7 +1,7 @@
 """This module knows how to read a body of any size: in parts cut at U+0002, in the memory of one part.
 
-The separators are single bytes in UTF-8, GBK and every other charset that contains ASCII, so a part can be cut before
-it is decoded; a charset without them (UTF-16) has to be read whole.
+In UTF-8, GBK and every other charset in which ASCII stands for itself the separators are single bytes, so a part can
+be cut before it is decoded; any other (UTF-16, or the shifting ISO-2022) has to be read whole.
 """
 
 from __future__ import annotations
@@ -9,20 +9,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from bridge.codec.native.decode import MAX_OFFENDING_TEXT, BadRecord, DecodedBody, decode_body
-from bridge.codec.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR
-from otel_mqtrace._errors import UsageError
+from bridge.codec.native.charsets import is_cuttable, text_of
+from bridge.codec.native.decode import (
+    MAX_OFFENDING_TEXT,
+    MAX_RECORD_LENGTH,
+    TOO_LONG,
+    BadRecord,
+    DecodedBody,
+    decode_body,
+)
+from bridge.codec.native.layout import RECORD_TERMINATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["MAX_RECORD_BYTES", "PART_BYTES", "decode_stream"]
+__all__ = ["PART_BYTES", "decode_stream"]
 
-PART_BYTES: Final = 1 << 20
-"""How much is read at once."""
-MAX_RECORD_BYTES: Final = 16 << 20
-"""A piece without a terminator that grows beyond this is reported as one bad record and not kept: four times the
-largest message that any RocketMQ broker accepts by default."""
+PART_BYTES: Final = 1 << 18
+"""How much is read at once; larger parts are not read faster, and cost memory when they are full of short nonsense."""
 _TERMINATOR: Final = RECORD_TERMINATOR.encode()
 
 
@@ -32,18 +36,19 @@ def decode_stream(
     msg_type_map: str = "a",
     charset: str = "utf-8",
     part_bytes: int = PART_BYTES,
-    max_record_bytes: int = MAX_RECORD_BYTES,
+    max_record_bytes: int = MAX_RECORD_LENGTH,
 ) -> Iterator[DecodedBody]:
     """Yield one body in parts: what :func:`decode_body` makes of the whole, the record indexes running on.
 
-    ``read(n)`` returns up to ``n`` bytes, none at the end. No bytes make it raise.
+    ``read(n)`` returns up to ``n`` bytes, none at the end. No bytes make it raise. A piece that grows beyond
+    ``max_record_bytes`` without a terminator is one bad record and is not kept.
 
     Raises:
         UsageError: as :func:`decode_body`, before anything is read.
     """
-    decode_body(b"", msg_type_map=msg_type_map, charset=charset)
+    decode_body(b"", msg_type_map=msg_type_map, charset=charset)  # a mistake of the caller comes first
     index = 0
-    for part in _parts(read, part_bytes, max_record_bytes, cut=_contains_ascii(charset)):
+    for part in _parts(read, part_bytes, max_record_bytes, cut=is_cuttable(charset)):
         if isinstance(part, _TooLong):
             yield DecodedBody(errors=(part.as_bad_record(index, charset),))
             index += 1
@@ -58,8 +63,8 @@ class _TooLong:
         self._start = start
 
     def as_bad_record(self, index: int, charset: str) -> BadRecord:
-        text = self._start.decode(charset, errors="replace")[:MAX_OFFENDING_TEXT]
-        return BadRecord(index, None, "longer than any record: no terminator follows", text)
+        text = text_of(self._start, charset)[:MAX_OFFENDING_TEXT]
+        return BadRecord(index, None, TOO_LONG, text)
 
 
 def _parts(
@@ -87,13 +92,6 @@ def _parts(
             skipping = True
     if held:
         yield bytes(held)
-
-
-def _contains_ascii(charset: str) -> bool:
-    try:
-        return (FIELD_SEPARATOR + RECORD_TERMINATOR).encode(charset) == b"\x01\x02"
-    except (LookupError, UnicodeError):
-        raise UsageError(f"unknown charset {charset!r}; use a text encoding such as utf-8 or gbk") from None
 
 
 def _moved(decoded: DecodedBody, by: int) -> DecodedBody:

@@ -1,0 +1,106 @@
+"""This module knows how records look to a person: two lines each, whole at 120 columns, a page at a time."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["PAGE_RECORDS", "print_records", "wide_console"]
+
+PAGE_RECORDS: Final = 200
+"""Records of one page: each has its own head, so that any number of them is printed in the memory of one."""
+
+_WIDTH_WITHOUT_TERMINAL: Final = 160
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def print_records(items: Iterable[Mapping[str, Any]], *, page_records: int = PAGE_RECORDS) -> None:
+    """Print the JSON objects of records page by page, the bad ones below their page with place, reason and text."""
+    console, rest = wide_console(), iter(items)
+    while page := list(islice(rest, page_records)):
+        table = _table()
+        for item in page:
+            if "error" not in item:
+                table.add_row(*(_cell(*lines(item)) for _, _, lines in _COLUMNS))
+        console.print(
+            *([table] if table.row_count else []), *(_fault(item) for item in page if "error" in item), sep="\n"
+        )
+
+
+def wide_console() -> Console:
+    """Return the terminal, or where there is none a console wide enough that a search finds whole words."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH_WITHOUT_TERMINAL)
+
+
+def _table() -> Table:
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for head, width, _ in _COLUMNS:  # folded: an id cut short is no evidence
+        table.add_column(head, overflow="fold", width=width)
+    return table
+
+
+def _cell(first: object, second: object) -> Text:
+    """Two lines; Text, so that [brackets] in a value stay brackets."""
+    shown = ["" if value is None else str(value) for value in (first, second)]
+    return Text.assemble(shown[0], "\n", (shown[1], "dim"))
+
+
+def _place(item: Mapping[str, Any]) -> tuple[object, object]:
+    return f"{item['body_index']}.{item['record_index']}", item["dialect"]
+
+
+def _kind(item: Mapping[str, Any]) -> tuple[object, object]:
+    return item["trace_type"], item["transaction_state"] or item["context_code"] or item["msg_type"]
+
+
+def _when(item: Mapping[str, Any]) -> tuple[object, object]:
+    success, cost_ms, retries = item["success"], item["cost_ms"], item["retry_times"]
+    said = [
+        *([] if success is None else ["ok" if success else "failed"]),
+        *([] if cost_ms is None else [f"{cost_ms} ms"]),
+        *([f"retry {retries}"] if retries else []),
+    ]
+    return _utc(item["timestamp_ms"]), ", ".join(said)
+
+
+def _identity(item: Mapping[str, Any]) -> tuple[object, object]:
+    return (item["msg_id"] or "").replace(",", ",\n"), item["keys"]  # a batch: each of its ids on a line
+
+
+def _names(item: Mapping[str, Any]) -> tuple[object, object]:
+    return item["topic"], item["group_name"]
+
+
+_COLUMNS: Final[tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], tuple[object, object]]], ...]] = (
+    ("body.record\ndialect", 11, _place),
+    ("type\noutcome", 16, _kind),
+    ("time (UTC)\nsuccess, cost", 23, _when),
+    ("message id\nkeys", 33, _identity),
+    ("topic\ngroup", None, _names),
+)
+"""Heads of both lines, width, and what the lines say; the last takes what is left."""
+
+
+def _utc(timestamp_ms: int | None) -> str | None:
+    try:
+        moment = _EPOCH + timedelta(milliseconds=timestamp_ms or 0)
+    except OverflowError:
+        return str(timestamp_ms)
+    return None if timestamp_ms is None else moment.isoformat(sep=" ", timespec="milliseconds")[:-6]
+
+
+def _fault(item: Mapping[str, Any]) -> Text:
+    error = item["error"]
+    record = "" if item["record_index"] is None else f" record {item['record_index']}"
+    said = f"{error['field'] or 'record'}: {error['reason']}: {error['text']!r}"
+    return Text(f"bad: body {item['body_index']}{record}: {said}", style="red", overflow="fold")
