@@ -61,9 +61,7 @@ def _span(span: Mapping[str, Any]) -> dict[str, Any]:
         "start_ns": int(span["startTimeUnixNano"]),
         "end_ns": int(span["endTimeUnixNano"]),
         "attributes": _attributes(span),
-        "events": [
-            (int(event["timeUnixNano"]), event["name"], _attributes(event)) for event in span.get("events", ())
-        ],
+        "events": [(int(event["timeUnixNano"]), event["name"], _attributes(event)) for event in span.get("events", ())],
         "links": [(link["traceId"], link["spanId"], _attributes(link)) for link in span.get("links", ())],
         "status": (status.get("code", 0), status.get("message", "")),
     }

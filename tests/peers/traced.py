@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
@@ -45,18 +45,15 @@ def send(kafka: Any, topic: str, count: int = 1, *, body: bytes = b"order") -> l
     return reports
 
 
-def handle(
-    kafka: Any, topic: str, count: int = 1, *, group: str = "billing", handler: Callable[[Message], Any] = bool
-) -> None:
-    """Have ``count`` messages processed by ``handler``; one that it raises for is as good as done."""
-    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"}
-    consumer = confluent_kafka.Consumer(settings)
+def handle(kafka: Any, topic: str, count: int = 1, *, handler: Callable[[Message], Any] = bool) -> None:
+    """Have ``count`` messages processed by ``handler`` in the group ``<topic>-billing``; it may fail for some of them."""
+    settings = {"group.id": f"{topic}-billing", "auto.offset.reset": "earliest"}
+    consumer = confluent_kafka.Consumer({**settings, "bootstrap.servers": kafka.bootstrap_servers})
     consumer.subscribe([topic])
-    for _ in range(count):
-        message = poll(consumer)
-        try:
-            with process(message):
+    try:
+        for _ in range(count):
+            message = poll(consumer)
+            with suppress(ArithmeticError), process(message):
                 handler(message)
-        except ArithmeticError:
-            continue
-    consumer.close()
+    finally:
+        consumer.close()

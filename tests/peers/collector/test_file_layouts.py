@@ -88,7 +88,7 @@ def test_every_layout_holds_the_spans_as_they_ended(start_collector, flags, layo
     for file, layout in zip(files, layouts, strict=True):
         (inventory,) = _inspect(file, "--json")
         assert (inventory["layout"], inventory["items"]) == (layout, 2 * MESSAGES)
-        assert (inventory["topics"], inventory["groups"]) == (["orders"], ["billing", "rdkafka"])
+        assert (inventory["topics"], inventory["groups"]) == (["orders"], ["orders-billing", "rdkafka"])
         found = {span["span_id"]: span for span in _inspect(file, "--spans")}
         assert {key: _inspected(span) for key, span in found.items()} == {
             key: _as_inspected(span) for key, span in ended.items()

@@ -34,8 +34,8 @@ class JaegerQuery:
     url: str
 
     def trace(self, trace_id: str, *, spans: int) -> list[dict[str, Any]]:
-        """Return the spans of one trace, the earliest first."""
-        return self._spans(f"/api/v3/traces/{trace_id}", {}, spans)
+        """Return the spans of one trace as they were stored, without Jaeger's remarks; the earliest first."""
+        return self._spans(f"/api/v3/traces/{trace_id}", {"raw_traces": "true"}, spans)
 
     def search(self, service: str, *, spans: int, operation: str | None = None) -> list[dict[str, Any]]:
         """Return the spans of every trace of the last hour that ``service`` has a span in, of that name if given."""
