@@ -1,0 +1,141 @@
+"""This module knows every fact of a story in words, part by part: sends, transaction, each group's deliveries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bridge.query.story import Half
+from bridge.query.wording import counted, duration, utc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from bridge.query.evidence import Place
+    from bridge.query.story import Consume, MessageStory, Recall, Send, TransactionEnd
+
+__all__ = ["UNKNOWN_GROUP", "Detail", "Facts", "details_of", "places_of"]
+
+UNKNOWN_GROUP = "group unknown"
+
+Facts = tuple[tuple[str, str], ...]
+"""Names and values of what is known of one event, in order; what no record says is left out."""
+Detail = tuple[str, Facts]
+"""One event: its headline and its facts."""
+
+
+def details_of(story: MessageStory) -> Iterator[tuple[str, list[Detail]]]:
+    """Yield each part's title and its events. Values are as on the wire: make them visible before they are shown."""
+    by_group: dict[str | None, list[Send]] = {}
+    for send in story.sends:
+        by_group.setdefault(send.group, []).append(send)
+    for group, sends in by_group.items():
+        yield f"Sent by {group or UNKNOWN_GROUP}", [_send(number, send) for number, send in enumerate(sends, start=1)]
+    if story.transaction_ends:
+        yield "Transaction", [_transaction_end(end) for end in story.transaction_ends]
+    if story.recalls:
+        yield "Recall", [_recall(recall) for recall in story.recalls]
+    for consumer in story.groups:
+        attempts = [_consume(number, one) for number, one in enumerate(consumer.attempts, start=1)]
+        yield f"Consumed by {consumer.group or UNKNOWN_GROUP}", attempts
+
+
+def places_of(places: Sequence[Place]) -> str:
+    """Return where records were read: ``RMQ_SYS_TRACE_TOPIC 0@17 #3`` is record 3 of offset 17 in partition 0."""
+    return ", ".join(
+        f"{place.source} {'' if place.partition is None else f'{place.partition}@{place.offset} '}#{place.record_index}"
+        for place in places
+    )
+
+
+def _send(number: int, send: Send) -> Detail:
+    return (
+        f"attempt {number}: {send.outcome.value}",
+        _known(
+            ("begin", utc(send.begin_ms) if send.begin_ms is not None else None),
+            ("end", utc(send.end_ms) if send.end_ms is not None else None),
+            ("cost", duration(send.cost_ms) if send.cost_ms is not None else None),
+            ("type", send.msg_type.value if send.msg_type else None),
+            ("store host", send.store_host),
+            ("client host", send.client_host),
+            ("offset id", send.offset_msg_id),
+            ("batch", counted(send.of_batch, "message") if send.of_batch > 1 else None),
+            ("region", send.region_id),
+            *_origin(send),
+        ),
+    )
+
+
+def _transaction_end(end: TransactionEnd) -> Detail:
+    return (
+        f"{end.state.value if end.state else 'unknown state'}{', answers a check' if end.from_check else ''}",
+        _known(
+            ("at", utc(end.at_ms) if end.at_ms is not None else None),
+            ("group", end.group),
+            ("transaction id", end.transaction_id),
+            ("store host", end.store_host),
+            ("client host", end.client_host),
+            ("region", end.region_id),
+            *_origin(end),
+        ),
+    )
+
+
+def _recall(recall: Recall) -> Detail:
+    return (
+        recall.outcome.value,
+        _known(
+            ("at", utc(recall.at_ms) if recall.at_ms is not None else None),
+            ("group", recall.group),
+            ("region", recall.region_id),
+            *_origin(recall),
+        ),
+    )
+
+
+def _consume(number: int, consume: Consume) -> Detail:
+    code = consume.context_code
+    ended = f"{utc(consume.end_ms)}{' (begin + cost)' if consume.end_estimated else ''}"
+    return (
+        f"delivery {number}: {consume.outcome.value}{_MISSING.get(consume.missing, '')}",
+        _known(
+            ("begin", utc(consume.begin_ms) if consume.begin_ms is not None else None),
+            ("end", ended if consume.end_ms is not None else None),
+            ("took", duration(consume.elapsed_ms) if consume.elapsed_ms is not None else None),
+            ("cost per message", duration(consume.cost_ms) if _shared(consume) else None),
+            ("code", code.name if code is not None else None),
+            ("retry", None if consume.retry_times is None else str(consume.retry_times)),
+            ("client host", consume.client_host),
+            ("request id", consume.request_id),
+            ("region", consume.region_id),
+            *_origin(consume),
+        ),
+    )
+
+
+_MISSING: dict[Half | None, str] = {
+    Half.BEGIN: ", no SubBefore in the trace",
+    Half.END: ", no SubAfter in the trace",
+}
+
+
+def _shared(consume: Consume) -> bool:
+    """Whether the listener was given several messages: then the cost is a share of what it took."""
+    return consume.cost_ms is not None and consume.elapsed_ms is not None and consume.elapsed_ms > consume.cost_ms + 1
+
+
+def _origin(event: Send | TransactionEnd | Recall | Consume) -> Iterator[tuple[str, str | None]]:
+    places = [place for sighting in event.evidence for place in sighting.places]
+    writers = dict.fromkeys(sighting.dialect for sighting in event.evidence if sighting.dialect)
+    seen = sum(sighting.seen - 1 for sighting in event.evidence)
+    yield "record", places_of(places) or None
+    yield "seen again", counted(seen, "time") if seen else None
+    yield "written as", ", ".join(writers) or None
+
+
+def _known(*facts: tuple[str, str | None]) -> Facts:
+    return tuple((name, value) for name, value in facts if value is not None)
+
+
+def facts_of(details: Iterable[Detail]) -> list[str]:
+    """Return the names of all facts of ``details``, each once, in the order they are told."""
+    return list(dict.fromkeys(name for _, facts in details for name, _ in facts))

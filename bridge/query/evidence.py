@@ -1,0 +1,150 @@
+"""This module knows what an archive says of wanted messages: their records, where each was read, and what was bad.
+
+A record read twice (a trace message that was sent, forwarded or landed again) is one sighting that was seen twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from typing import TYPE_CHECKING, Final
+
+from bridge.codec.native import decode_body, explode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bridge.codec.native import BadRecord, DecodedBody
+    from bridge.codec.reading import Reading
+    from bridge.landing.layout import LandedMessage
+    from bridge.query.wanted import Wanted
+    from otel_mqtrace.model import TraceBean, TraceContext
+
+__all__ = ["BadSighting", "Evidence", "Place", "Sighting", "gather"]
+
+MOST_BAD: Final = 100
+"""Bad records that are kept; all are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record was read: trace topic, partition and offset of its trace message, index of the record in it.
+
+    ``partition`` and ``offset`` are ``None`` for messages that no broker numbered.
+    """
+
+    source: str
+    partition: int | None
+    offset: int | None
+    arrival_ms: int
+    record_index: int
+
+    @property
+    def rank(self) -> tuple[str, int, int, int, int]:
+        """A total order, which places without numbers share, too."""
+        numbers = (-1 if self.partition is None else self.partition, -1 if self.offset is None else self.offset)
+        return (self.source, *numbers, self.arrival_ms, self.record_index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """One record of one message: ``places`` are the different ones it was read at, in order, ``seen`` is how often.
+
+    ``dialect`` is the newest known writer of such a record. ``of_batch`` is how many messages a batch's ``Pub`` is for.
+    """
+
+    trace_ctx: TraceContext
+    dialect: str | None
+    places: tuple[Place, ...]
+    seen: int = 1
+    of_batch: int = 1
+
+    @property
+    def bean(self) -> TraceBean:
+        """The one message of the record."""
+        return self.trace_ctx.beans[0]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BadSighting:
+    """A piece of a trace message that is no record; its neighbours speak of the message, so it may have done, too.
+
+    ``names_message`` says that what is kept of its text has the wanted text in it.
+    """
+
+    rank: tuple[str, int, int, int, int]
+    reason: str
+    text: str
+    field: str | None = dataclass_field(compare=False)
+    place: Place = dataclass_field(compare=False)
+    names_message: bool = dataclass_field(compare=False)
+
+
+@dataclass(slots=True)
+class Evidence:
+    """All that was found: records by message id, the bad pieces near them, and how many trace messages held them."""
+
+    by_msg_id: dict[str, list[Sighting]] = dataclass_field(default_factory=dict)
+    bad: list[BadSighting] = dataclass_field(default_factory=list)
+    bad_records: int = 0
+    trace_messages: int = 0
+
+
+def gather(messages: Iterable[LandedMessage], sought: Wanted, how: Reading) -> Evidence:
+    """Decode ``messages`` and return what they say of the messages that ``sought`` means.
+
+    The order of the messages, and repeats among them, change nothing but ``seen``.
+    """
+    found = Evidence()
+    folded: dict[tuple[str, TraceContext], Sighting] = {}
+    bad: dict[tuple[object, ...], BadSighting] = {}
+    for message in messages:
+        found.trace_messages += 1
+        decoded = decode_body(message.body, msg_type_map=how.msg_type_map, charset=how.charset)
+        for sighting in _sightings(message, decoded, sought):
+            key = (sighting.bean.msg_id or "", sighting.trace_ctx)
+            folded[key] = _folded(folded.get(key), sighting)
+        for error in decoded.errors:
+            place = _place(message, error.record_index)
+            bad[place.rank, error.reason, error.text] = _bad(place, error, sought)
+    for (msg_id, _), sighting in folded.items():
+        found.by_msg_id.setdefault(msg_id, []).append(sighting)
+    found.bad_records = len(bad)
+    found.bad = sorted(bad.values())[:MOST_BAD]
+    return found
+
+
+def _sightings(message: LandedMessage, decoded: DecodedBody, sought: Wanted) -> Iterator[Sighting]:
+    for index, dialect, whole in zip(decoded.record_indexes, decoded.dialects, decoded.contexts, strict=True):
+        pieces = explode(whole)
+        for trace_ctx in pieces:
+            bean = trace_ctx.beans[0]
+            if sought.means(bean):
+                yield Sighting(
+                    trace_ctx=trace_ctx,
+                    dialect=dialect,
+                    places=(_place(message, index),),
+                    of_batch=len(pieces),
+                )
+
+
+def _folded(known: Sighting | None, new: Sighting) -> Sighting:
+    if known is None:
+        return new
+    places = {place.rank: place for place in (*known.places, *new.places)}
+    return Sighting(
+        trace_ctx=known.trace_ctx,
+        dialect=max(known.dialect or "", new.dialect or "") or None,
+        places=tuple(places[rank] for rank in sorted(places)),
+        seen=known.seen + new.seen,
+        of_batch=max(known.of_batch, new.of_batch),
+    )
+
+
+def _place(message: LandedMessage, record_index: int) -> Place:
+    return Place(message.source, message.partition, message.offset, message.arrival_ms, record_index)
+
+
+def _bad(place: Place, error: BadRecord, sought: Wanted) -> BadSighting:
+    names = any(text in error.text for text in sought.texts)
+    return BadSighting(place.rank, error.reason, error.text, error.field, place, names)

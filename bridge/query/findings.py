@@ -1,0 +1,233 @@
+"""This module knows what in a story a reader should look at, and how the story is said in one sentence.
+
+Each rule is a function from the story to a finding's text, or ``None``; ``_RULES`` is the list, in the order of a
+message's life, with each rule's stable code. No trace is complete: what is missing is said to be so "in the trace".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bridge.query.story import Finding, Half, Outcome
+from bridge.query.wording import counted, listed, visible
+from otel_mqtrace.model import ContextCode, MessageType, TransactionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bridge.query.story import Consume, GroupStory, MessageStory, Send
+
+__all__ = ["FINDING_CODES", "findings", "in_one_sentence"]
+
+
+def findings(story: MessageStory) -> tuple[Finding, ...]:
+    """Return everything worth knowing about ``story``, in the order of a message's life."""
+    said = ((code, problem, rule(story)) for code, problem, rule in _RULES)
+    return tuple(Finding(code, text, problem) for code, problem, text in said if text)
+
+
+def in_one_sentence(story: MessageStory) -> str:
+    """Return how the message fared: its sends, its transaction, its consumers."""
+    parts = [_sent(story), *_transaction(story), *(["recalled"] if _recalled(story) else []), _consumed(story)]
+    sentence = "; ".join(part for part in parts if part)
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def _sent(story: MessageStory) -> str:
+    if not story.sends:
+        return "no send in the trace"
+    good = _stored(story)
+    if not good:
+        return f"{counted(len(story.sends), 'send attempt')}, none successful"
+    if len(story.sends) == 1:
+        return "sent as a half message" if _is_half(story) else "sent once"
+    return f"{counted(len(story.sends), 'send attempt')}, {len(good)} successful"
+
+
+def _transaction(story: MessageStory) -> list[str]:
+    if not story.transaction_ends:
+        return []
+    checks = sum(end.from_check is True for end in story.transaction_ends)
+    after = f" after {counted(checks, 'check')}" if checks else ""
+    return [f"{_STATE_WORDS[story.transaction_ends[-1].state]}{after}"]
+
+
+_STATE_WORDS: Final[dict[TransactionState | None, str]] = {
+    TransactionState.COMMIT_MESSAGE: "committed",
+    TransactionState.ROLLBACK_MESSAGE: "rolled back",
+    TransactionState.UNKNOW: "left undecided",
+    None: "ended in a state the trace does not say",
+}
+
+
+def _consumed(story: MessageStory) -> str:
+    if not story.groups:
+        return "no consume in the trace"
+    good = [group for group in story.groups if group.outcome is Outcome.SUCCESS]
+    again = sum(len(group.attempts) - 1 for group in story.groups)
+    repeated = f", {counted(again, 'redelivery', 'redeliveries')}" if again else ""
+    of = "" if len(good) == len(story.groups) else f" of {len(story.groups)}"
+    noun = "group" if len(story.groups) == 1 or (len(good) == 1 and not of) else "groups"
+    return f"consumed by {len(good)}{of} {noun}{repeated}"
+
+
+def _no_send(story: MessageStory) -> str | None:
+    if story.sends:
+        return None
+    return (
+        "No send is in what was searched: it was one-way, its producer is not traced, "
+        "its record was lost or lies outside of the range."
+    )
+
+
+def _send_failed(story: MessageStory) -> str | None:
+    bad = [send for send in story.sends if send.outcome is Outcome.FAILED]
+    if not bad:
+        return None
+    if len(bad) == len(story.sends):
+        return f"No send attempt succeeded ({counted(len(bad), 'attempt')})."
+    return f"{len(bad)} of {len(story.sends)} send attempts did not succeed."
+
+
+def _stored_again(story: MessageStory) -> str | None:
+    places = {(send.offset_msg_id, send.store_host) for send in _stored(story) if send.offset_msg_id}
+    if len(places) < 2:  # noqa: PLR2004 - once is as it should be
+        return None
+    return (
+        f"It was stored {len(places)} times ({_names(place or '' for place, _ in places)}): consumers may see it again."
+    )
+
+
+def _undecided(story: MessageStory) -> str | None:
+    if not _is_half(story):
+        return None
+    if not story.transaction_ends:
+        return "A half message whose transaction's end is not in the trace: consumers do not see it before a commit."
+    if story.transaction_ends[-1].state is TransactionState.UNKNOW:
+        return "The transaction is undecided: the broker goes on asking its producer, and consumers do not see it."
+    return None
+
+
+def _rolled_back(story: MessageStory) -> str | None:
+    return "The transaction was rolled back: no consumer is meant to see it." if _is_rolled_back(story) else None
+
+
+def _consumed_all_the_same(story: MessageStory) -> str | None:
+    if not story.groups:
+        return None
+    why = "rolled back" if _is_rolled_back(story) else "recalled" if _recalled(story) else None
+    return f"It was consumed although it was {why}." if why else None
+
+
+def _not_consumed(story: MessageStory) -> str | None:
+    withheld = _is_rolled_back(story) or _undecided(story) or _recalled(story)
+    if story.groups or withheld or (story.sends and not _stored(story)):
+        return None
+    return "Nobody consumed it in what was searched: no group reads it, none is traced, or it is still waiting."
+
+
+def _consumed_early(story: MessageStory) -> str | None:
+    begins = [send.begin_ms for send in story.sends if send.begin_ms is not None]
+    starts = [one.from_ms for one in _attempts(story) if one.from_ms is not None]
+    if not begins or not starts or min(starts) >= min(begins):
+        return None
+    return f"It was consumed {min(begins) - min(starts)} ms before it was sent: the clocks of the two hosts disagree."
+
+
+def _group_failed(story: MessageStory) -> str | None:
+    bad = [group for group in story.groups if group.outcome is Outcome.FAILED]
+    return f"The last delivery to {_group_names(bad)} failed." if bad else None
+
+
+def _unfinished(story: MessageStory) -> str | None:
+    bad = [group for group in story.groups if group.attempts[-1].missing is Half.END]
+    if not bad:
+        return None
+    return (
+        f"{_group_names(bad)} began and no end is in the trace: still in progress, "
+        "its process died, or the record was lost."
+    )
+
+
+def _abandoned(story: MessageStory) -> str | None:
+    """Say of deliveries without an end that a later one followed: those are over, whatever became of them."""
+    bad = [group for group in story.groups if any(one.missing is Half.END for one in group.attempts[:-1])]
+    if not bad:
+        return None
+    why = "its process died, or the record was lost"
+    return f"A delivery to {_group_names(bad)} has no end, and another one followed: {why}."
+
+
+def _begin_missing(story: MessageStory) -> str | None:
+    missing = sum(one.missing is Half.BEGIN for one in _attempts(story))
+    return f"The begin of {counted(missing, 'consume')} is not in the trace." if missing else None
+
+
+def _timed_out(story: MessageStory) -> str | None:
+    late = sum(one.context_code is ContextCode.TIME_OUT for one in _attempts(story))
+    if not late:
+        return None
+    return (
+        f"{counted(late, 'consume')} took longer than the consumer's time-out (TIME_OUT), whatever the listener said."
+    )
+
+
+def _consumed_again(story: MessageStory) -> str | None:
+    twice = [group for group in story.groups if sum(one.outcome is Outcome.SUCCESS for one in group.attempts) > 1]
+    return f"{_group_names(twice)} consumed it successfully more than once." if twice else None
+
+
+def _bad_records(story: MessageStory) -> str | None:
+    if not story.bad:
+        return None
+    return f"{counted(len(story.bad), 'bad record')} beside this message's: what they said of it is lost."
+
+
+_Rule = tuple[str, bool, "Callable[[MessageStory], str | None]"]
+_RULES: Final[tuple[_Rule, ...]] = (
+    ("no_send", False, _no_send),
+    ("send_failed", True, _send_failed),
+    ("stored_again", True, _stored_again),
+    ("transaction_undecided", True, _undecided),
+    ("rolled_back", False, _rolled_back),
+    ("consumed_all_the_same", True, _consumed_all_the_same),
+    ("not_consumed", False, _not_consumed),
+    ("consumed_early", False, _consumed_early),
+    ("group_failed", True, _group_failed),
+    ("unfinished", True, _unfinished),
+    ("abandoned", True, _abandoned),
+    ("begin_missing", False, _begin_missing),
+    ("timed_out", True, _timed_out),
+    ("consumed_again", True, _consumed_again),
+    ("bad_records", True, _bad_records),
+)
+FINDING_CODES: Final = tuple(code for code, _, _ in _RULES)
+"""Every code that a finding may have."""
+
+
+def _stored(story: MessageStory) -> list[Send]:
+    return [send for send in story.sends if send.outcome is not Outcome.FAILED]
+
+
+def _attempts(story: MessageStory) -> list[Consume]:
+    return [one for group in story.groups for one in group.attempts]
+
+
+def _is_half(story: MessageStory) -> bool:
+    return any(send.msg_type is MessageType.TRANS_HALF for send in story.sends)
+
+
+def _is_rolled_back(story: MessageStory) -> bool:
+    return bool(story.transaction_ends) and story.transaction_ends[-1].state is TransactionState.ROLLBACK_MESSAGE
+
+
+def _recalled(story: MessageStory) -> bool:
+    return any(recall.outcome is Outcome.SUCCESS for recall in story.recalls)
+
+
+def _group_names(groups: list[GroupStory]) -> str:
+    return _names(group.group or "a group that no record names" for group in groups)
+
+
+def _names(texts: Iterable[str]) -> str:
+    return listed([visible(text, limit=80) for text in texts])

@@ -1,0 +1,58 @@
+"""This module knows how markup is written so that no text from a trace becomes markup: everything else is escaped."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Markup", "element", "joined", "void"]
+
+
+class Markup(str):
+    """Text that is markup already: what :func:`element` returns, and nothing that came from outside."""
+
+    __slots__ = ()
+
+
+def element(tag: str, /, *children: object, **attributes: object) -> Markup:
+    """Return ``<tag …>children</tag>``.
+
+    Children that are not :class:`Markup` are escaped, lists are their items, ``None`` is nothing. In an attribute's
+    name ``_`` stands for ``-`` and one at the end is dropped; ``None`` leaves it out.
+    """
+    return Markup(f"<{tag}{_written(attributes)}>{joined(children)}</{tag}>")
+
+
+def void(tag: str, /, **attributes: object) -> Markup:
+    """Return ``<tag …>``, an element that has no content."""
+    return Markup(f"<{tag}{_written(attributes)}>")
+
+
+def joined(children: Iterable[object]) -> Markup:
+    """Return ``children`` one behind the other."""
+    return Markup("".join(map(_markup, children)))
+
+
+def _markup(child: object) -> str:
+    if child is None:
+        return ""
+    if isinstance(child, Markup):
+        return child
+    if isinstance(child, (list, tuple)):
+        return joined(child)
+    return html.escape(_plain(child))
+
+
+def _written(attributes: dict[str, object]) -> str:
+    return "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{html.escape(_plain(value))}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+
+
+def _plain(value: object) -> str:
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)

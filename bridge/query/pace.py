@@ -1,0 +1,63 @@
+"""This module knows what an archive remembers of one pass: how much it read, of when, and what it could not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bridge.query.search import Searched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bridge.landing.layout import LandedMessage
+
+__all__ = ["MOST_REMARKS", "Pace"]
+
+MOST_REMARKS: Final = 20
+"""Remarks that are kept of one pass; how many more there were is said."""
+
+
+class Pace:
+    """Counts one pass over an archive at ``where``, and tells ``on_progress`` how far of how far it is."""
+
+    def __init__(self, where: str, on_progress: Callable[[int, int], None] | None) -> None:
+        self._where = where
+        self._on_progress = on_progress or (lambda _done, _all: None)
+        self.begin(0)
+
+    def begin(self, whole: int) -> None:
+        """Begin a pass over ``whole`` units."""
+        self._done, self._whole = 0, whole
+        self._messages = self._body_bytes = 0
+        self._first_ms: int | None = None
+        self._last_ms: int | None = None
+        self._remarks: list[str] = []
+
+    def saw(self, message: LandedMessage) -> None:
+        """Count a message that was looked at."""
+        self._messages += 1
+        self._body_bytes += len(message.body)
+        arrival_ms = message.arrival_ms
+        self._first_ms = arrival_ms if self._first_ms is None else min(self._first_ms, arrival_ms)
+        self._last_ms = arrival_ms if self._last_ms is None else max(self._last_ms, arrival_ms)
+
+    def advance(self, units: int) -> None:
+        """Go ``units`` further."""
+        self._done += units
+        self._on_progress(min(self._done, self._whole), self._whole)
+
+    def remark(self, text: str) -> None:
+        """Remember what could not be read."""
+        self._remarks.append(text)
+
+    def searched(self) -> Searched:
+        """Return the pass in numbers."""
+        more = len(self._remarks) - MOST_REMARKS
+        return Searched(
+            where=self._where,
+            messages=self._messages,
+            body_bytes=self._body_bytes,
+            first_arrival_ms=self._first_ms,
+            last_arrival_ms=self._last_ms,
+            remarks=(*self._remarks[:MOST_REMARKS], *([f"and {more} more"] if more > 0 else [])),
+        )

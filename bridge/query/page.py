@@ -1,0 +1,202 @@
+"""This module knows the page of an answer: one file that needs no network, no script and no second file."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from bridge.query.details import details_of, facts_of, places_of
+from bridge.query.findings import findings, in_one_sentence
+from bridge.query.markup import Markup, element, joined, void
+from bridge.query.swimlane import COLOURS, legend, swimlane
+from bridge.query.terminal import searched_in_words
+from bridge.query.timeline import events, first_ms
+from bridge.query.wording import ABSENT, counted, duration, offset, utc, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bridge.query.details import Detail
+    from bridge.query.evidence import BadSighting
+    from bridge.query.search import Answer, Searched
+    from bridge.query.story import Finding, MessageStory
+    from bridge.query.timeline import Event
+
+__all__ = ["page"]
+
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def page(answer: Answer) -> str:
+    """Return the page as HTML. Whatever the trace says is text in it, never markup."""
+    title = _title(answer)
+    head = element(
+        "head",
+        void("meta", charset="utf-8"),
+        void("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        void("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        void("meta", name="color-scheme", content="light dark"),
+        element("title", f"{title} · message trace"),
+        void("link", rel="icon", href="data:,"),
+        element("style", Markup(_style())),
+    )
+    body = element(
+        "body",
+        element("a", "Skip to the message", class_="skip", href="#main"),
+        element("header", element("p", "mqtrace query · message trace", class_="kicker"), _heading(answer)),
+        element("main", [_message(number, story) for number, story in enumerate(answer.stories)], id="main"),
+        element("footer", _searched(answer.searched)),
+    )
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _style() -> str:
+    return (files("bridge.query") / "style.css").read_text(encoding="utf-8")
+
+
+def _title(answer: Answer) -> str:
+    if len(answer.stories) == 1:
+        return visible(answer.stories[0].msg_id, limit=60)
+    return counted(len(answer.stories), "message") if answer.stories else "Nothing found"
+
+
+def _heading(answer: Answer) -> Markup:
+    """Return what the page begins with: the one message's id, or a list of all that were found."""
+    if len(answer.stories) == 1:
+        return Markup("")
+    items = [
+        element(
+            "li",
+            element("a", element("bdi", visible(story.msg_id)), href=f"#m{number}"),
+            f" {in_one_sentence(story)}",
+            *([element("b", " Look here.", class_="look")] if _problems(story) else []),
+        )
+        for number, story in enumerate(answer.stories)
+    ]
+    left = f"{counted(answer.left_off, 'older message')} left off." if answer.left_off else None
+    return joined(
+        (
+            element("h1", _title(answer)),
+            element("ol", items, class_="found") if items else None,
+            element("p", left) if left else None,
+        )
+    )
+
+
+def _message(number: int, story: MessageStory) -> Markup:
+    timeline = events(story)
+    parts = [
+        element("p", _about(story), class_="about"),
+        element("p", in_one_sentence(story), class_="summary"),
+        _findings(findings(story)),
+        element("h3", f"Timeline from {utc(first_ms(timeline))}"),
+        element("div", swimlane(timeline), class_="scroll", role="region", aria_label="Timeline", tabindex=0),
+        legend(timeline),
+        _timeline(timeline),
+        *(_part(title, items) for title, items in details_of(story)),
+        _bad(story.bad) if story.bad else None,
+        element("p", _told(story), class_="quiet"),
+    ]
+    heading = element("h2", element("bdi", visible(story.msg_id)), id=f"m{number}-h")
+    return element("section", heading, parts, id=f"m{number}", aria_labelledby=f"m{number}-h")
+
+
+def _about(story: MessageStory) -> Markup:
+    sizes = sorted({send.body_bytes for send in story.sends if send.body_bytes is not None})
+    said = (
+        *(("topic", story.topics), ("tags", story.tags), ("keys", story.keys)),
+        ("body", tuple(counted(size, "byte") for size in sizes)),
+    )
+    return joined(
+        element("span", f"{name} ", element("b", element("bdi", visible(" ".join(values)))))
+        for name, values in said
+        if values
+    )
+
+
+def _findings(said: Iterable[Finding]) -> Markup | None:
+    items = [
+        element(
+            "li",
+            element("b", "Look here: ") if one.problem else None,
+            one.text,
+            class_="problem" if one.problem else None,
+        )
+        for one in said
+    ]
+    return element("ul", items, class_="findings") if items else None
+
+
+def _timeline(timeline: Sequence[Event]) -> Markup:
+    begin_ms = first_ms(timeline)
+    rows = []
+    for event in timeline:
+        since = None if event.from_ms is None or begin_ms is None else event.from_ms - begin_ms
+        dot = element("span", class_="dot", style=f"background:{COLOURS[event.tone]}")
+        hosts = " → ".join(visible(host) for host in (event.client_host, event.store_host) if host)
+        rows.append(
+            element(
+                "tr",
+                element("td", f"{'' if event.begin_known else '≈ '}{offset(since)}", class_="n"),
+                element("td", utc(event.from_ms), class_="n"),
+                element("th", event.name, scope="row"),
+                element("td", element("bdi", visible(event.group) if event.group else ABSENT)),
+                element("td", duration(event.took_ms), class_="n"),
+                element("td", dot, f" {event.outcome}"),
+                element("td", element("bdi", hosts or ABSENT)),
+            )
+        )
+    return _table(
+        "Every event in order", ("After", "At", "What", "Group", "Took", "Outcome", "Hosts"), rows, numeric=(0, 1, 4)
+    )
+
+
+def _part(title: str, details: Sequence[Detail]) -> Markup:
+    names = facts_of(details)
+    rows = []
+    for event, facts in details:
+        known = dict(facts)
+        cells = [element("td", element("bdi", visible(known[name]) if name in known else ABSENT)) for name in names]
+        rows.append(element("tr", element("th", event, scope="row"), cells))
+    shown = visible(title)
+    return joined((element("h3", shown), _table(shown, ("", *(name.capitalize() for name in names)), rows)))
+
+
+def _bad(bad: Sequence[BadSighting]) -> Markup:
+    rows = [
+        element(
+            "tr",
+            element("th", places_of((one.place,)), scope="row"),
+            element("td", one.field or ABSENT),
+            element("td", one.reason),
+            element("td", element("bdi", visible(one.text)), class_="v"),
+        )
+        for one in bad
+    ]
+    title = "Bad records beside this message's"
+    return joined((element("h3", title), _table(title, ("Where", "Field", "Reason", "Text"), rows)))
+
+
+def _table(caption: str, heads: Sequence[str], rows: Sequence[Markup], *, numeric: Sequence[int] = ()) -> Markup:
+    cells = [
+        element("th", head, scope="col", class_="n" if number in numeric else None) if head else element("td")
+        for number, head in enumerate(heads)
+    ]
+    table = element(
+        "table", element("caption", caption), element("thead", element("tr", cells)), element("tbody", list(rows))
+    )
+    return element("div", table, class_="scroll", role="region", aria_label=caption, tabindex=0)
+
+
+def _told(story: MessageStory) -> str:
+    told = f"Told from {counted(story.records, 'record')}"
+    return f"{told}; {counted(story.repeats, 'repeat')} folded." if story.repeats else f"{told}."
+
+
+def _searched(searched: Searched) -> Markup:
+    remarks = [element("li", visible(remark, limit=400)) for remark in searched.remarks]
+    return joined((element("p", searched_in_words(searched)), element("ul", remarks) if remarks else None))
+
+
+def _problems(story: MessageStory) -> bool:
+    return any(finding.problem for finding in findings(story))

@@ -1,0 +1,157 @@
+"""This module knows the events of a story as one list in order of time, as every reader of it shows them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from bridge.query.story import Half, Outcome
+from otel_mqtrace.model import ContextCode, TransactionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bridge.query.story import Consume, MessageStory
+
+__all__ = ["Event", "Kind", "Tone", "events", "first_ms"]
+
+
+class Kind(str, Enum):
+    """What an event is; the value is the word in the JSON."""
+
+    SEND = "send"
+    TRANSACTION_END = "end_transaction"
+    RECALL = "recall"
+    CONSUME = "consume"
+
+
+class Tone(str, Enum):
+    """How an event is to be taken; every tone has a colour, and never a colour alone."""
+
+    GOOD = "good"
+    BAD = "bad"
+    CARE = "care"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event: from when to when, who, and how it ended, in words and as a tone.
+
+    ``from_ms`` is when it is known or must have begun; ``until_ms`` is ``None`` for what has no end in the trace;
+    ``took_ms`` is ``None`` for what takes no time. ``attempt`` counts the deliveries to a group from 1.
+    """
+
+    kind: Kind
+    from_ms: int | None
+    until_ms: int | None
+    took_ms: int | None
+    group: str | None
+    outcome: str
+    tone: Tone
+    attempt: int | None = None
+    store_host: str | None = None
+    client_host: str | None = None
+    begin_known: bool = True
+
+    @property
+    def name(self) -> str:
+        """What happened, in words."""
+        again = f" (delivery {self.attempt})" if self.attempt is not None and self.attempt > 1 else ""
+        return f"{_NAMES[self.kind]}{again}"
+
+
+_NAMES = {Kind.SEND: "send", Kind.TRANSACTION_END: "end of transaction", Kind.RECALL: "recall", Kind.CONSUME: "consume"}
+_TONES = {
+    Outcome.SUCCESS: Tone.GOOD,
+    Outcome.FAILED: Tone.BAD,
+    Outcome.UNFINISHED: Tone.OPEN,
+    Outcome.UNKNOWN: Tone.OPEN,
+}
+_STATE_TONES = {
+    TransactionState.COMMIT_MESSAGE: Tone.GOOD,
+    TransactionState.ROLLBACK_MESSAGE: Tone.BAD,
+    TransactionState.UNKNOW: Tone.OPEN,
+    None: Tone.OPEN,
+}
+
+
+def events(story: MessageStory) -> tuple[Event, ...]:
+    """Return every event of ``story`` in order of time; those without a time come last."""
+    rank = {kind: number for number, kind in enumerate(Kind)}
+
+    def order(event: Event) -> tuple[float, int, str, int]:
+        start = math.inf if event.from_ms is None else event.from_ms
+        return (start, rank[event.kind], event.group or "", event.attempt or 0)
+
+    return tuple(sorted(_events(story), key=order))
+
+
+def first_ms(timeline: Iterable[Event]) -> int | None:
+    """Return when the first event began."""
+    return next((event.from_ms for event in timeline if event.from_ms is not None), None)
+
+
+def _events(story: MessageStory) -> Iterator[Event]:
+    for send in story.sends:
+        yield Event(
+            kind=Kind.SEND,
+            from_ms=send.begin_ms,
+            until_ms=send.begin_ms if send.end_ms is None else send.end_ms,
+            took_ms=send.cost_ms,
+            group=send.group,
+            outcome=send.outcome.value,
+            tone=_TONES[send.outcome],
+            store_host=send.store_host,
+            client_host=send.client_host,
+        )
+    for end in story.transaction_ends:
+        yield Event(
+            kind=Kind.TRANSACTION_END,
+            from_ms=end.at_ms,
+            until_ms=end.at_ms,
+            took_ms=None,
+            group=end.group,
+            outcome=f"{end.state.value if end.state else 'unknown'}{' (answers a check)' if end.from_check else ''}",
+            tone=_STATE_TONES[end.state],
+            store_host=end.store_host,
+            client_host=end.client_host,
+        )
+    for recall in story.recalls:
+        yield Event(
+            kind=Kind.RECALL,
+            from_ms=recall.at_ms,
+            until_ms=recall.at_ms,
+            took_ms=None,
+            group=recall.group,
+            outcome=recall.outcome.value,
+            tone=_TONES[recall.outcome],
+        )
+    for group in story.groups:
+        for number, attempt in enumerate(group.attempts, start=1):
+            yield _of_consume(group.group, number, attempt)
+
+
+def _of_consume(group: str | None, number: int, consume: Consume) -> Event:
+    late = consume.context_code is ContextCode.TIME_OUT
+    return Event(
+        kind=Kind.CONSUME,
+        from_ms=consume.from_ms,
+        until_ms=consume.end_ms,
+        took_ms=consume.elapsed_ms,
+        group=group,
+        outcome=_consume_words(consume),
+        tone=Tone.CARE if late and consume.outcome is Outcome.SUCCESS else _TONES[consume.outcome],
+        attempt=number,
+        client_host=consume.client_host,
+        begin_known=consume.missing is not Half.BEGIN,
+    )
+
+
+def _consume_words(consume: Consume) -> str:
+    """Return the outcome and, where it says more than that, the code."""
+    code = consume.context_code
+    plain = code is None or code is ContextCode.SUCCESS or code is ContextCode.FAILED
+    return consume.outcome.value if plain or code is None else f"{consume.outcome.value}, {code.name}"

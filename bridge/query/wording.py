@@ -1,0 +1,92 @@
+"""This module knows how counts, times and hostile texts are put before a reader, on a terminal and on a page."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ABSENT", "counted", "duration", "listed", "offset", "utc", "utc_time", "visible"]
+
+ABSENT: Final = "—"
+"""What stands where no record says anything."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_UNITS: Final = (
+    (86_400_000, 86_400_000, "d"),
+    (3_600_000, 3_600_000, "h"),
+    (60_000, 60_000, "min"),
+    (10_000, 1_000, "s"),
+)
+"""From how many milliseconds on a duration is said in which unit, and what one of it is."""
+
+# An id from a trace must not move the cursor, colour the screen or turn the writing direction of what surrounds it.
+_UNSEEN: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\uffff"
+    "\U000e0000-\U000e007f]"
+)
+
+
+def visible(text: str, *, limit: int = 200) -> str:
+    """Return ``text`` with what cannot be seen spelled out, cut to ``limit`` characters, which is said."""
+    shown = _UNSEEN.sub(lambda hit: f"⟨U+{ord(hit[0]):04X}⟩", text[:limit])
+    return shown if len(text) <= limit else f"{shown}… ({len(text):,} characters)"
+
+
+def utc(instant_ms: int | None) -> str:
+    """Return ``2026-11-21 16:05:00.123 UTC``; a time no calendar has stays a number."""
+    moment = _moment(instant_ms)
+    if isinstance(moment, str):
+        return moment
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d} UTC"
+
+
+def utc_time(instant_ms: int | None) -> str:
+    """Return the time of day alone: ``16:05:00.123``."""
+    moment = _moment(instant_ms)
+    return moment if isinstance(moment, str) else f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}"
+
+
+def _moment(instant_ms: int | None) -> datetime | str:
+    if instant_ms is None:
+        return ABSENT
+    try:
+        return _EPOCH + timedelta(milliseconds=instant_ms)
+    except OverflowError:
+        return f"{instant_ms} ms"
+
+
+def duration(ms: float | None) -> str:
+    """Return milliseconds in the unit a person would choose; a clock that counts milliseconds says 0 for less."""
+    if ms is None:
+        return ABSENT
+    if ms == 0:
+        return "< 1 ms"
+    return _in_unit(ms)
+
+
+def offset(ms: int | None) -> str:
+    """Return how long after the first event: ``+31 ms``."""
+    if ms is None:
+        return ABSENT
+    return f"+{_in_unit(ms)}" if ms else "0"
+
+
+def _in_unit(ms: float) -> str:
+    for floor, unit_ms, unit in _UNITS:
+        if abs(ms) >= floor:
+            return f"{ms / unit_ms:,.1f} {unit}".replace(".0 ", " ")
+    return f"{ms:,.0f} ms"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return ``1 attempt`` or ``2 attempts``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Return ``a``, ``a and b`` or ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1]))) if texts else ""
