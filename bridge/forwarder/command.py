@@ -1,99 +1,108 @@
-"""This module knows ``mqtrace forward``: its options, its signals and what it says when it is done."""
+"""This module knows ``mqtrace forward``: its options, in the words of the command line."""
 
 from __future__ import annotations
 
-import json
 import re
-import signal
-import threading
+from enum import Enum
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from otel_mqtrace._errors import PeerError, UsageError
-
-if TYPE_CHECKING:
-    from bridge.forwarder.service import ForwardCounts
-    from bridge.forwarder.source import KafkaTraceSource
+from otel_mqtrace._errors import UsageError
 
 __all__ = ["forward"]
 
-_KAFKA: Final = re.compile(r"kafka://(?P<bootstrap>[^/]+)/(?P<topic>[^/]+)\Z")
-_PAUSE_MS: Final = 1_000
-_STOPPED_ON_ERROR: Final = 1  # nothing uncommitted is lost: it will be forwarded again
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
+_UNIT_MS: Final = {"ms": 1, None: 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000}
+
+
+class ServiceNameFrom(str, Enum):
+    """Where a span's ``service.name`` is taken from."""
+
+    GROUP = "group"
+    FIXED = "fixed"
+
+
+class MessageTypeMap(str, Enum):
+    """How message type ordinals are read."""
+
+    A = "a"
+    B = "b"
 
 
 def forward(  # noqa: PLR0913 - one parameter per option
-    source: Annotated[str, typer.Option(help="Where the native trace is: kafka://BOOTSTRAP/TOPIC.")],
-    landing: Annotated[Path, typer.Option(help="Directory for the raw trace messages.")],
+    source: Annotated[
+        str, typer.Option(help="kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or files:DIR.")
+    ],
+    landing: Annotated[Path | None, typer.Option(help="Directory for the raw trace messages.")] = None,
     *,
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(help="Where spans go: http[s]://HOST:PORT[/PATH] or grpc[s]://HOST:PORT.")
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop at the topic's present end.")] = False,
     group: Annotated[str, typer.Option(help="Consumer group that remembers the position.")] = "mqtrace-forward",
-    kafka_config: Annotated[Path | None, typer.Option(help="Properties file for the client: TLS, SASL.")] = None,
+    client_config: Annotated[
+        Path | None, typer.Option("--client-config", "--kafka-config", help="Properties of the client: TLS, SASL, ACL.")
+    ] = None,
     landing_format: Annotated[str, typer.Option(help="parquet, or jsonl without the spark extra.")] = "parquet",
     accept_trimmed: Annotated[
         bool, typer.Option("--accept-trimmed", help="Go on after messages that retention removed.")
     ] = False,
     timeout_ms: Annotated[float, typer.Option(help="How long one answer of the broker may take.")] = 10_000,
+    otlp_timeout_ms: Annotated[float, typer.Option(help="How long an OTLP request may take, with retries.")] = 10_000,
+    pair_timeout: Annotated[str, typer.Option(help="How long half a listener call waits: 60s, 5m, 500ms.")] = "60s",
+    max_pending: Annotated[int, typer.Option(min=1, help="Records that may wait; each takes about 1 KB.")] = 100_000,
+    service_name_from: Annotated[
+        ServiceNameFrom, typer.Option(help="The spans' service.name: the record's group, or --service-name.")
+    ] = ServiceNameFrom.GROUP,
+    service_name: Annotated[str, typer.Option(help="For --service-name-from fixed.")] = "rocketmq",
+    messaging_system: Annotated[str, typer.Option(help="The spans' messaging.system.")] = "rocketmq",
+    stamped_after: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Groups whose Pub has the time after the send: Go's.")
+    ] = None,
+    msg_type_map: Annotated[
+        MessageTypeMap, typer.Option(help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
+    ] = MessageTypeMap.A,
+    charset: Annotated[str, typer.Option(help="The writer's charset, such as gbk.", metavar="NAME")] = "utf-8",
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> int:
-    """Forward a native trace topic into a landing: raw bodies, durable before their offsets are committed.
+    """Forward a native trace topic: spans with the same ids every time to OTLP, raw bodies into a landing, or both.
 
-    Without --once it goes on until SIGINT or SIGTERM, and then finishes and commits what it has read; each pass that
-    moved something is a line on stderr. Large backlogs are committed part by part.
+    Offsets are committed only after the spans were accepted and the landing is on disk. Without --once it goes on until
+    SIGINT or SIGTERM, and then finishes and commits what it has read; each pass that moved something is a line on
+    stderr. Large backlogs are committed part by part.
 
     Example:
+        mqtrace forward --source rocketmq://127.0.0.1:9876/RMQ_SYS_TRACE_TOPIC --otlp-endpoint http://127.0.0.1:4318
         mqtrace forward --source kafka://127.0.0.1:9092/RMQ_SYS_TRACE_TOPIC --landing landing --once
     """
-    from bridge.forwarder.service import forward_once, forward_until  # noqa: PLC0415 - keep `mqtrace --help` fast
-    from bridge.landing.writer import LandingWriter  # noqa: PLC0415 - keep `mqtrace --help` fast
+    from bridge.forwarder.run import ForwardOptions, run  # noqa: PLC0415 - keep `mqtrace --help` fast
 
-    opened = _open(source, group=group, kafka_config=kafka_config, accept_trimmed=accept_trimmed, timeout_ms=timeout_ms)
-    writer = LandingWriter(landing, format=landing_format)
-    try:
-        with opened:
-            if once:
-                counts = forward_once(opened, writer)
-            else:
-                counts = forward_until(_stop_on_signals(), opened, writer, pause_ms=_PAUSE_MS, on_pass=_tell_progress)
-    except PeerError as error:
-        typer.echo(f"mqtrace: error: {error}", err=True)
-        return _STOPPED_ON_ERROR
-    typer.echo(_told(counts, opened, landing, as_json=as_json))
-    return 0
-
-
-def _open(source: str, **options: Any) -> KafkaTraceSource:
-    found = _KAFKA.match(source)
-    if found is None:
-        raise UsageError(f"--source {source} is not understood: give kafka://BOOTSTRAP/TOPIC")
-    from bridge.exporters.connection import read_properties  # noqa: PLC0415 - keep `mqtrace --help` fast
-    from bridge.forwarder.source import KafkaTraceSource  # noqa: PLC0415 - optional extra
-
-    properties_file = options.pop("kafka_config")
-    properties = None if properties_file is None else read_properties(properties_file)
-    return KafkaTraceSource(found["bootstrap"], found["topic"], kafka_config=properties, **options)
-
-
-def _stop_on_signals() -> threading.Event:
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
-    return stopped
-
-
-def _tell_progress(passed: ForwardCounts) -> None:
-    if passed.messages:
-        typer.echo(f"mqtrace: {passed.messages} trace messages committed", err=True)
-
-
-def _told(counts: ForwardCounts, source: KafkaTraceSource, landing: Path, *, as_json: bool) -> str:
-    gone = sum(trimmed.offsets for trimmed in source.trimmed)
-    if as_json:
-        numbers = {"messages": counts.messages, "body_bytes": counts.body_bytes, "trimmed_offsets": gone}
-        return json.dumps({**numbers, "parts": [part.file for part in counts.parts]})
-    lost = f"; {gone} offsets had been trimmed before" if gone else ""
-    return (
-        f"{counts.messages} trace messages ({counts.body_bytes} bytes) in {len(counts.parts)} parts of {landing}{lost}"
+    options = ForwardOptions(
+        source=source,
+        landing=landing,
+        otlp_endpoint=otlp_endpoint,
+        once=once,
+        group=group,
+        client_config=client_config,
+        landing_format=landing_format,
+        accept_trimmed=accept_trimmed,
+        timeout_ms=timeout_ms,
+        otlp_timeout_ms=otlp_timeout_ms,
+        pair_timeout_ms=_duration_ms(pair_timeout, name="--pair-timeout"),
+        max_pending=max_pending,
+        service_name=service_name if service_name_from is ServiceNameFrom.FIXED else None,
+        messaging_system=messaging_system,
+        stamped_after=tuple(stamped_after or ()),
+        msg_type_map=msg_type_map.value,
+        charset=charset,
     )
+    return run(options, as_json=as_json)
+
+
+def _duration_ms(text: str, *, name: str) -> int:
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{name} {text!r} is no duration: write 60s, 5m or 500ms; a bare number is seconds")
+    return round(float(found[1]) * _UNIT_MS[found[2]])

@@ -1,6 +1,8 @@
-"""This module knows the forwarder's one promise: a message is committed only after it is durable in the landing.
+"""This module knows the forwarder's one promise: a message is committed only after it is durable everywhere it goes.
 
-So a crash repeats messages and never loses one; a reader tells repeats by (source, partition, offset).
+It goes to the landing, to an OTLP receiver, or to both. A record that waits for its other half is not delivered yet, so
+its message and all behind it on its partition stay uncommitted. A crash repeats messages and never loses one: a reader
+of the landing tells repeats by (source, partition, offset), a receiver of spans by their ids.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from threading import Event
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Collection, Generator, Sequence
 
+    from bridge.forwarder.pairing import Place
+    from bridge.forwarder.traces import SpanForwarding
     from bridge.landing.layout import LandedMessage, LandedPart
     from bridge.landing.writer import LandingWriter
 
@@ -20,14 +24,25 @@ __all__ = ["ForwardCounts", "TraceSource", "forward_once", "forward_until"]
 
 
 class TraceSource(Protocol):
-    """What can be drained and remembers how far; ``KafkaTraceSource`` is one."""
+    """What can be drained and remembers how far; ``KafkaTraceSource`` is one.
+
+    ``behind`` are the partitions (as on the messages) that the present drain has not read to their end yet.
+    """
+
+    behind: Collection[int | None]
 
     def drain(self) -> Generator[list[LandedMessage], None, None]:
-        """Yield what is there now, in batches; an empty one gives the caller a chance to look around."""
+        """Yield what is there now, in batches; an empty one gives the caller a chance to look around.
+
+        The next drain of this source goes on behind what was yielded before the last :meth:`commit`.
+        """
         ...
 
-    def commit(self) -> None:
-        """Remember what was yielded as done."""
+    def commit(self, held: Collection[Place] = ()) -> None:
+        """Remember what was yielded as done, but for ``held`` and all that lies behind it on the same partition.
+
+        A later source of the same group begins there; this one has yielded them already.
+        """
         ...
 
 
@@ -38,63 +53,86 @@ class ForwardCounts:
     messages: int = 0
     body_bytes: int = 0
     parts: tuple[LandedPart, ...] = ()
+    spans: int = 0
 
     def __add__(self, other: ForwardCounts) -> ForwardCounts:
         return ForwardCounts(
-            self.messages + other.messages, self.body_bytes + other.body_bytes, (*self.parts, *other.parts)
+            self.messages + other.messages,
+            self.body_bytes + other.body_bytes,
+            (*self.parts, *other.parts),
+            self.spans + other.spans,
         )
 
 
-def forward_once(source: TraceSource, landing: LandingWriter, *, stopped: Event | None = None) -> ForwardCounts:
-    """Land everything ``source`` has now and return what was moved.
+def forward_once(
+    source: TraceSource,
+    landing: LandingWriter | None = None,
+    *,
+    spans: SpanForwarding | None = None,
+    stopped: Event | None = None,
+    flush: bool = False,
+) -> ForwardCounts:
+    """Move everything ``source`` has now and return what was moved.
 
-    Whenever a part of ``landing`` is due, by size or age, all parts are finished and the source commits: a backlog of
-    any size makes progress that a crash does not undo. ``stopped`` is looked at after every batch, and then what was
-    read is finished and committed as well.
+    Whenever a part of ``landing`` is due, by size or age, or enough spans are, everything is finished and the source
+    commits: a backlog of any size makes progress that a crash does not undo. ``stopped`` is looked at after every
+    batch, and then what was read is finished and committed as well. ``flush`` lets go what still waits at the end.
 
     Raises:
-        PeerError: the broker failed; what was not committed will be forwarded again.
+        PeerError: the broker or the receiver failed; what was not committed will be forwarded again.
         UsageError: the landing cannot be written.
     """
     moved = ForwardCounts()
     stopped = Event() if stopped is None else stopped
     with closing(source.drain()) as batches:
         for batch in batches:
-            landing.write(batch)
-            moved += _counts(batch)
-            if landing.due:
-                moved += _settle(source, landing)
+            moved += _take(batch, source, landing, spans)
+            if (landing is not None and landing.due) or (spans is not None and spans.due):
+                moved += _settle(source, landing, spans)
             if stopped.is_set():
-                break
-    return moved + _settle(source, landing)
+                return moved + _settle(source, landing, spans)
+    if spans is not None:
+        spans.flush() if flush else spans.expire()
+    return moved + _settle(source, landing, spans)
 
 
-def _counts(batch: Sequence[LandedMessage]) -> ForwardCounts:
+def _take(
+    batch: Sequence[LandedMessage], source: TraceSource, landing: LandingWriter | None, spans: SpanForwarding | None
+) -> ForwardCounts:
+    if landing is not None:
+        landing.write(batch)
+    if spans is not None:
+        spans.take(batch)
+        if source.behind:
+            spans.expire(source.behind)
     return ForwardCounts(len(batch), sum(len(message.body) for message in batch))
 
 
-def _settle(source: TraceSource, landing: LandingWriter) -> ForwardCounts:
-    """Keep the promise: first durable, then committed."""
-    parts = landing.finish()
-    source.commit()
-    return ForwardCounts(parts=parts)
+def _settle(source: TraceSource, landing: LandingWriter | None, spans: SpanForwarding | None) -> ForwardCounts:
+    """Keep the promise: first delivered and durable, then committed."""
+    delivered = 0 if spans is None else spans.deliver()
+    parts = () if landing is None else landing.finish()
+    source.commit(() if spans is None else spans.held())
+    return ForwardCounts(parts=parts, spans=delivered)
 
 
-def forward_until(
+def forward_until(  # noqa: PLR0913 - what goes where, and when
     stopped: Event,
     source: TraceSource,
-    landing: LandingWriter,
+    landing: LandingWriter | None = None,
     *,
     pause_ms: float,
+    spans: SpanForwarding | None = None,
     on_pass: Callable[[ForwardCounts], object] | None = None,
 ) -> ForwardCounts:
     """Repeat :func:`forward_once`, pausing ``pause_ms`` in between, until ``stopped`` is set; return the sum.
 
-    ``on_pass`` is told what each pass has moved, once that is committed.
+    ``on_pass`` is told what each pass has moved, once that is committed. What waits for its other half in the end stays
+    uncommitted, so that the next run finds both.
     """
     moved = ForwardCounts()
     while not stopped.is_set():
-        passed = forward_once(source, landing, stopped=stopped)
+        passed = forward_once(source, landing, spans=spans, stopped=stopped)
         moved += passed
         if on_pass is not None:
             on_pass(passed)

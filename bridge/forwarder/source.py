@@ -19,11 +19,12 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Collection, Generator, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
 
+    from bridge.forwarder.pairing import Place
     from otel_mqtrace._clock import Clock
 
 __all__ = ["DEFAULT_GROUP", "KafkaTraceSource", "Trimmed"]
@@ -78,6 +79,7 @@ class KafkaTraceSource:
     ) -> None:
         self.topic = topic
         self.trimmed: list[Trimmed] = []
+        self.behind: Collection[int | None] = ()
         self._bootstrap_servers = bootstrap_servers
         self._accept_trimmed = accept_trimmed
         self._timeout_s = timeout_ms / 1e3
@@ -103,10 +105,11 @@ class KafkaTraceSource:
 
         A batch may be empty, so that the caller is never kept waiting, and the last ones may reach beyond that end:
         what was fetched is always yielded. What was yielded is behind the position that :meth:`commit` remembers; the
-        next drain begins where the last commit was.
+        next drain begins behind what had been yielded at the last commit.
         """
         ends = self._ends()
         behind = {partition for partition, end in ends.items() if self._next[partition] < end}
+        self.behind = frozenset(behind)
         if not behind:
             return
         self._consumer.assign([TopicPartition(self.topic, p, self._next[p]) for p in sorted(behind)])
@@ -116,6 +119,7 @@ class KafkaTraceSource:
                 batch = [self._checked(message) for message in self._consumer.consume(_BATCH, _POLL_S)]
                 landed = [self._landed(message) for message in batch]
                 behind = {partition for partition in behind if self._position(partition) < ends[partition]}
+                self.behind = frozenset(behind)
                 if landed:
                     deadline_ns = self._answer_by()
                 elif behind and self._clock.monotonic_ns() > deadline_ns:
@@ -124,9 +128,16 @@ class KafkaTraceSource:
         finally:
             self._consumer.unassign()
 
-    def commit(self) -> None:
-        """Remember the position with the group: call it only after everything yielded is durable."""
-        new = {p: offset for p, offset in self._next.items() if self._committed.get(p) != offset}
+    def commit(self, held: Collection[Place] = ()) -> None:
+        """Remember the position with the group: call it only after everything yielded but ``held`` is durable.
+
+        On each partition the group's position is that of the first one held; this source goes on behind it.
+        """
+        done = dict(self._next)
+        for place in held:
+            if place.partition is not None and place.offset is not None:
+                done[place.partition] = min(place.offset, done[place.partition])
+        new = {p: offset for p, offset in done.items() if self._committed.get(p) != offset}
         if new:
             offsets = [TopicPartition(self.topic, partition, offset) for partition, offset in new.items()]
             try:

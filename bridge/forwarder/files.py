@@ -1,0 +1,134 @@
+"""This module knows how a directory of trace messages is drained: every finished file once, in the order of its names.
+
+Any file that ``mqtrace decode`` reads will do: a landing's parts, JSON lines with ``body_base64``, Parquet, raw bodies.
+A file must be complete when it gets its name; names that begin with a dot or an underscore are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Final
+
+from bridge.codec.framing import BadBody, Framing, read_bodies, unreadable
+from bridge.landing.layout import LandedMessage
+from otel_mqtrace._errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Generator, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from bridge.forwarder.pairing import Place
+
+__all__ = ["MEMORY_DIRECTORY", "FilesTraceSource"]
+
+MEMORY_DIRECTORY: Final = "_mqtrace-forward"
+_BATCH: Final = 500
+_HIDDEN: Final = (".", "_")
+_NS_PER_MS: Final = 1_000_000
+_NO_NAME: Final = re.compile(r"[^\w.-]")
+
+
+class FilesTraceSource:
+    """A directory as a resumable stream of raw messages.
+
+    A message's ``source`` is its file, ``offset`` its number in it, ``arrival_ms`` when the file was last written.
+    ``bad_bodies`` counts lines and rows without a body.
+
+    Which files are done is remembered below ``_mqtrace-forward/`` in the directory, one memory per ``group``. A file
+    with a record that still waits is not done, and is read again as a whole after a restart.
+
+    Raises:
+        UsageError: no such directory, or the memory cannot be read or written.
+        UnreadableInputError: a file that is not what it seems to be.
+    """
+
+    def __init__(self, directory: Path, *, group: str) -> None:
+        self.behind: Collection[int | None] = ()  # files overlap in time: nothing is old before all are read
+        self.bad_bodies = 0
+        self._directory = directory
+        self._memory = directory / MEMORY_DIRECTORY / f"{_NO_NAME.sub('_', group)}.json"
+        if not directory.is_dir():
+            raise UsageError(f"--source files:{directory}: there is no such directory")
+        self._done: set[str] = self._remembered()
+        self._read: set[str] = set()
+
+    def drain(self) -> Generator[list[LandedMessage], None, None]:
+        """Yield the messages of every file that is neither done nor waiting, in batches."""
+        for path in self._files():
+            name = path.relative_to(self._directory).as_posix()
+            if name in self._done or name in self._read:
+                continue
+            batch: list[LandedMessage] = []
+            for message in self._messages(path, name):
+                batch.append(message)
+                if len(batch) >= _BATCH:
+                    yield batch
+                    batch = []
+            self._read.add(name)
+            yield batch
+
+    def commit(self, held: Collection[Place] = ()) -> None:
+        """Remember every file that was yielded to its end as done, but for those with something ``held``."""
+        done = self._done | (self._read - {place.source for place in held})
+        if done != self._done:
+            self._remember(done)
+            self._done = done
+
+    def close(self) -> None:
+        """Nothing is open between two files."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def _files(self) -> list[Path]:
+        found = (path for path in self._directory.rglob("*") if path.is_file())
+        return sorted(path for path in found if not self._is_hidden(path))
+
+    def _is_hidden(self, path: Path) -> bool:
+        return any(part.startswith(_HIDDEN) for part in path.relative_to(self._directory).parts)
+
+    def _messages(self, path: Path, name: str) -> Iterator[LandedMessage]:
+        try:
+            changed_ms = path.stat().st_mtime_ns // _NS_PER_MS
+            with path.open("rb") as stream:
+                for number, body in enumerate(read_bodies(stream, Framing.AUTO, name=str(path))):
+                    if isinstance(body, BadBody):
+                        self.bad_bodies += 1
+                    else:
+                        yield LandedMessage(source=name, offset=number, arrival_ms=changed_ms, body=body)
+        except OSError as error:
+            raise unreadable(str(path), error) from error
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def _remembered(self) -> set[str]:
+        try:
+            return set(json.loads(self._memory.read_bytes())["done"])
+        except FileNotFoundError:
+            return set()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{self._memory} cannot be read ({error}); remove it to begin anew") from error
+
+    def _remember(self, done: set[str]) -> None:
+        beside = self._memory.with_name(f".{self._memory.name}.new")
+        try:
+            self._memory.parent.mkdir(exist_ok=True)
+            with beside.open("w", encoding="utf-8") as file:
+                json.dump({"done": sorted(done)}, file, indent=0)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self._memory)
+        except OSError as error:
+            raise UsageError(f"{self._memory} cannot be written ({error.strerror or error})") from error

@@ -1,0 +1,175 @@
+"""This module knows one run of the forwarder: what its options open, how it is stopped, and what it says."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from bridge.codec.reading import Reading
+from bridge.forwarder.measures import Measures
+from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
+from bridge.forwarder.service import forward_once, forward_until
+from bridge.forwarder.sources import open_source
+from bridge.forwarder.spans import SpanRules
+from bridge.forwarder.traces import SpanForwarding
+from bridge.landing.writer import LandingWriter
+from otel_mqtrace._errors import PeerError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bridge.forwarder.service import ForwardCounts
+    from bridge.forwarder.sources import OpenSource
+
+__all__ = ["ForwardOptions", "run"]
+
+_PAUSE_MS: Final = 1_000
+_STOPPED_ON_ERROR: Final = 1  # nothing uncommitted is lost: it will be forwarded again
+_MS_PER_S: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardOptions:
+    """What ``mqtrace forward`` was told; ``service_name`` is ``None`` for the record's group."""
+
+    source: str
+    landing: Path | None = None
+    otlp_endpoint: str | None = None
+    once: bool = False
+    group: str = "mqtrace-forward"
+    client_config: Path | None = None
+    landing_format: str = "parquet"
+    accept_trimmed: bool = False
+    timeout_ms: float = 10_000
+    otlp_timeout_ms: float = 10_000
+    pair_timeout_ms: int = DEFAULT_TIMEOUT_MS
+    max_pending: int = DEFAULT_MAX_PENDING
+    service_name: str | None = None
+    messaging_system: str = "rocketmq"
+    stamped_after: tuple[str, ...] = ()
+    msg_type_map: str = "a"
+    charset: str = "utf-8"
+
+
+def run(options: ForwardOptions, *, as_json: bool = False) -> int:
+    """Forward as ``options`` say, print what was moved, and return the exit code: 0, or 1 when a peer failed.
+
+    Raises:
+        UsageError: an option that cannot be meant, or a directory that cannot be written.
+    """
+    if options.landing is None and options.otlp_endpoint is None:
+        raise UsageError("nowhere to forward to: give --otlp-endpoint URL, --landing DIR or both")
+    landing = None if options.landing is None else LandingWriter(options.landing, format=options.landing_format)
+    with ExitStack() as opened:
+        source = opened.enter_context(_open_source(options))
+        spans = None if options.otlp_endpoint is None else _open_spans(opened, options, options.otlp_endpoint)
+        measures = Measures(spans)
+        try:
+            if options.once:
+                counts = forward_once(source, landing, spans=spans, flush=True)
+                measures.add(counts)
+            else:
+                counts = forward_until(
+                    _stop_on_signals(),
+                    source,
+                    landing,
+                    spans=spans,
+                    pause_ms=_PAUSE_MS,
+                    on_pass=lambda passed: _tell_pass(passed, spans, measures),
+                )
+        except PeerError as error:
+            typer.echo(f"mqtrace: error: {error}", err=True)
+            return _STOPPED_ON_ERROR
+        typer.echo((_as_json if as_json else _as_text)(counts, source, spans, options))
+    return 0
+
+
+def _open_source(options: ForwardOptions) -> OpenSource:
+    from bridge.exporters.connection import read_properties  # noqa: PLC0415 - rarely needed
+
+    return open_source(
+        options.source,
+        group=options.group,
+        client_config={} if options.client_config is None else read_properties(options.client_config),
+        accept_trimmed=options.accept_trimmed,
+        timeout_ms=options.timeout_ms,
+    )
+
+
+def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str) -> SpanForwarding:
+    from bridge.forwarder.otlp import OtlpDelivery  # noqa: PLC0415 - optional extra
+
+    delivery = OtlpDelivery(endpoint, timeout_s=options.otlp_timeout_ms / _MS_PER_S)
+    opened.callback(delivery.close)
+    return SpanForwarding(
+        delivery,
+        pairing=Pairing(timeout_ms=options.pair_timeout_ms, max_pending=options.max_pending),
+        rules=SpanRules(
+            service_name=options.service_name, system=options.messaging_system, stamped_after=options.stamped_after
+        ),
+        reading=Reading(msg_type_map=options.msg_type_map, charset=options.charset),
+    )
+
+
+def _stop_on_signals() -> threading.Event:
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    return stopped
+
+
+# -- what is said --------------------------------------------------------------------------------------------------
+def _tell_pass(passed: ForwardCounts, spans: SpanForwarding | None, measures: Measures) -> None:
+    measures.add(passed)
+    if not passed.messages and not passed.spans:
+        return
+    said = f"mqtrace: {passed.messages} trace messages committed"
+    if spans is not None:
+        said += f", {passed.spans} spans accepted, {spans.counts.pending} records wait for their other half"
+    typer.echo(said, err=True)
+
+
+def _as_json(counts: ForwardCounts, source: OpenSource, spans: SpanForwarding | None, _: ForwardOptions) -> str:
+    said: dict[str, Any] = {
+        "messages": counts.messages,
+        "body_bytes": counts.body_bytes,
+        "trimmed_offsets": _gone(source),
+        "unreadable_bodies": getattr(source, "bad_bodies", 0),
+        **({} if spans is None else spans.counts.as_dict()),
+        "parts": [part.file for part in counts.parts],
+    }
+    return json.dumps(said)
+
+
+def _as_text(counts: ForwardCounts, source: OpenSource, spans: SpanForwarding | None, options: ForwardOptions) -> str:
+    said = f"{counts.messages} trace messages ({counts.body_bytes} bytes)"
+    if options.landing is not None:
+        said += f" in {len(counts.parts)} parts of {options.landing}"
+    if spans is not None:
+        told = spans.counts
+        said += f"; {told.records} records as {told.spans} spans to {options.otlp_endpoint}"
+        said += "".join(f"; {number} {what}" for number, what in _noteworthy(spans) if number)
+    gone = _gone(source)
+    return f"{said}; {gone} offsets had been trimmed before" if gone else said
+
+
+def _noteworthy(spans: SpanForwarding) -> list[tuple[int, str]]:
+    told = spans.counts
+    return [
+        (told.halves, "spans have one half only"),
+        (told.overflowed, "of them because too many records waited"),
+        (told.pending, "records wait for their other half, uncommitted"),
+        (told.repeated, "records said nothing new"),
+        (told.bad_records, "bad records have no span"),
+        (told.rejected, "spans were rejected by the receiver"),
+    ]
+
+
+def _gone(source: OpenSource) -> int:
+    return sum(trimmed.offsets for trimmed in getattr(source, "trimmed", ()))

@@ -1,0 +1,87 @@
+"""This module knows which source a ``--source`` names, and what each kind needs to be opened."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from bridge.forwarder.service import TraceSource
+from otel_mqtrace._errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+__all__ = ["SOURCE_FORMS", "OpenSource", "open_source"]
+
+SOURCE_FORMS: Final = "kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or files:DIR"
+_BROKER: Final = re.compile(r"(?P<kind>kafka|rocketmq)://(?P<servers>[^/]+)/(?P<topic>[^/]+)\Z")
+_FILES: Final = "files:"
+
+
+class OpenSource(TraceSource, Protocol):
+    """A source that holds a connection or a file; use it as a context manager."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def open_source(
+    source: str,
+    *,
+    group: str,
+    client_config: Mapping[str, str],
+    accept_trimmed: bool = False,
+    timeout_ms: float = 10_000,
+) -> OpenSource:
+    """Return the source that ``source`` names, resuming where ``group`` has come to.
+
+    Raises:
+        UsageError: not one of ``SOURCE_FORMS``.
+        MissingExtraError: a client that is not installed.
+        PeerError: nobody there.
+    """
+    if source.startswith(_FILES) and len(source) > len(_FILES):
+        from bridge.forwarder.files import FilesTraceSource  # noqa: PLC0415 - one kind is used, at most
+
+        return FilesTraceSource(Path(source.removeprefix(_FILES)), group=group)
+    found = _BROKER.match(source)
+    if found is None:
+        raise UsageError(f"--source {source} is not understood: give {SOURCE_FORMS}")
+    return _OPENERS[found["kind"]](
+        found["servers"],
+        found["topic"],
+        group=group,
+        client_config=client_config,
+        accept_trimmed=accept_trimmed,
+        timeout_ms=timeout_ms,
+    )
+
+
+def _open_kafka(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> OpenSource:
+    from bridge.forwarder.source import KafkaTraceSource  # noqa: PLC0415 - optional extra
+
+    return KafkaTraceSource(servers, topic, kafka_config=client_config or None, **options)
+
+
+def _open_rocketmq(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> OpenSource:
+    from bridge.rocketmq.source import RemotingTraceSource  # noqa: PLC0415 - one kind is used, at most
+
+    unknown = client_config.keys() - _ROCKETMQ_KEYS.keys()
+    if unknown:
+        raise UsageError(
+            f"--client-config: {', '.join(sorted(unknown))} is not known; give {', '.join(_ROCKETMQ_KEYS)}"
+        )
+    keys: dict[str, Any] = {_ROCKETMQ_KEYS[name]: value for name, value in client_config.items()}
+    return RemotingTraceSource(servers, topic, **keys, **options)
+
+
+_ROCKETMQ_KEYS: Final = {"accessKey": "access_key", "secretKey": "secret_key"}
+"""In the properties file, as RocketMQ's own tools spell them → the client's parameters."""
+_OPENERS: Final[Mapping[str, Callable[..., OpenSource]]] = {"kafka": _open_kafka, "rocketmq": _open_rocketmq}
