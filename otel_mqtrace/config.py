@@ -50,6 +50,9 @@ class Settings:
     exporters: tuple[str, ...] = ("mqtrace_native",)
     bootstrap_servers: str | None = field(default=None, repr=False)
     kafka_config: str | Mapping[str, Any] | None = field(default=None, repr=False, hash=False)
+    namesrv: str | None = None
+    rocketmq_access_key: str | None = field(default=None, repr=False)
+    rocketmq_secret_key: str | None = field(default=None, repr=False)
     landing_dir: str = "mqtrace-landing"
     dialect: str = "5.5.0"
     region_id: str = "DefaultRegion"
@@ -251,6 +254,9 @@ _PARSERS: Final[dict[str, Callable[[object], Any]]] = {
     "exporters": _names,
     "bootstrap_servers": _text,
     "kafka_config": _client_properties,
+    "namesrv": _text,
+    "rocketmq_access_key": _text,
+    "rocketmq_secret_key": _text,
     "landing_dir": _text,
     "dialect": _text,
     "region_id": _text,
@@ -286,6 +292,7 @@ _PARSERS: Final[dict[str, Callable[[object], Any]]] = {
 }
 _DEFAULTS: Final = Settings()
 _UNSAID: Final[Mapping[str, str]] = {
+    "namesrv": "no name server",
     "queue_size": f"{QUEUE_SIZE}, or what the preset or OTEL_BSP_MAX_QUEUE_SIZE says,",
     "batch_size": f"{BATCH_SIZE}, or what the preset or OTEL_BSP_MAX_EXPORT_BATCH_SIZE says,",
     "linger_ms": f"{LINGER_MS}, or what the preset or OTEL_BSP_SCHEDULE_DELAY says,",
@@ -296,7 +303,7 @@ _UNSAID: Final[Mapping[str, str]] = {
     "spool_dir": "no directory",
 }
 """What is used where the default is ``None``, in words."""
-_NEVER_SHOWN: Final = frozenset({"bootstrap_servers", "kafka_config"})
+_NEVER_SHOWN: Final = frozenset({"bootstrap_servers", "kafka_config", "rocketmq_access_key", "rocketmq_secret_key"})
 
 # -- the application's own connection, learned from its first client, for exporters that were told nothing ---------
 _CONNECTION_KEYS: Final = re.compile(

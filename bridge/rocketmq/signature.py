@@ -35,7 +35,8 @@ def signed(command: Command, credentials: Credentials | None) -> Command:
         return command
     fields = {**command.fields, _ACCESS_KEY: credentials.access_key}
     fields.pop(_SIGNATURE, None)
-    content = "".join(fields[name] for name in sorted(fields, key=_java_order)).encode() + command.body
+    said = "".join(fields[name] for name in sorted(fields, key=_java_order))
+    content = said.encode("utf-8", "replace") + command.body
     digest = hmac.new(credentials.secret_key.encode(), content, hashlib.sha1).digest()
     return replace(command, fields={**fields, _SIGNATURE: base64.b64encode(digest).decode()})
 

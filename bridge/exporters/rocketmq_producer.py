@@ -1,0 +1,221 @@
+"""This module knows how trace messages reach a RocketMQ broker: spread over queues, tried elsewhere, within a deadline.
+
+Connections are opened at the first delivery, so that an application that never sends a message never opens one, and a
+forked child opens its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from dataclasses import dataclass
+from threading import Event
+from typing import TYPE_CHECKING, Final
+
+from bridge.exporters.trace_producer import Undelivered
+from bridge.rocketmq.answers import Outgoing, Sent
+from bridge.rocketmq.client import RemotingClient
+from bridge.rocketmq.commands import RefusedError, ResponseCode
+from otel_mqtrace import semconv
+from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
+from otel_mqtrace.message_id import new_unique_id
+from otel_mqtrace.model import AccessChannel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bridge.exporters.batching import TraceMessage
+    from bridge.rocketmq.routes import Queue
+    from otel_mqtrace._clock import Clock, MonotonicNs
+    from otel_mqtrace.config import Settings
+
+__all__ = ["RocketMqTraceProducer", "trace_topic_of"]
+
+_logger = logging.getLogger(__name__)
+_GROUP: Final = "mqtrace-native"
+_CLOUD_TOPIC: Final = "rmq_sys_TRACE_DATA_"
+_NO_REGION: Final = "null"
+"""What Java's client makes of an absent region, in the name of a topic, too."""
+_SEND_TIMEOUT_MS: Final = 5_000  # as Java's trace producer
+_NS_PER_S: Final = 1e9
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_HOPELESS: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL})
+"""What no later time and no other broker mends: the message itself is at fault."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One message on its way; every try has the same properties, and so the same unique id, by which repeats tell."""
+
+    message: TraceMessage
+    topic: str
+    properties: Mapping[str, str]
+    is_sent: bool = False
+    error: PeerError | None = None
+
+    @property
+    def is_hopeless(self) -> bool:
+        return isinstance(self.error, RefusedError) and self.error.code in _HOPELESS
+
+
+class RocketMqTraceProducer:
+    """A :class:`~bridge.exporters.trace_producer.MessageDelivery` to the trace topic of a RocketMQ. Never raises.
+
+    What one broker does not take is tried with another, and again after a pause that grows to two seconds, until the
+    deadline. Over the channel ``CLOUD`` every region has a topic of its own.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        dialect: str,
+        access_channel: AccessChannel = AccessChannel.LOCAL,
+        timeout_ms: float,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._dialect = dialect
+        self._access_channel = access_channel
+        self._timeout_ms = min(timeout_ms, _SEND_TIMEOUT_MS)
+        self._clock = clock
+        self._client: RemotingClient | None = None
+        self._turns = itertools.count()
+        self._closed = Event()
+        self._told: set[str] = set()
+
+    def idle(self) -> None:
+        """Nothing is left to do: ``deliver`` has waited for every answer."""
+
+    def flush(self, deadline: MonotonicNs) -> bool:  # noqa: ARG002 - nothing is ever on its way here
+        """Return ``True``: ``deliver`` has waited for every answer."""
+        return True
+
+    def close(self, deadline: MonotonicNs) -> None:  # noqa: ARG002 - closing waits for nobody
+        """Refuse further messages, end a running ``deliver`` early, close the connections."""
+        self._closed.set()
+        if self._client is not None:
+            self._client.close()
+
+    def after_fork(self) -> None:
+        """In a child: the client opens connections of its own; a pause of the parent's is none of ours."""
+        closed, self._closed = self._closed, Event()
+        if closed.is_set():
+            self._closed.set()
+        self._told = set()
+
+    def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
+        """Send ``messages`` and return those that were not acknowledged by ``deadline``."""
+        try:
+            client = self._connected()
+        except MqTraceError as error:
+            self._tell_once(str(error))
+            return Undelivered(tuple(messages))
+        attempts = [self._attempt(message) for message in messages]
+        failing: set[str] = set()
+        pause_s = _FIRST_PAUSE_S
+        while waiting := [each for each in attempts if not (each.is_sent or each.is_hopeless)]:
+            known = len(failing)
+            self._try(client, waiting, failing, deadline)
+            if len(failing) > known:
+                continue  # another broker may do
+            if not self._paused(pause_s, deadline):
+                break
+            failing.clear()
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        for said in sorted({str(each.error) for each in attempts if not each.is_sent}):
+            self._tell_once(said)
+        return Undelivered(
+            tuple(each.message for each in attempts if not (each.is_sent or each.is_hopeless)),
+            tuple(each.message for each in attempts if each.is_hopeless),
+        )
+
+    def _try(
+        self, client: RemotingClient, waiting: Sequence[_Attempt], failing: set[str], deadline: MonotonicNs
+    ) -> None:
+        """Send all that wait once; brokers that fail join ``failing``, and those in it come last."""
+        posted: list[tuple[_Attempt, Outgoing]] = []
+        queues: dict[str, Sequence[Queue] | PeerError] = {
+            topic: self._queues(client, topic, deadline) for topic in {each.topic for each in waiting}
+        }
+        for each in waiting:
+            found = queues[each.topic]
+            if isinstance(found, PeerError):
+                each.error = found
+                continue
+            candidates = [queue for queue in found if queue.broker not in failing] or found
+            queue = candidates[next(self._turns) % len(candidates)]
+            posted.append((each, Outgoing(queue=queue, body=each.message.value, properties=each.properties)))
+        answers = client.send([outgoing for _, outgoing in posted], group=_GROUP, deadline=deadline)
+        for (each, outgoing), answer in zip(posted, answers, strict=True):
+            each.is_sent = isinstance(answer, Sent)
+            if isinstance(answer, PeerError):
+                each.error = answer
+                if not each.is_hopeless:
+                    failing.add(outgoing.queue.broker)
+                    client.forget_route(each.topic)
+
+    def _queues(self, client: RemotingClient, topic: str, deadline: MonotonicNs) -> Sequence[Queue] | PeerError:
+        """Return where messages for ``topic`` can go now, or why nowhere; the topic is made if that is asked for."""
+        try:
+            queues = client.writable(topic, deadline=deadline)
+        except RefusedError as refusal:
+            if refusal.code != ResponseCode.TOPIC_NOT_EXIST or not self._settings.create_trace_topic:
+                return refusal
+            return self._created(client, topic, deadline, refusal)
+        except PeerError as error:
+            return error
+        return queues or PeerError(f"no broker with a master takes messages for {topic}")
+
+    def _created(
+        self, client: RemotingClient, topic: str, deadline: MonotonicNs, refusal: RefusedError
+    ) -> Sequence[Queue] | PeerError:
+        try:
+            client.create_topic(topic, deadline=deadline)
+            return client.writable(topic, deadline=deadline)
+        except PeerError as error:
+            _logger.debug("the trace topic %s was not created: %s", topic, error)
+            return refusal
+
+    def _attempt(self, message: TraceMessage) -> _Attempt:
+        properties = {
+            semconv.HEADER_KEYS: message.keys,
+            semconv.HEADER_UNIQ_KEY: new_unique_id(),
+            semconv.HEADER_DIALECT: self._dialect,
+        }
+        topic = trace_topic_of(message, self._settings.trace_topic, self._access_channel)
+        return _Attempt(message, topic, {name: value for name, value in properties.items() if value})
+
+    def _connected(self) -> RemotingClient:
+        if self._closed.is_set():
+            raise PeerError("the native exporter was shut down")
+        if self._client is None:
+            if not self._settings.namesrv:
+                raise UsageError("no name server is known for the trace topic: set MQTRACE_NAMESRV")
+            self._client = RemotingClient(
+                self._settings.namesrv,
+                access_key=self._settings.rocketmq_access_key,
+                secret_key=self._settings.rocketmq_secret_key,
+                timeout_ms=self._timeout_ms,
+                clock=self._clock,
+            )
+            if self._closed.is_set():  # meanwhile, by who saw no client
+                self._client.close()
+        return self._client
+
+    def _paused(self, pause_s: float, deadline: MonotonicNs) -> bool:
+        """Wait a little; ``False`` when there is no time, or a shutdown came."""
+        left_s = (deadline - self._clock.monotonic_ns()) / _NS_PER_S
+        return left_s > pause_s and not self._closed.wait(pause_s)
+
+    def _tell_once(self, text: str) -> None:
+        level = logging.DEBUG if text in self._told else logging.WARNING
+        self._told.add(text)
+        _logger.log(level, "mqtrace: native traces are not delivered: %s (said once; counted in stats())", text)
+
+
+def trace_topic_of(message: TraceMessage, trace_topic: str, access_channel: AccessChannel) -> str:
+    """Return the topic ``message`` belongs to: over ``CLOUD`` its region's, where ``trace_topic`` does not count."""
+    if access_channel is AccessChannel.CLOUD:
+        return _CLOUD_TOPIC + (message.region_id or _NO_REGION)
+    return trace_topic
