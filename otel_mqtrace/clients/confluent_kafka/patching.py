@@ -56,6 +56,10 @@ class _StandsIn(ABCMeta):
         original = cls.__dict__.get("_mqtrace_original")
         return super().__subclasscheck__(subclass) if original is None else issubclass(subclass, original)
 
+    def __dir__(cls) -> list[str]:
+        original = cls.__dict__.get("_mqtrace_original")  # the stand-in's own bookkeeping is no member of the client's
+        return list(super().__dir__()) if original is None else dir(original)
+
 
 def _stand_in(original: type[Any], wrappers: Wrappers) -> type[Any]:
     body: dict[str, Any] = {
