@@ -1,9 +1,12 @@
-"""This module knows RocketMQ's unique message id: 32 upper-case hex digits that say who made it, when, and as how many.
+"""This module knows RocketMQ's two message ids: the unique one of a client, and the broker's, which is a place.
 
-Layout, as RocketMQ's ``MessageClientIDSetter`` writes it, in digits: address 8 (IPv6: 32), process id modulo 65536 4,
-a number that tells class loaders apart 8, milliseconds since the start of the month 8, a counter modulo 65536 4. Ours
+Unique id, as ``MessageClientIDSetter`` writes it, in hex digits: address 8 (IPv6: 32), process id modulo 65536 4, a
+number that tells class loaders apart 8, milliseconds since the start of the month 8, a counter modulo 65536 4. Ours
 differs where no reader depends on it: the month starts in UTC, and instead of the class loader there is a random number
 per process, because containers share addresses and process ids.
+
+Offset id, as ``MessageDecoder.createMessageId`` writes it: the broker's address 8 (IPv6: 32), its port 8, the offset in
+its commit log 16. Both are 32 digits, or 56: which of them a text is, only its field tells.
 """
 
 from __future__ import annotations
@@ -20,10 +23,19 @@ from typing import Final
 
 from otel_mqtrace._clock import Clock, SystemClock
 
-__all__ = ["UniqueId", "UniqueIds", "new_unique_id", "own_address", "read_unique_id"]
+__all__ = [
+    "OffsetId",
+    "UniqueId",
+    "UniqueIds",
+    "new_offset_id",
+    "new_unique_id",
+    "own_address",
+    "read_offset_id",
+    "read_unique_id",
+]
 
 _SHAPE: Final = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
-_TAIL_BYTES: Final = 12  # everything but the address
+_TAIL_BYTES: Final = 12  # everything but the address, in either id
 _NS_PER_MS: Final = 1_000_000
 _LOW_16: Final = 0xFFFF
 _UNROUTABLE: Final = ("192.0.2.1", 9)  # RFC 5737, for documentation: connecting UDP to it sends nothing
@@ -38,6 +50,28 @@ class UniqueId:
     origin: int
     ms_in_month: int
     counter: int
+
+    def created_ms(self, before_ms: int, *, utc_offset_ms: int = 0) -> int:
+        """Return when it was made, in ms since the Unix epoch: the last time its part of a month was, by ``before_ms``.
+
+        The id does not say which month. ``before_ms`` is a time when it was there already, such as the record's;
+        ``utc_offset_ms`` how far the writer's clock on the wall was ahead of UTC (ours writes UTC, Java local time).
+        RocketMQ's ``getNearlyTimeFromID`` does the same with the reader's own clock and time zone.
+        """
+        local_ms = before_ms + utc_offset_ms
+        begin_ms = _month_around(local_ms).begin_ms
+        if begin_ms + self.ms_in_month > local_ms:
+            begin_ms = _month_around(begin_ms - 1).begin_ms
+        return begin_ms + self.ms_in_month - utc_offset_ms
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetId:
+    """The parts of an offset id: the broker that stored the message, and its byte offset in the commit log."""
+
+    address: str
+    port: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +89,8 @@ class _Month:
 class UniqueIds:
     """Makes unique ids; callable from any thread without a lock, and after a fork.
 
-    Everything but the clock is found out on first use; give ``address`` (IPv4), ``pid`` and ``origin`` (32 bits) to
-    make the ids of a test predictable.
+    Everything but the clock is found out on first use; give ``address`` (IPv4, or IPv6 for ids of 56 digits), ``pid``
+    and ``origin`` (32 bits) to make the ids of a test predictable.
     """
 
     def __init__(
@@ -74,7 +108,7 @@ class UniqueIds:
         self._counter = itertools.count()  # next() on it is one atomic step
 
     def new(self) -> str:
-        """Return the next id: 32 upper-case hex digits."""
+        """Return the next id: 32 upper-case hex digits, 56 with an IPv6 address."""
         pid = os.getpid() if self._pid is None else self._pid
         prefix = self._prefix
         if prefix.pid != pid:  # first use, or the child of a fork
@@ -112,6 +146,29 @@ def read_unique_id(text: str) -> UniqueId | None:
         ms_in_month=int.from_bytes(tail[6:10], "big"),
         counter=int.from_bytes(tail[10:12], "big"),
     )
+
+
+def new_offset_id(address: str, port: int, offset: int) -> str:
+    """Return the offset id of the message at ``offset`` of the commit log of the broker at ``address`` and ``port``.
+
+    Raises:
+        ValueError: not an IP address, no port, or an offset beyond its 63 bits.
+    """
+    if not (0 <= port <= _LOW_16 and 0 <= offset < 1 << 63):
+        raise ValueError(f"port {port} or offset {offset} does not fit an offset id")
+    return f"{ip_address(address).packed.hex().upper()}{port:08X}{offset:016X}"
+
+
+def read_offset_id(text: str) -> OffsetId | None:
+    """Take an offset id apart; ``None`` when ``text`` is not one: wrong length or digits, or a port there cannot be."""
+    if not _SHAPE.fullmatch(text):
+        return None
+    raw = bytes.fromhex(text)
+    address, tail = raw[:-_TAIL_BYTES], raw[-_TAIL_BYTES:]
+    port, offset = int.from_bytes(tail[:4], "big"), int.from_bytes(tail[4:], "big")
+    if port > _LOW_16 or offset >= 1 << 63:
+        return None
+    return OffsetId(str(ip_address(address)), port, offset)
 
 
 def _month_around(now_ms: int) -> _Month:

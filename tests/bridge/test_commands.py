@@ -6,8 +6,10 @@ import base64
 import io
 import json
 import os
+import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +19,9 @@ from rich.console import Console
 
 from bridge.codec.framing import Framing, detect
 from bridge.codec.native import DIALECTS, IMITATORS, decode_body
-from bridge.codec.progress import watched
+from bridge.codec.native.stream import PART_BYTES
+from bridge.codec.progress import LARGE_BYTES, watched
+from bridge.codec.record_table import PAGE_RECORDS
 from bridge.codec.records import RECORD_KEYS
 from otel_mqtrace import cli
 from tests.support.native_vectors import RECORDED, VECTORS, json_lines, recorded
@@ -133,6 +137,41 @@ def test_real_bodies_are_read_from_several_files(mqtrace):
     assert items[-1]["body_index"] == len(decoded) - 1
 
 
+def test_body_indexes_run_on_over_raw_files_of_several_parts(mqtrace, tmp_path):
+    """A raw file is one body however many parts it is read in; the next file is the next body, its records from 0."""
+    large, small, empty = (tmp_path / name for name in ("large", "small", "empty"))
+    records = 3 * PART_BYTES // len(PUB)
+    large.write_bytes(PUB * records)
+    small.write_bytes(SUB_BEFORE + BAD)
+    empty.write_bytes(b"")
+    code, out, err = mqtrace("decode", large, small, empty, small)
+    places = [(item["body_index"], item["record_index"]) for item in _objects(out)]
+    assert code == 1
+    assert places == [*((0, at) for at in range(records)), (1, 0), (1, 1), (2, 0), (2, 1)]
+    assert f"2 of {records + 4} records are bad; first: body 1, record 1" in err
+
+
+def test_a_large_body_of_a_line_keeps_its_index(mqtrace):
+    """Read in parts, too: one body of many records, then the next line's."""
+    records = 2 * PART_BYTES // len(PUB)
+    _, out, _ = mqtrace("decode", stdin=_line(PUB * records) + _line(SUB_BEFORE))
+    items = _objects(out)
+    assert [item["record_index"] for item in items] == [*range(records), 0]
+    assert {item["body_index"] for item in items[:-1]} == {0}
+    assert items[-1]["body_index"] == 1
+
+
+def test_batches_are_taken_apart_on_request(mqtrace):
+    """One object for each message, with its own two ids and the record's index; without the option one for all."""
+    batch = PUB.replace(b"\x01ID\x01", b"\x01A,B,C\x01").replace(b"OFF", b"1,2,3")
+    _, whole, _ = mqtrace("decode", stdin=batch + SUB_BEFORE)
+    code, out, err = mqtrace("decode", "--explode-batches", stdin=batch + SUB_BEFORE)
+    told = [(item["record_index"], item["msg_id"], item["offset_msg_id"]) for item in _objects(out)]
+    assert (code, err) == (0, "")
+    assert told == [(0, "A", "1"), (0, "B", "2"), (0, "C", "3"), (1, "ID", None)]
+    assert [item["msg_id"] for item in _objects(whole)] == ["A,B,C", "ID"]
+
+
 def test_parquet_landings_are_read(mqtrace, tmp_path):
     """The column body of a Parquet file, from a path or a pipe; a null is a bad body."""
     path = tmp_path / "part-0.parquet"
@@ -187,6 +226,52 @@ def test_a_table_is_for_people(mqtrace):
     assert "bad: body 0 record 1: record: 2 fields, needs 8: 'SubBefore\\x01x'" in shown
 
 
+def _on_a_terminal(monkeypatch, columns):
+    """Let rich believe that it writes to a terminal of that width."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def _lines_of(out):
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in out.decode().splitlines()]
+
+
+def test_a_table_is_whole_at_120_columns(mqtrace, monkeypatch):
+    """Ids of 32 digits stand on one line, each id of a batch on its own; a record takes two lines."""
+    _on_a_terminal(monkeypatch, 120)
+    name = "rocketmq-4.9.8-cloud"
+    code, out, _ = mqtrace("decode", "--format", "table", RECORDED / f"{name}.jsonl")
+    shown = _lines_of(out)
+    contexts = [each for body in recorded(name) for each in decode_body(body.body).contexts]
+    ids = [one for each in contexts for one in each.beans[0].msg_id.split(",")]
+    assert code == 1
+    assert max(map(len, shown)) <= 120
+    assert [one for one in ids if not any(one in line for line in shown)] == []
+    assert sum(line.count(ids[0]) for line in shown) == ids.count(ids[0])
+    at = next(number for number, line in enumerate(shown) if line.startswith("1.0 "))
+    assert shown[at].split()[:4] == ["1.0", "Pub", "2026-11-21", "11:26:17.698"]
+    assert shown[at + 1].startswith("5.5.0        Normal_Msg        ok, 53 ms")
+
+
+def test_a_long_table_has_pages(mqtrace):
+    """Each with its head, so that any number of records is printed in the memory of a page; bad ones below theirs."""
+    code, out, _ = mqtrace("decode", "--format", "table", stdin=PUB * PAGE_RECORDS + BAD + SUB_BEFORE)
+    shown = _lines_of(out)
+    assert code == 1
+    assert sum(line.startswith("body.record") for line in shown) == 2
+    assert sum(line.startswith("0.") for line in shown) == PAGE_RECORDS + 1
+    assert shown[-1].startswith("bad: body 0 record 200")
+
+
+def test_a_table_of_nothing_is_nothing(mqtrace):
+    """And one of bad records only has no head."""
+    assert mqtrace("decode", "--format", "table") == (0, b"", "")
+    _, out, _ = mqtrace("decode", "--format", "table", stdin=BAD)
+    assert _lines_of(out) == ["bad: body 0 record 0: record: 2 fields, needs 8: 'SubBefore\\x01x'"]
+
+
 def test_a_table_survives_any_number_in_the_time(mqtrace):
     """A time beyond the calendar is shown as the number it is."""
     far = SUB_BEFORE.replace(b"1700000000000", b"9223372036854775807")
@@ -202,6 +287,8 @@ def test_a_table_survives_any_number_in_the_time(mqtrace):
         (["decode", "."], ".: is a directory"),
         (["encode", "no-such-file"], "no-such-file: no such file"),
         (["decode", "--charset", "klingon"], "unknown charset 'klingon'"),
+        (["encode", "--charset", "klingon"], "unknown charset 'klingon'"),
+        (["dialects", "no-such-file"], "no-such-file: no such file"),
         (["decode", "--framing", "xml"], "Invalid value for '--framing'"),
         (["decode", "--msg-type-map", "c"], "Invalid value for '--msg-type-map'"),
         (["encode", "--dialect", "6.6.6"], "unknown dialect '6.6.6'; known are 4.4.0"),
@@ -281,6 +368,20 @@ def test_a_large_file_is_read_under_a_bar(tmp_path):
     assert _watched(path, iter) == (lines, "")
 
 
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="this system has no pseudo-terminals")
+def test_a_terminal_sees_how_far_a_large_file_is_while_the_records_go_elsewhere(tmp_path):
+    """The bar is on standard error, and only there: the records are the same as without it."""
+    path = tmp_path / "large"
+    path.write_bytes(PUB.replace(b"OFF", b"7" * PART_BYTES) * (2 + LARGE_BYTES // PART_BYTES))
+    master, terminal = os.openpty()
+    command = [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", "decode"]
+    done = subprocess.run([*command, path], stdout=subprocess.PIPE, stderr=terminal, check=True, timeout=60)
+    os.close(terminal)
+    with suppress(OSError), os.fdopen(master, "rb", buffering=0) as screen:
+        assert b"large" in screen.read(4096)
+    assert done.stdout == subprocess.run([*command, path], capture_output=True, check=True, timeout=60).stdout
+
+
 # -- encode -----------------------------------------------------------------------------------------------------------
 
 
@@ -292,6 +393,24 @@ def test_encode_is_the_inverse_of_decode(mqtrace, name):
     code, out, err = mqtrace("encode", "--framing", "jsonl-base64", stdin=records)
     assert (code, err) == (0, "")
     assert [base64.b64decode(item["body_base64"]) for item in _objects(out)] == [body.body for body in bodies]
+
+
+def test_a_gbk_body_is_written_again_in_gbk(mqtrace):
+    """What a client on a Chinese machine wrote, byte for byte; the keys of the message are Unicode."""
+    bodies = [body.body for body in recorded("rocketmq-4.9.8-gbk")]
+    _, records, _ = mqtrace("decode", "--charset", "gbk", stdin=b"".join(map(_line, bodies)))
+    code, out, _ = mqtrace("encode", "--charset", "gbk", "--framing", "jsonl-base64", stdin=records)
+    assert code == 0
+    assert [base64.b64decode(item["body_base64"]) for item in _objects(out)] == bodies
+
+
+def test_what_was_decoded_under_map_b_is_written_in_map_b(mqtrace):
+    """The record's own dialect is then 5.0.0, so encode is the inverse of decode there, too."""
+    bodies = [body.body for body in recorded("rocketmq-5.0.0") if not decode_body(body.body, msg_type_map="b").errors]
+    _, records, _ = mqtrace("decode", "--msg-type-map", "b", stdin=b"".join(map(_line, bodies)))
+    _, out, _ = mqtrace("encode", "--framing", "jsonl-base64", stdin=records)
+    assert {item["dialect"] for item in _objects(records)} == {"5.0.0"}
+    assert [base64.b64decode(item["body_base64"]) for item in _objects(out)] == bodies
 
 
 def test_raw_output_is_the_bodies_themselves(mqtrace):
@@ -343,3 +462,39 @@ def test_every_known_writer_is_listed(mqtrace):
     assert set(rows) == {*DIALECTS, *(imitator.name for imitator in IMITATORS)}
     assert all(name in shown.decode() for name in rows)
     assert (rows["4.8.0"]["pub"], rows["5.1.4"]["sub_after_cloud"], rows["5.5.0"]["recall"]) == (15, "7 glued", 7)
+
+
+def test_the_writers_of_a_file_are_told_with_the_evidence(mqtrace):
+    """One object for each group: who fits, which map, and what that rests on."""
+    code, out, err = mqtrace("dialects", "--json", RECORDED / "rocketmq-5.0.0.jsonl")
+    by_group = {item["group_name"]: item for item in _objects(out)}
+    assert (code, err) == (0, "")
+    assert all("5.0.0" in item["writers"] and item["evidence"] for item in by_group.values())
+    told = next(item for name, item in by_group.items() if name and name.startswith("PG_tx_commit"))
+    assert (told["writers"], told["message_type_map"]) == (["5.0.0"], "b")
+    assert "1 EndTransaction with ordinal 3, a commit in map B only" in told["evidence"]
+
+
+def test_the_writers_of_standard_input_are_a_table(mqtrace, monkeypatch):
+    """Whole at 120 columns; a group whose records no one client writes fits nobody, and the evidence shows why."""
+    _on_a_terminal(monkeypatch, 120)
+    mixed = b"SubBefore\x011\x01R\x01mixed\x01Q\x01I\x010\x01k\x01h\x02SubAfter\x01Q\x01I\x011\x01true\x01k\x02"
+    code, out, _ = mqtrace("dialects", "-", stdin=PUB + mixed)
+    shown = _lines_of(out)
+    assert code == 0
+    assert max(map(len, shown)) <= 120
+    assert "1 Pub of 14 fields" in " ".join(shown)
+    (row,) = [line for line in shown if line.startswith("mixed")]
+    assert row.split()[1] == "2"
+    assert "5.5.0" not in row
+    assert "1 SubAfter of 6 fields" in row
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_list_of_writers_is_readable(mqtrace, monkeypatch, columns):
+    """No row of it is wider than the terminal."""
+    _on_a_terminal(monkeypatch, columns)
+    _, out, _ = mqtrace("dialects")
+    shown = _lines_of(out)
+    assert max(map(len, shown)) <= columns
+    assert sum(line.startswith(tuple(DIALECTS)) for line in shown) == len(DIALECTS)

@@ -12,8 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.codec.native import decode_body
 from otel_mqtrace._clock import MonotonicNs, WallNs
-from otel_mqtrace.message_id import UniqueId, UniqueIds, new_unique_id, own_address, read_unique_id
+from otel_mqtrace.message_id import (
+    OffsetId,
+    UniqueId,
+    UniqueIds,
+    new_offset_id,
+    new_unique_id,
+    own_address,
+    read_offset_id,
+    read_unique_id,
+)
+from otel_mqtrace.model import TraceType
+from tests.support.native_vectors import RECORDED_FILES, recorded
 
 DAY_MS = 86_400_000
 
@@ -54,6 +66,113 @@ def test_an_ipv6_id_has_56_digits():
     """A client with an IPv6 address writes 16 bytes of it."""
     read = read_unique_id("20010DB8000000000000000000000001" + "6D1418B4AAC217FE1B4E0007")
     assert read == UniqueId("2001:db8::1", 0x6D14, 0x18B4AAC2, 0x17FE1B4E, 7)
+
+
+def test_an_ipv6_id_is_made_and_read_again():
+    """Sixteen bytes of address, everything else as ever."""
+    made = UniqueIds(clock=_Clock(2026, 11, 1, 0, 0, 1), address="2001:db8::1", pid=7, origin=9).new()
+    assert made == "20010DB8000000000000000000000001" + "0007" + "00000009" + "000003E8" + "0000"
+    assert read_unique_id(made) == UniqueId("2001:db8::1", 7, 9, 1000, 0)
+
+
+@pytest.mark.parametrize(
+    ("made", "seen"),
+    [
+        ((2026, 11, 21, 9), (2026, 11, 21, 10)),  # the same day
+        ((2026, 11, 21, 9), (2026, 11, 21, 9)),  # the very moment
+        ((2026, 11, 30, 23, 59, 59), (2026, 12, 1, 0, 0, 1)),  # over the end of a month
+        ((2025, 12, 31, 23), (2026, 1, 5)),  # and of a year
+        ((2024, 2, 29), (2024, 3, 1)),  # a leap day
+    ],
+)
+def test_an_id_says_when_it_was_made(made, seen):
+    """Its part of a month is the last one before it was seen."""
+    clock = _Clock(*made)
+    read = read_unique_id(UniqueIds(clock=clock).new())
+    made_ms = clock.now_ms
+    clock.at(*seen)
+    assert read.created_ms(clock.now_ms) == made_ms
+
+
+def test_the_writers_month_begins_at_its_own_midnight():
+    """Java counts from local midnight: eight hours into the month of Shanghai it is still the month before in UTC."""
+    hours = 3_600_000
+    first = UniqueId("10.0.0.1", 1, 1, 2 * hours, 0)  # 02:00 local time on the first
+    seen = _Clock(2026, 10, 31, 18, 30)  # 02:30 on the first of November there
+    assert first.created_ms(seen.now_ms, utc_offset_ms=8 * hours) == _Clock(2026, 10, 31, 18).now_ms
+
+
+@pytest.mark.parametrize("name", RECORDED_FILES)
+def test_ids_of_real_clients_say_their_host_and_time(name):
+    """Every send of every recorded client: made shortly before its record's time, by one address, counted up."""
+    addresses, late_ms = set(), []
+    for trace_ctx in (each for body in recorded(name) for each in _sends(body)):
+        read = read_unique_id(trace_ctx.beans[0].msg_id.split(",")[0])
+        addresses.add(read.address)
+        late_ms.append(trace_ctx.timestamp_ms - read.created_ms(trace_ctx.timestamp_ms))
+    assert addresses == {"192.0.2.2"}
+    assert late_ms
+    assert all(0 <= late <= 5_000 for late in late_ms)
+
+
+def _sends(body):
+    decoded = decode_body(body.body, msg_type_map=body.msg_type_map)
+    return [each for each in decoded.contexts if each.trace_type is TraceType.PUB]
+
+
+# -- the broker's ids -------------------------------------------------------------------------------------------------
+
+
+def test_an_offset_id_is_a_broker_and_a_place():
+    """The reference's own: 10.154.0.38, port 10911, byte 9001 of the commit log."""
+    assert read_offset_id("0A9A002600002A9F0000000000002329") == OffsetId("10.154.0.38", 10911, 9001)
+    assert new_offset_id("10.154.0.38", 10911, 9001) == "0A9A002600002A9F0000000000002329"
+
+
+def test_an_offset_id_of_ipv6_has_56_digits():
+    """Sixteen bytes of address before port and offset."""
+    made = new_offset_id("2001:db8::1", 10911, 1 << 40)
+    assert made == "20010DB8000000000000000000000001" + "00002A9F" + "0000010000000000"
+    assert read_offset_id(made) == OffsetId("2001:db8::1", 10911, 1 << 40)
+
+
+@given(st.ip_addresses(), st.integers(0, 0xFFFF), st.integers(0, (1 << 63) - 1))
+def test_an_offset_id_is_read_as_it_was_made(address, port, offset):
+    """Any broker, any place."""
+    assert read_offset_id(new_offset_id(str(address), port, offset)) == OffsetId(str(address), port, offset)
+
+
+@pytest.mark.parametrize("name", RECORDED_FILES)
+def test_offset_ids_of_real_brokers_name_the_records_own_store_host(name):
+    """Host and port are those of the broker that the record names."""
+    compared = 0
+    for trace_ctx in (each for body in recorded(name) for each in _sends(body)):
+        bean = trace_ctx.beans[0]
+        for text in (bean.offset_msg_id or "").split(","):
+            read = read_offset_id(text)
+            if read is not None:
+                assert bean.store_host == f"{read.address}:{read.port}"
+                compared += 1
+    assert compared
+
+
+def test_what_does_not_fit_an_offset_id_is_refused():
+    """A port or offset beyond its bits, or a name that is no address."""
+    for wrong in (("10.0.0.1", -1, 0), ("10.0.0.1", 1 << 16, 0), ("10.0.0.1", 1, 1 << 63), ("broker", 1, 0)):
+        with pytest.raises(ValueError, match=r"offset id|IPv4"):
+            new_offset_id(*wrong)
+
+
+def test_most_unique_ids_are_no_offset_ids():
+    """Read as a port, the process and the first digits of the origin are none."""
+    assert read_offset_id("AC1415116D1418B4AAC217FE1B4E0000") is None
+    assert read_offset_id("0A9A002600002A9FFFFFFFFFFFFFFFFF") is None
+
+
+@given(st.text(max_size=60))
+def test_reading_an_offset_id_never_raises(text):
+    """Any text is one or is not."""
+    assert read_offset_id(text) is None or len(text) in {32, 56}
 
 
 @pytest.mark.parametrize(

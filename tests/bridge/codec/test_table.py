@@ -1,0 +1,88 @@
+"""One table drives them all: a release that does not exist is written, read, listed, printed and drawn by a row."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+from bridge.codec.native.layout import FIELDS, FORMS, KEPT_FIELDS
+from bridge.codec.records import RECORD_KEYS
+from otel_mqtrace.model import TraceType
+from tests.support import future_layout
+from tests.support.source_tree import ROOT
+
+ASKED = """
+import json, sys
+from hypothesis import find, settings
+from bridge.codec.native import decode_body, encode_context, WriterGuesses
+from bridge.codec.tables import known_writers
+from otel_mqtrace import cli
+from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
+from tests.support.strategies import sayable
+from tools.generated_docs import wire_format_page
+
+bean = TraceBean(topic="t", msg_id="I", msg_type=MessageType.DELAY, body_length=1, client_host="h", retry_times=7)
+send = TraceContext(trace_type=TraceType.PUB, timestamp_ms=1, group_name="g", request_id="Q", beans=(bean,))
+body = encode_context(send, NAME).body
+read = decode_body(body)
+guesses = WriterGuesses()
+guesses.take(read)
+(only,) = guesses.guesses()
+drawn, dialect, _ = find(
+    sayable(), lambda one: one[1] == NAME and one[0].trace_type is TraceType.PUB, settings=settings(database=None)
+)
+print(json.dumps({
+    "fields": body.count(b"\\x01") + 1,
+    "tail": body[-5:].decode("latin-1"),
+    "read": [read.contexts[0].beans[0].retry_times, read.contexts[0].request_id, read.contexts[0].beans[0].client_host],
+    "dialects": read.dialects,
+    "guess": only.writers,
+    "listed": [row["pub"] for row in known_writers() if row["dialect"] == NAME],
+    "page": [line for line in wire_format_page().splitlines() if NAME in line or line.startswith("| 17 ")],
+    "drawn": [dialect, drawn.trace_type.value, drawn.beans[0].retry_times is not None],
+}))
+sys.exit(cli.main(["dialects"]))
+"""
+
+
+def test_a_new_row_is_enough(tmp_path):
+    """The codec's folder is copied, its table gets a form and a row, and everything else follows."""
+    shutil.copytree(ROOT / "bridge", tmp_path / "bridge", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "bridge/codec/native/layout.py").write_text(future_layout.source(), encoding="utf-8")
+    script = f"NAME = {future_layout.NAME!r}\n{ASKED}"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    answer, _, shown = done.stdout.partition("\n")
+    said = json.loads(answer)
+    assert (said["fields"], said["tail"]) == (17, "h\x017\x01Q\x02"[-5:])
+    assert said["read"] == [7, "Q", "h"]
+    assert said["dialects"] == said["guess"] == [future_layout.NAME]
+    assert said["listed"] == [17]
+    assert len(said["page"]) == 2
+    assert said["drawn"] == [future_layout.NAME, "Pub", True]
+    assert future_layout.NAME in shown
+
+
+def test_the_json_of_a_record_has_every_field_that_is_kept():
+    """Which are all of the table's but the one without a place in the model."""
+    assert set(RECORD_KEYS) - {"body_index", "record_index", "dialect", "trace_type"} == set(KEPT_FIELDS)
+    assert set(FIELDS) - set(KEPT_FIELDS) == {"exactly_once_status"}
+
+
+def test_every_field_of_the_table_is_in_a_form():
+    """And every form stands only once, the shortest first."""
+    assert {name for forms in FORMS.values() for form in forms for name in form.fields} == set(FIELDS)
+    for trace_type in TraceType:
+        counts = [form.count for form in FORMS[trace_type]]
+        assert counts == sorted(set(counts))
