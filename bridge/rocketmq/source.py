@@ -20,7 +20,7 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Collection, Generator, Iterator, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -90,6 +90,7 @@ class RemotingTraceSource:
     ) -> None:
         self.topic = topic
         self.trimmed: list[Trimmed] = []
+        self.behind: Collection[int | None] = ()
         self._group = group
         self._accept_trimmed = accept_trimmed
         self._timeout_ns = int(timeout_ms * 1e6)
@@ -109,6 +110,7 @@ class RemotingTraceSource:
         """
         ends = self._ends()
         behind = [queue for queue, end in ends.items() if self._next[queue] < end]
+        self.behind = frozenset(map(partition_of, behind))
         deadline_ns, suspend_ms = self._answer_by(), 0
         while behind:
             asked = behind[:_QUEUES_AT_ONCE]
@@ -116,6 +118,7 @@ class RemotingTraceSource:
             for queue, pulled in self._pulled(asked, suspend_ms).items():
                 landed = self._landed(queue, pulled)
                 came += len(landed)
+                self.behind = frozenset(partition_of(each) for each in behind if self._next[each] < ends[each])
                 yield landed
             # Those that were asked go to the end, so that every queue has its turn.
             behind = [q for q in (*behind[len(asked) :], *asked) if self._next[q] < ends[q]]
@@ -125,13 +128,21 @@ class RemotingTraceSource:
             elif behind and self._clock.monotonic_ns() > deadline_ns:
                 raise PeerError(f"the broker {behind[0].broker} gives nothing of {self.topic}, though there is more")
 
-    def commit(self) -> None:
-        """Remember the position with the group: call it only after everything yielded is durable.
+    def commit(self, held: Collection[tuple[str, int | None, int | None]] = ()) -> None:
+        """Remember the position with the group: call it only after everything yielded but ``held`` is durable.
+
+        ``held`` are messages, each by its source, partition and offset. On each queue the group's position is that of
+        the first one held; this source goes on behind what it has yielded.
 
         Raises:
             PeerError: a master did not take it; what it did not take will be yielded again.
         """
-        new = {queue: offset for queue, offset in self._next.items() if self._committed.get(queue) != offset}
+        firsts: dict[int | None, int] = {}
+        for _, partition, offset in held:
+            if offset is not None:
+                firsts[partition] = min(offset, firsts.get(partition, offset))
+        done = {queue: min(end, firsts.get(partition_of(queue), end)) for queue, end in self._next.items()}
+        new = {queue: offset for queue, offset in done.items() if self._committed.get(queue) != offset}
         if new:
             self._client.commit(new, self._group)
             self._committed.update(new)
