@@ -8,7 +8,7 @@ from bridge.query.story import Half
 from bridge.query.wording import counted, duration, utc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from bridge.query.evidence import Place
     from bridge.query.story import Consume, MessageStory, Recall, Send, TransactionEnd
@@ -134,8 +134,3 @@ def _origin(event: Send | TransactionEnd | Recall | Consume) -> Iterator[tuple[s
 
 def _known(*facts: tuple[str, str | None]) -> Facts:
     return tuple((name, value) for name, value in facts if value is not None)
-
-
-def facts_of(details: Iterable[Detail]) -> list[str]:
-    """Return the names of all facts of ``details``, each once, in the order they are told."""
-    return list(dict.fromkeys(name for _, facts in details for name, _ in facts))

@@ -180,7 +180,7 @@ def _consumed_again(story: MessageStory) -> str | None:
 def _bad_records(story: MessageStory) -> str | None:
     if not story.bad:
         return None
-    return f"{counted(len(story.bad), 'bad record')} beside this message's: what they said of it is lost."
+    return f"{counted(len(story.bad), 'bad record')} beside this message's: what was said there is lost."
 
 
 _Rule = tuple[str, bool, "Callable[[MessageStory], str | None]"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from bridge.query.details import details_of, facts_of, places_of
+from bridge.query.details import details_of, places_of
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.markup import Markup, element, joined, void
 from bridge.query.swimlane import COLOURS, legend, swimlane
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from bridge.query.timeline import Event
 
 __all__ = ["page"]
+
+_OPEN_CARDS: Final = 4
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -152,14 +154,17 @@ def _timeline(timeline: Sequence[Event]) -> Markup:
 
 
 def _part(title: str, details: Sequence[Detail]) -> Markup:
-    names = facts_of(details)
-    rows = []
+    """Return one part's events as cards, closed where there are many: the table above has all of them in short."""
+    few = len(details) <= _OPEN_CARDS or None
+    cards = []
     for event, facts in details:
-        known = dict(facts)
-        cells = [element("td", element("bdi", visible(known[name]) if name in known else ABSENT)) for name in names]
-        rows.append(element("tr", element("th", event, scope="row"), cells))
-    shown = visible(title)
-    return joined((element("h3", shown), _table(shown, ("", *(name.capitalize() for name in names)), rows)))
+        pairs = [
+            element("div", element("dt", name), element("dd", element("bdi", visible(said)))) for name, said in facts
+        ]
+        cards.append(
+            element("details", element("summary", event), element("dl", pairs), class_="card", open=few and "")
+        )
+    return joined((element("h3", visible(title)), cards))
 
 
 def _bad(bad: Sequence[BadSighting]) -> Markup:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Gap", "Scale", "scale_for"]
 
-GAP_WIDTH: Final = 46.0
+GAP_WIDTH: Final = 60.0
 _LEAST_BUSY_MS: Final = 1
 
 

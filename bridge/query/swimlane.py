@@ -24,17 +24,23 @@ __all__ = ["COLOURS", "legend", "swimlane"]
 
 COLOURS: Final = {Tone.GOOD: "#2f8f5b", Tone.BAD: "#d14343", Tone.CARE: "#b7791f", Tone.OPEN: "#7a8794"}
 """Each has at least 3:1 contrast on the light and on the dark page."""
-_WORDS: Final = {Tone.GOOD: "success", Tone.BAD: "failed", Tone.CARE: "success, but late", Tone.OPEN: "no end known"}
+_WORDS: Final = {
+    Tone.GOOD: "success, commit",
+    Tone.BAD: "failure, rollback",
+    Tone.CARE: "success after the time-out",
+    Tone.OPEN: "undecided, or no end in the trace",
+}
 
 _WIDTH: Final = 960.0
 _LEFT: Final = 16.0
-_RIGHT: Final = 64.0
+_RIGHT: Final = 130.0
 _TOP: Final = 40.0
 _NAME_HEIGHT: Final = 24.0
 _ROW: Final = 22.0
 _BAR: Final = 14.0
 _THINNEST: Final = 4.0
 _OPEN_END: Final = 40.0
+_LETTER: Final = 6.4  # the width of one, at most about
 _NAMES: Final = {Kind.SEND: "sent by", Kind.TRANSACTION_END: "transaction of", Kind.RECALL: "recalled by"}
 
 
@@ -46,7 +52,7 @@ def swimlane(timeline: Sequence[Event]) -> Markup:
     scale = scale_for((_span(event) for event in timed), left=_LEFT, width=_WIDTH - _LEFT - _RIGHT)
     marks: list[Markup] = []
     y = _TOP
-    for name, rows in _lanes(timed).items():
+    for name, rows in _lanes(timed, scale).items():
         marks += _lane(name, rows, scale, y)
         y += _NAME_HEIGHT + _ROW * len(rows) + 10
     height = y + 6
@@ -71,18 +77,19 @@ def legend(timeline: Sequence[Event]) -> Markup:
         for tone in Tone
         if any(event.tone is tone for event in timeline)
     ]
-    return element("ul", items, class_="legend")
+    cut = element("li", element("span", class_="dot cut"), " a pause that is cut short")
+    return element("ul", items, cut, class_="legend")
 
 
-def _lanes(timed: Sequence[Event]) -> dict[str, list[list[Event]]]:
-    """Return the events of each lane in rows, so that bars that overlap in time lie below each other."""
+def _lanes(timed: Sequence[Event], scale: Scale) -> dict[str, list[list[Event]]]:
+    """Return the events of each lane in rows, so that no bar lies over another one or its words."""
     lanes: dict[str, list[list[Event]]] = {}
     rank = {kind: number for number, kind in enumerate(Kind)}
     for event in sorted(timed, key=lambda one: rank[one.kind]):
         group = visible(event.group or UNKNOWN_GROUP, limit=90)
         rows = lanes.setdefault(f"{_NAMES.get(event.kind, 'consumed by')} {group}", [])
         for row in rows:
-            if _span(row[-1])[1] < _span(event)[0] and row[-1].until_ms is not None:
+            if _words_end(row[-1], scale) < _edges(event, scale)[0]:
                 row.append(event)
                 break
         else:
@@ -92,8 +99,8 @@ def _lanes(timed: Sequence[Event]) -> dict[str, list[list[Event]]]:
 
 def _lane(name: str, rows: Sequence[Sequence[Event]], scale: Scale, y: float) -> Iterator[Markup]:
     height = _NAME_HEIGHT + _ROW * len(rows)
-    yield element("rect", x=2, y=y, width=_WIDTH - 4, height=height, rx=6, fill="currentColor", fill_opacity=0.045)
-    yield element("text", name, x=10, y=y + 16, font_size=12, font_weight=600, fill="currentColor")
+    yield element("rect", x=2, y=y, width=_WIDTH - 4, height=height, rx=6, fill="currentColor", fill_opacity=0.05)
+    yield element("text", name, x=_LEFT + 6, y=y + 16, font_size=12, font_weight=600, fill="currentColor")
     for number, row in enumerate(rows):
         for event in row:
             yield _bar(event, scale, y + _NAME_HEIGHT + number * _ROW)
@@ -101,31 +108,47 @@ def _lane(name: str, rows: Sequence[Sequence[Event]], scale: Scale, y: float) ->
 
 def _bar(event: Event, scale: Scale, y: float) -> Markup:
     colour = COLOURS[event.tone]
-    start, end = (scale.x(instant_ms) for instant_ms in _span(event))
-    if event.took_ms is None and event.until_ms is not None:
+    start, end = _edges(event, scale)
+    if _is_instant(event):
         shapes = [_diamond(start, y + _BAR / 2, colour)]
-        end = start + 8
     elif event.until_ms is None:
-        end = start + _OPEN_END
         dashed = {"stroke": colour, "stroke_dasharray": "4 3", "fill": colour, "fill_opacity": 0.15}
         shapes = [element("rect", x=start, y=y, width=_OPEN_END, height=_BAR, rx=3, **dashed)]
     else:
-        end = max(end, start + _THINNEST)
         solid = 1 if event.begin_known else 0.45
         shapes = [element("rect", x=start, y=y, width=end - start, height=_BAR, rx=2, fill=colour, fill_opacity=solid)]
     return element("g", element("title", _says(event)), shapes, _beside(event, end + 6, y))
 
 
+def _is_instant(event: Event) -> bool:
+    return event.took_ms is None and event.until_ms is not None
+
+
+def _edges(event: Event, scale: Scale) -> tuple[float, float]:
+    """Return where a bar begins and ends, as it is drawn."""
+    start, end = (scale.x(instant_ms) for instant_ms in _span(event))
+    if _is_instant(event):
+        return start, start + 6
+    return start, max(end, start + (_OPEN_END if event.until_ms is None else _THINNEST))
+
+
+def _words(event: Event) -> str:
+    """Return the few words beside a bar."""
+    if event.took_ms is None:
+        return event.outcome
+    return f"{duration(event.took_ms)}{'' if event.tone is Tone.GOOD else f', {event.outcome}'}"
+
+
+def _words_end(event: Event, scale: Scale) -> float:
+    return _edges(event, scale)[1] + 6 + _LETTER * len(_words(event))
+
+
 def _beside(event: Event, x: float, y: float) -> Markup:
-    """Return the few words next to a bar; at the right edge they stand before it."""
-    words = event.outcome if event.took_ms is None else f"{duration(event.took_ms)}{_short(event)}"
-    beyond = x + 6.2 * len(words) > _WIDTH
-    place = {"x": _WIDTH - 8, "text_anchor": "end", "dy": -1} if beyond else {"x": x}
-    return element("text", words, y=y + 11, font_size=11, fill="currentColor", fill_opacity=0.85, **place)
-
-
-def _short(event: Event) -> str:
-    return "" if event.tone is Tone.GOOD else f", {event.outcome}"
+    """Return the words beside a bar, pressed together where they would leave the picture."""
+    words = _words(event)
+    room = _WIDTH - 4 - x
+    pressed = {"textLength": room, "lengthAdjust": "spacingAndGlyphs"} if _LETTER * len(words) > room else {}
+    return element("text", words, x=x, y=y + 11, font_size=11, fill="currentColor", fill_opacity=0.85, **pressed)
 
 
 def _diamond(x: float, y: float, colour: str) -> Markup:
@@ -145,12 +168,12 @@ def _says(event: Event) -> str:
 
 
 def _axis(timed: Sequence[Event], scale: Scale, height: float) -> Iterator[Markup]:
-    """Yield a tick where each busy stretch begins and the last ends, and every gap with its length."""
-    edges = [scale.first_ms, *(gap.to_ms for gap in scale.gaps), _last_ms(timed)]
+    """Yield a tick where events begin and the last one ends, as far as there is room, and every gap with its length."""
+    edges = sorted({scale.first_ms, *(_span(event)[0] for event in timed), _last_ms(timed)})
     last_x = -1e9
     for instant_ms in edges:
         x = scale.x(instant_ms)
-        if x - last_x < 58:  # noqa: PLR2004 - the width of a label
+        if x - last_x < 70:  # noqa: PLR2004 - the width of a label
             continue
         last_x = x
         line = {"x1": x, "x2": x, "y1": 24, "y2": height, "stroke": "currentColor", "stroke_opacity": 0.18}
@@ -158,11 +181,12 @@ def _axis(timed: Sequence[Event], scale: Scale, height: float) -> Iterator[Marku
         yield element("text", offset(instant_ms - scale.first_ms), x=x + 3, y=18, font_size=11, fill="currentColor")
     for gap in scale.gaps:
         middle = gap.x + GAP_WIDTH / 2
-        title = element("title", f"{duration(gap.to_ms - gap.from_ms)} without an event, not to scale")
-        hatch = {"fill": "currentColor", "fill_opacity": 0.06}
-        rect = element("rect", x=gap.x + 3, y=24, width=GAP_WIDTH - 6, height=height - 24, **hatch)
-        dots = element("text", "⋯", x=middle, y=36, font_size=13, text_anchor="middle", fill="currentColor")
-        yield element("g", title, rect, dots)
+        length = duration(gap.to_ms - gap.from_ms)
+        title = element("title", f"{length} without an event, not to scale")
+        hatch = {"fill": "currentColor", "fill_opacity": 0.05}
+        rect = element("rect", x=gap.x + 1, y=24, width=GAP_WIDTH - 2, height=height - 24, **hatch)
+        told = {"font_size": 10, "text_anchor": "middle", "fill": "currentColor", "fill_opacity": 0.85}
+        yield element("g", title, rect, element("text", length, x=middle, y=35, **told))
 
 
 def _span(event: Event) -> tuple[int, int]:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["print_answer", "searched_in_words"]
 
 _WIDTH_WITHOUT_TERMINAL: Final = 100
-_WIDE: Final = 88
-"""From this many columns on the timeline shows hosts, and times of day beside offsets."""
+_WIDE: Final = 120
+"""From this many columns on the timeline shows times of day and hosts, too."""
 _STYLES: Final = {Tone.GOOD: "green", Tone.BAD: "bold red", Tone.CARE: "yellow", Tone.OPEN: "yellow"}
 _MARKS: Final = {Tone.GOOD: "✓", Tone.BAD: "✗", Tone.CARE: "!", Tone.OPEN: "?"}
 

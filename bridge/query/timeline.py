@@ -63,7 +63,7 @@ class Event:
         return f"{_NAMES[self.kind]}{again}"
 
 
-_NAMES = {Kind.SEND: "send", Kind.TRANSACTION_END: "end of transaction", Kind.RECALL: "recall", Kind.CONSUME: "consume"}
+_NAMES = {Kind.SEND: "send", Kind.TRANSACTION_END: "transaction", Kind.RECALL: "recall", Kind.CONSUME: "consume"}
 _TONES = {
     Outcome.SUCCESS: Tone.GOOD,
     Outcome.FAILED: Tone.BAD,
@@ -75,6 +75,12 @@ _STATE_TONES = {
     TransactionState.ROLLBACK_MESSAGE: Tone.BAD,
     TransactionState.UNKNOW: Tone.OPEN,
     None: Tone.OPEN,
+}
+_STATE_WORDS = {
+    TransactionState.COMMIT_MESSAGE: "committed",
+    TransactionState.ROLLBACK_MESSAGE: "rolled back",
+    TransactionState.UNKNOW: "undecided",
+    None: "unknown",
 }
 
 
@@ -114,7 +120,7 @@ def _events(story: MessageStory) -> Iterator[Event]:
             until_ms=end.at_ms,
             took_ms=None,
             group=end.group,
-            outcome=f"{end.state.value if end.state else 'unknown'}{' (answers a check)' if end.from_check else ''}",
+            outcome=f"{_STATE_WORDS[end.state]}{' on check' if end.from_check else ''}",
             tone=_STATE_TONES[end.state],
             store_host=end.store_host,
             client_host=end.client_host,
