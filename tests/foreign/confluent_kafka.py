@@ -61,13 +61,17 @@ _OURS: Final = ("early", "late")
 
 @dataclass(slots=True)
 class Outcome:
-    """One run: how each test ended, why it failed, how many spans began in it, and how many of each operation never ended."""
+    """One run: how each test ended, why it failed, how many spans began in it, and how many of each operation never ended.
+
+    ``failed`` are failures of ours that no test noticed, by place.
+    """
 
     outcomes: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     not_collected: set[str] = field(default_factory=set)
     spans: Counter[str] = field(default_factory=Counter)
     unended: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
 
     @property
     def comparable_spans(self) -> Counter[str]:
@@ -162,6 +166,7 @@ def _read(lines: Path, outcome: Outcome, hang_s: float) -> bool:
             outcome.not_collected.add(each["not_collected"])
     if begun is not None:
         outcome.note(begun, "failed", f"its process died, or showed no end for {hang_s:.0f} s")
+    outcome.failed.update(said[-1].get("failed", {}) if said else {})
     if not said or not said[-1].get("finished"):
         return False
     outcome.unended.update(Counter(said[-1]["started"]) - Counter(said[-1]["ended"]))
@@ -198,6 +203,9 @@ def verdict(seen: dict[str, Outcome], broke: dict[str, list[str]]) -> list[str]:
         f"{mode}: spans that never ended: {dict(seen[mode].unended)}"
         for mode in _OURS
         if mode in seen and seen[mode].unended
+    ]
+    wrong += [
+        f"{mode}: failures of ours: {dict(seen[mode].failed)}" for mode in _OURS if mode in seen and seen[mode].failed
     ]
     return wrong
 

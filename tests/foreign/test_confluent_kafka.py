@@ -78,13 +78,19 @@ def test_fewer_spans_late_than_early_are_wrong():
     """So is a span that never ended, and a test that vanished counts as broken."""
     bare = Outcome(outcomes={"a": "passed", "b": "failed", "c": "passed"})
     early = Outcome(outcomes={"a": "passed", "b": "passed", "c": "passed"}, spans=Counter(a=2, flood=900, b=1))
-    late = Outcome(outcomes={"a": "passed", "b": "failed"}, spans=Counter(a=2, flood=700), unended=Counter(send=1))
+    late = Outcome(
+        outcomes={"a": "passed", "b": "failed"},
+        spans=Counter(a=2, flood=700),
+        unended=Counter(send=1),
+        failed=Counter(x=1),
+    )
     assert (broken(bare, early), broken(bare, late)) == ([], ["c"])
     wrong = verdict({"bare": bare, "early": early, "late": late}, {"early": [], "late": ["c"]})
     assert wrong == [
         "late: 1 tests broken",
         "b: 1 spans early, 0 late",
         "late: spans that never ended: {'send': 1}",
+        "late: failures of ours: {'x': 1}",
     ]
     assert verdict({"bare": bare, "early": early}, {"early": []}) == []
 

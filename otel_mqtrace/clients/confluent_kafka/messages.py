@@ -77,7 +77,8 @@ def header_pairs(headers: Any) -> list[tuple[str, Any]]:
 
 def error_type(failure: Any) -> str:
     """Return the KafkaError name a failure is or carries, ``_QUEUE_FULL`` for the full queue, else its class name."""
-    for each in (failure, *getattr(failure, "args", ())):
+    args = getattr(failure, "args", ())  # of a test's stand-in for a message, anything
+    for each in (failure, *(args if isinstance(args, tuple) else ())):
         if isinstance(each, KafkaError):
             return each.name()
     return "_QUEUE_FULL" if isinstance(failure, BufferError) else type(failure).__qualname__
