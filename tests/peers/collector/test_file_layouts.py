@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
 from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.testing import RecordingExporter
+from tests.peers.command import answers
 from tests.peers.otlp_spans import of_sdk
 from tests.peers.traced import handle, send, traced
 
@@ -42,14 +38,6 @@ def _run_shop(kafka, topic, exporter):
 
 def _fail_for_some(message):
     return 1 / (message.offset() % 4)
-
-
-def _inspect(*arguments):
-    """What ``mqtrace inspect`` prints, one object for each line, and that it found nothing bad."""
-    command = [Path(sys.executable).with_name("mqtrace"), "inspect", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.split("\n") if line]
 
 
 def _as_inspected(span):
@@ -86,10 +74,10 @@ def test_every_layout_holds_the_spans_as_they_ended(start_collector, flags, layo
     assert len(ended) == 2 * MESSAGES
     files = [collector.output / name for name in ("json", "json-zstd", "proto", "proto-zstd")]
     for file, layout in zip(files, layouts, strict=True):
-        (inventory,) = _inspect(file, "--json")
+        (inventory,) = answers("inspect", file, "--json")
         assert (inventory["layout"], inventory["items"]) == (layout, 2 * MESSAGES)
         assert (inventory["topics"], inventory["groups"]) == (["orders"], ["orders-billing", "rdkafka"])
-        found = {span["span_id"]: span for span in _inspect(file, "--spans")}
+        found = {span["span_id"]: span for span in answers("inspect", file, "--spans")}
         assert {key: _inspected(span) for key, span in found.items()} == {
             key: _as_inspected(span) for key, span in ended.items()
         }

@@ -1,0 +1,96 @@
+"""A Collector that goes away and comes back: what the application loses is counted, and nothing else is lost."""
+
+from __future__ import annotations
+
+import logging
+from threading import Event
+from time import monotonic
+
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+
+from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.spans.stats import lost
+from tests.peers.command import answers
+from tests.peers.traced import send, traced
+
+pytestmark = pytest.mark.peers
+
+FLUSH_MS = 60_000
+PATIENCE_SECONDS = 30
+
+
+def _http(collector, seconds):
+    return HttpExporter(endpoint=collector.traces_url, timeout=seconds)
+
+
+def _grpc(collector, seconds):
+    return GrpcExporter(endpoint=f"127.0.0.1:{collector.grpc_port}", insecure=True, timeout=seconds)
+
+
+exporters = pytest.mark.parametrize("exporter", [_http, _grpc], ids=["http", "grpc"])
+
+
+@pytest.fixture
+def kafka():
+    """A broker; what goes away here is the Collector."""
+    with EmbeddedKafka() as broker:
+        broker.create_topic("orders", partitions=1)
+        yield broker
+
+
+def _wait_for(caplog, text):
+    """Return when the exporter has said ``text``."""
+    pause, deadline = Event(), monotonic() + PATIENCE_SECONDS
+    while not any(text in record.getMessage() for record in caplog.records):
+        assert monotonic() < deadline, [record.getMessage() for record in caplog.records]
+        pause.wait(0.05)
+
+
+def _kept(collector):
+    """The offsets of the messages whose send spans lie in the Collector's file, as often as they do."""
+    collector.stop()
+    spans = answers("inspect", collector.output, "--spans")
+    return sorted(span["attributes"]["messaging.kafka.offset"] for span in spans)
+
+
+@exporters
+def test_spans_of_a_short_outage_arrive_when_it_is_over(start_collector, kafka, exporter, caplog):
+    """The exporter tries again on its lane; the application goes on sending, and no span is lost or counted as lost."""
+    caplog.set_level(logging.WARNING)
+    collector = start_collector("otlp-only.yaml")
+    with traced("shop", exporter(collector, PATIENCE_SECONDS)) as processor:
+        send(kafka, "orders", 50)
+        assert processor.force_flush(FLUSH_MS)
+        collector.stop()
+        send(kafka, "orders", 150)
+        _wait_for(caplog, "retrying")
+        send(kafka, "orders", 100)
+        collector.start()
+        assert processor.force_flush(FLUSH_MS)
+        (books,) = processor.stats().values()
+    assert (books["offered"], books["exported"], lost(books), books["pending"]) == (300, 300, 0, 0)
+    assert _kept(collector) == list(range(300))
+
+
+@exporters
+def test_spans_of_an_outage_that_outlasts_the_exporter_are_counted_as_failed(start_collector, kafka, exporter, caplog):
+    """Every send is delivered all the same; books and file agree on how many spans there are, to the last one."""
+    caplog.set_level(logging.WARNING)
+    collector = start_collector("otlp-only.yaml")
+    with traced("shop", exporter(collector, 3)) as processor:
+        send(kafka, "orders", 50)
+        assert processor.force_flush(FLUSH_MS)
+        collector.stop()
+        assert len(send(kafka, "orders", 150)) == 150
+        processor.force_flush(FLUSH_MS)
+        (away,) = processor.stats().values()
+        collector.start()
+        send(kafka, "orders", 50)
+        assert processor.force_flush(FLUSH_MS)
+        (books,) = processor.stats().values()
+    assert (away["offered"], away["exported"], away["failed"], away["pending"]) == (200, 50, 150, 0)
+    assert (books["offered"], books["exported"], books["failed"], lost(books)) == (250, 100, 150, 150)
+    assert _kept(collector) == [*range(50), *range(200, 250)]
+    assert any("failed 150" in record.getMessage() for record in caplog.records)
