@@ -1,0 +1,152 @@
+"""Which records speak of one event: any order, any batches, late, lost and doubled ones."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.forwarder.pairing import Half, Pairing, Place, Record
+from bridge.forwarder.spans import SpanRules, span_of
+from otel_mqtrace.model import TraceType
+from tests.support.trace_stories import START_MS, after, batched, before, end_transaction, events_of, lives, pub
+
+TIMEOUT_MS = 60_000
+
+
+def _record(trace_ctx, *, arrival_ms=START_MS, offset=0, partition=0):
+    return Record(trace_ctx=trace_ctx, place=Place("trace", partition, offset), arrival_ms=arrival_ms)
+
+
+@pytest.mark.parametrize("halves", [(before(), after()), (after(), before())])
+def test_two_halves_are_one_event_in_either_order(halves):
+    """A listener call is one event, told by its later half."""
+    pairing = Pairing()
+    first, second = (_record(each, offset=number) for number, each in enumerate(halves))
+    assert pairing.take(first) == []
+    (event,) = pairing.take(second)
+    assert (event.before.trace_ctx, event.record.trace_ctx, event.half) == (before(), after(), None)
+    assert (pairing.pending, list(pairing.held())) == (0, [])
+
+
+@pytest.mark.parametrize("other", [after(request_id="R2"), after("M2"), after(request_id=None), before()])
+def test_only_the_other_half_of_the_same_call_is_waited_for(other):
+    """Another call, another message of the call, and the same half again complete nothing."""
+    pairing = Pairing()
+    pairing.take(_record(before()))
+    assert all(event.before is None for event in pairing.take(_record(other)))
+    assert Place("trace", 0, 0) in set(pairing.held())
+
+
+def test_a_half_that_waited_too_long_goes_out_alone_and_marked():
+    """By the time of the trace topic; until then its place is held."""
+    pairing = Pairing(timeout_ms=TIMEOUT_MS)
+    pairing.take(_record(before(), offset=7))
+    assert pairing.expire(START_MS + TIMEOUT_MS - 1) == []
+    assert list(pairing.held()) == [Place("trace", 0, 7)]
+    (event,) = pairing.expire(START_MS + TIMEOUT_MS)
+    assert (event.half, pairing.counts.halves, list(pairing.held())) == (Half.BEFORE, 1, [])
+    (late,) = [*pairing.take(_record(after(), offset=8)), *pairing.flush()]
+    assert late.half is Half.AFTER
+
+
+def test_too_many_that_wait_let_the_oldest_go_and_are_counted():
+    """By arrival, not by the order they were read in; memory stays bounded whatever the backlog."""
+    pairing = Pairing(max_pending=2)
+    gone = []
+    for number, arrival_ms in enumerate((30, 10, 20, 40)):
+        gone += pairing.take(_record(before(request_id=f"R{number}"), arrival_ms=arrival_ms))
+    assert [event.record.arrival_ms for event in gone] == [10, 20]
+    assert (pairing.pending, pairing.counts.overflowed) == (2, 2)
+
+
+def test_memory_is_bounded_while_calls_come_and_go():
+    """A million pairs leave nothing behind, and what is remembered of them is no more than may wait."""
+    pairing = Pairing(max_pending=10)
+    for number in range(1_000):
+        pairing.take(_record(before(request_id=f"R{number}"), offset=2 * number))
+        pairing.take(_record(after(request_id=f"R{number}"), offset=2 * number + 1))
+    assert pairing.counts.paired == 1_000
+    assert len(pairing._oldest) <= 12
+    assert len(pairing._settled._keys) <= 10
+
+
+def test_a_refused_attempt_waits_for_the_accepted_one():
+    """The accepted send is the root at once, the refused attempt a span beside it."""
+    pairing = Pairing()
+    assert pairing.take(_record(pub(success=False))) == []
+    accepted, refused = pairing.take(_record(pub(stamp_ms=START_MS + 5), offset=1))
+    assert (accepted.is_root, accepted.record.trace_ctx.success) == (True, True)
+    assert (refused.is_root, refused.record.trace_ctx.success) == (False, False)
+    (late,) = pairing.take(_record(pub(success=False, stamp_ms=START_MS + 3), offset=2))
+    assert not late.is_root
+
+
+def test_of_attempts_that_were_all_refused_the_first_is_the_root():
+    """Brokers without their slave store what they report as refused: the trace still has its root."""
+    pairing = Pairing()
+    for stamp_ms in (START_MS + 5, START_MS):
+        pairing.take(_record(pub(success=False, stamp_ms=stamp_ms)))
+    events = pairing.expire(START_MS + TIMEOUT_MS)
+    assert [(event.is_root, event.record.trace_ctx.timestamp_ms) for event in events] == [
+        (True, START_MS),
+        (False, START_MS + 5),
+    ]
+
+
+@pytest.mark.parametrize("trace_ctx", [pub(), end_transaction(), pub(msg_id="null", success=False)])
+def test_what_has_no_other_half_is_an_event_at_once(trace_ctx):
+    """Nothing waits that nothing could complete."""
+    (event,) = Pairing().take(_record(trace_ctx))
+    assert event.is_root
+
+
+def _expected(records):
+    """The small oracle: what there must be of each listener call, each send and everything else, from the whole."""
+    calls, sends, told = defaultdict(set), defaultdict(list), set()
+    for each in set(records):
+        bean = each.beans[0]
+        if each.trace_type in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER):
+            calls[each.request_id, bean.msg_id].add(each.trace_type)
+        elif each.trace_type is TraceType.PUB:
+            sends[bean.msg_id].append(each)
+        else:
+            told.add((each.trace_type, bean.msg_id, bean.transaction_state))
+    for call, halves in calls.items():
+        half = None if len(halves) == 2 else "before" if TraceType.SUB_BEFORE in halves else "after"
+        told.add(("Sub", call, half))
+    for msg_id, attempts in sends.items():
+        root = max(attempts, key=lambda each: (each.success, -each.timestamp_ms))
+        told |= {("Pub", msg_id, each.timestamp_ms, each is root) for each in attempts}
+    return told
+
+
+def _told(event):
+    trace_ctx, bean = event.record.trace_ctx, event.record.bean
+    if trace_ctx.trace_type in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER):
+        return "Sub", (trace_ctx.request_id, bean.msg_id), event.half
+    if trace_ctx.trace_type is TraceType.PUB:
+        return "Pub", bean.msg_id, trace_ctx.timestamp_ms, event.is_root
+    return trace_ctx.trace_type, bean.msg_id, bean.transaction_state
+
+
+@given(st.data())
+def test_any_order_and_any_batches_give_what_the_whole_says(data):
+    """Shuffled, cut anywhere, stored twice: the events are those of the oracle, which sees everything at once."""
+    records = data.draw(lives())
+    assert {_told(event) for event in events_of(data.draw(batched(records)))} == _expected(records)
+
+
+@given(st.data())
+def test_any_order_and_any_batches_give_the_same_spans(data):
+    """Span by span, byte by byte, and no two of them share an id."""
+    records = data.draw(lives())
+    one, other = (
+        {span_of(event, SpanRules()).to_json() for event in events_of(data.draw(batched(records)))} for _ in range(2)
+    )
+    assert one == other
+    spans = [span_of(event, SpanRules()) for event in events_of(data.draw(batched(records)))]
+    ids = {(span.context.trace_id, span.context.span_id) for span in spans}
+    assert len(ids) == len({span.to_json() for span in spans})

@@ -1,0 +1,120 @@
+"""Made-up lives of messages as native trace records, in any order and any batches, and what spans they must become."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from bridge.codec.native import encode_context
+from bridge.forwarder.pairing import Event, Pairing, Place, Record
+from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceContext, TraceType, TransactionState
+
+START_MS = 1_700_000_000_000
+
+
+def pub(msg_id: str = "M1", *, success: bool = True, stamp_ms: int = START_MS, **fields: Any) -> TraceContext:
+    """A send as Java reports it."""
+    said = {
+        "topic": "orders",
+        "tags": "TagA",
+        "keys": "k1",
+        "store_host": "10.0.0.5:10911",
+        "body_length": 128,
+        **fields,
+    }
+    bean = TraceBean(msg_id=msg_id, offset_msg_id="0A9A002600002A9F0000000000002329", **said)
+    of_call = {"region_id": "DefaultRegion", "group_name": "PG_order", "cost_ms": 9}
+    return TraceContext(trace_type=TraceType.PUB, timestamp_ms=stamp_ms, success=success, beans=(bean,), **of_call)
+
+
+def before(
+    msg_id: str = "M1", request_id: str = "R1", *, stamp_ms: int = START_MS + 100, **fields: Any
+) -> TraceContext:
+    """The first half of a listener call."""
+    bean = TraceBean(msg_id=msg_id, retry_times=fields.pop("retry_times", 0), keys="k1")
+    of_call = {"region_id": "DefaultRegion", "group_name": "CG_bill", "request_id": request_id, **fields}
+    return TraceContext(trace_type=TraceType.SUB_BEFORE, timestamp_ms=stamp_ms, beans=(bean,), **of_call)
+
+
+def after(msg_id: str = "M1", request_id: str = "R1", *, stamp_ms: int | None = START_MS + 150, **fields: Any) -> Any:
+    """The second half; ``stamp_ms=None`` is the short one of the CLOUD channel, which names no group either."""
+    bean = TraceBean(msg_id=msg_id, keys="k1")
+    of_call = {"success": True, "cost_ms": 50, "context_code": ContextCode.SUCCESS, **fields}
+    if stamp_ms is not None:
+        of_call |= {"timestamp_ms": stamp_ms, "group_name": "CG_bill"}
+    return TraceContext(trace_type=TraceType.SUB_AFTER, request_id=request_id, beans=(bean,), **of_call)
+
+
+def end_transaction(msg_id: str = "M1", state: TransactionState = TransactionState.COMMIT_MESSAGE) -> TraceContext:
+    """The end of a transaction."""
+    bean = TraceBean(topic="orders", msg_id=msg_id, transaction_id=msg_id, transaction_state=state)
+    return TraceContext(
+        trace_type=TraceType.END_TRANSACTION, timestamp_ms=START_MS + 20, group_name="PG_order", beans=(bean,)
+    )
+
+
+def body_of(*contexts: TraceContext, dialect: str = "5.5.0") -> bytes:
+    """The trace message that carries ``contexts``."""
+    return b"".join(encode_context(each, dialect=dialect).body for each in contexts)
+
+
+def cloud(trace_ctx: TraceContext) -> TraceContext:
+    """The same, written over the CLOUD channel."""
+    return replace(trace_ctx, access_channel=AccessChannel.CLOUD)
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Trace messages: each a list of records, some of them stored twice."""
+
+    bodies: tuple[tuple[TraceContext, ...], ...]
+
+    def records(self) -> list[Record]:
+        """Their records with where they lie; all arrive at once, because a record without a time takes that of arrival."""
+        return [
+            Record(trace_ctx=each, place=Place("trace", number % 3, number), arrival_ms=START_MS + 900)
+            for number, body in enumerate(self.bodies)
+            for each in body
+        ]
+
+
+def events_of(messages: Messages, *, pairing: Pairing | None = None) -> list[Event]:
+    """Everything that pairing makes of ``messages``, the end included."""
+    pairing = pairing or Pairing()
+    events = [event for record in messages.records() for event in pairing.take(record)]
+    return events + pairing.flush()
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> list[TraceContext]:
+    """Draw the records of up to four messages, each at most once accepted, in no order."""
+    records: list[TraceContext] = []
+    for msg_id in draw(st.lists(st.sampled_from(["M1", "M2", "M3", "M4"]), unique=True, max_size=4)):
+        refused = draw(st.integers(0, 2))
+        records += [pub(msg_id, success=False, stamp_ms=START_MS + attempt) for attempt in range(refused)]
+        records += [pub(msg_id, stamp_ms=START_MS + refused)] * draw(st.integers(0, 1))
+        for call in range(draw(st.integers(0, 3))):
+            request_id = f"{msg_id}-R{call}"
+            stamp_ms = draw(st.sampled_from([START_MS + 150, None]))
+            halves = [before(msg_id, request_id, retry_times=call), after(msg_id, request_id, stamp_ms=stamp_ms)]
+            records += draw(st.sampled_from([halves, halves, halves[:1], halves[1:]]))
+        states = draw(st.lists(st.sampled_from(TransactionState), unique=True, max_size=2))
+        records += [end_transaction(msg_id, state) for state in states]
+    return records
+
+
+def batched(records: list[TraceContext]) -> st.SearchStrategy[Messages]:
+    """``records`` in any order, cut into trace messages anywhere, any of them stored twice."""
+
+    @st.composite
+    def draw_messages(draw: st.DrawFn) -> Messages:
+        order = draw(st.permutations(records))
+        cuts = sorted(draw(st.sets(st.integers(0, len(order)))) | {0, len(order)})
+        bodies = [tuple(order[first:last]) for first, last in itertools.pairwise(cuts)]
+        again = draw(st.lists(st.sampled_from(bodies), max_size=2)) if bodies else []
+        return Messages(tuple(draw(st.permutations(bodies + again))))
+
+    return draw_messages()
