@@ -58,7 +58,7 @@ def _rows(subject: str, added: dict[tuple[str, str], dict[str, float]]) -> dict[
     incumbent, mine, silent = added["incumbent", "on"], added[subject, "on"], added[subject, "off"]
     shares = {call: mine[call] / incumbent[call] for call in mine}
     told = ", ".join(f"{call} {share:.1f}" for call, share in shares.items())
-    off = ", ".join(f"{call} {max(silent[call], 0):.1f} µs" for call in silent)
+    off = ", ".join(f"{call} {max(silent[call], 0):.0f} µs" for call in silent)
     return {
         "F17": Seen(max(shares.values()) <= _HALF, f"added, as a share of the incumbent's: {told}"),
         "T39": Seen(max(silent.values()) <= _UNSAMPLED_US, f"added: {off}"),
