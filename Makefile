@@ -42,12 +42,18 @@ documents: $(READY)
 	$(BIN)/python -m pytest -q tests/architecture
 
 .PHONY: test-peers
-test-peers: java ## the tests against real servers, started from registry packages (needs Maven)
+test-peers: java ## the tests against real servers, made from packages by Maven and Go (PEERS=… or SKIP_PEERS=kafka,…)
 	@$(BIN)/python -m pytest -m peers -v tests/peers $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## how long our own steps take: a table, and build/bench.json
+bench: $(READY) ## how long our own steps take, and the codec beside OTLP and Java: build/bench.json
 	@$(BIN)/python -m tests.bench.measure
+
+# atheris has wheels for few Pythons; where it cannot be had the run says so and ends.
+.PHONY: fuzz
+fuzz: $(READY) ## the native codec under a coverage-guided fuzzer (ARGS='--seconds 600')
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[fuzz]' || true
+	@$(BIN)/python -m tests.fuzz.native_codec $(ARGS)
 
 .PHONY: scoreboard
 scoreboard: $(READY) ## the incumbent and ours side by side: every probe and the costs, into docs/scoreboard.md

@@ -28,23 +28,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).resolve().parent
-FETCH_SECONDS, BUILD_SECONDS = 900, 2400
+FETCH_SECONDS, BUILD_SECONDS = 600, 1500
 _POLITE = 10
 _SHOWN = 600
+_JAEGER = "github.com/jaegertracing/jaeger"
 
 
 @dataclass(frozen=True)
 class GoProgram:
-    """A program to build: the folder with its ``go.mod``, the package in it, and the module that names its version."""
+    """A program to build: the folder with its ``go.mod``, the package to build, and the module that names its version."""
 
     name: str
+    sources: Path
     package: str
     module: str
-
-    @property
-    def sources(self) -> Path:
-        """The folder with ``go.mod``, ``go.sum`` and what of the program is ours."""
-        return HERE / self.name / "go"
 
     @property
     def version(self) -> str:
@@ -66,8 +63,8 @@ class GoProgram:
 PROGRAMS = {
     program.name: program
     for program in (
-        GoProgram("collector", ".", "go.opentelemetry.io/collector/otelcol"),
-        GoProgram("jaeger", "github.com/jaegertracing/jaeger/cmd/jaeger", "github.com/jaegertracing/jaeger"),
+        GoProgram("collector", HERE / "collector" / "go", ".", "go.opentelemetry.io/collector/otelcol"),
+        GoProgram("jaeger", HERE / "jaeger" / "go", f"{_JAEGER}/cmd/jaeger", _JAEGER),
     )
 }
 
