@@ -1,4 +1,4 @@
-"""This module knows how long our own steps take: ``make bench`` prints a table and writes ``build/bench.json``.
+"""This module knows how long our own steps take: ``make bench`` prints two tables and writes ``build/bench.json``.
 
 Every step checks that it did its work: a fast step that does nothing must not look good. Numbers are of this machine at
 this moment; compare two runs of one machine, never two machines.
@@ -26,6 +26,7 @@ from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter
+from tests.bench.codec import speeds
 
 TARGET = Path(__file__).resolve().parents[2] / "build" / "bench.json"
 ROUNDS, CALLS = 5, 2_000
@@ -138,10 +139,16 @@ def main() -> int:
     sys.stdout.write(f"{'step':<40}{'µs':>10}{'per second':>14}\n")
     for each in measured:
         sys.stdout.write(f"{each.step:<40}{each.microseconds:>10.2f}{each.per_second:>14,}\n")
+    beside = speeds()
+    sys.stdout.write(f"\n{'codec':<44}{'µs/record':>10}{'records/s':>12}{'MB/s':>8}{'/ ours':>8}\n")
+    for one in beside:
+        sys.stdout.write(
+            f"{one.job + ': ' + one.contender:<44}{one.us_per_record:>10.2f}{one.records_per_second:>12,}"
+            f"{one.mb_per_second:>8.1f}{one.times_ours:>8.2f}\n"
+        )
     TARGET.parent.mkdir(exist_ok=True)
-    TARGET.write_text(
-        json.dumps([asdict(each) for each in measured], indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    found = {"steps": [asdict(each) for each in measured], "codec": [asdict(each) for each in beside]}
+    TARGET.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0
 
 
