@@ -33,6 +33,9 @@ _EXPORTER_GROUP: Final = "opentelemetry_traces_exporter"
 _EXPORTER_OPTIONS: Final = {
     "bootstrap_servers": "bootstrap_servers",
     "kafka_config": "kafka_config",
+    "namesrv": "namesrv",
+    "rocketmq_access_key": "access_key",
+    "rocketmq_secret_key": "secret_key",
     "trace_topic": "trace_topic",
     "dialect": "dialect",
     "region_id": "region_id",

@@ -37,19 +37,23 @@ _READ_WRITE = 6
 
 @dataclass
 class RocketMq:
-    """A name server, a broker and a proxy with their files in ``directory``; use it as a context manager."""
+    """A name server, a broker and, if wanted, a proxy with their files in ``directory``; use it as a context manager."""
 
     directory: Path
+    broker_lines: str = ""  # of its configuration, beside broker.conf's
+    has_proxy: bool = True
     endpoints: str = ""
     name_server: str = ""
     broker: str = ""
-    _processes: list[subprocess.Popen[bytes]] = field(default_factory=list, repr=False)
+    _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, repr=False)
+    _jars: Path = Path()
+    _preload: Path = Path()
 
     def __enter__(self) -> Self:
-        """Start all three, each when the one before answers."""
-        jars = jars_of(HERE / "server.xml", "RocketMQ")
+        """Start them, each when the one before answers."""
+        self._jars = jars_of(HERE / "server.xml", "RocketMQ")
         self.directory.mkdir(parents=True, exist_ok=True)
-        preload = self._loopback_only()
+        self._preload = self._loopback_only()
         names, broker, replicas, grpc, remoting = free_ports(5)
         self.name_server, self.broker = f"127.0.0.1:{names}", f"127.0.0.1:{broker}"
         self.endpoints = f"127.0.0.1:{grpc}"
@@ -59,29 +63,20 @@ class RocketMq:
         self._write(
             "broker.conf",
             f"{conf}namesrvAddr={self.name_server}\nlistenPort={broker}\nhaListenPort={replicas}\n"
-            f"storePathRootDir={store}\nstorePathCommitLog={store / 'commitlog'}\n",
+            f"storePathRootDir={store}\nstorePathCommitLog={store / 'commitlog'}\n"
+            f"{self.broker_lines}",
         )
         proxy = json.loads((HERE / "proxy.json").read_text(encoding="utf-8"))
         proxy |= {"namesrvAddr": self.name_server, "grpcServerPort": grpc, "remotingListenPort": remoting}
         self._write("proxy.json", json.dumps(proxy))
         try:
-            self._start(jars, preload, "namesrv.NamesrvStartup", "-c", "names.conf", heap_mb=128)
+            self._start("namesrv.NamesrvStartup", "-c", "names.conf", heap_mb=128)
             self._wait(lambda: ask(self.name_server, GET_BROKER_CLUSTER_INFO), "the name server")
-            self._start(jars, preload, "broker.BrokerStartup", "-c", "broker.conf", heap_mb=512)
-            self._wait(self._registered, "the broker")
-            self._start(
-                jars,
-                preload,
-                "proxy.ProxyStartup",
-                "-pm",
-                "cluster",
-                "-n",
-                self.name_server,
-                "-pc",
-                "proxy.json",
-                heap_mb=384,
-            )
-            self._wait(lambda: self._said("proxy.ProxyStartup", b"startup successfully"), "the proxy")
+            self._start_broker()
+            if self.has_proxy:
+                said = ("-pm", "cluster", "-n", self.name_server, "-pc", "proxy.json")
+                self._start("proxy.ProxyStartup", *said, heap_mb=384)
+                self._wait(lambda: self._said("proxy.ProxyStartup", b"startup successfully"), "the proxy")
         except BaseException:
             self.__exit__()
             raise
@@ -89,15 +84,38 @@ class RocketMq:
 
     def __exit__(self, *_: object) -> None:
         """Stop the processes we started, by their own handles: politely, then not; nobody needs their files any more."""
-        for process in reversed(self._processes):
+        for process in reversed(self._running.values()):
             process.terminate()
-        for process in self._processes:
+        for process in self._running.values():
             try:
                 process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._processes.clear()
+        self._running.clear()
+
+    def restart_broker(self) -> None:
+        """Stop the broker as an operator does, and start it again on its files and ports."""
+        stopped = self._running.pop("broker.BrokerStartup")
+        stopped.terminate()
+        stopped.wait(START_SECONDS)
+        self._start_broker()
+
+    def mqadmin(self, *arguments: str) -> str:
+        """Return what RocketMQ's own administration tool prints, without its log."""
+        command = [*self._java(128), "-cp", f"{self._jars}/*", "org.apache.rocketmq.tools.command.MQAdminStartup"]
+        done = subprocess.run(
+            [*command, *arguments, "-n", self.name_server],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=START_SECONDS,
+            cwd=self.directory,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+        )
+        lines = [line for line in done.stdout.splitlines() if "|-INFO" not in line and "|-WARN" not in line]
+        return "\n".join(lines) + done.stderr
 
     def create_topic(self, name: str, message_type: str = "NORMAL", queues: int = 2) -> str:
         """Create a topic for ``NORMAL``, ``FIFO``, ``DELAY`` or ``TRANSACTION`` messages and return its name."""
@@ -136,22 +154,29 @@ class RocketMq:
             raise PeerUnavailableError(f"cc cannot build a preload library here: {built.stderr[:300]}")
         return target
 
-    def _start(self, jars: Path, preload: Path, main: str, *arguments: str, heap_mb: int) -> None:
-        java = [str(find_java().path / "bin" / "java"), f"-Xmx{heap_mb}m", "-XX:MaxDirectMemorySize=384m"]
-        java += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"]
-        java += [f"-D{name}={self.directory}" for name in ("user.home", "rocketmq.home.dir", "rocketmq.log.dir")]
-        java += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
-        environment = {**os.environ, "LD_PRELOAD": str(preload), "RMQ_PROXY_HOME": str(self.directory)}
+    def _start_broker(self) -> None:
+        self._start("broker.BrokerStartup", "-c", "broker.conf", heap_mb=512)
+        self._wait(self._registered, "the broker")
+
+    def _start(self, main: str, *arguments: str, heap_mb: int) -> None:
         with self._log(main).open("wb") as log:
-            process = subprocess.Popen(
-                [*java, "-cp", f"{jars}/*", f"org.apache.rocketmq.{main}", *arguments],
+            self._running[main] = subprocess.Popen(
+                [*self._java(heap_mb), "-cp", f"{self._jars}/*", f"org.apache.rocketmq.{main}", *arguments],
                 cwd=self.directory,
-                env=environment,
+                env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self._processes.append(process)
+
+    def _java(self, heap_mb: int) -> list[str]:
+        java = [str(find_java().path / "bin" / "java"), f"-Xmx{heap_mb}m", "-XX:MaxDirectMemorySize=384m"]
+        java += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"]
+        java += [f"-D{name}={self.directory}" for name in ("user.home", "rocketmq.home.dir", "rocketmq.log.dir")]
+        return java + [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "LD_PRELOAD": str(self._preload), "RMQ_PROXY_HOME": str(self.directory)}
 
     def _log(self, main: str) -> Path:
         return self.directory / f"{main}.out"
@@ -164,7 +189,8 @@ class RocketMq:
 
     def _wait(self, answers: Callable[[], object], who: str) -> None:
         pause, deadline = Event(), monotonic() + START_SECONDS
-        while monotonic() < deadline and self._processes[-1].poll() is None:
+        last = list(self._running.values())[-1]
+        while monotonic() < deadline and last.poll() is None:
             try:
                 if answers() is not False:
                     return

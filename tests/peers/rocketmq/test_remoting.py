@@ -1,0 +1,186 @@
+"""Our remoting client and source against a real name server and broker."""
+
+from __future__ import annotations
+
+from itertools import count
+from threading import Event
+
+import pytest
+
+from bridge.exporters.native_rocketmq import NativeRocketMqSpanExporter
+from bridge.rocketmq.answers import Outgoing, Sent
+from bridge.rocketmq.client import RemotingClient
+from bridge.rocketmq.commands import RefusedError, ResponseCode
+from bridge.rocketmq.source import RemotingTraceSource, find_by_key
+from tests.peers.rocketmq.server import RocketMq
+from tests.support.native_spans import pub, traced
+
+pytestmark = pytest.mark.peers
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def topic(rocketmq_server):
+    """A topic of the test's own with four queues."""
+    return rocketmq_server.create_topic(f"peer-remoting-{next(_numbers)}", queues=4)
+
+
+@pytest.fixture
+def client(rocketmq_server):
+    """A client of the real servers."""
+    with RemotingClient(rocketmq_server.name_server) as made:
+        yield made
+
+
+def _send(client, topic, *bodies, **properties):
+    queues = client.writable(topic)
+    outgoing = [
+        Outgoing(queue=queues[position % len(queues)], body=body, properties=properties)
+        for position, body in enumerate(bodies)
+    ]
+    sent = client.send(outgoing, group="peer-tests")
+    assert all(isinstance(each, Sent) for each in sent)
+    return sent
+
+
+def _drained(source):
+    return [message for batch in source.drain() for message in batch]
+
+
+def test_what_was_sent_is_drained_once_and_goes_on_where_it_was_committed(rocketmq_server, client, topic):
+    """All queues, more than one pull each; a source that never committed begins again, one that did does not."""
+    bodies = [b"%d" % number for number in range(500)]
+    _send(client, topic, *bodies, KEYS="some keys")
+    for _ in range(2):
+        with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
+            landed = _drained(source)
+            assert sorted(message.body for message in landed) == sorted(bodies)
+            assert len({(message.partition, message.offset) for message in landed}) == 500
+            assert {(message.source, message.keys) for message in landed} == {(topic, "some keys")}
+    with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
+        _drained(source)
+        source.commit()
+    _send(client, topic, b"new")
+    with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
+        assert [message.body for message in _drained(source)] == [b"new"]
+
+
+def test_a_broker_restarted_in_between_costs_nothing(rocketmq_server, client, topic):
+    """Messages, committed offsets and our open clients outlive it."""
+    _send(client, topic, b"before")
+    with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
+        [before] = _drained(source)
+        source.commit()
+        rocketmq_server.restart_broker()
+        _send(client, topic, *[b"after"] * 4)
+        assert [message.body for message in _drained(source)] == [b"after"] * 4
+    with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
+        after = _drained(source)
+        assert [message.body for message in after] == [b"after"] * 4
+        assert [m.offset for m in after if m.partition == before.partition] == [before.offset + 1]
+
+
+def test_what_java_s_client_sent_is_read(rocketmq_server, client, topic):
+    """Also a body that Java compressed."""
+    for body in ("short", "long" * 2_000):
+        rocketmq_server.mqadmin("sendMessage", "-t", topic, "-p", body, "-k", "java-key")
+    with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
+        landed = _drained(source)
+    assert sorted(message.body for message in landed) == [b"long" * 2_000, b"short"]
+    assert {message.keys for message in landed} == {"java-key"}
+
+
+def test_offsets_are_found_by_time(rocketmq_server, client, topic):
+    """The first offset at or after the store time of a message is that message's."""
+    [sent] = _send(client, topic, b"one")
+    with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
+        [landed] = _drained(source)
+    assert client.offsets_at([sent.queue], landed.arrival_ms) == {sent.queue: landed.offset}
+    assert client.offsets_at([sent.queue], landed.arrival_ms + 1_000)[sent.queue] == landed.offset + 1
+    assert client.bounds([sent.queue]) == {sent.queue: (0, 1)}
+
+
+def test_a_name_server_that_is_away_is_passed_over(rocketmq_server, topic):
+    """As long as one of the list answers."""
+    with RemotingClient(f"127.0.0.1:1;{rocketmq_server.name_server}") as client:
+        assert len(client.route(topic).readable) == 4
+
+
+def test_a_topic_that_is_not_there_is_named_with_the_mend(rocketmq_server, client):
+    """By reader and writer alike."""
+    with pytest.raises(RefusedError, match=r"no-such-topic.*TOPIC_NOT_EXIST.*create the topic"):
+        client.writable("no-such-topic")
+    source = RemotingTraceSource(rocketmq_server.name_server, "no-such-topic")
+    with source, pytest.raises(RefusedError) as refused:
+        list(source.drain())
+    assert refused.value.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_an_exporter_makes_its_own_topic_when_it_is_told_to(rocketmq_server):
+    """With MQTRACE_CREATE_TRACE_TOPIC, for topics that are not RocketMQ's own."""
+    exporter = NativeRocketMqSpanExporter(
+        namesrv=rocketmq_server.name_server, trace_topic="peer-made-by-us", create_trace_topic=True
+    )
+    processor, trace = traced(exporter)
+    trace(pub(1))
+    assert processor.force_flush()
+    processor.shutdown()
+    with RemotingTraceSource(rocketmq_server.name_server, "peer-made-by-us") as source:
+        assert len(_drained(source)) == 1
+
+
+_ACCESS = {"access_key": "tracer", "secret_key": "a long secret"}
+_GUARDED = """authenticationEnabled=true
+authenticationProvider=org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider
+authenticationMetadataProvider=org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider
+initAuthenticationUser={"username":"tracer","password":"a long secret"}
+innerClientAuthenticationCredentials={"accessKey":"tracer","secretKey":"a long secret"}
+"""
+
+
+@pytest.fixture(scope="module")
+def guarded(rocketmq_server, tmp_path_factory):
+    """A broker that wants every request signed."""
+    directory = tmp_path_factory.mktemp("guarded")
+    with RocketMq(directory, broker_lines=_GUARDED, has_proxy=False) as running:
+        yield running
+
+
+def test_a_broker_with_access_control_takes_what_we_sign(guarded):
+    """Exporter, source, index and administration; the signature covers fields and body."""
+    exporter = NativeRocketMqSpanExporter(namesrv=guarded.name_server, **_ACCESS)
+    processor, trace = traced(exporter)
+    for number in range(100):
+        trace(pub(number))
+    assert processor.force_flush()
+    processor.shutdown()
+    with RemotingTraceSource(guarded.name_server, "RMQ_SYS_TRACE_TOPIC", **_ACCESS) as source:
+        [landed] = _drained(source)
+        source.commit()
+    with RemotingTraceSource(guarded.name_server, "RMQ_SYS_TRACE_TOPIC", **_ACCESS) as source:
+        assert _drained(source) == []
+    assert len(landed.keys.split(" ")) == 200
+
+
+@pytest.mark.parametrize("access", [{}, {**_ACCESS, "secret_key": "wrong"}], ids=["unsigned", "wrong secret"])
+def test_a_broker_with_access_control_refuses_others_in_one_line(guarded, access):
+    """The error names broker and question, and no secret."""
+    source = RemotingTraceSource(guarded.name_server, "RMQ_SYS_TRACE_TOPIC", **access)
+    with source, pytest.raises(RefusedError) as refused:
+        list(source.drain())
+    assert guarded.broker in str(refused.value)
+    assert "secret" not in str(refused.value).replace("AclException", "")
+
+
+def test_found_by_key_are_the_messages_with_that_key_only(rocketmq_server, client, topic):
+    """A part of a key is none."""
+    _send(client, topic, b"mine", KEYS="order-1 order-2")
+    _send(client, topic, b"yours", KEYS="order-3")
+    found, pause = [], Event()
+    for _ in range(100):  # the index follows the store
+        found = list(find_by_key(rocketmq_server.name_server, topic, "order-2"))
+        if found or pause.wait(0.1):
+            break
+    assert [message.body for message in found] == [b"mine"]
+    assert list(find_by_key(rocketmq_server.name_server, topic, "order")) == []
