@@ -16,6 +16,7 @@ once for all records of that shape (``_plan``). Feeding a body in parts is safe 
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -56,6 +57,8 @@ _GLUE_AT: Final = CLOUD_SUB_AFTER.count  # where the timestamp would be; a type 
 _LONGEST: Final = max(form.count for forms in FORMS.values() for form in forms)
 _PIECE: Final = re.compile(f"[^{RECORD_TERMINATOR}]+")
 _JAVA_INTEGER: Final = re.compile(r"[+-]?\d+")
+_READABLE_DIGITS: Final = 40
+_BEYOND: Final = 1 << 64
 _LAST_UTF16_UNIT: Final = "\uffff"
 
 
@@ -241,15 +244,22 @@ def _integer_reader(bits: int) -> Callable[[str], int]:
             return int(text)
         if not _JAVA_INTEGER.fullmatch(text) or (not text.isascii() and max(text) > _LAST_UTF16_UNIT):
             raise ValueError("not a number")
-        try:
-            number = int(text)
-        except ValueError:  # more digits than Python is willing to read
-            number = limit
+        number = int(text) if len(text) <= _READABLE_DIGITS else _long_integer(text)
         if not -limit <= number < limit:
             raise ValueError(f"does not fit {bits} bits")
         return number
 
     return read
+
+
+def _long_integer(text: str) -> int:
+    """Read a number by its last digits, all before them being zeros; else return one that fits nothing.
+
+    What Python needs for an int grows with the square of its digits, and Java reads any number of zeros.
+    """
+    sign = -1 if text[0] == "-" else 1
+    head, tail = text[:-_READABLE_DIGITS].lstrip("+-"), text[-_READABLE_DIGITS:]
+    return sign * (_BEYOND if any(unicodedata.decimal(digit) for digit in head) else int(tail))
 
 
 def _boolean(text: str) -> bool:
