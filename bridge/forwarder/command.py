@@ -40,6 +40,10 @@ def forward(  # noqa: PLR0913 - one parameter per option
     otlp_endpoint: Annotated[
         str | None, typer.Option(help="Where spans go: http[s]://HOST:PORT[/PATH] or grpc[s]://HOST:PORT.")
     ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Directory that remembers what is ahead of the commits; default: in the landing."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop at the topic's present end.")] = False,
     group: Annotated[str, typer.Option(help="Consumer group that remembers the position.")] = "mqtrace-forward",
     client_config: Annotated[
@@ -83,6 +87,7 @@ def forward(  # noqa: PLR0913 - one parameter per option
         source=source,
         landing=landing,
         otlp_endpoint=otlp_endpoint,
+        state=state,
         once=once,
         group=group,
         client_config=client_config,

@@ -55,7 +55,8 @@ class Record:
     """One trace record about one message: ``trace_ctx`` has one bean.
 
     ``arrival_ms`` is when the trace topic got it, in epoch milliseconds. ``writer`` is the dialect it was read as;
-    ``messages`` is how many messages were sent by the call that it reports.
+    ``messages`` is how many messages were sent by the call that it reports; ``index`` counts the records of its trace
+    message from 0.
     """
 
     trace_ctx: TraceContext
@@ -63,6 +64,7 @@ class Record:
     arrival_ms: int
     writer: str | None = None
     messages: int = 1
+    index: int = 0
 
     @property
     def bean(self) -> TraceBean:
@@ -120,11 +122,13 @@ class Pairing:
         """How many records wait."""
         return self._pending
 
+    def waiting(self) -> Iterator[Record]:
+        """Yield the records that wait."""
+        return itertools.chain.from_iterable(self._waiting.values())
+
     def held(self) -> Iterator[Place]:
         """Yield where the waiting records lie: what must be read again if it is not remembered here."""
-        for records in self._waiting.values():
-            for record in records:
-                yield record.place
+        return (record.place for record in self.waiting())
 
     def take(self, record: Record) -> list[Event]:
         """Return the events that ``record`` completes; none when it waits or says nothing new."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
+import zlib
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +17,7 @@ from bridge.codec.reading import Reading
 from bridge.forwarder.measures import Measures
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
 from bridge.forwarder.service import forward_once, forward_until
+from bridge.forwarder.settled import SettledMemory
 from bridge.forwarder.sources import open_source
 from bridge.forwarder.spans import SpanRules
 from bridge.forwarder.traces import SpanForwarding
@@ -32,6 +35,9 @@ __all__ = ["ForwardOptions", "run"]
 _PAUSE_MS: Final = 1_000
 _STOPPED_ON_ERROR: Final = 1  # nothing uncommitted is lost: it will be forwarded again
 _MS_PER_S: Final = 1_000
+STATE_DIRECTORY: Final = "_mqtrace-forward"
+"""Below the landing; the underscore keeps every reader of data from taking it for some."""
+_NO_NAME: Final = re.compile(r"[^\w.-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,7 @@ class ForwardOptions:
     source: str
     landing: Path | None = None
     otlp_endpoint: str | None = None
+    state: Path | None = None
     once: bool = False
     group: str = "mqtrace-forward"
     client_config: Path | None = None
@@ -114,7 +121,19 @@ def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str) -> Sp
             service_name=options.service_name, system=options.messaging_system, stamped_after=options.stamped_after
         ),
         reading=Reading(msg_type_map=options.msg_type_map, charset=options.charset),
+        memory=SettledMemory(_state_file(options)),
     )
+
+
+def _state_file(options: ForwardOptions) -> Path | None:
+    """Return where to remember what is delivered beyond the commits: below the landing unless told otherwise."""
+    directory = options.state
+    if directory is None and options.landing is not None:
+        directory = options.landing / STATE_DIRECTORY
+    if directory is None:
+        return None
+    whose = f"{options.source}\n{options.group}"
+    return directory / f"{_NO_NAME.sub('_', options.group)}-{zlib.crc32(whose.encode()):08x}.json"
 
 
 def _stop_on_signals() -> threading.Event:

@@ -99,20 +99,19 @@ def forward_once(
 def _take(
     batch: Sequence[LandedMessage], source: TraceSource, landing: LandingWriter | None, spans: SpanForwarding | None
 ) -> ForwardCounts:
+    new = batch if spans is None else spans.take(batch)
+    if spans is not None and source.behind:
+        spans.expire(source.behind)
     if landing is not None:
-        landing.write(batch)
-    if spans is not None:
-        spans.take(batch)
-        if source.behind:
-            spans.expire(source.behind)
-    return ForwardCounts(len(batch), sum(len(message.body) for message in batch))
+        landing.write(new)
+    return ForwardCounts(len(new), sum(len(message.body) for message in new))
 
 
 def _settle(source: TraceSource, landing: LandingWriter | None, spans: SpanForwarding | None) -> ForwardCounts:
     """Keep the promise: first delivered and durable, then committed."""
     delivered = 0 if spans is None else spans.deliver()
     parts = () if landing is None else landing.finish()
-    source.commit(() if spans is None else spans.held())
+    source.commit(() if spans is None else spans.hold())
     return ForwardCounts(parts=parts, spans=delivered)
 
 

@@ -1,6 +1,6 @@
 """This module knows the way of a trace message to delivered spans: decoded, taken apart, paired, made spans, delivered.
 
-What was taken is either delivered by :meth:`SpanForwarding.deliver`, or waits for its other half and is ``held``.
+What was taken is either delivered by :meth:`SpanForwarding.deliver`, or waits for its other half and is on hold.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from bridge.codec.native import decode_body, explode
 from bridge.codec.reading import Reading
 from bridge.forwarder.pairing import Pairing, Place, Record
+from bridge.forwarder.settled import EVERYTHING, SettledMemory
 from bridge.forwarder.spans import SpanRules, span_of
 from otel_mqtrace._clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Container, Iterable, Sequence
 
     from opentelemetry.sdk.trace import ReadableSpan
 
@@ -70,24 +71,27 @@ class SpanForwarding:
         pairing: What waits for what, and how long.
         rules: What the records cannot say of themselves.
         reading: How bodies are read.
+        memory: What an earlier process has forwarded beyond its last commit.
         clock: Time; only the wall clock is asked.
 
     Not thread-safe: one thread forwards.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - every collaborator by name
         self,
         delivery: Delivery,
         *,
         pairing: Pairing | None = None,
         rules: SpanRules | None = None,
         reading: Reading | None = None,
+        memory: SettledMemory | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._delivery = delivery
         self._pairing = pairing or Pairing()
         self._rules = rules or SpanRules()
         self._reading = reading or Reading()
+        self._memory = memory or SettledMemory()
         self._clock = clock or SystemClock()
         self._ready: list[ReadableSpan] = []
         self._arrived_ms: dict[int | None, int] = {}
@@ -109,20 +113,27 @@ class SpanForwarding:
         """Whether so much was taken since the last :meth:`deliver` that it is worth a commit."""
         return self._since_settled >= _SETTLE_AT
 
-    def take(self, messages: Iterable[LandedMessage]) -> None:
+    def take(self, messages: Iterable[LandedMessage]) -> list[LandedMessage]:
         """Read ``messages`` and make spans of what is complete; large heaps of spans are delivered at once.
+
+        Returns:
+            Those that are new: an earlier process may have forwarded some, but for records that waited.
 
         Raises:
             PeerError: as :meth:`deliver`.
         """
-        now_ms = self._now_ms()
+        now_ms, new = self._now_ms(), []
         for message in messages:
             arrival_ms = min(message.arrival_ms, now_ms)  # a clock that is ahead must not make anything wait longer
             self._arrived_ms[message.partition] = max(arrival_ms, self._arrived_ms.get(message.partition, 0))
-            for record in self._records(message, arrival_ms):
+            left = self._memory.left_of(message, arrival_ms)
+            if left is EVERYTHING:
+                new.append(message)
+            for record in self._records(message, arrival_ms, left):
                 self._say(self._pairing.take(record))
         if len(self._ready) >= _DELIVER_AT:
             self._hand_over()
+        return new
 
     def expire(self, behind: Collection[int | None] = ()) -> None:
         """Let go what waited too long: measured by how far the slowest partition that is ``behind`` has been read.
@@ -146,20 +157,28 @@ class SpanForwarding:
         delivered, self._delivered, self._since_settled = self._delivered, 0, 0
         return delivered
 
-    def held(self) -> set[Place]:
-        """Return where the records lie that still wait: nothing from there on may be called done."""
+    def hold(self) -> set[Place]:
+        """Remember what is delivered, and return where the records lie that still wait: nothing there is done yet.
+
+        Raises:
+            UsageError: the memory cannot be written.
+        """
+        self._memory.remember(self._pairing.waiting())
         return set(self._pairing.held())
 
-    def _records(self, message: LandedMessage, arrival_ms: int) -> Iterable[Record]:
+    def _records(self, message: LandedMessage, arrival_ms: int, left: Container[int]) -> Iterable[Record]:
         place = Place(message.source, message.partition, message.offset)
         decoded = decode_body(message.body, msg_type_map=self._reading.msg_type_map, charset=self._reading.charset)
-        self._counts.records += len(decoded.contexts)
-        self._counts.bad_records += len(decoded.errors)
-        self._since_settled += len(decoded.contexts)
-        for trace_ctx in decoded.contexts:
+        if left is EVERYTHING:
+            self._counts.bad_records += len(decoded.errors)
+        for index, trace_ctx in zip(decoded.record_indexes, decoded.contexts, strict=True):
+            if index not in left:
+                continue
+            self._counts.records += 1
+            self._since_settled += 1
             messages = explode(trace_ctx)
             for each in messages:
-                yield Record(trace_ctx=each, place=place, arrival_ms=arrival_ms, messages=len(messages))
+                yield Record(trace_ctx=each, place=place, arrival_ms=arrival_ms, messages=len(messages), index=index)
 
     def _say(self, events: Iterable[Event]) -> None:
         self._ready += (span_of(event, self._rules) for event in events)

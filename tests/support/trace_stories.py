@@ -10,21 +10,23 @@ from hypothesis import strategies as st
 
 from bridge.codec.native import encode_context
 from bridge.forwarder.pairing import Event, Pairing, Place, Record
-from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceContext, TraceType, TransactionState
+from otel_mqtrace.model import (
+    AccessChannel,
+    ContextCode,
+    MessageType,
+    TraceBean,
+    TraceContext,
+    TraceType,
+    TransactionState,
+)
 
 START_MS = 1_700_000_000_000
 
 
 def pub(msg_id: str = "M1", *, success: bool = True, stamp_ms: int = START_MS, **fields: Any) -> TraceContext:
     """A send as Java reports it."""
-    said = {
-        "topic": "orders",
-        "tags": "TagA",
-        "keys": "k1",
-        "store_host": "10.0.0.5:10911",
-        "body_length": 128,
-        **fields,
-    }
+    said = {"topic": "orders", "tags": "TagA", "keys": "k1", "store_host": "10.0.0.5:10911", "body_length": 128}
+    said |= {"msg_type": MessageType.NORMAL, **fields}
     bean = TraceBean(msg_id=msg_id, offset_msg_id="0A9A002600002A9F0000000000002329", **said)
     of_call = {"region_id": "DefaultRegion", "group_name": "PG_order", "cost_ms": 9}
     return TraceContext(trace_type=TraceType.PUB, timestamp_ms=stamp_ms, success=success, beans=(bean,), **of_call)
@@ -50,7 +52,8 @@ def after(msg_id: str = "M1", request_id: str = "R1", *, stamp_ms: int | None = 
 
 def end_transaction(msg_id: str = "M1", state: TransactionState = TransactionState.COMMIT_MESSAGE) -> TraceContext:
     """The end of a transaction."""
-    bean = TraceBean(topic="orders", msg_id=msg_id, transaction_id=msg_id, transaction_state=state)
+    said = {"transaction_id": msg_id, "transaction_state": state, "from_transaction_check": False}
+    bean = TraceBean(topic="orders", msg_id=msg_id, msg_type=MessageType.TRANS_COMMIT, **said)
     return TraceContext(
         trace_type=TraceType.END_TRANSACTION, timestamp_ms=START_MS + 20, group_name="PG_order", beans=(bean,)
     )

@@ -1,0 +1,168 @@
+"""This module knows what was forwarded beyond the committed positions, so that a restart repeats none of it by halves.
+
+A record that waits holds back its partition's position, while others behind it are long delivered. Whoever starts there
+again would see halves whose partners lie before the position, and would take them for all there is. So before every
+commit this memory is written: how far each partition was read, and which records before that still waited. After a
+restart those alone are taken again. It is one small file, written beside and renamed.
+
+The positions of the broker stay the truth. An entry counts only if its partition begins again at a message where it was
+going to: after somebody moved the group's offsets, or made the topic anew, everything is forwarded again. So it does
+without a file, too; then a listener call may be told a second time, under the same ids, by one of its halves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace._errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+    from pathlib import Path
+
+    from bridge.forwarder.pairing import Record
+    from bridge.landing.layout import LandedMessage
+
+__all__ = ["SettledMemory"]
+
+_VERSION: Final = 1
+_Partition = tuple[str, "int | None"]
+_Message = tuple[int, int]  # offset and arrival: enough to tell a message from another at its place
+
+
+class _All:
+    """Every record of a message."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+EVERYTHING: Final[Container[int]] = _All()
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One partition. ``begins`` are the messages it may begin with again; ``pending`` is offset → waiting records."""
+
+    next_offset: int
+    begins: set[_Message] = field(default_factory=set)
+    pending: dict[int, list[int]] = field(default_factory=dict)
+
+
+class SettledMemory:
+    """Remembers in ``file`` (``None``: not beyond this process) which records are settled although uncommitted.
+
+    Raises:
+        UsageError: the file cannot be read or written.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._resumed = self._read()  # what an earlier process left: not looked at yet, or being read again
+        self._started: set[_Partition] = set()  # partitions of which this process has seen a message
+        self._first: dict[_Partition, _Message] = {}  # the first message since the last commit; of a file the first
+        self._next: dict[_Partition, int] = {}
+        self._held: dict[_Partition, _Message] = {}  # the first message that was held at the last commit
+
+    def left_of(self, message: LandedMessage, arrival_ms: int) -> Container[int]:
+        """Return the indexes of the records of ``message`` that are still to be taken: ``EVERYTHING`` of a new one."""
+        offset = message.offset
+        if offset is None:
+            return EVERYTHING
+        partition = (message.source, message.partition)
+        if partition not in self._started:
+            self._started.add(partition)
+            self._begin(partition, (offset, arrival_ms))
+        self._first.setdefault(partition, (offset, arrival_ms))
+        self._next[partition] = max(offset + 1, self._next.get(partition, 0))
+        entry = self._resumed.get(partition)
+        if entry is None or offset >= entry.next_offset:
+            self._resumed.pop(partition, None)
+            return EVERYTHING
+        return entry.pending.pop(offset, ())
+
+    def remember(self, waiting: Iterable[Record]) -> None:
+        """Write down what is settled once everything taken, but for ``waiting``, is delivered; then one may commit.
+
+        Raises:
+            UsageError: the file cannot be written.
+        """
+        if self._file is None:
+            return
+        held: dict[_Partition, _Entry] = {}
+        for record in waiting:
+            if record.place.offset is not None:
+                partition = (record.place.source, record.place.partition)
+                entry = held.setdefault(partition, _Entry(0))
+                entry.pending.setdefault(record.place.offset, []).append(record.index)
+                entry.begins.add((record.place.offset, record.arrival_ms))
+        entries = {partition: entry for partition, entry in self._resumed.items() if partition not in self._started}
+        for partition in self._first.keys() | held.keys():
+            entries[partition] = self._entry(partition, held.get(partition))
+        self._write(entries)
+        self._held = {partition: min(entry.begins) for partition, entry in held.items()}
+        self._first = {each: first for each, first in self._first.items() if each[1] is None and each in held}
+
+    def _begin(self, partition: _Partition, first: _Message) -> None:
+        """Believe what is remembered of ``partition`` only if it begins where it was going to."""
+        entry = self._resumed.get(partition)
+        if entry is not None and first not in entry.begins:
+            del self._resumed[partition]
+
+    def _entry(self, partition: _Partition, held: _Entry | None) -> _Entry:
+        entry = _Entry(self._next[partition])
+        entry.begins = {each[partition] for each in (self._first, self._held) if partition in each}
+        if held is not None:
+            entry.begins.add(min(held.begins))
+            entry.pending |= held.pending
+        resumed = self._resumed.get(partition)
+        if resumed is not None:  # in the middle of what an earlier process had settled
+            entry.next_offset = max(entry.next_offset, resumed.next_offset)
+            entry.pending |= resumed.pending
+        return entry
+
+    # -- the file ----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> dict[_Partition, _Entry]:
+        if self._file is None:
+            return {}
+        try:
+            said = json.loads(self._file.read_bytes())
+            return dict(_entry_of(each) for each in said["partitions"])
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{self._file} cannot be read ({error}); remove it to go on by offsets alone") from error
+
+    def _write(self, entries: dict[_Partition, _Entry]) -> None:
+        assert self._file is not None  # noqa: S101 - for the type checker
+        beside = self._file.with_name(f".{self._file.name}.new")
+        said = {"version": _VERSION, "partitions": [_json_of(*each) for each in entries.items()]}
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with beside.open("w", encoding="utf-8") as file:
+                json.dump(said, file, separators=(",", ":"))
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self._file)
+        except OSError as error:
+            raise UsageError(f"{self._file} cannot be written ({error.strerror or error})") from error
+
+
+def _json_of(partition: _Partition, entry: _Entry) -> dict[str, Any]:
+    return {
+        "source": partition[0],
+        "partition": partition[1],
+        "next": entry.next_offset,
+        "begins": sorted(entry.begins),
+        "pending": sorted(entry.pending.items()),
+    }
+
+
+def _entry_of(said: dict[str, Any]) -> tuple[_Partition, _Entry]:
+    begins = {(offset, arrival_ms) for offset, arrival_ms in said["begins"]}
+    pending = {offset: list(indexes) for offset, indexes in said["pending"]}
+    return (said["source"], said["partition"]), _Entry(said["next"], begins, pending)

@@ -1,0 +1,137 @@
+"""This module knows how to kill a forwarder at every kind of moment while records keep coming, and how to count after."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from confluent_kafka.cimpl import Producer
+
+from bridge.forwarder.pairing import Pairing, Place, Record
+from bridge.forwarder.spans import SpanRules, span_of
+from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.trace_stories import START_MS, after, before, body_of, pub
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from otel_mqtrace.model import TraceContext
+
+__all__ = ["Killed", "forwarded_under_fire"]
+
+FORWARD = [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", "forward"]
+_WATCHDOG_S = 60
+
+
+@dataclass(frozen=True)
+class Killed:
+    """What came of it: messages sent, forwarders killed, span ids expected, lost, unexpected, and told in two ways."""
+
+    messages: int
+    kills: int
+    spans: int
+    received: int
+    lost: int
+    unexpected: int
+    contradicted: int
+
+
+def forwarded_under_fire(
+    bootstrap_servers: str, topic: str, landing: Path, *, kills: int, seed: int, partitions: int = 3
+) -> Killed:
+    """Send records in lots, killing a real forwarder in each lot at a random moment of its work; then let one finish."""
+    chance = random.Random(seed)
+    lots = _lots(kills, chance)
+    with OtlpReceiver() as receiver:
+        options = ["--source", f"kafka://{bootstrap_servers}/{topic}", "--otlp-endpoint", receiver.endpoint]
+        options += ["--landing", str(landing), "--landing-format", "jsonl"]
+        for lot in lots[:-1]:
+            _send(bootstrap_servers, topic, lot, chance, partitions)
+            _kill_one(options, receiver, chance)
+        _send(bootstrap_servers, topic, lots[-1], chance, partitions)
+        done = subprocess.run([*FORWARD, *options, "--once"], capture_output=True, timeout=_WATCHDOG_S, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        expected = _expected_ids([each for lot in lots for body in lot for each in body])
+        contents = receiver.contents()
+        received = sum(map(len, receiver.spans.values()))
+    return Killed(
+        messages=sum(map(len, lots)),
+        kills=kills,
+        spans=len(expected),
+        received=received,
+        lost=len(expected - contents.keys()),
+        unexpected=len(contents.keys() - expected),
+        contradicted=sum(len(said) > 1 for said in contents.values()),
+    )
+
+
+def _kill_one(options: list[str], receiver: OtlpReceiver, chance: random.Random) -> None:
+    """Start a forwarder and kill it: before a request is kept, before it is answered, or some time after that."""
+    moment, fatal = chance.choice(["before", "kept", "answered"]), receiver.requests + chance.randint(1, 2)
+    delay_s = chance.uniform(0, 0.15) if moment == "answered" else 0.0
+    process = subprocess.Popen([*FORWARD, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    reached = threading.Event()
+
+    def fire(number: int, now: str) -> None:
+        if number < fatal or reached.is_set():
+            return
+        if now == moment:
+            process.kill()
+        if now == "kept" or process.poll() is not None:
+            reached.set()
+
+    receiver.on_request = fire
+    try:
+        reached.wait(chance.uniform(2.0, 3.0))  # a lot may bring no more requests: then it dies in its sleep
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(delay_s)
+    finally:
+        receiver.on_request = None
+        process.kill()
+        process.wait()
+
+
+def _lots(kills: int, chance: random.Random) -> list[list[tuple[TraceContext, ...]]]:
+    """Lives of messages, cut into trace messages; halves of one call are often in different lots."""
+    lots: list[list[TraceContext]] = [[] for _ in range(kills + 1)]
+    for number in range(kills * 20):
+        msg_id, at = f"AC14{number:028X}", chance.randrange(kills + 1)
+        lots[at].append(pub(msg_id, stamp_ms=START_MS + number))
+        for call in range(chance.randint(0, 2)):
+            request_id = f"{msg_id}-{call}"
+            halves = [before(msg_id, request_id, retry_times=call), after(msg_id, request_id)]
+            for half in halves[: 1 if chance.random() < 0.05 else 2]:
+                lots[min(at + chance.choice([0, 0, 0, 1]), kills)].append(half)
+    return [_cut(records, chance) for records in lots]
+
+
+def _cut(records: list[TraceContext], chance: random.Random) -> list[tuple[TraceContext, ...]]:
+    chance.shuffle(records)
+    bodies = []
+    while records:
+        size = chance.randint(1, 4)
+        bodies.append(tuple(records[:size]))
+        records = records[size:]
+    return bodies
+
+
+def _send(
+    servers: str, topic: str, lot: list[tuple[TraceContext, ...]], chance: random.Random, partitions: int
+) -> None:
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 5, "log_level": 0})
+    for body in lot:
+        producer.produce(topic, value=body_of(*body), partition=chance.randrange(partitions))
+    assert producer.flush(30) == 0
+
+
+def _expected_ids(records: list[TraceContext]) -> set[tuple[str, str]]:
+    pairing = Pairing(max_pending=len(records) + 1)
+    taken = [Record(trace_ctx=each, place=Place(" ", 0, 0), arrival_ms=0) for each in records]
+    events = [event for record in taken for event in pairing.take(record)] + pairing.flush()
+    contexts = [span_of(event, SpanRules()).context for event in events]
+    return {(f"{each.trace_id:032x}", f"{each.span_id:016x}") for each in contexts}

@@ -1,0 +1,110 @@
+"""This module knows how to be a tiny OTLP/HTTP receiver that keeps every span it was ever given, by its ids."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections import defaultdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+__all__ = ["OtlpReceiver"]
+
+_OK = 200
+
+
+class OtlpReceiver:
+    """Answers every request with ``status``; ``spans`` are by (trace id, span id), each with all contents it ever had.
+
+    ``on_request(number, "before" | "kept")`` is called for each request: with nothing kept yet, and kept but unanswered.
+    """
+
+    def __init__(self, *, on_request: Callable[[int, str], object] | None = None) -> None:
+        self.spans: dict[tuple[bytes, bytes], list[tuple[str, bytes]]] = defaultdict(list)
+        self.requests = 0
+        self.paths: list[str] = []
+        self.status = _OK
+        self.rejects = 0
+        self.on_request = on_request
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens, without a path."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+    def ids(self) -> set[tuple[str, str]]:
+        """The ids of every span kept, in hexadecimal."""
+        with self._lock:
+            return {(trace_id.hex(), span_id.hex()) for trace_id, span_id in self.spans}
+
+    def contents(self) -> dict[tuple[str, str], set[tuple[str, bytes]]]:
+        """By id, what was ever said under it: (service name, the span's bytes)."""
+        with self._lock:
+            return {(trace_id.hex(), span_id.hex()): set(said) for (trace_id, span_id), said in self.spans.items()}
+
+    def _take(self, request: ExportTraceServiceRequest) -> None:
+        with self._lock:
+            for resource in request.resource_spans:
+                service = resource.resource.attributes[0].value.string_value
+                for scope in resource.scope_spans:
+                    for span in scope.spans:
+                        said = span.SerializeToString(deterministic=True)
+                        self.spans[span.trace_id, span.span_id].append((service, said))
+
+    def _handler(receiver) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - the handler's own self is another
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
+                with receiver._lock:
+                    receiver.requests += 1
+                    number = receiver.requests
+                    receiver.paths.append(self.path)
+                receiver._tell(number, "before")
+                if receiver.status == _OK:
+                    receiver._take(ExportTraceServiceRequest.FromString(body))
+                    receiver._tell(number, "kept")
+                rejected = ExportTracePartialSuccess(rejected_spans=receiver.rejects)
+                answer = ExportTraceServiceResponse(partial_success=rejected).SerializeToString()
+                try:
+                    self.send_response(receiver.status)
+                    self.send_header("Content-Type", "application/x-protobuf")
+                    self.send_header("Content-Length", str(len(answer)))
+                    self.end_headers()
+                    self.wfile.write(answer)
+                except OSError:  # whoever asked was killed
+                    return
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        return Handler
+
+    def _tell(self, number: int, moment: str) -> None:
+        if self.on_request is not None:
+            self.on_request(number, moment)
