@@ -90,7 +90,7 @@ def _send_failed(story: MessageStory) -> str | None:
 
 
 def _stored_again(story: MessageStory) -> str | None:
-    places = {(send.offset_msg_id, send.store_host) for send in _stored(story) if send.offset_msg_id}
+    places = dict.fromkeys((send.offset_msg_id, send.store_host) for send in _stored(story) if send.offset_msg_id)
     if len(places) < 2:  # noqa: PLR2004 - once is as it should be
         return None
     return (

@@ -32,6 +32,7 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; 
 def page(answer: Answer) -> str:
     """Return the page as HTML. Whatever the trace says is text in it, never markup."""
     title = _title(answer)
+    alone = len(answer.stories) == 1
     head = element(
         "head",
         void("meta", charset="utf-8"),
@@ -46,7 +47,7 @@ def page(answer: Answer) -> str:
         "body",
         element("a", "Skip to the message", class_="skip", href="#main"),
         element("header", element("p", "mqtrace query · message trace", class_="kicker"), _heading(answer)),
-        element("main", [_message(number, story) for number, story in enumerate(answer.stories)], id="main"),
+        element("main", [_message(number, story, alone) for number, story in enumerate(answer.stories)], id="main"),
         element("footer", _searched(answer.searched)),
     )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
@@ -85,7 +86,7 @@ def _heading(answer: Answer) -> Markup:
     )
 
 
-def _message(number: int, story: MessageStory) -> Markup:
+def _message(number: int, story: MessageStory, alone: bool) -> Markup:  # noqa: FBT001 - private
     timeline = events(story)
     parts = [
         element("p", _about(story), class_="about"),
@@ -99,7 +100,7 @@ def _message(number: int, story: MessageStory) -> Markup:
         _bad(story.bad) if story.bad else None,
         element("p", _told(story), class_="quiet"),
     ]
-    heading = element("h2", element("bdi", visible(story.msg_id)), id=f"m{number}-h")
+    heading = element("h1" if alone else "h2", element("bdi", visible(story.msg_id)), id=f"m{number}-h", class_="id")
     return element("section", heading, parts, id=f"m{number}", aria_labelledby=f"m{number}-h")
 
 
@@ -142,7 +143,7 @@ def _timeline(timeline: Sequence[Event]) -> Markup:
                 element("td", f"{'' if event.begin_known else '≈ '}{offset(since)}", class_="n"),
                 element("td", utc(event.from_ms), class_="n"),
                 element("th", event.name, scope="row"),
-                element("td", element("bdi", visible(event.group) if event.group else ABSENT)),
+                element("td", element("bdi", visible(event.group) if event.group else ABSENT), class_="group"),
                 element("td", duration(event.took_ms), class_="n"),
                 element("td", dot, f" {event.outcome}"),
                 element("td", element("bdi", hosts or ABSENT)),

@@ -49,7 +49,7 @@ def swimlane(timeline: Sequence[Event]) -> Markup:
     timed = [event for event in timeline if event.from_ms is not None]
     if not timed:
         return Markup("")
-    scale = scale_for((_span(event) for event in timed), left=_LEFT, width=_WIDTH - _LEFT - _RIGHT)
+    scale = _scale(timed)
     marks: list[Markup] = []
     y = _TOP
     for name, rows in _lanes(timed, scale).items():
@@ -77,8 +77,17 @@ def legend(timeline: Sequence[Event]) -> Markup:
         for tone in Tone
         if any(event.tone is tone for event in timeline)
     ]
-    cut = element("li", element("span", class_="dot cut"), " a pause that is cut short")
+    cut = element("li", element("span", class_="dot cut"), " a pause that is cut short") if _is_cut(timeline) else None
     return element("ul", items, cut, class_="legend")
+
+
+def _is_cut(timeline: Sequence[Event]) -> bool:
+    timed = [event for event in timeline if event.from_ms is not None]
+    return bool(timed and _scale(timed).gaps)
+
+
+def _scale(timed: Sequence[Event]) -> Scale:
+    return scale_for((_span(event) for event in timed), left=_LEFT, width=_WIDTH - _LEFT - _RIGHT)
 
 
 def _lanes(timed: Sequence[Event], scale: Scale) -> dict[str, list[list[Event]]]:

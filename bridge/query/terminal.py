@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 from rich.box import SIMPLE_HEAD
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["print_answer", "searched_in_words"]
 
 _WIDTH_WITHOUT_TERMINAL: Final = 100
-_WIDE: Final = 120
-"""From this many columns on the timeline shows times of day and hosts, too."""
+_FROM_WIDTH: Final = {"group": 76, "at": 120, "host": 120}
+"""From how many columns on the timeline has a column for it; a group without one stands below what it did."""
 _STYLES: Final = {Tone.GOOD: "green", Tone.BAD: "bold red", Tone.CARE: "yellow", Tone.OPEN: "yellow"}
 _MARKS: Final = {Tone.GOOD: "✓", Tone.BAD: "✗", Tone.CARE: "!", Tone.OPEN: "?"}
 
@@ -36,7 +37,7 @@ def print_answer(answer: Answer, *, console: Console | None = None) -> None:
     """Print every story of ``answer``, and what was searched for it."""
     screen = console or _console()
     for story in answer.stories:
-        screen.print(_story(story, wide=screen.width >= _WIDE))
+        screen.print(_story(story, width=screen.width))
     if answer.left_off:
         screen.print(Text(f"{counted(answer.left_off, 'older message')} left off: raise --limit", style="yellow"))
     screen.print(Text(searched_in_words(answer.searched), style="dim"))
@@ -52,7 +53,7 @@ def searched_in_words(searched: Searched) -> str:
     return f"Searched {counted(searched.messages, 'trace message')} of {visible(searched.where)}{arrived}."
 
 
-def _story(story: MessageStory, *, wide: bool) -> RenderableType:
+def _story(story: MessageStory, *, width: int) -> RenderableType:
     timeline = events(story)
     parts: list[RenderableType] = [
         Text.assemble(("Message ", "bold"), (visible(story.msg_id), "bold cyan")),
@@ -62,7 +63,7 @@ def _story(story: MessageStory, *, wide: bool) -> RenderableType:
     for finding in findings(story):
         mark, style = ("!", "yellow") if finding.problem else ("·", "")
         parts.append(Text(f"{mark} {finding.text}", style=style))
-    parts += [_timeline(timeline, wide=wide), Padding(_tree(story), (0, 0, 1, 0))]
+    parts += [_timeline(timeline, width=width), Padding(_tree(story), (0, 0, 1, 0))]
     return Group(*parts)
 
 
@@ -75,30 +76,42 @@ def _about(story: MessageStory) -> str:
     return "   ".join(f"{name} {visible(' '.join(values))}" for name, values in said if values)
 
 
-def _timeline(timeline: tuple[Event, ...], *, wide: bool) -> Table:
+def _timeline(timeline: tuple[Event, ...], *, width: int) -> Table:
     begin_ms = first_ms(timeline)
     title = f"Timeline from {utc(begin_ms)}" if begin_ms is not None else "Timeline"
     table = Table(title=title, title_justify="left", title_style="dim", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("after", justify="right", no_wrap=True)
-    table.add_column("what", overflow="fold")
-    table.add_column("group", overflow="fold", ratio=1)
-    table.add_column("took", justify="right", no_wrap=True)
-    table.add_column("outcome", overflow="fold")
-    if wide:
-        table.add_column("at", no_wrap=True)
-        table.add_column("host", overflow="fold")
+    columns = {
+        "after": {"justify": "right", "no_wrap": True},
+        "what": {"overflow": "fold"},
+        "group": {"overflow": "fold", "ratio": 1},
+        "took": {"justify": "right", "no_wrap": True},
+        "outcome": {"overflow": "fold"},
+        "at": {"no_wrap": True},
+        "host": {"overflow": "fold"},
+    }
+    shown = [name for name in columns if width >= _FROM_WIDTH.get(name, 0)]
+    for name in shown:
+        table.add_column(name, **columns[name])  # type: ignore[arg-type]
     for event in timeline:
-        since = None if event.from_ms is None or begin_ms is None else event.from_ms - begin_ms
-        row = [
-            Text(f"{'' if event.begin_known else '≈ '}{offset(since)}"),
-            Text(event.name),
-            Text(visible(event.group) if event.group else ABSENT),
-            Text(duration(event.took_ms)),
-            Text(f"{_MARKS[event.tone]} {event.outcome}", style=_STYLES[event.tone]),
-        ]
-        host = event.store_host or event.client_host
-        table.add_row(*row, *([Text(utc_time(event.from_ms)), Text(visible(host) if host else ABSENT)] if wide else []))
+        cells = _cells(event, begin_ms)
+        if "group" not in shown:
+            cells["what"].append(f"\n{cells['group']}")
+        table.add_row(*(cells[name] for name in shown))
     return table
+
+
+def _cells(event: Event, begin_ms: int | None) -> dict[str, Text]:
+    since = None if event.from_ms is None or begin_ms is None else event.from_ms - begin_ms
+    host = event.store_host or event.client_host
+    return {
+        "after": Text(f"{'' if event.begin_known else '≈ '}{offset(since)}"),
+        "what": Text(event.name),
+        "group": Text(visible(event.group) if event.group else ABSENT),
+        "took": Text(duration(event.took_ms)),
+        "outcome": Text(f"{_MARKS[event.tone]} {event.outcome}", style=_STYLES[event.tone]),
+        "at": Text(utc_time(event.from_ms)),
+        "host": Text(visible(host) if host else ABSENT),
+    }
 
 
 def _tree(story: MessageStory) -> Tree:
@@ -120,4 +133,5 @@ def _tree(story: MessageStory) -> Tree:
 
 def _console() -> Console:
     console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH_WITHOUT_TERMINAL)
+    told = console.is_terminal or "COLUMNS" in os.environ
+    return console if told else Console(width=_WIDTH_WITHOUT_TERMINAL)

@@ -1,0 +1,120 @@
+"""A story says what to look at, under a stable code, and nothing of a message that fared well."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.query.findings import FINDING_CODES, findings, in_one_sentence
+from otel_mqtrace.model import ContextCode, MessageType, TransactionState
+from tests.support.archives import T0, answer_of, consume, end, landed, pub, recall, story_of
+
+HALF = pub(msg_type=MessageType.TRANS_HALF)
+COMMIT = end(T0 + 20, TransactionState.COMMIT_MESSAGE)
+ROLLBACK = end(T0 + 20, TransactionState.ROLLBACK_MESSAGE)
+USED = consume("R1", T0 + 30)
+
+CASES = {
+    "well": ([pub(), *USED], [], "Sent once; consumed by 1 group."),
+    "redelivered": (
+        [pub(), *consume("R0", T0 + 20, success=False, code=ContextCode.FAILED), *consume("R1", T0 + 900, retry=1)],
+        [],
+        "Sent once; consumed by 1 group, 1 redelivery.",
+    ),
+    "committed": (
+        [HALF, end(T0 + 11, TransactionState.UNKNOW), end(T0 + 15, TransactionState.COMMIT_MESSAGE, check=True), *USED],
+        [],
+        "Sent as a half message; committed after 1 check; consumed by 1 group.",
+    ),
+    "no send": (USED, ["no_send"], "No send in the trace; consumed by 1 group."),
+    "one attempt of two": (
+        [pub(success=False, offset_msg_id=""), pub(T0 + 20), *USED],
+        ["send_failed"],
+        "2 send attempts, 1 successful; consumed by 1 group.",
+    ),
+    "no attempt": (
+        [pub(success=False, offset_msg_id="")],
+        ["send_failed"],
+        "1 send attempt, none successful; no consume in the trace.",
+    ),
+    "stored twice": (
+        [pub(), pub(T0 + 20), *USED],
+        ["stored_again"],
+        "2 send attempts, 2 successful; consumed by 1 group.",
+    ),
+    "half without an end": (
+        [HALF],
+        ["transaction_undecided"],
+        "Sent as a half message; no consume in the trace.",
+    ),
+    "undecided": (
+        [HALF, end(T0 + 20, TransactionState.UNKNOW)],
+        ["transaction_undecided"],
+        "Sent as a half message; left undecided; no consume in the trace.",
+    ),
+    "rolled back": (
+        [HALF, ROLLBACK],
+        ["rolled_back"],
+        "Sent as a half message; rolled back; no consume in the trace.",
+    ),
+    "rolled back and consumed": (
+        [HALF, ROLLBACK, *USED],
+        ["rolled_back", "consumed_all_the_same"],
+        "Sent as a half message; rolled back; consumed by 1 group.",
+    ),
+    "recalled": ([pub(), recall(T0 + 20)], [], "Sent once; recalled; no consume in the trace."),
+    "recalled in vain": ([pub(), recall(T0 + 20, success=False), *USED], [], "Sent once; consumed by 1 group."),
+    "recalled and consumed": (
+        [pub(), recall(T0 + 20), *USED],
+        ["consumed_all_the_same"],
+        "Sent once; recalled; consumed by 1 group.",
+    ),
+    "waiting": ([HALF, COMMIT], ["not_consumed"], "Sent as a half message; committed; no consume in the trace."),
+    "clocks": ([pub(), *consume("R1", T0 - 7)], ["consumed_early"], "Sent once; consumed by 1 group."),
+    "failed": (
+        [pub(), *USED, *consume("R2", T0 + 40, group="stock", success=False, code=ContextCode.RETURNNULL)],
+        ["group_failed"],
+        "Sent once; consumed by 1 of 2 groups.",
+    ),
+    "in flight": ([pub(), *USED[:1]], ["unfinished"], "Sent once; consumed by 0 of 1 group."),
+    "abandoned": (
+        [pub(), *USED[:1], *consume("R2", T0 + 900, retry=1)],
+        ["abandoned"],
+        "Sent once; consumed by 1 group, 1 redelivery.",
+    ),
+    "end alone": ([pub(), *USED[1:]], ["begin_missing"], "Sent once; consumed by 1 group."),
+    "late": ([pub(), *consume("R1", T0 + 30, code=ContextCode.TIME_OUT)], ["timed_out"], "Sent once; consumed by 1 group."),
+    "twice": (
+        [pub(), *USED, *consume("R2", T0 + 900)],
+        ["consumed_again"],
+        "Sent once; consumed by 1 group, 1 redelivery.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_story_is_said_in_one_sentence_with_what_to_look_at(name):
+    """Exactly these findings, in this order, and this sentence."""
+    contexts, codes, sentence = CASES[name]
+    story = story_of(*contexts)
+    assert ([finding.code for finding in findings(story)], in_one_sentence(story)) == (codes, sentence)
+
+
+def test_every_code_has_a_case():
+    """A rule that no story meets is no rule."""
+    met = {code for _, codes, _ in CASES.values() for code in codes}
+    assert met | {"bad_records"} == set(FINDING_CODES)
+
+
+def test_bad_records_beside_a_message_are_a_finding():
+    """They may have spoken of it."""
+    (story,) = answer_of(landed(pub(), *USED, extra=b"Sub\x01\x02"), pub().beans[0].msg_id).stories
+    assert [finding.code for finding in findings(story)] == ["bad_records"]
+    assert "3 bad records" in findings(story)[0].text
+
+
+def test_a_hostile_group_cannot_leave_its_finding():
+    """Control characters and directions are spelled out, lengths are bounded."""
+    bad = consume("R", T0 + 30, group="\x1b[2J\u202e" + "g" * 500, success=False, code=ContextCode.FAILED)
+    (finding,) = findings(story_of(pub(), *bad))
+    assert "⟨U+001B⟩[2J⟨U+202E⟩ggg" in finding.text
+    assert len(finding.text) < 200

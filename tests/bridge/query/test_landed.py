@@ -1,0 +1,182 @@
+"""A landing is searched completely, and what need not be opened is not."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+
+import pytest
+
+from bridge.codec.reading import Reading
+from bridge.landing.layout import manifest_path
+from bridge.landing.writer import LandingWriter
+from bridge.query.instants import ArrivalRange
+from bridge.query.landed import LandingArchive
+from bridge.query.search import search
+from bridge.query.wanted import Wanted
+from otel_mqtrace._errors import UsageError
+from tests.support.archives import ID, T0, consume, landed, pub
+
+DAY_MS = 86_400_000
+MESSAGES = [
+    *landed(pub(), *consume("R1", T0 + 50)),
+    *(replace(one, arrival_ms=one.arrival_ms + DAY_MS, offset=one.offset + 10) for one in landed(*consume("R2", T0 + 90))),
+]  # fmt: skip
+
+
+def _land(root, messages, *, format="jsonl"):
+    writer = LandingWriter(root, format=format)
+    writer.write(messages)
+    return writer.finish()
+
+
+def _bodies(archive, text=ID):
+    return sorted(message.body for message in archive.mentioning([text]))
+
+
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+def test_every_message_of_a_landing_is_found_as_it_was_landed(tmp_path, format):
+    """Both formats, every field."""
+    _land(tmp_path, MESSAGES, format=format)
+    found = sorted(LandingArchive(tmp_path).mentioning([ID]), key=lambda message: message.offset)
+    assert found == sorted(MESSAGES, key=lambda message: message.offset)
+
+
+def test_the_native_directory_is_as_good_as_the_landing(tmp_path):
+    """A user who names it means the same."""
+    _land(tmp_path, MESSAGES)
+    assert _bodies(LandingArchive(tmp_path / "native")) == _bodies(LandingArchive(tmp_path))
+
+
+def test_what_does_not_mention_the_text_is_read_and_not_yielded(tmp_path):
+    """Counted as searched."""
+    _land(tmp_path, MESSAGES)
+    archive = LandingArchive(tmp_path)
+    assert _bodies(archive, "NOBODY") == []
+    searched = archive.searched
+    assert (searched.messages, searched.first_arrival_ms, searched.last_arrival_ms) == (5, T0, T0 + DAY_MS + 1)
+
+
+def test_a_text_that_only_the_keys_have_is_found(tmp_path):
+    """The body may be in another charset."""
+    _land(tmp_path, [replace(MESSAGES[0], body=b"Pub\xff", keys="a 订单")])
+    assert _bodies(LandingArchive(tmp_path), "订单") == [b"Pub\xff"]
+
+
+def test_days_outside_of_the_range_are_not_opened(tmp_path):
+    """What is broken there is no remark."""
+    _land(tmp_path, MESSAGES)
+    for part in tmp_path.glob("native/date=2026-11-22/*.jsonl"):
+        part.write_text("broken\n")
+    archive = LandingArchive(tmp_path, arrivals=ArrivalRange(T0, T0 + 1))
+    assert len(_bodies(archive)) == 2
+    assert archive.searched.remarks == ()
+
+
+def test_parts_that_the_manifest_puts_outside_of_the_range_are_not_opened(tmp_path):
+    """Within a day, too."""
+    (late,) = _land(tmp_path, [replace(MESSAGES[0], arrival_ms=T0 + 5_000)])
+    _land(tmp_path, MESSAGES[:1])
+    (tmp_path / "native" / late.file).write_text("broken\n")
+    archive = LandingArchive(tmp_path, arrivals=ArrivalRange(None, T0 + 1_000))
+    assert (len(_bodies(archive)), archive.searched.remarks) == (1, ())
+
+
+def test_a_manifest_that_says_nonsense_or_nothing_excludes_nothing(tmp_path):
+    """Parts are searched unless they are known to be outside."""
+    _land(tmp_path, MESSAGES)
+    manifest_path(tmp_path).write_bytes(b'\xff\n[]\n{"file": 1}\n{"file": "x", "first_arrival_ms": "a"}\n')
+    everything = ArrivalRange(T0 - 1, None)
+    assert len(_bodies(LandingArchive(tmp_path, arrivals=everything))) == 5
+    manifest_path(tmp_path).unlink()
+    assert len(_bodies(LandingArchive(tmp_path, arrivals=everything))) == 5
+
+
+def test_a_part_in_progress_is_read_as_far_as_it_is_whole(tmp_path):
+    """The last record of a crashed handler is there and nowhere else."""
+    writer = LandingWriter(tmp_path)
+    writer.write(MESSAGES[:2])
+    (growing,) = tmp_path.glob("native/*/.part-*")
+    with growing.open("ab") as torn:
+        torn.write(b'{"source": "RMQ_SYS')
+    archive = LandingArchive(tmp_path)
+    assert len(_bodies(archive)) == 2
+    assert archive.searched.remarks == ()
+
+
+def test_a_part_seen_both_growing_and_finished_is_one_record_seen_twice(tmp_path):
+    """By their places, they are folded."""
+    _land(tmp_path, MESSAGES[:1])
+    (done,) = tmp_path.glob("native/*/part-*")
+    done.with_name(f".{done.name}.inprogress").write_bytes(done.read_bytes())
+    (story,) = search(LandingArchive(tmp_path), Wanted(frozenset({ID})), Reading(), limit=1).stories
+    assert (story.records, story.repeats, len(story.sends[0].evidence[0].places)) == (1, 1, 1)
+
+
+ODD_LINES = [
+    "",
+    "no json",
+    "[]",
+    "null",
+    '"text"',
+    '{"body_base64": "!"}',
+    '{"body_base64": 5}',
+    json.dumps({"source": "T", "arrival_ms": "soon", "body_base64": ""}),
+    json.dumps({"source": None, "arrival_ms": 5, "body_base64": ""}),
+    "[" * 100_000,
+]
+
+
+def test_odd_lines_are_remarks_and_their_neighbours_are_read(tmp_path):
+    """Each with its file and number."""
+    _land(tmp_path, MESSAGES[:1])
+    (part,) = tmp_path.glob("native/*/part-*")
+    good = part.read_text(encoding="utf-8")
+    part.write_text("\n".join(ODD_LINES) + "\n" + good, encoding="utf-8")
+    archive = LandingArchive(tmp_path)
+    assert len(_bodies(archive)) == 1
+    assert len(archive.searched.remarks) == len(ODD_LINES)
+    assert archive.searched.remarks[0] == f"{part.name}, line 1: no landed message"
+
+
+def test_endless_remarks_are_bounded_and_counted(tmp_path):
+    """A wrong directory must not fill a screen."""
+    _land(tmp_path, MESSAGES[:1])
+    (part,) = tmp_path.glob("native/*/part-*")
+    part.write_bytes(gzip.compress(bytes(range(256)) * 50) + b"\n" * 500)
+    archive = LandingArchive(tmp_path)
+    assert _bodies(archive) == []
+    assert len(archive.searched.remarks) == 21
+    assert archive.searched.remarks[-1].startswith("and ")
+
+
+def test_a_parquet_file_that_is_none_is_a_remark(tmp_path):
+    """The others are read."""
+    _land(tmp_path, MESSAGES[:1], format="parquet")
+    (part,) = tmp_path.glob("native/*/part-*")
+    part.with_name("part-broken.parquet").write_bytes(b"PAR1 no PAR1")
+    archive = LandingArchive(tmp_path)
+    assert len(_bodies(archive)) == 1
+    (remark,) = archive.searched.remarks
+    assert remark.startswith("part-broken.parquet could not be read: not a Parquet part")
+
+
+@pytest.mark.parametrize(("make", "reason"), [("nothing", "no directory"), ("empty", "holds no landing")])
+def test_what_is_no_landing_is_refused(tmp_path, make, reason):
+    """At once, and not as "nothing found"."""
+    directory = tmp_path / "landing"
+    if make == "empty":
+        directory.mkdir()
+    with pytest.raises(UsageError, match=reason):
+        LandingArchive(directory)
+
+
+def test_progress_ends_with_everything(tmp_path):
+    """In bytes of the files."""
+    _land(tmp_path, MESSAGES)
+    seen = []
+    archive = LandingArchive(tmp_path, on_progress=lambda done, whole: seen.append((done, whole)))
+    _bodies(archive)
+    done, whole = seen[-1]
+    assert done == whole == sum(part.stat().st_size for part in tmp_path.glob("native/*/part-*"))

@@ -1,0 +1,221 @@
+"""What records say of a message becomes its story, whatever order they are read in and however often."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.codec.native import encode_context
+from bridge.query.answer_json import story_json
+from bridge.query.story import Half, Outcome
+from bridge.query.timeline import events
+from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
+from tests.support.archives import ID, T0, again, answer_of, consume, context, end, landed, pub, recall, story_of
+
+LIFE = [
+    pub(success=False, cost_ms=3000, store_host="broker-a:10911", offset_msg_id=""),
+    pub(T0 + 3000, msg_type=MessageType.TRANS_HALF, store_host="broker-b:10911"),
+    end(T0 + 3010, TransactionState.UNKNOW),
+    end(T0 + 9000, TransactionState.COMMIT_MESSAGE, check=True),
+    *consume("R1", T0 + 9010, success=False, code=ContextCode.EXCEPTION),
+    *consume("R2", T0 + 19_010, retry=1),
+    *consume("R3", T0 + 9011, group="stock", success=True, code=ContextCode.TIME_OUT),
+    *consume("R4", T0 + 9012, group="mail")[:1],
+    *consume("R5", T0 + 9012, group="audit")[1:],
+    recall(T0 + 20_000, success=False),
+]
+
+
+def _told(story):
+    """Return everything a reader is told but where and how often it was read."""
+    plain = story_json(story)
+    for event in [
+        *plain["sends"],
+        *plain["transaction_ends"],
+        *plain["recalls"],
+        *(attempt for group in plain["groups"] for attempt in group["attempts"]),
+    ]:
+        del event["evidence"]
+    del plain["repeats"]
+    return plain
+
+
+WHOLE = _told(story_of(*LIFE))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_neither_order_nor_repeats_change_a_story(data):
+    """Any permutation of the trace messages, any of them any number of times, tells the same."""
+    messages = landed(*LIFE)
+    repeats = data.draw(st.lists(st.sampled_from(messages), max_size=10))
+    offsets = data.draw(st.lists(st.integers(1000, 2000), min_size=len(repeats), max_size=len(repeats)))
+    copies = [again(message, offset=offset) for message, offset in zip(repeats, offsets, strict=True)]
+    shuffled = data.draw(st.permutations([*messages, *copies]))
+    (story,) = answer_of(shuffled, ID).stories
+    assert _told(story) == WHOLE
+    assert (story.records, story.repeats) == (len(LIFE), len(copies))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.permutations(LIFE), st.sets(st.integers(1, len(LIFE) - 1)))
+def test_how_records_share_trace_messages_changes_nothing(contexts, cuts):
+    """Batched by a client in any way, the records tell the same."""
+    edges = [0, *sorted(cuts), len(contexts)]
+    bodies = [
+        b"".join(encode_context(one).body for one in contexts[start:stop])
+        for start, stop in zip(edges, edges[1:], strict=False)
+    ]
+    messages = [
+        replace(message, body=body) for message, body in zip(landed(*contexts[: len(bodies)]), bodies, strict=True)
+    ]
+    (story,) = answer_of(messages, ID).stories
+    assert _told(story) == WHOLE
+
+
+def test_every_send_attempt_is_kept_with_its_host_and_cost():
+    """The dashboard keeps the last one only."""
+    story = story_of(*LIFE)
+    assert [(send.outcome, send.cost_ms, send.store_host) for send in story.sends] == [
+        (Outcome.FAILED, 3000, "broker-a:10911"),
+        (Outcome.SUCCESS, 10, "broker-b:10911"),
+    ]
+
+
+def test_attempts_of_a_group_are_told_apart_and_in_order():
+    """By their request ids; each with its retry count, outcome and code."""
+    billing = story_of(*LIFE).groups[0]
+    assert billing.group == "billing"
+    assert [(one.request_id, one.retry_times, one.outcome, one.context_code) for one in billing.attempts] == [
+        ("R1", 0, Outcome.FAILED, ContextCode.EXCEPTION),
+        ("R2", 1, Outcome.SUCCESS, ContextCode.SUCCESS),
+    ]
+
+
+def test_one_half_alone_is_told_as_what_it_is():
+    """A begin without an end is unfinished; an end without a begin has an estimated one, and says so."""
+    groups = {group.group: group.attempts[0] for group in story_of(*LIFE).groups}
+    mail, audit = groups["mail"], groups["audit"]
+    assert (mail.missing, mail.outcome, mail.end_ms) == (Half.END, Outcome.UNFINISHED, None)
+    assert (audit.missing, audit.begin_ms, audit.from_ms) == (Half.BEGIN, None, T0 + 9012)
+    (event,) = [event for event in events(story_of(*LIFE)) if event.group == "audit"]
+    assert not event.begin_known
+
+
+def test_halves_of_different_groups_with_one_request_id_are_no_pair():
+    """Two clients' counters may meet."""
+    story = story_of(*consume("R", T0)[:1], *consume("R", T0, group="stock")[1:])
+    assert [(group.group, group.attempts[0].missing) for group in story.groups] == [
+        ("billing", Half.END),
+        ("stock", Half.BEGIN),
+    ]
+
+
+def test_halves_without_a_request_id_are_never_paired():
+    """Nothing says that they belong together."""
+    story = story_of(*consume("null", T0))
+    assert [one.missing for one in story.groups[0].attempts] == [Half.END, Half.BEGIN]
+
+
+@pytest.mark.parametrize("dialect", ["4.4.0", "4.9.1"])
+def test_an_end_without_group_and_time_takes_both_from_its_begin(dialect):
+    """Old clients write seven fields: the group is the begin's, the end is begin plus cost and said to be estimated."""
+    (group,) = story_of(*consume("R", T0, 7), dialect=dialect).groups
+    (attempt,) = group.attempts
+    assert (group.group, attempt.end_ms, attempt.end_estimated, attempt.elapsed_ms) == ("billing", T0 + 7, True, 7)
+
+
+def test_an_end_alone_without_a_group_is_shown_under_no_name():
+    """Rather than under a made-up one."""
+    (group,) = story_of(*consume("R", T0)[1:], dialect="4.4.0").groups
+    assert (group.group, group.attempts[0].from_ms) == (None, None)
+
+
+def test_the_cost_of_a_batch_listener_is_a_share_and_the_time_it_took_is_told():
+    """RocketMQ divides by the number of messages."""
+    before, after = consume("R", T0, 60)
+    (group,) = story_of(before, replace(after, cost_ms=20)).groups
+    assert (group.attempts[0].cost_ms, group.attempts[0].elapsed_ms) == (20, 60)
+
+
+def test_the_client_host_is_told_where_it_is_on_the_wire():
+    """4.8.0 wrote it; a reader that makes it up shows its own machine."""
+    assert story_of(pub(client_host="10.0.0.1"), dialect="4.8.0").sends[0].client_host == "10.0.0.1"
+    assert story_of(pub(client_host="10.0.0.1")).sends[0].client_host is None
+
+
+def test_a_single_id_of_a_batch_finds_its_send():
+    """All ids are joined in one field, and each message has the place that stands at its own."""
+    batch = pub(msg_id="A1,B2,C3", offset_msg_id="P1,P2,P3", tags=None, keys=None)
+    story = story_of(batch, msg_id="B2")
+    assert [(send.offset_msg_id, send.of_batch) for send in story.sends] == [("P2", 3)]
+
+
+def test_the_joined_ids_of_a_batch_are_each_of_its_messages():
+    """What mqadmin needs as a whole is three stories here."""
+    answer = answer_of(landed(pub(msg_id="A1,B2,C3")), "A1,B2,C3", "A1", "B2", "C3")
+    assert [story.msg_id for story in answer.stories] == ["A1", "B2", "C3"]
+
+
+def test_the_id_of_a_place_leads_to_the_unique_id_and_all_it_has():
+    """A broker shows its offset id; consumers' records have the other one."""
+    (story,) = answer_of(landed(pub(offset_msg_id="7F01"), *consume("R", T0 + 50)), "7F01").stories
+    assert (story.msg_id, len(story.sends), len(story.groups)) == (ID, 1, 1)
+
+
+def test_a_key_finds_all_its_messages_and_what_has_no_key():
+    """Recalls carry none; other keys that only contain it do not count."""
+    other = pub(T0 + 5, msg_id="OTHER", keys="order-10")
+    second = pub(T0 + 9, msg_id="SECOND", keys="x order-1")
+    answer = answer_of(landed(pub(), recall(T0 + 3), other, second), key="order-1")
+    assert [(story.msg_id, len(story.recalls)) for story in answer.stories] == [(ID, 1), ("SECOND", 0)]
+
+
+def test_keys_that_a_4_x_client_wrote_as_one_are_found_as_one():
+    """Up to 4.9.2 "k1 k2" is a key."""
+    assert len(answer_of(landed(pub(keys="k1 k2"), dialect="4.9.0"), key="k1 k2").stories) == 1
+
+
+def test_an_id_and_a_key_together_must_both_be_there():
+    """The key narrows."""
+    assert len(answer_of(landed(pub()), ID, key="order-1").stories) == 1
+    assert answer_of(landed(pub()), ID, key="order-2").stories == ()
+
+
+def test_of_too_many_messages_the_newest_are_kept():
+    """And the others are counted."""
+    sends = [pub(T0 + number, msg_id=f"M{number}") for number in range(5)]
+    answer = answer_of(landed(*sends), key="order-1", limit=2)
+    assert ([story.msg_id for story in answer.stories], answer.left_off) == (["M3", "M4"], 3)
+
+
+def test_an_id_with_separators_is_found_as_it_was_written():
+    """The encoder writes an underscore for what would break the record."""
+    story = story_of(pub(msg_id="a\x01b"), msg_id="a_b")
+    assert answer_of(landed(pub(msg_id="a\x01b")), "a\x01b").stories == (story,)
+
+
+def test_bad_records_beside_the_message_are_part_of_its_story():
+    """With their place and reason; those of other trace messages are not."""
+    messages = [*landed(pub(), extra=b"Pub\x01torn\x02"), *landed(pub(msg_id="OTHER"), extra=b"Pub\x01far\x02")]
+    messages[1] = replace(messages[1], offset=9)
+    (story,) = answer_of(messages, ID).stories
+    (bad,) = story.bad
+    assert (bad.place.offset, bad.place.record_index, bad.reason) == (0, 1, "2 fields, needs 12")
+
+
+def test_a_repeated_record_is_counted_with_every_place():
+    """A trace message sent twice lies at two offsets; one landed twice at one."""
+    (message,) = landed(pub())
+    (story,) = answer_of([message, message, again(message, offset=7)], ID).stories
+    (sighting,) = story.sends[0].evidence
+    assert (story.repeats, sighting.seen, [place.offset for place in sighting.places]) == (2, 3, [0, 7])
+
+
+def test_an_event_without_a_time_is_told_last():
+    """Absent is not the beginning of time."""
+    story = story_of(pub(), context(TraceType.SUB_AFTER, None, request_id="R", cost_ms=1, success=True), dialect="4.4.0")
+    assert [event.from_ms for event in events(story)] == [T0, None]

@@ -1,0 +1,171 @@
+"""A Kafka trace topic is searched to its end, and an instrumented application's message is found on it."""
+
+from __future__ import annotations
+
+import confluent_kafka
+import pytest
+from confluent_kafka.cimpl import Producer as OwnProducer
+
+from bridge.codec.reading import Reading
+from bridge.embedded.cluster import EmbeddedKafka
+from bridge.exporters.native_kafka import NativeKafkaSpanExporter
+from bridge.query.findings import findings, in_one_sentence
+from bridge.query.instants import ArrivalRange
+from bridge.query.search import search
+from bridge.query.topic import TopicArchive
+from bridge.query.wanted import Wanted
+from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process
+from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.testing import RecordingExporter, recording_provider
+from tests.support.archives import ID, T0, TOPIC, consume, landed, pub
+
+MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    """One broker for all of these tests; each has a topic of its own."""
+    with EmbeddedKafka() as broker:
+        yield broker
+
+
+def _filled(kafka, topic, messages, *, partitions=3):
+    kafka.create_topic(topic, partitions)
+    producer = OwnProducer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 0, "log_level": 0})
+    for number, message in enumerate(messages):
+        producer.produce(
+            topic,
+            message.body,
+            partition=number % partitions,
+            headers=[("KEYS", message.keys)],
+            timestamp=message.arrival_ms,
+        )
+    assert producer.flush(20) == 0
+    return topic
+
+
+def _search(kafka, *topics, sought=None, **options):
+    archive = TopicArchive(kafka.bootstrap_servers, topics, **options)
+    try:
+        return search(archive, sought or Wanted(frozenset({ID})), Reading(), limit=10)
+    finally:
+        archive.close()
+
+
+def test_all_partitions_are_read_to_their_end(kafka):
+    """The story is whole, every message was looked at, and the places are the broker's."""
+    answer = _search(kafka, _filled(kafka, "all", MESSAGES))
+    (story,) = answer.stories
+    assert in_one_sentence(story) == "Sent once; consumed by 1 group."
+    assert answer.searched.messages == len(MESSAGES)
+    places = {(place.partition, place.offset) for send in story.sends for one in send.evidence for place in one.places}
+    assert places == {(0, 0)}
+
+
+def test_a_record_is_found_whatever_its_keys_header_says(kafka):
+    """Bounded, cut off or left out: the body is searched."""
+    bare = [type(message)(source=TOPIC, arrival_ms=T0, body=message.body, keys="other") for message in MESSAGES]
+    (story,) = _search(kafka, _filled(kafka, "keyless", bare)).stories
+    assert story.records == 3
+
+
+def test_several_topics_are_searched_together(kafka):
+    """A cloud client's halves may lie on two."""
+    halves = [_filled(kafka, "first", MESSAGES[:2]), _filled(kafka, "second", MESSAGES[2:3])]
+    (story,) = _search(kafka, *halves).stories
+    assert (findings(story), story.records) == ((), 3)
+
+
+def test_messages_that_arrived_later_are_left_out(kafka):
+    """``--end`` is exact, although more is read."""
+    answer = _search(kafka, _filled(kafka, "until", MESSAGES), arrivals=ArrivalRange(None, T0))
+    assert [(len(story.sends), story.groups) for story in answer.stories] == [(1, ())]
+    assert (answer.searched.messages, answer.searched.last_arrival_ms) == (1, T0)
+
+
+def test_searching_changes_nothing(kafka):
+    """A second search finds the same: nothing is committed."""
+    topic = _filled(kafka, "again", MESSAGES)
+    assert _search(kafka, topic).stories == _search(kafka, topic).stories
+
+
+def test_an_empty_topic_is_searched_at_once(kafka):
+    """And nothing is found."""
+    answer = _search(kafka, _filled(kafka, "empty", []))
+    assert (answer.stories, answer.searched.messages) == ((), 0)
+
+
+def test_a_large_topic_is_read_in_batches_and_its_progress_is_told(kafka):
+    """Every offset counts."""
+    seen = []
+    many = [type(MESSAGES[0])(source=TOPIC, arrival_ms=T0, body=b"x" * 50) for _ in range(1700)]
+    topic = _filled(kafka, "many", [*many, *MESSAGES])
+    answer = _search(kafka, topic, on_progress=lambda done, whole: seen.append((done, whole)))
+    assert (answer.searched.messages, seen[-1]) == (1704, (1704, 1704))
+
+
+def test_a_broker_that_does_not_answer_is_one_line():
+    """With its address and the option to look at."""
+    archive = TopicArchive("127.0.0.1:1", [TOPIC], timeout_ms=200)
+    with pytest.raises(PeerError, match=r"127\.0\.0\.1:1 does not answer.*check --bootstrap"):
+        search(archive, Wanted(frozenset({ID})), Reading(), limit=1)
+    archive.close()
+
+
+def test_properties_that_the_client_refuses_are_a_usage_error():
+    """Before anything is asked; no password is in the message."""
+    with pytest.raises(UsageError, match="cannot be built") as refused:
+        TopicArchive("127.0.0.1:1", [TOPIC], kafka_config={"no.such": "x", "sasl.password": "secret"})
+    assert "secret" not in str(refused.value)
+
+
+def test_a_topic_that_cannot_be_read_is_one_line(kafka):
+    """With its name."""
+    kafka.create_topic("forbidden")
+    kafka.set_topic_error("forbidden", confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(PeerError, match="the trace topic forbidden cannot be read"):
+        _search(kafka, "forbidden")
+
+
+def test_an_instrumented_application_s_message_is_found_by_its_key(kafka):
+    """Producer, failing and succeeding handlers, native exporter, trace topic, query: end to end."""
+    kafka.create_topic(TOPIC, 2)
+    kafka.create_topic("orders", 1)
+    exporter = NativeKafkaSpanExporter(bootstrap_servers=kafka.bootstrap_servers, trace_topic=TOPIC)
+    provider = recording_provider(RecordingExporter())
+    provider.add_span_processor(MqTraceSpanProcessor(exporter, schedule_delay_millis=10))
+    instrumentor = MqTraceInstrumentor()
+    instrumentor.instrument(tracer_provider=provider, exporters=())
+    try:
+        _run_the_shop(kafka.bootstrap_servers)
+    finally:
+        provider.force_flush()
+        instrumentor.uninstrument()
+        provider.shutdown()
+    (story,) = _search(kafka, TOPIC, sought=Wanted(key="order-7")).stories
+    assert in_one_sentence(story) == "Sent once; consumed by 1 of 2 groups."
+    assert [(group.group, group.outcome.value) for group in story.groups] == [("billing", "success"), ("stock", "failed")]
+    assert [finding.code for finding in findings(story)] == ["group_failed"]
+    assert story.sends[0].offset_msg_id == "orders-0@0"
+    by_place = _search(kafka, TOPIC, sought=Wanted(frozenset({"orders-0@0"}))).stories
+    assert [one.msg_id for one in by_place] == [story.msg_id]
+
+
+def _run_the_shop(servers):
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+    producer.produce("orders", b"paid", headers={"KEYS": "order-7", "TAGS": "paid"})
+    assert producer.flush(20) == 0
+    for group, error in (("billing", None), ("stock", RuntimeError("no stock"))):
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": servers, "group.id": group, "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe(["orders"])
+        message = consumer.poll(20)
+        assert message is not None
+        try:
+            with process(message):
+                if error is not None:
+                    raise error
+        except RuntimeError:
+            pass
+        consumer.close()

@@ -1,0 +1,155 @@
+"""This module knows archives of trace messages for the query's tests: recorded ones, and ones made of contexts."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bridge.codec.native import encode_context
+from bridge.codec.reading import Reading
+from bridge.landing.layout import LandedMessage
+from bridge.query.search import Searched, search
+from bridge.query.wanted import Wanted, mentioned
+from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
+from tests.support.native_vectors import RECORDED, json_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from bridge.query.search import Answer
+    from bridge.query.story import MessageStory
+
+TOPIC = "RMQ_SYS_TRACE_TOPIC"
+T0 = 1_795_260_000_000
+ID = "C00002027A9A4E0E2F2A6972872E01E4"
+OF_BEAN = frozenset(TraceBean.__dataclass_fields__)
+
+
+class Shelf:
+    """An archive in memory: the smallest thing that is one."""
+
+    def __init__(self, messages: Iterable[LandedMessage]) -> None:
+        self.messages = list(messages)
+        self.passes: list[frozenset[str]] = []
+
+    def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
+        """Yield what can speak of ``texts``."""
+        self.passes.append(frozenset(texts))
+        needles = [text.encode("utf-8", "replace") for text in texts]
+        return (message for message in self.messages if mentioned(message, needles))
+
+    @property
+    def searched(self) -> Searched:
+        """What there is."""
+        return Searched(where="a shelf", messages=len(self.messages))
+
+
+def recorded_messages(stem: str) -> list[LandedMessage]:
+    """Return the trace messages of one recorded file, numbered as on a topic."""
+    return [
+        LandedMessage(
+            source=TOPIC,
+            partition=0,
+            offset=offset,
+            arrival_ms=T0 + offset,
+            keys=" ".join(item["keys"]) if isinstance(item["keys"], list) else item["keys"],
+            body=base64.b64decode(item["body_base64"]),
+        )
+        for offset, item in enumerate(json_lines(RECORDED / f"{stem}.jsonl"))
+    ]
+
+
+def landed(*contexts: TraceContext, dialect: str = "5.5.0", extra: bytes = b"") -> list[LandedMessage]:
+    """Return one trace message for each context; ``extra`` is added to each body."""
+    messages = []
+    for offset, trace_ctx in enumerate(contexts):
+        encoded = encode_context(trace_ctx, dialect=dialect)
+        message = LandedMessage(
+            source=TOPIC,
+            partition=0,
+            offset=offset,
+            arrival_ms=T0 + offset,
+            keys=" ".join(sorted(encoded.keys)),
+            body=encoded.body + extra,
+        )
+        messages.append(message)
+    return messages
+
+
+def context(trace_type: TraceType, at_ms: int | None, *, msg_id: str = ID, **fields: object) -> TraceContext:
+    """Return a context of one message; ``fields`` go to the bean or the context, wherever they belong."""
+    bean = {name: fields.pop(name) for name in list(fields) if name in OF_BEAN}
+    whole = {"topic": "orders", "tags": "paid", "keys": "order-1", **bean}
+    return TraceContext(
+        trace_type=trace_type,
+        timestamp_ms=at_ms,
+        region_id="DefaultRegion",
+        beans=(TraceBean(msg_id=msg_id, **whole),),
+        **fields,
+    )
+
+
+def pub(at_ms: int = T0, **fields: object) -> TraceContext:
+    """Return a send that took 10 ms and succeeded, unless ``fields`` say otherwise."""
+    defaults = {
+        **{"group_name": "shop", "cost_ms": 10, "success": True, "msg_type": MessageType.NORMAL, "body_length": 5},
+        **{"store_host": "broker:10911", "offset_msg_id": f"orders-0@{at_ms - T0}"},
+    }
+    return context(TraceType.PUB, at_ms, **{**defaults, **fields})
+
+
+def consume(
+    request_id: str,
+    at_ms: int,
+    took_ms: int = 5,
+    *,
+    group: str = "billing",
+    success: bool = True,
+    code: ContextCode = ContextCode.SUCCESS,
+    retry: int = 0,
+    **fields: object,
+) -> list[TraceContext]:
+    """Return both halves of a consume."""
+    who = {"group_name": group, "request_id": request_id, **fields}
+    return [
+        context(TraceType.SUB_BEFORE, at_ms, retry_times=retry, **who),
+        context(TraceType.SUB_AFTER, at_ms + took_ms, cost_ms=took_ms, success=success, context_code=code, **who),
+    ]
+
+
+def end(at_ms: int, state: TransactionState, *, check: bool = False) -> TraceContext:
+    """Return the end of a transaction."""
+    return context(
+        TraceType.END_TRANSACTION,
+        at_ms,
+        group_name="shop",
+        msg_type=MessageType.TRANS_COMMIT,
+        transaction_id="TX",
+        transaction_state=state,
+        from_transaction_check=check,
+        store_host="broker:10911",
+    )
+
+
+def recall(at_ms: int, *, success: bool = True) -> TraceContext:
+    """Return a recall, which carries no key."""
+    return context(TraceType.RECALL, at_ms, group_name="shop", success=success, keys=None, tags=None)
+
+
+def answer_of(
+    messages: Iterable[LandedMessage], *msg_ids: str, key: str | None = None, limit: int = 64, **how: str
+) -> Answer:
+    """Search ``messages`` for ids or a key."""
+    return search(Shelf(messages), Wanted(frozenset(msg_ids), key), Reading(**how), limit=limit)
+
+
+def story_of(*contexts: TraceContext, msg_id: str = ID, **how: str) -> MessageStory:
+    """Return the story that ``contexts`` tell of one message."""
+    (story,) = answer_of(landed(*contexts, **how), msg_id).stories
+    return story
+
+
+def again(message: LandedMessage, *, offset: int) -> LandedMessage:
+    """Return the same trace message at another offset, as a producer's retry leaves it."""
+    return replace(message, offset=offset, arrival_ms=message.arrival_ms + 1)
