@@ -36,7 +36,7 @@ class Wanted:
     def texts(self) -> frozenset[str]:
         """What to search for: the ids, or the key where there are none; as given and as our encoder writes it."""
         said = self.msg_ids or frozenset({self.key} if self.key is not None else ())
-        return said | {text.translate(_AS_WRITTEN) for text in said}
+        return said | {_written(text) for text in said}
 
     def means(self, bean: TraceBean) -> bool:
         """Whether one message of a record is meant: by its unique id, the id of its place, or else by the key."""
@@ -48,8 +48,13 @@ class Wanted:
         """Whether the record carries the key; 4.x clients write all keys of a message as one."""
         if self.key is None or bean.keys is None:
             return False
-        key = self.key.translate(_AS_WRITTEN)
+        key = _written(self.key)
         return bean.keys in {key, self.key} or key in bean.keys.split(KEY_SEPARATOR)
+
+
+def _written(text: str) -> str:
+    """Return ``text`` as the encoder writes it: without separators, and as UTF-8 can say it."""
+    return text.translate(_AS_WRITTEN).encode("utf-8", "replace").decode("utf-8")
 
 
 def wanted(msg_id: str | None, key: str | None) -> Wanted:

@@ -93,8 +93,13 @@ def context(trace_type: TraceType, at_ms: int | None, *, msg_id: str = ID, **fie
 def pub(at_ms: int = T0, **fields: object) -> TraceContext:
     """Return a send that took 10 ms and succeeded, unless ``fields`` say otherwise."""
     defaults = {
-        **{"group_name": "shop", "cost_ms": 10, "success": True, "msg_type": MessageType.NORMAL, "body_length": 5},
-        **{"store_host": "broker:10911", "offset_msg_id": f"orders-0@{at_ms - T0}"},
+        "group_name": "shop",
+        "cost_ms": 10,
+        "success": True,
+        "msg_type": MessageType.NORMAL,
+        "body_length": 5,
+        "store_host": "broker:10911",
+        "offset_msg_id": f"orders-0@{at_ms - T0}",
     }
     return context(TraceType.PUB, at_ms, **{**defaults, **fields})
 

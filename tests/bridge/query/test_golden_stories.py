@@ -103,9 +103,10 @@ def test_a_message_beside_the_one_with_separators_is_found_and_the_damage_is_tol
 def test_keys_are_found_where_the_body_is_in_another_charset():
     """A Chinese machine's 4.x client: the body is GBK, the KEYS property UTF-8."""
     messages = recorded_messages("rocketmq-4.9.8-gbk")
-    assert answer_of(messages, key="超长主键，全角").stories == ()
-    (story,) = answer_of(messages, key="超长主键，全角", charset="gbk").stories
-    assert story.keys == ("超长主键，全角",)
+    assert answer_of(messages, key="订单-1").stories == ()
+    stories = answer_of(messages, key="订单-1", charset="gbk").stories
+    assert stories
+    assert all("订单-1" in story.keys for story in stories)
 
 
 @pytest.mark.parametrize("file", RECORDED_FILES)

@@ -25,8 +25,8 @@ MESSAGES = [
 ]  # fmt: skip
 
 
-def _land(root, messages, *, format="jsonl"):
-    writer = LandingWriter(root, format=format)
+def _land(root, messages, *, suffix="jsonl"):
+    writer = LandingWriter(root, format=suffix)
     writer.write(messages)
     return writer.finish()
 
@@ -35,10 +35,10 @@ def _bodies(archive, text=ID):
     return sorted(message.body for message in archive.mentioning([text]))
 
 
-@pytest.mark.parametrize("format", ["jsonl", "parquet"])
-def test_every_message_of_a_landing_is_found_as_it_was_landed(tmp_path, format):
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_every_message_of_a_landing_is_found_as_it_was_landed(tmp_path, suffix):
     """Both formats, every field."""
-    _land(tmp_path, MESSAGES, format=format)
+    _land(tmp_path, MESSAGES, suffix=suffix)
     found = sorted(LandingArchive(tmp_path).mentioning([ID]), key=lambda message: message.offset)
     assert found == sorted(MESSAGES, key=lambda message: message.offset)
 
@@ -153,7 +153,7 @@ def test_endless_remarks_are_bounded_and_counted(tmp_path):
 
 def test_a_parquet_file_that_is_none_is_a_remark(tmp_path):
     """The others are read."""
-    _land(tmp_path, MESSAGES[:1], format="parquet")
+    _land(tmp_path, MESSAGES[:1], suffix="parquet")
     (part,) = tmp_path.glob("native/*/part-*")
     part.with_name("part-broken.parquet").write_bytes(b"PAR1 no PAR1")
     archive = LandingArchive(tmp_path)

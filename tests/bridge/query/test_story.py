@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -65,10 +66,7 @@ def test_neither_order_nor_repeats_change_a_story(data):
 def test_how_records_share_trace_messages_changes_nothing(contexts, cuts):
     """Batched by a client in any way, the records tell the same."""
     edges = [0, *sorted(cuts), len(contexts)]
-    bodies = [
-        b"".join(encode_context(one).body for one in contexts[start:stop])
-        for start, stop in zip(edges, edges[1:], strict=False)
-    ]
+    bodies = [b"".join(encode_context(one).body for one in contexts[start:stop]) for start, stop in pairwise(edges)]
     messages = [
         replace(message, body=body) for message, body in zip(landed(*contexts[: len(bodies)]), bodies, strict=True)
     ]
@@ -217,5 +215,7 @@ def test_a_repeated_record_is_counted_with_every_place():
 
 def test_an_event_without_a_time_is_told_last():
     """Absent is not the beginning of time."""
-    story = story_of(pub(), context(TraceType.SUB_AFTER, None, request_id="R", cost_ms=1, success=True), dialect="4.4.0")
+    story = story_of(
+        pub(), context(TraceType.SUB_AFTER, None, request_id="R", cost_ms=1, success=True), dialect="4.4.0"
+    )
     assert [event.from_ms for event in events(story)] == [T0, None]

@@ -144,7 +144,10 @@ def test_an_instrumented_application_s_message_is_found_by_its_key(kafka):
         provider.shutdown()
     (story,) = _search(kafka, TOPIC, sought=Wanted(key="order-7")).stories
     assert in_one_sentence(story) == "Sent once; consumed by 1 of 2 groups."
-    assert [(group.group, group.outcome.value) for group in story.groups] == [("billing", "success"), ("stock", "failed")]
+    assert [(group.group, group.outcome.value) for group in story.groups] == [
+        ("billing", "success"),
+        ("stock", "failed"),
+    ]
     assert [finding.code for finding in findings(story)] == ["group_failed"]
     assert story.sends[0].offset_msg_id == "orders-0@0"
     by_place = _search(kafka, TOPIC, sought=Wanted(frozenset({"orders-0@0"}))).stories

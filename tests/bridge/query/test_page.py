@@ -1,0 +1,166 @@
+"""The page of an answer stands alone, shows everything, and lets nothing of the trace become markup."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.query.markup import Markup, element, void
+from bridge.query.page import page
+from bridge.query.scale import scale_for
+from bridge.query.search import Answer, Searched
+from bridge.query.swimlane import swimlane
+from bridge.query.timeline import events
+from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
+from tests.support.archives import ID, T0, answer_of, consume, context, end, landed, pub, recall, story_of
+from tests.support.html_page import Page
+
+EVIL = "\"><script>alert(1)</script><img src=x onerror=y>&amp;'\x1b\u202e"
+LIFE = [
+    pub(success=False, cost_ms=3000, offset_msg_id=""),
+    pub(T0 + 3000, msg_type=MessageType.TRANS_HALF),
+    end(T0 + 3010, TransactionState.UNKNOW),
+    end(T0 + 9000, TransactionState.COMMIT_MESSAGE, check=True),
+    *consume("R1", T0 + 9010, success=False, code=ContextCode.EXCEPTION),
+    *consume("R2", T0 + 619_010, retry=1),
+    *consume("R3", T0 + 9011, group="stock", code=ContextCode.TIME_OUT),
+    *consume("R4", T0 + 9012, group="mail")[:1],
+    *consume("R5", T0 + 9012, group="audit")[1:],
+    recall(T0 + 20_000, success=False),
+]
+
+
+def _page(*stories, left_off=0, remarks=()):
+    return page(Answer(stories, left_off, Searched(where="a shelf", messages=9, remarks=remarks)))
+
+
+def test_the_page_needs_nothing_but_itself():
+    """No script, no address, nothing loaded; a policy that forbids it."""
+    text = _page(story_of(*LIFE))
+    written = Page(text)
+    assert written.scripts == []
+    assert not [tag for tag, _ in written.elements if tag in {"script", "img", "iframe", "object", "base", "form"}]
+    links = [value for _, attrs in written.elements for name, value in attrs.items() if name in {"href", "src"}]
+    assert all(link.startswith(("#", "data:,")) for link in links)
+    assert "url(" not in text
+    assert "@import" not in text
+    policy = next(attrs for tag, attrs in written.elements if tag == "meta" and "http-equiv" in attrs)
+    assert policy["content"].startswith("default-src 'none'")
+
+
+def test_every_event_is_in_the_table_and_in_the_picture():
+    """A picture alone is nothing to who cannot see it."""
+    story = story_of(*LIFE)
+    timeline = events(story)
+    written = Page(_page(story))
+    table = written.table("Every event in order")
+    assert len(table.rows) - 1 == len(timeline)
+    assert [row[5] for row in table.rows[1:]] == [event.outcome for event in timeline]
+    assert len(re.findall("<title>", swimlane(timeline))) == len(timeline) + swimlane(timeline).count("not to scale")
+
+
+def test_every_fact_is_on_a_card():
+    """Retries, hosts, ids, codes, states, where each record was read."""
+    text = Page(_page(story_of(*LIFE))).text
+    for said in (
+        *("broker:10911", "Trans_Msg_Half", "EXCEPTION", "TIME_OUT", "COMMIT_MESSAGE, answers a check", "R2"),
+        *("delivery 2: success", "no SubAfter in the trace", "no SubBefore in the trace", "DefaultRegion"),
+        "RMQ_SYS_TRACE_TOPIC 0@4 #0",
+    ):
+        assert said in text
+
+
+@pytest.mark.parametrize("field", ["topic", "tags", "keys", "store_host", "group_name", "offset_msg_id", "msg_id"])
+def test_a_hostile_text_stays_text(field):
+    """In every place where a record's text is shown."""
+    value = "x" + EVIL
+    answer = answer_of(landed(pub(**{field: value}), extra=f"{EVIL}\x02".encode()), value if field == "msg_id" else ID)
+    written = Page(page(answer))
+    assert "alert(1)" in written.text
+    assert written.scripts == []
+    assert not [tag for tag, _ in written.elements if tag in {"script", "img"}]
+    assert "\x1b" not in page(answer)
+    assert "\u202e" not in page(answer)
+
+
+def test_a_hostile_group_stays_text_in_the_picture():
+    """SVG is markup, too."""
+    story = story_of(*consume("R", T0, group=EVIL), *consume("S", T0, group="stock" + EVIL)[:1])
+    assert [tag for tag, _ in Page(_page(story)).elements if tag in {"script", "img"}] == []
+
+
+def test_several_messages_are_listed_with_links_to_them():
+    """Ids are unique, and every link leads somewhere."""
+    stories = [story_of(pub(msg_id=msg_id), msg_id=msg_id) for msg_id in ("A1", "B2", "C3")]
+    written = Page(_page(*stories, left_off=2, remarks=("something could not be read",)))
+    assert len(written.ids) == len(set(written.ids))
+    targets = {attrs["href"][1:] for tag, attrs in written.elements if tag == "a"}
+    assert targets == {"main", "m0", "m1", "m2"}
+    assert targets <= set(written.ids)
+    assert "3 messages" in written.text
+    assert "2 older messages left off." in written.text
+    assert "something could not be read" in written.text
+
+
+def test_every_page_has_one_first_heading():
+    """One message is the page's heading itself."""
+    for stories in ([], [story_of(pub())], [story_of(pub()), story_of(pub(msg_id="B"), msg_id="B")]):
+        assert [tag for tag, _ in Page(_page(*stories)).elements].count("h1") == 1
+
+
+def test_a_message_without_any_time_has_a_page():
+    """No picture, but its table."""
+    story = story_of(context(TraceType.SUB_AFTER, None, request_id="R", success=True), dialect="4.4.0")
+    written = Page(_page(story))
+    assert "svg" not in [tag for tag, _ in written.elements]
+    assert len(written.table("Every event in order").rows) == 2
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**9)), min_size=1, max_size=30)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SPANS)
+def test_an_axis_keeps_order_and_stays_inside(spans):
+    """Whatever the times: later is never to the left, and no bar leaves the picture."""
+    spans = [(start, start + length) for start, length in spans]
+    scale = scale_for(spans, left=16, width=800)
+    instants = sorted(instant for span in spans for instant in span)
+    places = [scale.x(instant) for instant in instants]
+    assert places == sorted(places)
+    assert all(15.9 <= place <= 816.1 for place in places)
+
+
+def test_a_long_pause_is_cut_short_and_labelled():
+    """Milliseconds of work around ten minutes of waiting stay visible."""
+    scale = scale_for([(0, 20), (600_000, 600_030)], left=0, width=800)
+    assert len(scale.gaps) == 1
+    assert scale.x(20) - scale.x(0) > 200
+    assert "10 min" in swimlane(events(story_of(pub(), *consume("R", T0 + 600_010))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**7)), min_size=1, max_size=12))
+def test_bars_and_words_of_a_row_never_meet(times):
+    """However the deliveries of a group lie in time."""
+    deliveries = [one for n, (at, took) in enumerate(times) for one in consume(f"R{n}", T0 + at, took % 10**6)]
+    drawn = swimlane(events(story_of(*deliveries)))
+    bars = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="14"', drawn)
+    assert len(bars) == len(times)
+    by_row = {}
+    for x, y, width in bars:
+        by_row.setdefault(y, []).append((float(x), float(x) + float(width)))
+    for row in by_row.values():
+        row.sort()
+        assert all(first[1] <= second[0] + 0.11 for first, second in pairwise(row))
+
+
+def test_markup_escapes_all_but_markup():
+    """Children, attributes, items of lists; absent ones are left out."""
+    made = element("p", "<", ["&", None, Markup("<br>")], title='"', class_=None, data_x=1.50)
+    assert made == '<p title="&quot;" data-x="1.5">&lt;&amp;<br></p>'
+    assert void("meta", name="<") == '<meta name="&lt;">'

@@ -1,0 +1,154 @@
+"""``mqtrace query`` as a user runs it: what it prints, what it writes, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from bridge.landing.writer import LandingWriter
+from bridge.query.findings import FINDING_CODES
+from otel_mqtrace.cli import main
+from tests.support.archives import ID, T0, consume, landed, pub
+from tests.support.html_page import Page
+
+MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))
+
+
+@pytest.fixture
+def landing(tmp_path):
+    """A landing with two messages of one key."""
+    writer = LandingWriter(tmp_path / "landing")
+    writer.write(MESSAGES)
+    writer.finish()
+    return str(tmp_path / "landing")
+
+
+def _query(capsysbinary, *arguments):
+    code = main(["query", *arguments])
+    out, err = capsysbinary.readouterr()
+    return code, out.decode(), err.decode()
+
+
+def test_a_message_that_is_found_is_exit_code_0(landing, capsysbinary):
+    """With its story in words."""
+    code, out, err = _query(capsysbinary, "--msg-id", ID, "--landing", landing)
+    assert (code, err) == (0, "")
+    assert "Sent once; consumed by 1 group." in out
+    assert "Searched 4 trace messages" in out
+
+
+def test_nothing_found_is_exit_code_1_and_says_what_was_searched(landing, capsysbinary):
+    """So that a wrong range is seen."""
+    code, out, err = _query(capsysbinary, "--msg-id", "NOBODY", "--landing", landing)
+    assert code == 1
+    assert "Searched 4 trace messages" in out
+    assert err == "mqtrace: nothing found; check the id, and --begin and --end: they are about arrivals\n"
+
+
+WRONG = {
+    "no message": (["--landing", "LANDING"], "say which message"),
+    "empty id": (["--msg-id", " ", "--landing", "LANDING"], "--msg-id is empty"),
+    "empty key": (["--key", "", "--landing", "LANDING"], "--key is empty"),
+    "nowhere": (["--msg-id", "A"], "nothing says where to search"),
+    "two places": (["--msg-id", "A", "--landing", "LANDING", "--bootstrap", "b"], "say different places"),
+    "no landing": (["--msg-id", "A", "--landing", "LANDING/none"], "is no directory"),
+    "no instant": (["--msg-id", "A", "--landing", "LANDING", "--begin", "soon"], "is no instant"),
+    "no such charset": (["--msg-id", "A", "--landing", "LANDING", "--charset", "klingon"], "unknown charset"),
+    "no directory for the page": (["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING/x/y"], "--html"),
+    "page is a directory": (["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING"], "--html"),
+    "scan of a landing": (["--msg-id", "A", "--landing", "LANDING", "--scan"], "--scan is for --namesrv"),
+    "no limit": (["--msg-id", "A", "--landing", "LANDING", "--limit", "0"], "limit"),
+    "no broker": (["--msg-id", "A", "--bootstrap", "127.0.0.1:1", "--timeout-ms", "200"], "does not answer"),
+    "no name server": (["--msg-id", "A", "--namesrv", "127.0.0.1:1", "--timeout-ms", "200"], "127.0.0.1:1"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_searched_is_exit_code_2_and_one_line(name, landing, capsysbinary):
+    """What is wrong and how to mend it, and nothing on standard output."""
+    arguments, reason = WRONG[name]
+    code, out, err = _query(capsysbinary, *(argument.replace("LANDING", landing) for argument in arguments))
+    assert (code, out) == (2, "")
+    assert err.startswith("mqtrace: error: ")
+    assert reason in err
+    assert err.count("\n") == 1
+
+
+def test_a_secret_is_never_printed(monkeypatch, capsysbinary):
+    """Not even when what it is for fails."""
+    monkeypatch.setenv("MQTRACE_ROCKETMQ_ACCESS_KEY", "who")
+    monkeypatch.setenv("MQTRACE_ROCKETMQ_SECRET_KEY", "very-secret")
+    code, out, err = _query(capsysbinary, "--msg-id", "A", "--namesrv", "127.0.0.1:1", "--timeout-ms", "200")
+    assert code == 2
+    assert "very-secret" not in out + err
+
+
+MESSAGE_KEYS = {
+    *("msg_id", "topics", "tags", "keys", "summary", "findings", "sends", "transaction_ends", "recalls", "groups"),
+    *("timeline", "bad_records", "records", "repeats"),
+}
+
+
+def test_the_json_has_its_documented_keys(landing, capsysbinary):
+    """All of them, whatever is found, and nothing else on standard output."""
+    code, out, _ = _query(capsysbinary, "--key", "order-1", "--landing", landing, "--json")
+    answer = json.loads(out)
+    assert (code, answer["found"], answer["left_off"], answer["schema_version"]) == (0, 2, 0, 1)
+    assert set(answer) == {"schema_version", "found", "left_off", "searched", "messages"}
+    assert all(set(message) == MESSAGE_KEYS for message in answer["messages"])
+    first = answer["messages"][0]
+    assert (first["sends"][0]["outcome"], first["sends"][0]["msg_type"]) == ("success", "Normal_Msg")
+    (attempt,) = first["groups"][0]["attempts"]
+    assert (attempt["outcome"], attempt["context_code"], attempt["elapsed_ms"]) == ("success", "SUCCESS", 5)
+    assert [event["kind"] for event in first["timeline"]] == ["send", "consume"]
+    assert {finding["code"] for finding in answer["messages"][1]["findings"]} <= set(FINDING_CODES)
+
+
+def test_the_json_of_nothing_is_an_answer_too(landing, capsysbinary):
+    """A program reads the same keys."""
+    code, out, _ = _query(capsysbinary, "--msg-id", "NOBODY", "--landing", landing, "--json")
+    assert (code, json.loads(out)["messages"]) == (1, [])
+
+
+def test_a_page_is_written_beside_the_output(landing, tmp_path, capsysbinary):
+    """And its place is told on standard error."""
+    file = tmp_path / "message.html"
+    code, out, err = _query(capsysbinary, "--msg-id", ID, "--landing", landing, "--html", str(file))
+    assert (code, err) == (0, f"mqtrace: the page is {file}\n")
+    assert "Sent once" in out
+    assert ID in Page(file.read_text(encoding="utf-8")).text
+
+
+def test_a_range_of_arrivals_narrows(landing, capsysbinary):
+    """Milliseconds or ISO 8601."""
+    code, _, _ = _query(capsysbinary, "--msg-id", "OTHER", "--landing", landing, "--end", "2026-11-21T11:20:00.002Z")
+    assert code == 1
+    code, _, _ = _query(capsysbinary, "--msg-id", "OTHER", "--landing", landing, "--begin", str(T0 + 3))
+    assert code == 0
+
+
+HOSTILE = ["\x1b[2J\x07", "\u202etxet", "<b>&\"'", "[red]x[/red]", "a b", "ï\ud800", "{0}%s", "--help", "/etc", "*"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_id_is_found_and_cannot_touch_the_terminal(text, tmp_path, capsysbinary):
+    """No control character, no markup of rich, no traceback."""
+    name = text.encode("utf-8", "replace").decode()
+    writer = LandingWriter(tmp_path)
+    writer.write(landed(pub(msg_id=name)))
+    writer.finish()
+    code, out, err = _query(capsysbinary, f"--msg-id={text}", "--landing", str(tmp_path))
+    assert (code, err) == (0, "")
+    assert not set(out) & {"\x1b", "\x07", "\u202e", "\ud800"}
+    assert "Sent once" in out
+
+
+def test_a_terminal_that_is_not_utf_8_does_not_end_the_command(landing, monkeypatch):
+    """What it cannot show is spelled out."""
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
+    assert main(["query", "--msg-id", ID, "--landing", landing]) == 0
+    assert b"Sent once" in raw.getvalue()

@@ -1,0 +1,77 @@
+"""A story is readable in a terminal of any width."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from bridge.query.search import Answer, Searched
+from bridge.query.terminal import print_answer
+from bridge.query.wording import duration, listed, offset, utc, visible
+from otel_mqtrace.model import ContextCode
+from tests.support.archives import T0, consume, pub, story_of
+
+STORY = story_of(
+    pub(success=False, offset_msg_id="", cost_ms=3000, group_name="the-producer-group"),
+    pub(T0 + 3000, group_name="the-producer-group"),
+    *consume("R1", T0 + 3050, group="the-consumer-group", success=False, code=ContextCode.EXCEPTION),
+    *consume("R2", T0 + 603_050, group="the-consumer-group", retry=1),
+)
+
+
+def _printed(width, *stories, left_off=0, remarks=()):
+    written = io.StringIO()
+    searched = Searched(where="a shelf", messages=4, remarks=remarks)
+    print_answer(Answer(stories, left_off, searched), console=Console(file=written, width=width))
+    return written.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 60, 76, 100, 140])
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(width):
+    """Columns go, words are folded, none is lost."""
+    out = _printed(width, STORY)
+    assert max(map(len, out.splitlines())) <= width
+    assert "…" not in out
+    packed = "".join(out.replace("│", "").split())
+    for word in ("failed,EXCEPTION", "+10.1min", "the-consumer-group", "broker:10911"):
+        assert word in packed or width < 100
+
+
+def test_at_a_hundred_columns_every_event_is_one_line():
+    """What, who, how long, how it ended."""
+    lines = [" ".join(line.split()) for line in _printed(100, STORY).splitlines()]
+    assert "0 send the-producer-group 3,000 ms ✗ failed" in lines
+    assert "+3,050 ms consume the-consumer-group 5 ms ✗ failed, EXCEPTION" in lines
+    assert "+10.1 min consume (delivery 2) the-consumer-group 5 ms ✓ success" in lines
+
+
+def test_what_was_left_off_or_could_not_be_read_is_said():
+    """Silence would pass for completeness."""
+    out = _printed(100, left_off=3, remarks=("part-1.jsonl, line 2: no landed message",))
+    assert "3 older messages left off: raise --limit" in out
+    assert "part-1.jsonl, line 2" in out
+
+
+def test_invisible_characters_are_spelled_out_and_long_texts_say_so():
+    """Nothing in a text moves the cursor or turns the direction."""
+    assert visible("a\x1b\n\u202e\u200b\U000e0041b") == "a⟨U+001B⟩⟨U+000A⟩⟨U+202E⟩⟨U+200B⟩⟨U+E0041⟩b"
+    assert visible("x" * 9, limit=5) == "xxxxx… (9 characters)"
+
+
+def test_times_are_said_as_a_person_would():
+    """And a time that no calendar has stays a number."""
+    assert [duration(ms) for ms in (None, 0, 31, 9_110, 12_000, 90_000, 5_400_000, 200_000_000)] == [
+        *("—", "< 1 ms", "31 ms", "9,110 ms", "12 s", "1.5 min", "1.5 h", "2.3 d"),
+    ]
+    assert [offset(ms) for ms in (None, 0, 31)] == ["—", "0", "+31 ms"]
+    assert [utc(ms) for ms in (None, T0, 10**18)] == ["—", "2026-11-21 11:20:00.000 UTC", f"{10**18} ms"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
+)
+def test_names_are_listed_as_in_a_sentence(texts, said):
+    """However many."""
+    assert listed(texts) == said
