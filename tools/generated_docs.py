@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridge.codec.native import layout
+from bridge.codec.native import IMITATORS, layout
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 
@@ -52,8 +52,82 @@ def wire_format_page() -> str:
         lines += [f"### {trace_type.value}", "", *_forms(trace_type), ""]
     lines += ["## Fields", "", *table(("field", "kind"), ((f"`{n}`", k.value) for n, k in layout.FIELDS.items()))]
     lines += ["", "## Dialects", "", "One row per generation of writers; a dash is a type that it never writes.", ""]
-    lines += [*_dialects(), "", "## Ordinals", "", *_ordinals(), ""]
+    lines += [*_dialects(), "", "### Other clients", "", "Read, and never written.", "", *_imitators(), ""]
+    lines += ["## Ordinals", "", *_ordinals(), "", *_ambiguities(), ""]
     return "\n".join(lines)
+
+
+_AMBIGUITIES = (
+    (
+        "the writer's version",
+        "nothing on the wire names it",
+        "`dialect` is the newest writer of that shape; `mqtrace dialects FILE` tells all that fit, with the evidence",
+    ),
+    (
+        "the ordinal of a message type",
+        "maps a and b share their ordinals",
+        "map a unless told (`--msg-type-map b`); under map b the dialect is one that writes it",
+    ),
+    (
+        "the charset",
+        "up to 4.9.8 it is the platform's",
+        "UTF-8 unless told (`--charset`, on `encode`, too); what cannot be read becomes U+FFFD",
+    ),
+    (
+        f"the word `{layout.NULL_TEXT}`",
+        "Java writes it for no value, and a key may be that word",
+        "it stays the word; `absent()` tells what most likely means nothing",
+    ),
+    (
+        "the channel of a `SubAfter` before 4.9.5",
+        "both channels write the same",
+        "decoded as LOCAL; the bytes come out the same",
+    ),
+    (
+        "the eighth field of a `SubAfter` of eight",
+        "ONS writes a status there that no other reader knows",
+        "read and not kept",
+    ),
+    (
+        "a glued CLOUD `SubAfter`",
+        "it has no end",
+        "taken apart when read, never written: `encode` writes the form that mended it",
+    ),
+    (
+        "U+0001 and U+0002 inside a value",
+        "they cut the record in pieces",
+        "the pieces are reported; never written",
+    ),
+    (
+        "an empty text at the very end",
+        "Java's reader counts such a field as missing and loses the body",
+        f"read; written as `{layout.NULL_TEXT}`. No released push consumer was seen to write one",
+    ),
+)
+
+
+def _ambiguities() -> list[str]:
+    return [
+        "## What the bytes do not say",
+        "",
+        "What a client of a known dialect wrote is decoded, and encoded again to the same bytes in that dialect. Three",
+        "rows of this table are exceptions: what is glued, cut by a separator, or empty at the end. The others are",
+        "what has to be known beside the bytes.",
+        "",
+        *table(("what", "why", "what we do"), _AMBIGUITIES),
+        "",
+        "A piece longer than 16 MiB is one bad record. Whatever else is no record is reported with its index, field,",
+        "reason and text, and its neighbours are read.",
+    ]
+
+
+def _imitators() -> list[str]:
+    head = ("client", *(t.value for t in TraceType), "CLOUD SubAfter", "what else is known")
+    rows = (
+        (one.releases, *(str(one.count(t) or "-") for t in TraceType), one.cloud_sub_after.value, one.quirks)
+        for one in IMITATORS
+    )
+    return table(head, rows)
 
 
 def _forms(trace_type: TraceType) -> list[str]:

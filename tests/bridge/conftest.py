@@ -1,0 +1,13 @@
+"""This module knows what the tests of the commands share: a terminal to type into."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.terminal import Terminal
+
+
+@pytest.fixture
+def mqtrace(monkeypatch, capfdbinary):
+    """Call ``mqtrace`` as a user does."""
+    return Terminal(monkeypatch, capfdbinary)

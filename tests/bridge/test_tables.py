@@ -1,0 +1,109 @@
+"""What a person reads: records as a table, the known writers, and who can have written a file."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.codec.native import DIALECTS, IMITATORS, decode_body
+from bridge.codec.record_table import PAGE_RECORDS
+from tests.support.native_vectors import RECORDED, recorded
+from tests.support.terminal import BAD, PUB, SUB_BEFORE, lines_of, objects
+
+
+def test_a_table_is_for_people(mqtrace):
+    """Ids are whole, markup in values stays text, bad records stand below with their text."""
+    code, out, _ = mqtrace("decode", "--format", "table", stdin=PUB + BAD + SUB_BEFORE)
+    shown = out.decode()
+    assert code == 1
+    assert "订单 😀" in shown
+    assert "2023-11-14 22:13:20.000" in shown
+    assert "bad: body 0 record 1: record: 2 fields, needs 8: 'SubBefore\\x01x'" in shown
+
+
+def test_a_table_is_whole_at_120_columns(mqtrace):
+    """Ids of 32 digits stand on one line, each id of a batch on its own; a record takes two lines."""
+    mqtrace.width(120)
+    name = "rocketmq-4.9.8-cloud"
+    code, out, _ = mqtrace("decode", "--format", "table", RECORDED / f"{name}.jsonl")
+    shown = lines_of(out)
+    contexts = [each for body in recorded(name) for each in decode_body(body.body).contexts]
+    ids = [one for each in contexts for one in each.beans[0].msg_id.split(",")]
+    assert code == 1
+    assert max(map(len, shown)) <= 120
+    assert [one for one in ids if not any(one in line for line in shown)] == []
+    assert sum(line.count(ids[0]) for line in shown) == ids.count(ids[0])
+    at = next(number for number, line in enumerate(shown) if line.startswith("1.0 "))
+    assert shown[at].split()[:4] == ["1.0", "Pub", "2026-11-21", "11:26:17.698"]
+    assert shown[at + 1].startswith("5.5.0        Normal_Msg        ok, 53 ms")
+
+
+def test_a_long_table_has_pages(mqtrace):
+    """Each with its head, so that any number of records is printed in the memory of a page; bad ones below theirs."""
+    code, out, _ = mqtrace("decode", "--format", "table", stdin=PUB * PAGE_RECORDS + BAD + SUB_BEFORE)
+    shown = lines_of(out)
+    assert code == 1
+    assert sum(line.startswith("body.record") for line in shown) == 2
+    assert sum(line.startswith("0.") for line in shown) == PAGE_RECORDS + 1
+    assert shown[-1].startswith("bad: body 0 record 200")
+
+
+def test_a_table_of_nothing_is_nothing(mqtrace):
+    """And one of bad records only has no head."""
+    assert mqtrace("decode", "--format", "table") == (0, b"", "")
+    _, out, _ = mqtrace("decode", "--format", "table", stdin=BAD)
+    assert lines_of(out) == ["bad: body 0 record 0: record: 2 fields, needs 8: 'SubBefore\\x01x'"]
+
+
+def test_a_table_survives_any_number_in_the_time(mqtrace):
+    """A time beyond the calendar is shown as the number it is."""
+    far = SUB_BEFORE.replace(b"1700000000000", b"9223372036854775807")
+    code, out, _ = mqtrace("decode", "--format", "table", stdin=far)
+    assert code == 0
+    assert b"9223372036854775807" in out
+
+
+def test_every_known_writer_is_listed(mqtrace):
+    """The table for people and the JSON for machines both name them all."""
+    code, shown, _ = mqtrace("dialects")
+    _, listed, _ = mqtrace("dialects", "--json")
+    rows = {row["dialect"]: row for row in objects(listed)}
+    assert code == 0
+    assert set(rows) == {*DIALECTS, *(imitator.name for imitator in IMITATORS)}
+    assert all(name in shown.decode() for name in rows)
+    assert (rows["4.8.0"]["pub"], rows["5.1.4"]["sub_after_cloud"], rows["5.5.0"]["recall"]) == (15, "7 glued", 7)
+
+
+def test_the_writers_of_a_file_are_told_with_the_evidence(mqtrace):
+    """One object for each group: who fits, which map, and what that rests on."""
+    code, out, err = mqtrace("dialects", "--json", RECORDED / "rocketmq-5.0.0.jsonl")
+    by_group = {item["group_name"]: item for item in objects(out)}
+    assert (code, err) == (0, "")
+    assert all("5.0.0" in item["writers"] and item["evidence"] for item in by_group.values())
+    told = next(item for name, item in by_group.items() if name and name.startswith("PG_tx_commit"))
+    assert (told["writers"], told["message_type_map"]) == (["5.0.0"], "b")
+    assert "1 EndTransaction with ordinal 3, a commit in map B only" in told["evidence"]
+
+
+def test_the_writers_of_standard_input_are_a_table(mqtrace):
+    """Whole at 120 columns; a group whose records no one client writes fits nobody, and the evidence shows why."""
+    mqtrace.width(120)
+    mixed = b"SubBefore\x011\x01R\x01mixed\x01Q\x01I\x010\x01k\x01h\x02SubAfter\x01Q\x01I\x011\x01true\x01k\x02"
+    code, out, _ = mqtrace("dialects", "-", stdin=PUB + mixed)
+    shown = lines_of(out)
+    assert code == 0
+    assert max(map(len, shown)) <= 120
+    assert "1 Pub of 14 fields" in " ".join(shown)
+    (row,) = [line for line in shown if line.startswith("mixed")]
+    assert row.split()[1] == "2"
+    assert "5.5.0" not in row
+    assert "1 SubAfter of 6 fields" in row
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_list_of_writers_is_readable(mqtrace, columns):
+    """No row of it is wider than the terminal."""
+    mqtrace.width(columns)
+    _, out, _ = mqtrace("dialects")
+    shown = lines_of(out)
+    assert max(map(len, shown)) <= columns
+    assert sum(line.startswith(tuple(DIALECTS)) for line in shown) == len(DIALECTS)

@@ -1,0 +1,52 @@
+"""This module knows how a test calls ``mqtrace`` as a user does: arguments and bytes in, exit code and bytes out."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import sys
+
+from otel_mqtrace import cli
+
+PUB = "Pub\x011700000000000\x01R\x01G\x01T\x01ID\x01[bold]\x01订单 😀\x01SH\x0126\x015\x010\x01OFF\x01true\x02".encode()
+SUB_BEFORE = b"SubBefore\x011700000000000\x01R\x01G\x01REQ\x01ID\x010\x01null\x02"
+BAD = b"SubBefore\x01x\x02"
+
+
+class Terminal:
+    """Runs commands in this process."""
+
+    def __init__(self, monkeypatch, capfdbinary):
+        self._monkeypatch, self._captured = monkeypatch, capfdbinary
+
+    def __call__(self, *arguments, stdin=b""):
+        """Run one command; return exit code, standard output and standard error."""
+        with self._monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin))))
+            code = cli.main([str(argument) for argument in arguments])
+        out, err = self._captured.readouterr()
+        return code, out, err.decode()
+
+    def width(self, columns):
+        """Let rich believe that it writes to a terminal that wide."""
+        self._monkeypatch.setenv("FORCE_COLOR", "1")
+        self._monkeypatch.setenv("COLUMNS", str(columns))
+        self._monkeypatch.delenv("NO_COLOR", raising=False)
+        self._monkeypatch.setenv("TERM", "xterm")
+
+
+def body_line(body: bytes, **more: object) -> bytes:
+    """One line of JSON that holds ``body``."""
+    return json.dumps({"body_base64": base64.b64encode(body).decode(), **more}).encode() + b"\n"
+
+
+def objects(out):
+    """What was printed as JSON lines."""
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def lines_of(out):
+    """What was printed for people, without colours."""
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in out.decode().splitlines()]
