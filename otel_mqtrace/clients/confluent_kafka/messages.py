@@ -12,7 +12,7 @@ from otel_mqtrace.hooks._ending import text_of
 from otel_mqtrace.hooks.consume import IncomingMessage
 
 if TYPE_CHECKING:
-    from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
+    from otel_mqtrace.clients.confluent_kafka.cluster.leaders import Leaders
 
 __all__ = [
     "PRODUCE_ORDER",

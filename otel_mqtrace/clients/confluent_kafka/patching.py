@@ -10,68 +10,35 @@ from __future__ import annotations
 
 import functools
 import sys
-from abc import ABCMeta
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_mqtrace.clients.confluent_kafka.aio_consumer import (
+from otel_mqtrace.clients.confluent_kafka.cluster.leaders import forget_leaders
+from otel_mqtrace.clients.confluent_kafka.cluster.statistics import configuring
+from otel_mqtrace.clients.confluent_kafka.consume.aio_consumer import (
     AIO_CONSUMER_METHODS,
     ASYNC_DESERIALIZING_CONSUMER_METHODS,
 )
-from otel_mqtrace.clients.confluent_kafka.aio_producer import AIO_PRODUCER_METHODS
-from otel_mqtrace.clients.confluent_kafka.bindings import ABSENT, Binding, places_left, places_of
-from otel_mqtrace.clients.confluent_kafka.consumer import CONSUMER_METHODS, ORIGINAL_CONSUMER
-from otel_mqtrace.clients.confluent_kafka.consumer_state import abandon_consumers
-from otel_mqtrace.clients.confluent_kafka.handover import handed_over
-from otel_mqtrace.clients.confluent_kafka.leaders import forget_leaders
+from otel_mqtrace.clients.confluent_kafka.consume.consumer import CONSUMER_METHODS, ORIGINAL_CONSUMER
+from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import abandon_consumers
+from otel_mqtrace.clients.confluent_kafka.consume.handover import handed_over
+from otel_mqtrace.clients.confluent_kafka.consume.share import ORIGINAL_SHARE_CONSUMER, SHARE_CONSUMER_METHODS
 from otel_mqtrace.clients.confluent_kafka.live import live
-from otel_mqtrace.clients.confluent_kafka.neighbours import neighbour_of, warn_of_latecomer, wrapper_among
-from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER, PRODUCER_BETWEEN, PRODUCER_METHODS
-from otel_mqtrace.clients.confluent_kafka.share import ORIGINAL_SHARE_CONSUMER, SHARE_CONSUMER_METHODS
-from otel_mqtrace.clients.confluent_kafka.statistics import configuring
-from otel_mqtrace.clients.confluent_kafka.survey import classes_made_later, clients_untraced
+from otel_mqtrace.clients.confluent_kafka.produce.aio_producer import AIO_PRODUCER_METHODS
+from otel_mqtrace.clients.confluent_kafka.produce.producer import ORIGINAL_PRODUCER, PRODUCER_BETWEEN, PRODUCER_METHODS
+from otel_mqtrace.clients.confluent_kafka.rebinding.bindings import ABSENT, Binding, places_left, places_of
+from otel_mqtrace.clients.confluent_kafka.rebinding.neighbours import neighbour_of, warn_of_latecomer, wrapper_among
+from otel_mqtrace.clients.confluent_kafka.rebinding.standing_in import Wrappers, stand_in
+from otel_mqtrace.clients.confluent_kafka.rebinding.survey import classes_made_later, clients_untraced
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.process import sources
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from otel_mqtrace.hooks.tracing import Tracing
 
 __all__ = ["Patches", "apply", "foreign_wrapper"]
-
-Wrappers = Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]
-
-
-class _StandsIn(ABCMeta):
-    """Keeps ``isinstance(x, Producer)`` true for everything it was true for before the name was rebound.
-
-    An ``ABCMeta``, because applications mix abstract bases into their clients and metaclasses must not clash.
-    """
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        original = cls.__dict__.get("_mqtrace_original")
-        return super().__instancecheck__(instance) if original is None else isinstance(instance, original)
-
-    def __subclasscheck__(cls, subclass: type[Any]) -> bool:
-        original = cls.__dict__.get("_mqtrace_original")
-        return super().__subclasscheck__(subclass) if original is None else issubclass(subclass, original)
-
-    def __dir__(cls) -> list[str]:
-        original = cls.__dict__.get("_mqtrace_original")  # the stand-in's own bookkeeping is no member of the client's
-        return list(super().__dir__()) if original is None else dir(original)
-
-
-def _stand_in(original: type[Any], wrappers: Wrappers) -> type[Any]:
-    body: dict[str, Any] = {
-        "__doc__": original.__doc__,
-        "__module__": original.__module__,
-        "_mqtrace_original": original,
-    }
-    for name, wrap in wrappers.items():
-        method = getattr(original, name, None)
-        if method is not None:
-            body[name] = wrap(method)
-    return _StandsIn(original.__name__, (original,), body)
 
 
 class _Kind(NamedTuple):
@@ -83,7 +50,7 @@ class _Kind(NamedTuple):
 
 
 _KINDS: Final = tuple(
-    _Kind(original, _stand_in(original, wrappers), wrappers)
+    _Kind(original, stand_in(original, wrappers), wrappers)
     for original, wrappers in (
         (ORIGINAL_PRODUCER, PRODUCER_METHODS),
         (ORIGINAL_CONSUMER, CONSUMER_METHODS),

@@ -11,7 +11,7 @@ from types import ModuleType
 import confluent_kafka
 import pytest
 
-from otel_mqtrace.clients.confluent_kafka import producer as ours
+from otel_mqtrace.clients.confluent_kafka.produce import producer as ours
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 
 APPLICATION = """

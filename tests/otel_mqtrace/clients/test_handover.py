@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka import Message
 
-from otel_mqtrace.clients.confluent_kafka.consumer_state import ConsumerState
-from otel_mqtrace.clients.confluent_kafka.handover import Handover
+from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
+from otel_mqtrace.clients.confluent_kafka.consume.handover import Handover
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import _guard
 from otel_mqtrace.hooks.tracing import Tracing

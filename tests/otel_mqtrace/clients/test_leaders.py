@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from bridge.embedded.cluster import EmbeddedKafka
-from otel_mqtrace.clients.confluent_kafka.leaders import Leaders, leaders_of
+from otel_mqtrace.clients.confluent_kafka.cluster.leaders import Leaders, leaders_of
 from otel_mqtrace.clients.confluent_kafka.live import STATE
 from otel_mqtrace.hooks._guard import failures
 from otel_mqtrace.spans.mapping import trace_context_of

@@ -10,8 +10,8 @@ import pytest
 from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 
-from otel_mqtrace.clients.confluent_kafka import producer as ours
-from otel_mqtrace.clients.confluent_kafka.neighbours import NEIGHBOURS, neighbour_of, wrapper_among
+from otel_mqtrace.clients.confluent_kafka.produce import producer as ours
+from otel_mqtrace.clients.confluent_kafka.rebinding.neighbours import NEIGHBOURS, neighbour_of, wrapper_among
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 
 SHAPES = {

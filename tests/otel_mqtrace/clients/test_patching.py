@@ -15,11 +15,11 @@ from confluent_kafka.serialization import StringSerializer
 from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 
-from otel_mqtrace.clients.confluent_kafka.consumer import ORIGINAL_CONSUMER
-from otel_mqtrace.clients.confluent_kafka.handover import handed_over
+from otel_mqtrace.clients.confluent_kafka.consume.consumer import ORIGINAL_CONSUMER
+from otel_mqtrace.clients.confluent_kafka.consume.handover import handed_over
 from otel_mqtrace.clients.confluent_kafka.live import live
 from otel_mqtrace.clients.confluent_kafka.patching import Patches
-from otel_mqtrace.clients.confluent_kafka.producer import ORIGINAL_PRODUCER
+from otel_mqtrace.clients.confluent_kafka.produce.producer import ORIGINAL_PRODUCER
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.hooks.tracing import Tracing

@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
+from otel_mqtrace.clients.confluent_kafka.consume.settling import Settling
 from otel_mqtrace.clients.confluent_kafka.messages import Place
-from otel_mqtrace.clients.confluent_kafka.settling import Settling
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.tracing import ClientFacts
 from tests.support.consuming import consume, current_span_id, poll

@@ -15,9 +15,9 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from otel_mqtrace.clients.confluent_kafka.cluster.measurements import MEASUREMENTS
+from otel_mqtrace.clients.confluent_kafka.cluster.statistics import ClientReport, ClientStatistics
 from otel_mqtrace.clients.confluent_kafka.live import live
-from otel_mqtrace.clients.confluent_kafka.measurements import MEASUREMENTS
-from otel_mqtrace.clients.confluent_kafka.statistics import ClientReport, ClientStatistics
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import MqTraceInstrumentor

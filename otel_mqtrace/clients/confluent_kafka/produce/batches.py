@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from otel_mqtrace.clients.confluent_kafka.live import known_state, live
-from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending, producer_state
+from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending, producer_state
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._headers import pairs_of
 from otel_mqtrace.hooks._scope import EnteredScope

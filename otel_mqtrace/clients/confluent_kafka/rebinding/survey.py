@@ -6,7 +6,7 @@ import gc
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from otel_mqtrace.clients.confluent_kafka.neighbours import neighbour_of
+from otel_mqtrace.clients.confluent_kafka.rebinding.neighbours import neighbour_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import cimpl
 
-from otel_mqtrace.clients.confluent_kafka.consumer import traced_assignment, traced_close, traced_receive
-from otel_mqtrace.clients.confluent_kafka.consumer_state import ConsumerState
+from otel_mqtrace.clients.confluent_kafka.consume.consumer import traced_assignment, traced_close, traced_receive
+from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
+from otel_mqtrace.clients.confluent_kafka.consume.settling import traced_settlement
 from otel_mqtrace.clients.confluent_kafka.live import known_state, remembering
 from otel_mqtrace.clients.confluent_kafka.messages import Place, place_of
-from otel_mqtrace.clients.confluent_kafka.settling import traced_settlement
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.model import ContextCode

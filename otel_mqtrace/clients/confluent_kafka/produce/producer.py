@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import cimpl
 
-from otel_mqtrace.clients.confluent_kafka.batches import traced_batch
 from otel_mqtrace.clients.confluent_kafka.live import known_state, live, remembering
 from otel_mqtrace.clients.confluent_kafka.messages import PRODUCE_ORDER, parameter_order, replaced
-from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending, producer_state
-from otel_mqtrace.clients.confluent_kafka.transactions import traced_begin, traced_end, traced_offsets
+from otel_mqtrace.clients.confluent_kafka.produce.batches import traced_batch
+from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending, producer_state
+from otel_mqtrace.clients.confluent_kafka.produce.transactions import traced_begin, traced_end, traced_offsets
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.send import UNKNOWN_BODY
 from otel_mqtrace.model import TransactionState

@@ -14,8 +14,8 @@ from opentelemetry.metrics import CallbackOptions, Observation
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import Clock, SystemClock
+from otel_mqtrace.clients.confluent_kafka.cluster.measurements import MEASUREMENTS, Measurement
 from otel_mqtrace.clients.confluent_kafka.live import Arguments, configuration_of, live
-from otel_mqtrace.clients.confluent_kafka.measurements import MEASUREMENTS, Measurement
 from otel_mqtrace.hooks._guard import guarded, note_failure
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 

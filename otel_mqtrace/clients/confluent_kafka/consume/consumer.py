@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, cimpl
 
-from otel_mqtrace.clients.confluent_kafka.consumer_state import ConsumerState
+from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
+from otel_mqtrace.clients.confluent_kafka.consume.settling import offsets_asked, traced_settlement
 from otel_mqtrace.clients.confluent_kafka.live import known_state, live, remembering, state_of
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type, is_message
-from otel_mqtrace.clients.confluent_kafka.settling import offsets_asked, traced_settlement
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.model import ContextCode
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from opentelemetry import context
 
 from otel_mqtrace import semconv
-from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
+from otel_mqtrace.clients.confluent_kafka.cluster.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.live import STATE, known_state
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type
 from otel_mqtrace.hooks._guard import guarded

@@ -14,11 +14,11 @@ import weakref
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace.clients.confluent_kafka.consumer import leaving_with, refused, returned
-from otel_mqtrace.clients.confluent_kafka.consumer_state import ConsumerState
-from otel_mqtrace.clients.confluent_kafka.holding import Holding
+from otel_mqtrace.clients.confluent_kafka.consume.consumer import leaving_with, refused, returned
+from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
+from otel_mqtrace.clients.confluent_kafka.consume.holding import Holding
+from otel_mqtrace.clients.confluent_kafka.consume.settling import Settles, begun, offsets_asked
 from otel_mqtrace.clients.confluent_kafka.live import STATE, known_state, live
-from otel_mqtrace.clients.confluent_kafka.settling import Settles, begun, offsets_asked
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.model import ContextCode
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_mqtrace.clients.confluent_kafka.live import live
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type
-from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, producer_state
+from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, producer_state
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.settle import SettleCall, SettledOffset
 

@@ -6,11 +6,11 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace.clients.confluent_kafka.handover import handed_over
-from otel_mqtrace.clients.confluent_kafka.holding import Holding
-from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
+from otel_mqtrace.clients.confluent_kafka.cluster.leaders import leaders_of
+from otel_mqtrace.clients.confluent_kafka.consume.handover import handed_over
+from otel_mqtrace.clients.confluent_kafka.consume.holding import Holding
+from otel_mqtrace.clients.confluent_kafka.consume.settling import Settling
 from otel_mqtrace.clients.confluent_kafka.messages import incoming
-from otel_mqtrace.clients.confluent_kafka.settling import Settling
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage, ProcessCall
 from otel_mqtrace.hooks.process import OwnSpan, Responsibility
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
+    from otel_mqtrace.clients.confluent_kafka.cluster.leaders import Leaders
 
 __all__ = ["ConsumerState", "abandon_consumers"]
 

@@ -12,9 +12,9 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace.clients.confluent_kafka.batches import CarriedPartition
 from otel_mqtrace.clients.confluent_kafka.live import known_state, live
-from otel_mqtrace.clients.confluent_kafka.sending import ProducerState, Sending, producer_state
+from otel_mqtrace.clients.confluent_kafka.produce.batches import CarriedPartition
+from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending, producer_state
 from otel_mqtrace.hooks._guard import guarded
 
 if TYPE_CHECKING:
