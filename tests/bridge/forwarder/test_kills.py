@@ -1,0 +1,15 @@
+"""The forwarder killed again and again: nothing is lost, and what repeats is the same span. More of it: tests/peers."""
+
+from __future__ import annotations
+
+from bridge.embedded.cluster import EmbeddedKafka
+from tests.support.killing import forwarded_under_fire
+
+
+def test_kill_9_loses_nothing_and_repeats_only_the_same_spans(tmp_path):
+    """Killed before a request is kept, before it is answered, and at any time after."""
+    with EmbeddedKafka() as kafka:
+        kafka.create_topic("RMQ_SYS_TRACE_TOPIC", 3)
+        told = forwarded_under_fire(kafka.bootstrap_servers, "RMQ_SYS_TRACE_TOPIC", tmp_path, kills=5, seed=7)
+    assert told.spans > 100
+    assert (told.lost, told.unexpected, told.contradicted) == (0, 0, 0)

@@ -1,0 +1,121 @@
+"""What is remembered beyond the commits: taken once more after a restart is only what waited."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.forwarder.pairing import Place, Record
+from bridge.forwarder.settled import EVERYTHING, SettledMemory
+from bridge.landing.layout import LandedMessage
+from otel_mqtrace._errors import UsageError
+from tests.support.trace_stories import before
+
+
+def _message(offset, *, partition=0, arrival_ms=None):
+    arrived_ms = 1_000 + offset if arrival_ms is None else arrival_ms
+    return LandedMessage(source="trace", partition=partition, offset=offset, arrival_ms=arrived_ms, body=b"")
+
+
+def _read(memory, *offsets, partition=0):
+    """What of each message is still to be taken, among its first three records."""
+    left = [memory.left_of(_message(each, partition=partition), 1_000 + each) for each in offsets]
+    return ["all" if each is EVERYTHING else [index for index in range(3) if index in each] for each in left]
+
+
+def _waiting(*places):
+    return [
+        Record(trace_ctx=before(), place=Place("trace", partition, offset), arrival_ms=1_000 + offset, index=index)
+        for partition, offset, index in places
+    ]
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Where the memory lies; its directory is made when it is needed."""
+    return tmp_path / "state" / "memory.json"
+
+
+def test_without_a_file_everything_is_new():
+    """And nothing is written."""
+    memory = SettledMemory()
+    assert _read(memory, 0, 1) == ["all", "all"]
+    memory.remember(_waiting((0, 0, 1)))
+    assert _read(SettledMemory(), 0, 1) == ["all", "all"]
+
+
+def test_a_restart_takes_only_the_records_that_waited(file):
+    """Of the held message the one that waited, of those behind it none, of new ones all."""
+    memory = SettledMemory(file)
+    assert _read(memory, 5, 6, 7) == ["all"] * 3
+    memory.remember(_waiting((0, 5, 1), (0, 7, 0), (0, 7, 2)))
+    assert _read(SettledMemory(file), 5, 6, 7, 8) == [[1], [], [0, 2], "all"]
+
+
+def test_a_crash_between_memory_and_commit_is_a_restart_from_the_commit_before(file):
+    """The broker's position is then one commit old: at the first message since, or at what was held at that time."""
+    memory = SettledMemory(file)
+    _read(memory, 0, 1)
+    memory.remember(_waiting((0, 1, 0)))
+    _read(memory, 2, 3)
+    memory.remember(_waiting((0, 3, 0)))
+    assert _read(SettledMemory(file), 1, 2, 3, 4) == [[], [], [0], "all"]
+    assert _read(SettledMemory(file), 3, 4) == [[0], "all"]
+
+
+@pytest.mark.parametrize("first", [0, 4, 6])
+def test_a_position_that_somebody_moved_forwards_everything_again(file, first):
+    """The memory speaks of another place then."""
+    memory = SettledMemory(file)
+    _read(memory, 5, 6, 7)
+    memory.remember(_waiting((0, 5, 1)))
+    assert _read(SettledMemory(file), *range(first, 9)) == ["all"] * (9 - first)
+
+
+def test_a_topic_made_anew_is_not_mistaken_for_the_old_one(file):
+    """Its first message has the same offset and another arrival."""
+    memory = SettledMemory(file)
+    _read(memory, 0, 1)
+    memory.remember(_waiting((0, 0, 0)))
+    again = SettledMemory(file)
+    assert again.left_of(_message(0, arrival_ms=9_999), 9_999) is EVERYTHING
+    assert _read(again, 1) == ["all"]
+
+
+def test_a_restart_in_the_middle_of_a_restart_forgets_nothing(file):
+    """What was not read again yet stays remembered, on this partition and on others."""
+    memory = SettledMemory(file)
+    _read(memory, 0, 1, 2, 3)
+    _read(memory, 0, 1, partition=1)
+    memory.remember(_waiting((0, 0, 0), (0, 2, 0), (1, 0, 0)))
+    second = SettledMemory(file)
+    assert _read(second, 0, 1) == [[0], []]
+    second.remember(_waiting((0, 0, 0)))
+    third = SettledMemory(file)
+    assert _read(third, 0, 1, 2, 3, 4) == [[0], [], [0], [], "all"]
+    assert _read(third, 0, 1, 2, partition=1) == [[0], [], "all"]
+
+
+def test_a_file_begins_at_its_beginning_however_late_its_record_waits(file):
+    """Files have no positions: one with something held is read again from its first message."""
+    memory = SettledMemory(file)
+    _read(memory, 0, 1, 2, partition=None)
+    for _ in range(2):
+        memory.remember(_waiting((None, 1, 0)))
+    assert _read(SettledMemory(file), 0, 1, 2, partition=None) == [[], [0], []]
+
+
+def test_a_memory_that_cannot_be_read_is_one_sentence(file):
+    """Never an answer made up: the user decides to go on without."""
+    file.parent.mkdir()
+    file.write_text("{", encoding="utf-8")
+    with pytest.raises(UsageError, match="remove it to go on by offsets alone"):
+        SettledMemory(file)
+
+
+def test_a_memory_that_cannot_be_written_is_one_sentence(tmp_path):
+    """Before anything is committed."""
+    memory = SettledMemory(tmp_path / "state" / "memory.json")
+    (tmp_path / "state").touch()
+    _read(memory, 0)
+    with pytest.raises(UsageError, match="cannot be written"):
+        memory.remember([])

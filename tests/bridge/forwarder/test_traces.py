@@ -1,0 +1,276 @@
+"""From trace messages to delivered spans: what is committed when, against sources that remember."""
+
+from __future__ import annotations
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from bridge.codec.reading import Reading
+from bridge.forwarder.files import FilesTraceSource
+from bridge.forwarder.measures import METRICS, Measures
+from bridge.forwarder.otlp import OtlpDelivery, open_exporter
+from bridge.forwarder.pairing import Pairing
+from bridge.forwarder.service import forward_once
+from bridge.forwarder.settled import SettledMemory
+from bridge.forwarder.traces import SpanForwarding
+from bridge.landing.layout import LandedMessage
+from bridge.landing.writer import LandingWriter
+from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.testing import ManualClock
+from tests.support.landings import landed_lines
+from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.trace_stories import START_MS, after, before, body_of, pub
+
+
+@pytest.fixture
+def receiver():
+    """An OTLP receiver of the test's own."""
+    with OtlpReceiver() as running:
+        yield running
+
+
+@pytest.fixture
+def delivery(receiver):
+    """The way to it."""
+    delivery = OtlpDelivery(receiver.endpoint, timeout_s=1)
+    yield delivery
+    delivery.close()
+
+
+class _Log:
+    """A topic in memory that remembers, like a broker's group, where it was committed."""
+
+    def __init__(self, *bodies, partitions=2, behind=()):
+        self.messages = [
+            LandedMessage(
+                source="trace", partition=n % partitions, offset=n // partitions, arrival_ms=START_MS + n, body=body
+            )
+            for n, body in enumerate(bodies)
+        ]
+        self.committed = {}
+        self.behind = behind
+        self._yielded = 0
+
+    def drain(self):
+        while self._yielded < len(self.messages):
+            self._yielded += 1
+            yield [self.messages[self._yielded - 1]]
+
+    def commit(self, held=()):
+        for message in self.messages[: self._yielded]:
+            self.committed[message.partition] = message.offset + 1
+        for _, partition, offset in held:
+            self.committed[partition] = min(offset, self.committed[partition])
+
+    def restarted(self):
+        """The topic for another process: what is committed is not yielded again."""
+        again = _Log()
+        again.messages = [each for each in self.messages if each.offset >= self.committed.get(each.partition, 0)]
+        again.committed = dict(self.committed)
+        return again
+
+
+def test_a_message_s_life_is_one_trace(receiver, delivery):
+    """The send, and a listener call whose halves lie on two partitions, the second half first."""
+    log = _Log(body_of(after()), body_of(before()), body_of(pub()))
+    spans = SpanForwarding(delivery, clock=ManualClock())
+    assert forward_once(log, spans=spans).spans == 2
+    assert len({trace_id for trace_id, _ in receiver.ids()}) == 1
+    assert log.committed == {0: 2, 1: 1}
+    assert receiver.paths == ["/v1/traces"]
+
+
+def test_a_half_that_waits_holds_its_partition_back_and_no_other(receiver, delivery):
+    """What was delivered behind it is read again after a restart, and what waited finds its other half."""
+    log = _Log(body_of(before()), body_of(pub("M2")), body_of(pub("M3")), body_of(pub("M4")))
+    clock = ManualClock()
+    forward_once(log, spans=SpanForwarding(delivery, clock=clock))
+    assert log.committed == {0: 0, 1: 2}
+    again = log.restarted()
+    again.messages.append(
+        LandedMessage(source="trace", partition=1, offset=2, arrival_ms=START_MS, body=body_of(after()))
+    )
+    forward_once(again, spans=SpanForwarding(delivery, clock=clock))
+    assert again.committed == {0: 2, 1: 3}
+    assert all(len(said) == 1 for said in receiver.contents().values())
+    assert len(receiver.ids()) == 4
+
+
+def test_a_half_waits_its_time_and_then_lets_go(receiver, delivery):
+    """At the topic's end the wall clock tells; the marked span is delivered before the position moves."""
+    log, clock = _Log(body_of(before())), ManualClock()
+    spans = SpanForwarding(delivery, pairing=Pairing(timeout_ms=60_000), clock=clock)
+    forward_once(log, spans=spans)
+    clock.advance(ms=59_999)
+    forward_once(log, spans=spans)
+    assert (log.committed, receiver.ids()) == ({0: 0}, set())
+    clock.advance(ms=1)
+    assert forward_once(log, spans=spans).spans == 1
+    assert (log.committed, spans.counts.halves) == ({0: 1}, 1)
+
+
+def test_in_a_backlog_the_slowest_partition_tells_the_time(delivery):
+    """A half is not given up because another partition is far ahead; nor kept until the backlog's end."""
+    clock = ManualClock()
+    clock.advance(ms=10_000_000)
+    spans = SpanForwarding(delivery, pairing=Pairing(timeout_ms=60_000), clock=clock)
+
+    def at(partition, offset, arrival_ms, body):
+        return LandedMessage(source="trace", partition=partition, offset=offset, arrival_ms=arrival_ms, body=body)
+
+    spans.take([at(0, 0, START_MS, body_of(before())), at(1, 0, START_MS, body_of(pub("M2")))])
+    spans.take([at(0, 1, START_MS + 3_600_000, body_of(pub("M3")))])
+    spans.expire({0, 1})
+    assert spans.counts.pending == 1
+    spans.take([at(1, 1, START_MS + 60_000, body_of(pub("M4")))])
+    spans.expire({0, 1})
+    assert (spans.counts.pending, spans.counts.halves) == (0, 1)
+
+
+def test_flush_lets_everything_go(delivery):
+    """Nothing more will come: --once."""
+    log = _Log(body_of(before()), body_of(after("M2")))
+    assert forward_once(log, spans=SpanForwarding(delivery, clock=ManualClock()), flush=True).spans == 2
+    assert log.committed == {0: 1, 1: 1}
+
+
+def test_a_receiver_that_refuses_is_one_sentence_and_nothing_is_committed(receiver, delivery, tmp_path):
+    """Nor is the landing shown; once it accepts, the same pass goes through."""
+    receiver.status = 400
+    log, spans = _Log(body_of(pub())), SpanForwarding(delivery)
+    with pytest.raises(PeerError, match=rf"{receiver.endpoint} did not accept 1 spans .*will be forwarded again"):
+        forward_once(log, LandingWriter(tmp_path), spans=spans)
+    assert log.committed == {}
+    receiver.status = 200
+    forward_once(log.restarted(), LandingWriter(tmp_path), spans=spans)
+    assert len(receiver.ids()) == 1
+
+
+def test_a_receiver_that_is_not_there_is_one_sentence():
+    """With what the exporter said about it."""
+    delivery = OtlpDelivery("http://127.0.0.1:1", timeout_s=0.2)
+    with pytest.raises(PeerError, match=r"did not accept 1 spans \(.+\)"):
+        forward_once(_Log(body_of(pub())), spans=SpanForwarding(delivery))
+    delivery.close()
+
+
+def test_spans_that_the_receiver_rejects_are_counted(receiver, delivery):
+    """OTLP's partial success: asking again would not help, so the position moves."""
+    receiver.rejects = 1
+    log, spans = _Log(body_of(pub())), SpanForwarding(delivery)
+    forward_once(log, spans=spans)
+    assert (spans.counts.rejected, log.committed) == (1, {0: 1})
+
+
+def test_bad_records_are_counted_and_stay_in_the_landing(delivery, tmp_path):
+    """Their neighbours are forwarded."""
+    log = _Log(body_of(pub()) + b"Nonsense\x01x\x02")
+    spans = SpanForwarding(delivery)
+    forward_once(log, LandingWriter(tmp_path), spans=spans)
+    assert (spans.counts.records, spans.counts.bad_records, spans.counts.spans) == (1, 1, 1)
+    assert len(landed_lines(tmp_path)) == 1
+
+
+def test_what_is_settled_is_neither_landed_nor_told_again(receiver, delivery, tmp_path):
+    """After a restart with its memory, the held position repeats the messages and nothing else."""
+    log, clock = _Log(body_of(before()), body_of(pub("M2")), body_of(pub("M3"), before("M4", "R4"))), ManualClock()
+
+    def run(source):
+        memory = SettledMemory(tmp_path / "memory.json")
+        spans = SpanForwarding(delivery, memory=memory, clock=clock)
+        return forward_once(source, LandingWriter(tmp_path), spans=spans), spans.counts
+
+    run(log)
+    again, counts = run(log.restarted())
+    assert (again.messages, again.spans, counts.records, counts.pending) == (0, 0, 2, 2)
+    assert len(landed_lines(tmp_path)) == 3
+    assert sum(map(len, receiver.spans.values())) == 2
+
+
+def test_a_gbk_body_of_another_map_is_read_as_told(receiver, delivery):
+    """Charset and ordinals are options, as for decode."""
+    body = body_of(pub(keys="订单"), dialect="5.0.0").decode().encode("gbk")
+    forward_once(_Log(body), spans=SpanForwarding(delivery, reading=Reading(msg_type_map="b", charset="gbk")))
+    ((_, said),) = next(iter(receiver.contents().values()))
+    assert "订单".encode() in said
+
+
+def test_the_forwarder_measures_itself(delivery):
+    """On the meter provider, under the documented names."""
+    reader = InMemoryMetricReader()
+    spans = SpanForwarding(delivery, clock=ManualClock())
+    measures = Measures(spans, meter=MeterProvider([reader]).get_meter("test"))
+    for log in (_Log(body_of(pub()), body_of(before())), _Log(body_of(pub("M2")) + b"?\x02", b"")):
+        measures.add(forward_once(log, spans=spans))
+    (resource,) = reader.get_metrics_data().resource_metrics
+    told = {each.name: each.data.data_points[0].value for each in resource.scope_metrics[0].metrics}
+    assert told.keys() == METRICS.keys()
+    assert (told["mqtrace.forwarder.spans"], told["mqtrace.forwarder.pending"]) == (2, 1)
+    assert (told["mqtrace.forwarder.records"], told["mqtrace.forwarder.bad_records"]) == (3, 1)
+    assert told["mqtrace.forwarder.messages"] == 4
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:4317", "kafka://h:1", "http://", ""])
+def test_an_endpoint_of_another_form_is_refused(endpoint):
+    """With the forms that are understood."""
+    with pytest.raises(UsageError, match=r"grpc\[s\]://HOST:PORT"):
+        open_exporter(endpoint, timeout_s=1)
+
+
+@pytest.mark.parametrize("endpoint", ["grpc://127.0.0.1:1", "grpcs://127.0.0.1:1"])
+def test_grpc_is_chosen_by_the_scheme(endpoint):
+    """The same exporter's sibling."""
+    exporter = open_exporter(endpoint, timeout_s=0.1)
+    assert "grpc" in type(exporter).__module__
+    exporter.shutdown()
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A directory of trace messages: a landing's part, a raw body, something to pass over, and a line without a body."""
+    directory = tmp_path / "files"
+    with LandingWriter(directory, format="jsonl") as writer:
+        writer.write([LandedMessage(source="t", arrival_ms=START_MS, body=body_of(pub(), before()))])
+    (directory / "raw.bin").write_bytes(body_of(after()))
+    (directory / "zz.jsonl").write_text('{"nothing": 1}\n', encoding="utf-8")
+    (directory / ".hidden.jsonl").write_text("{}", encoding="utf-8")
+    return directory
+
+
+def test_files_are_forwarded_once(files, receiver, delivery):
+    """All that are finished, whatever their framing; then remembered as done."""
+    spans, source = SpanForwarding(delivery), FilesTraceSource(files, group="g")
+    assert forward_once(source, spans=spans).spans == 2
+    assert source.bad_bodies == 1
+    again = FilesTraceSource(files, group="g")
+    assert list(again.drain()) == []
+    (files / "later.bin").write_bytes(body_of(pub("M2")))
+    assert forward_once(again, spans=spans).messages == 1
+    assert len(list(FilesTraceSource(files, group="other").drain())) == 4
+
+
+def test_a_file_with_something_that_waits_is_not_done(files, receiver, delivery):
+    """It is read again by the next run, which finds the other half."""
+    (files / "raw.bin").rename(files / ".raw.bin")
+    forward_once(FilesTraceSource(files, group="g"), spans=SpanForwarding(delivery))
+    (files / ".raw.bin").rename(files / "raw.bin")
+    spans = SpanForwarding(delivery)
+    forward_once(FilesTraceSource(files, group="g"), spans=spans)
+    assert (spans.counts.records, spans.counts.pending) == (3, 0)
+    assert list(FilesTraceSource(files, group="g").drain()) == []
+
+
+def test_a_directory_that_is_not_there_is_one_sentence(tmp_path):
+    """Naming it."""
+    with pytest.raises(UsageError, match="there is no such directory"):
+        FilesTraceSource(tmp_path / "nowhere", group="g")
+
+
+def test_a_memory_of_files_that_cannot_be_read_is_one_sentence(files):
+    """Never a beginning from the beginning."""
+    memory = files / "_mqtrace-forward"
+    memory.mkdir()
+    (memory / "g.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(UsageError, match="remove it to begin anew"):
+        FilesTraceSource(files, group="g")
