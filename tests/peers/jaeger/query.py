@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ANSWER_SECONDS, _PATIENCE_SECONDS = 5, 20
-_HOUR = timedelta(hours=1)
+_SOON, _LONG = timedelta(hours=1), timedelta(days=3650)
 _MANY = 1000
 
 
@@ -37,18 +37,24 @@ class JaegerQuery:
         """Return the spans of one trace as they were stored, without Jaeger's remarks; the earliest first."""
         return self._spans(f"/api/v3/traces/{trace_id}", {"raw_traces": "true"}, spans)
 
+    def shown(self, trace_id: str, *, spans: int) -> list[dict[str, Any]]:
+        """Return the spans of one trace as the page shows them, those that came twice once; the earliest first."""
+        return self._spans(f"/api/v3/traces/{trace_id}", {}, spans)
+
     def search(self, service: str, *, spans: int, operation: str | None = None) -> list[dict[str, Any]]:
-        """Return the spans of every trace of the last hour that ``service`` has a span in, of that name if given."""
+        """Return the spans of every trace that ``service`` has a span in, of that name if given."""
         now = datetime.now(timezone.utc)
         asked = {"service_name": service, "num_traces": _MANY, "operation_name": operation}
-        asked |= {"start_time_min": (now - _HOUR).isoformat(), "start_time_max": (now + _HOUR).isoformat()}
+        asked |= {"start_time_min": (now - _LONG).isoformat(), "start_time_max": (now + _SOON).isoformat()}
         given = {f"query.{name}": value for name, value in asked.items() if value is not None}
         return self._spans("/api/v3/traces", given, spans)
 
     def ids_with(self, service: str, **attributes: str) -> set[str]:
         """Return the ids of the traces with a span of ``service`` that has all ``attributes``, dots as underscores."""
         tags = json.dumps({name.replace("__", "."): value for name, value in attributes.items()})
-        found = self._ask("/api/traces", {"service": service, "tags": tags, "limit": _MANY, "lookback": "1h"})
+        now = datetime.now(timezone.utc)
+        times = {"start": _us(now - _LONG), "end": _us(now + _SOON)}
+        found = self._ask("/api/traces", {"service": service, "tags": tags, "limit": _MANY, **times})
         return {trace["traceID"] for trace in found["data"]}
 
     def services(self) -> set[str]:
@@ -62,8 +68,8 @@ class JaegerQuery:
 
     def calls(self) -> set[tuple[str, str]]:
         """Return which service calls which, as Jaeger draws it."""
-        end_ms = int((datetime.now(timezone.utc) + _HOUR).timestamp() * 1e3)
-        found = self._ask("/api/dependencies", {"endTs": end_ms, "lookback": int(2 * _HOUR.total_seconds() * 1e3)})
+        end_ms, lookback_ms = _us(datetime.now(timezone.utc) + _SOON) // 1000, int(_LONG.total_seconds()) * 1000
+        found = self._ask("/api/dependencies", {"endTs": end_ms, "lookback": lookback_ms})
         return {(edge["parent"], edge["child"]) for edge in found["data"]}
 
     def _spans(self, path: str, parameters: dict[str, Any], count: int) -> list[dict[str, Any]]:
@@ -81,6 +87,10 @@ class JaegerQuery:
             if refusal.code == HTTPStatus.NOT_FOUND:
                 return {}
             raise AssertionError(f"{path}: {refusal.code}: {refusal.read().decode()}") from refusal
+
+
+def _us(time: datetime) -> int:
+    return int(time.timestamp() * 1e6)
 
 
 def _until(ask: Callable[[], Any], enough: Callable[[Any], bool]) -> Any:
