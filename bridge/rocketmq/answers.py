@@ -46,11 +46,11 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Where a message lies now: its queue, its offset there and the broker's physical id for it."""
+    """Where a message lies now: its queue, its offset there and the broker's physical id, as far as the broker said so."""
 
     queue: Queue
-    offset: int
-    offset_msg_id: str
+    offset: int | None
+    offset_msg_id: str | None
 
 
 def _number(answer: Command, name: str) -> int:
@@ -78,7 +78,8 @@ def pulled(answer: Command) -> Pulled:
 
 def sent(message: Outgoing, answer: Command) -> Sent:
     """Return where a message lies by the answer to its send."""
-    return Sent(message.queue, _number(answer, "queueOffset"), answer.fields.get("msgId", ""))
+    offset = answer.fields.get("queueOffset", "")
+    return Sent(message.queue, int(offset) if offset.isdecimal() else None, answer.fields.get("msgId"))
 
 
 def has_key(message: StoredMessage, topic: str, key: str) -> bool:

@@ -158,9 +158,9 @@ def _host(data: bytes, start: int, end: int, *, is_v6: bool) -> tuple[str, int]:
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Return the properties of ``text`` by name; what is no ``name U+0001 value`` is passed over, as in Java."""
+    """Return the properties of ``text`` by name; what has no name or no value is passed over, as in Java."""
     pairs = (each.partition(_NAME_END) for each in text.split(_PROPERTY_END))
-    return {name: value for name, separator, value in pairs if name and separator}
+    return {name: value for name, _, value in pairs if name and value}
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.landing.layout import LandedMessage
 from bridge.rocketmq.client import RemotingClient
+from bridge.rocketmq.commands import RefusedError, ResponseCode
 from bridge.rocketmq.connection import SilentError
 from bridge.rocketmq.messages import BodyError, plain_body
 from otel_mqtrace import semconv

@@ -101,6 +101,18 @@ def test_offsets_are_found_by_time(rocketmq_server, client, topic):
     assert client.bounds([sent.queue]) == {sent.queue: (0, 1)}
 
 
+def test_a_broker_makes_a_group_at_its_first_pull_not_at_a_commit(client, topic):
+    """Why a source pulls once more when its commit is refused for want of the group."""
+    queue = client.route(topic).readable[0]
+    assert client.committed([queue], "peer-fresh-group") == {queue: None}
+    with pytest.raises(RefusedError) as refused:
+        client.commit({queue: 1}, "peer-fresh-group")
+    assert refused.value.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    client.pull({queue: 0}, group="peer-fresh-group")
+    client.commit({queue: 1}, "peer-fresh-group")
+    assert client.committed([queue], "peer-fresh-group") == {queue: 1}
+
+
 def test_a_name_server_that_is_away_is_passed_over(rocketmq_server, topic):
     """As long as one of the list answers."""
     with RemotingClient(f"127.0.0.1:1;{rocketmq_server.name_server}") as client:

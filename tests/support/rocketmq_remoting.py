@@ -1,0 +1,222 @@
+"""A small RocketMQ of Python, for tests without Java: a name server and brokers on loopback that do as they are told."""
+
+from __future__ import annotations
+
+import json
+import socket
+import socketserver
+import struct
+import threading
+from collections import defaultdict, deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from bridge.rocketmq.commands import RequestCode, ResponseCode
+from bridge.rocketmq.frames import FrameReader, encode_command, response_to
+
+SILENCE, HANG_UP = "silence", "hang up"
+"""What a server can do instead of answering."""
+
+
+def stored(body, *, topic="T", queue_id=0, offset=0, properties=(), sys_flag=0, store_ms=1_700_000_000_000):
+    """The bytes of a stored message, laid out here once more, by hand."""
+    said = "".join(f"{name}\x01{value}\x02" for name, value in dict(properties).items()).encode()
+    name = topic.encode()
+    hosts = [(16 if sys_flag & bit else 4) for bit in (0x10, 0x20)]
+    born, store = (bytes(size - 1) + b"\x01" + struct.pack(">i", 10911) for size in hosts)
+    rest = struct.pack(">iiqqiq", queue_id, 0, offset, 77, sys_flag, store_ms - 1) + born
+    rest += struct.pack(">q", store_ms) + store + struct.pack(">iq", 0, 0) + struct.pack(">i", len(body)) + body
+    rest += struct.pack(">B", len(name)) + name + struct.pack(">H", len(said)) + said
+    return struct.pack(">iIi", 12 + len(rest), 0xDAA320A7, 0) + rest
+
+
+@dataclass
+class StoredQueue:
+    """One queue: its messages as bytes from ``low`` on; what was before is gone."""
+
+    low: int = 0
+    messages: list[bytes] = field(default_factory=list)
+
+    @property
+    def high(self):
+        return self.low + len(self.messages)
+
+
+class RemotingServer:
+    """One listening server: a broker, a slave of it, or a name server for a list of brokers."""
+
+    def __init__(self, name="broker-a", *, brokers=None, queues=2, master=None):
+        self.name, self.queue_count = name, queues
+        self.brokers = brokers
+        self.slaves = []
+        self.is_known = True  # to name servers, as master
+        self.requests = []
+        self.connections = []
+        self.instead = defaultdict(deque)  # request code → answers given first
+        self.topics = {"T"} if master is None else master.topics
+        self.stored = defaultdict(StoredQueue) if master is None else master.stored
+        self.offsets = {} if master is None else master.offsets
+        self.max_pulled = 32
+        if master is not None:
+            master.slaves.append(self)
+        handle = type("Handler", (socketserver.BaseRequestHandler,), {"handle": lambda it: self._serve(it.request)})
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), handle)
+        self._server.daemon_threads = True
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self):
+        """Stop listening and drop every connection."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self.drop_connections()
+
+    def drop_connections(self):
+        """Close what is open, as a broker does with idle connections."""
+        while self.connections:
+            connection = self.connections.pop()
+            with suppress(OSError):  # by the other side already
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def answer_first(self, code, *answers):
+        """Give ``answers`` (response codes, ``SILENCE`` or ``HANG_UP``) to the next requests of that code."""
+        self.instead[code].extend(answers)
+
+    def asked(self, code):
+        """The requests of one code, in order."""
+        return [request for request in self.requests if request.code == code]
+
+    def put(self, *bodies, topic="T", queue_id=0, **fields):
+        """Store messages as if a producer had sent them."""
+        queue = self.stored[topic, queue_id]
+        for body in bodies:
+            said = {"topic": topic, "queue_id": queue_id, "offset": queue.high, **fields}
+            queue.messages.append(stored(body, **said))
+
+    def _serve(self, connection):
+        self.connections.append(connection)
+        reader = FrameReader()
+        with suppress(OSError):
+            while data := connection.recv(65536):
+                for request in reader.feed(data):
+                    answer = self._answer(request)
+                    if answer == HANG_UP:
+                        return
+                    if answer != SILENCE:
+                        connection.sendall(encode_command(answer))
+
+    def _answer(self, request):
+        self.requests.append(request)
+        first = self.instead[request.code]
+        if first:
+            said = first.popleft()
+            return said if said in {SILENCE, HANG_UP} else response_to(request, said, remark="told to")
+        code, fields, body = getattr(self, f"_{RequestCode(request.code).name.lower()}")(request.fields, request.body)
+        return response_to(request, code, {name: str(value) for name, value in fields.items()}, body)
+
+    # -- a name server's -------------------------------------------------------------------------------------------
+
+    def _get_routeinfo_by_topic(self, fields, _):
+        brokers = [broker for broker in self.brokers if fields["topic"] in broker.topics]
+        if not brokers:
+            return ResponseCode.TOPIC_NOT_EXIST, {}, b""
+        queues = [
+            {"brokerName": broker.name, "perm": 6, "readQueueNums": broker.queue_count}
+            | {"writeQueueNums": broker.queue_count, "topicSysFlag": 0}
+            for broker in brokers
+        ]
+        said = {"brokerDatas": [broker._data() for broker in brokers], "queueDatas": queues}
+        return ResponseCode.SUCCESS, {}, json.dumps(said).encode()
+
+    def _get_broker_cluster_info(self, _fields, _body):
+        said = {"brokerAddrTable": {broker.name: broker._data() for broker in self.brokers}}
+        return ResponseCode.SUCCESS, {}, json.dumps(said).encode()
+
+    def _data(self):
+        addresses = {number: slave.address for number, slave in enumerate(self.slaves, 1)}
+        if self.is_known:
+            addresses[0] = self.address
+        return {"brokerName": self.name, "brokerAddrs": addresses}
+
+    # -- a broker's ------------------------------------------------------------------------------------------------
+
+    def _queue(self, fields):
+        return self.stored[fields["topic"], int(fields["queueId"])]
+
+    def _update_and_create_topic(self, fields, _):
+        self.topics.add(fields["topic"])
+        return ResponseCode.SUCCESS, {}, b""
+
+    def _get_min_offset(self, fields, _):
+        return ResponseCode.SUCCESS, {"offset": self._queue(fields).low}, b""
+
+    def _get_max_offset(self, fields, _):
+        return ResponseCode.SUCCESS, {"offset": self._queue(fields).high}, b""
+
+    def _query_consumer_offset(self, fields, _):
+        known = self.offsets.get((fields["consumerGroup"], fields["topic"], int(fields["queueId"])))
+        if known is None:
+            return ResponseCode.QUERY_NOT_FOUND, {}, b""
+        return ResponseCode.SUCCESS, {"offset": known}, b""
+
+    def _update_consumer_offset(self, fields, _):
+        self.offsets[fields["consumerGroup"], fields["topic"], int(fields["queueId"])] = int(fields["commitOffset"])
+        return ResponseCode.SUCCESS, {}, b""
+
+    def _pull_message(self, fields, _):
+        queue, offset = self._queue(fields), int(fields["queueOffset"])
+        said = {"minOffset": queue.low, "maxOffset": queue.high, "suggestWhichBrokerId": 0}
+        if offset < queue.low:
+            return ResponseCode.PULL_OFFSET_MOVED, {**said, "nextBeginOffset": queue.low}, b""
+        found = queue.messages[offset - queue.low :][: min(self.max_pulled, int(fields["maxMsgNums"]))]
+        code = ResponseCode.SUCCESS if found else ResponseCode.PULL_NOT_FOUND
+        return code, {**said, "nextBeginOffset": offset + len(found)}, b"".join(found)
+
+    def _send_message_v2(self, fields, body):
+        properties = dict(each.split("\x01") for each in fields["i"].split("\x02") if each)
+        queue_id, topic = int(fields["e"]), fields["b"]
+        self.topics.add(topic)
+        self.put(body, topic=topic, queue_id=queue_id, properties=properties, sys_flag=int(fields["f"]))
+        offset = self.stored[topic, queue_id].high - 1
+        return ResponseCode.SUCCESS, {"msgId": "0" * 32, "queueId": queue_id, "queueOffset": offset}, b""
+
+    def _query_message(self, fields, _):
+        found = [
+            message
+            for (topic, _), queue in self.stored.items()
+            if topic == fields["topic"]
+            for message in queue.messages
+            if fields["key"].encode() in message  # hashes collide; here part of a key does
+        ]
+        code = ResponseCode.SUCCESS if found else ResponseCode.QUERY_NOT_FOUND
+        return code, {}, b"".join(found)
+
+
+class RemotingCluster:
+    """A name server and brokers; use it as a context manager."""
+
+    def __init__(self, *names, queues=2):
+        self.brokers = [RemotingServer(name, queues=queues) for name in names or ("broker-a",)]
+        self.name_server = RemotingServer("names", brokers=self.brokers)
+        self.others = []
+
+    @property
+    def namesrv(self):
+        """What clients are told."""
+        return self.name_server.address
+
+    def slave(self, broker):
+        """Give ``broker`` a slave that has all it has."""
+        self.others.append(RemotingServer(broker.name, queues=broker.queue_count, master=broker))
+        return self.others[-1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for server in (*self.brokers, self.name_server, *self.others):
+            if server._thread.is_alive():
+                server.close()
