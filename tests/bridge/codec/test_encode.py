@@ -165,3 +165,14 @@ def test_an_unknown_dialect_lists_the_known_ones():
     """A wrong name is a usage error whose text is the mend."""
     with pytest.raises(UsageError, match=r"unknown dialect '6\.0'.*5\.5\.0"):
         encode_context(PUB, "6.0")
+
+
+def test_another_charset_is_written_on_request():
+    """GBK as a machine before 5.0.0 wrote it, a question mark for what it has no character for; the keys stay Unicode."""
+    bean = replace(PUB.beans[0], keys="订单 😀", tags="标签")
+    encoded = encode_context(replace(PUB, beans=(bean,)), "4.9.5", charset="gbk")
+    assert "\x01标签\x01订单 ?\x01".encode("gbk") in encoded.body
+    assert encoded.replaced == 1
+    assert encoded.keys == {"ID", "订单", "😀"}
+    with pytest.raises(UsageError, match="klingon"):
+        encode_context(PUB, charset="klingon")

@@ -137,3 +137,18 @@ def test_a_batch_is_taken_apart_by_its_ids(ids, offsets, exploded):
     made = explode(batch(ids, offsets))
     assert [(each.beans[0].msg_id, each.beans[0].offset_msg_id) for each in made] == exploded
     assert {(each.beans[0].topic, each.cost_ms) for each in made} == {("t", 7)}
+
+
+def test_a_record_under_map_b_is_named_after_a_writer_of_map_b():
+    """Who says that the bodies are of 5.0.0 gets its name, wherever it writes that shape."""
+    body = encode_context(END, "5.0.0").body
+    assert decode_body(body, msg_type_map="b").dialects == ("5.0.0",)
+    assert decode_body(body).dialects == ("5.5.0",)
+    recall = b"Recall\x011\x01R\x01g\x01t\x01I\x01true\x02"
+    assert decode_body(recall, msg_type_map="b").dialects == ("5.5.0",)
+
+
+def test_rust_over_cloud_is_a_shape_of_its_own():
+    """Seven fields and an empty one, as Java's newest."""
+    told = guess(b"SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01\x02SubAfter\x01Q\x01I\x011\x01true\x01\x010\x01\x02")
+    assert told.writers == ("rust",)

@@ -32,7 +32,7 @@ guesses = WriterGuesses()
 guesses.take(read)
 (only,) = guesses.guesses()
 drawn, dialect, _ = find(
-    sayable(), lambda one: one[1] == NAME and one[0].trace_type is TraceType.PUB, settings=settings(database=None)
+    sayable(), lambda one: one[1] == NAME and one[0].trace_type is TraceType.PUB, settings=settings(database=None, max_examples=5_000)
 )
 print(json.dumps({
     "fields": body.count(b"\\x01") + 1,
