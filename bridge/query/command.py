@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from contextlib import closing, contextmanager, nullcontext
 from enum import Enum
@@ -26,9 +25,6 @@ __all__ = ["MessageTypeMap", "query"]
 
 _FOUND, _NOTHING_FOUND = 0, 1
 _NS_PER_MS: Final = 1_000_000
-_TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-_ACCESS_KEY: Final = "MQTRACE_ROCKETMQ_ACCESS_KEY"
-_SECRET_KEY: Final = "MQTRACE_ROCKETMQ_SECRET_KEY"  # noqa: S105 - the variable's name
 
 
 class MessageTypeMap(str, Enum):
@@ -46,7 +42,8 @@ def query(  # noqa: PLR0913 - one parameter per option
     landing: Annotated[Path | None, typer.Option(help="Search a landing directory.")] = None,
     namesrv: Annotated[str | None, typer.Option(help="Search a RocketMQ cluster: HOST:PORT;...")] = None,
     trace_topic: Annotated[
-        list[str] | None, typer.Option(help=f"Trace topic, by default {_TRACE_TOPIC}; may be given again.")
+        list[str] | None,
+        typer.Option(help="Trace topic, else MQTRACE_TRACE_TOPIC, else RocketMQ's own; may be given again."),
     ] = None,
     begin: Annotated[
         str | None, typer.Option(help="Trace messages that arrived since: ISO 8601, epoch ms, or 15m, 2h, 3d ago.")
@@ -77,14 +74,19 @@ def query(  # noqa: PLR0913 - one parameter per option
     from bridge.query.instants import arrival_range  # noqa: PLC0415
     from bridge.query.search import search  # noqa: PLC0415
     from bridge.query.wanted import wanted  # noqa: PLC0415
+    from otel_mqtrace.config import Settings  # noqa: PLC0415
 
     sought = wanted(msg_id, key)
     decode_body(b" ", charset=charset)  # a wrong charset fails before anything is read
     arrivals = arrival_range(begin, end, now_ms=SystemClock().wall_ns() // _NS_PER_MS)
     sources = {"--bootstrap": bootstrap, "--landing": landing, "--namesrv": namesrv}
-    options = {"topics": trace_topic or [_TRACE_TOPIC], "scan": scan, "kafka_config": kafka_config}
+    settings = Settings.from_env({})
+    options = {"topics": trace_topic or [settings.trace_topic], "scan": scan, "kafka_config": kafka_config}
     _check_page(html)
-    with _bar() as progress, _opened(sources, arrivals, progress, timeout_ms=timeout_ms, **options) as archive:
+    with (
+        _bar() as progress,
+        _opened(sources, arrivals, progress, settings=settings, timeout_ms=timeout_ms, **options) as archive,
+    ):
         answer = search(archive, sought, Reading(msg_type_map.value, charset), limit=limit)
     return _told(answer, html, as_json=as_json)
 
@@ -152,8 +154,8 @@ def _open_broker(
             scan=options["scan"],
             on_progress=progress,
             timeout_ms=options["timeout_ms"],
-            access_key=os.environ.get(_ACCESS_KEY),
-            secret_key=os.environ.get(_SECRET_KEY),
+            access_key=options["settings"].rocketmq_access_key,
+            secret_key=options["settings"].rocketmq_secret_key,
         )
     )
 

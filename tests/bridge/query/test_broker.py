@@ -1,0 +1,112 @@
+"""A RocketMQ cluster is searched by its index, and message by message where that is asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.codec.reading import Reading
+from bridge.query.broker import BrokerArchive
+from bridge.query.findings import findings, in_one_sentence
+from bridge.query.instants import ArrivalRange
+from bridge.query.search import search
+from bridge.query.wanted import Wanted
+from otel_mqtrace._errors import PeerError
+from otel_mqtrace.cli import main
+from tests.support.archives import ID, T0, consume, landed, pub
+from tests.support.rocketmq_remoting import RemotingCluster
+
+MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))
+
+
+@pytest.fixture
+def cluster():
+    """Two brokers; the trace is spread over their queues."""
+    with RemotingCluster("broker-a", "broker-b") as running:
+        for number, message in enumerate(MESSAGES):
+            _put(running.brokers[number % 2], message, number // 2)
+        yield running
+
+
+def _put(broker, message, queue_id=0, **said):
+    broker.put(
+        message.body,
+        queue_id=queue_id,
+        properties={"KEYS": message.keys},
+        **{"store_ms": message.arrival_ms, **said},
+    )
+
+
+def _search(cluster, *msg_ids, topics=("T",), **options):
+    archive = BrokerArchive(cluster.namesrv, topics, **options)
+    try:
+        return search(archive, Wanted(frozenset(msg_ids or {ID})), Reading(), limit=10)
+    finally:
+        archive.close()
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_a_message_s_records_are_found_on_every_broker(cluster, scan):
+    """By the index and by a scan alike; the places tell the queues of two brokers apart."""
+    (story,) = _search(cluster, scan=scan).stories
+    assert (in_one_sentence(story), findings(story)) == ("Sent once; consumed by 1 group.", ())
+    attempt = story.groups[0].attempts[0]
+    places = {(place.source, place.partition) for half in attempt.evidence for place in half.places}
+    assert len(places) == 2
+
+
+def test_a_scan_reads_everything_in_as_many_pulls_as_it_takes(cluster):
+    """And says how far it is."""
+    cluster.brokers[0].put(*(b"other %d" % number for number in range(100)))
+    seen = []
+    answer = _search(cluster, scan=True, on_progress=lambda done, whole: seen.append((done, whole)))
+    assert (answer.searched.messages, seen[-1]) == (104, (104, 104))
+    assert answer.searched.remarks == ()
+
+
+def test_what_the_index_does_not_know_a_scan_finds(cluster):
+    """A single id of a batch: the joined ones are the key."""
+    (batch,) = landed(pub(msg_id="A1,B2"))
+    cluster.brokers[1].put(batch.body, properties={"KEYS": "neither"}, store_ms=T0)
+    (story,) = _search(cluster, "B2", scan=True).stories
+    assert story.sends[0].of_batch == 2
+    assert _search(cluster, "B2").stories == ()
+
+
+def test_the_index_alone_says_that_it_is_not_all(cluster):
+    """Nobody must take its silence for completeness."""
+    (remark,) = _search(cluster).searched.remarks
+    assert "--scan" in remark
+
+
+def test_an_index_that_gives_all_it_may_says_so(cluster):
+    """Sixty-four, and there may be more."""
+    for number in range(70):
+        _put(cluster.brokers[0], landed(pub(T0 + number))[0])
+    _, remark = _search(cluster).searched.remarks
+    assert "there may be more" in remark
+
+
+def test_messages_outside_of_the_range_are_left_out(cluster):
+    """By the time the broker stored them."""
+    (story,) = _search(cluster, arrivals=ArrivalRange(T0, T0)).stories
+    assert (len(story.sends), story.groups) == (1, ())
+
+
+def test_a_body_that_cannot_be_inflated_is_a_remark(cluster):
+    """Its neighbours are told of."""
+    _put(cluster.brokers[0], MESSAGES[0], store_ms=T0, sys_flag=1)
+    answer = _search(cluster, scan=True)
+    assert len(answer.stories) == 1
+    assert len(answer.searched.remarks) == 1
+
+
+def test_a_topic_that_is_not_there_is_one_line(cluster):
+    """A wrong name must not read as nothing found."""
+    with pytest.raises(PeerError, match="NO_SUCH"):
+        _search(cluster, topics=["NO_SUCH"])
+
+
+def test_the_command_searches_a_cluster(cluster, capsys):
+    """With the options as documented."""
+    assert main(["query", "--msg-id", ID, "--namesrv", cluster.namesrv, "--trace-topic", "T", "--scan"]) == 0
+    assert "consumed by 1 group" in capsys.readouterr().out

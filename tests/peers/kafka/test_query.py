@@ -1,0 +1,99 @@
+"""The query against a real Kafka: a range of time becomes the offsets that hold it."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from confluent_kafka.cimpl import Producer as OwnProducer
+
+from bridge.codec.reading import Reading
+from bridge.query.instants import ArrivalRange
+from bridge.query.search import search
+from bridge.query.topic import MARGIN_MS, TopicArchive
+from bridge.query.wanted import Wanted
+from tests.support.archives import landed, pub
+
+pytestmark = pytest.mark.peers
+
+HOUR_MS = 3_600_000
+_numbers = count(1)
+
+
+@pytest.fixture
+def begin_ms(kafka):
+    """Twelve hours of an hourly message ago: retention leaves it alone."""
+    from time import time  # noqa: PLC0415 - the broker's retention goes by the machine's clock
+
+    return int(time() * 1000) - 12 * HOUR_MS
+
+
+@pytest.fixture
+def topic(kafka, begin_ms):
+    """One trace message an hour, M0 to M11, over two partitions, the second one behind the first."""
+    name = kafka.create_topic(f"peer-query-{next(_numbers)}", partitions=2)
+    producer = OwnProducer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    for hour in range(12):
+        (message,) = landed(pub(begin_ms + hour * HOUR_MS, msg_id=f"M{hour}"))
+        producer.produce(name, message.body, partition=hour % 2, timestamp=begin_ms + hour * HOUR_MS)
+    assert producer.flush(30) == 0
+    return name
+
+
+def _search(kafka, topic, arrivals, *msg_ids, key=None):
+    archive = TopicArchive(kafka.bootstrap_servers, [topic], arrivals=arrivals)
+    try:
+        return search(archive, Wanted(frozenset(msg_ids), key), Reading(), limit=100)
+    finally:
+        archive.close()
+
+
+def _found(answer):
+    return [story.msg_id for story in answer.stories]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (None, None, range(12)),
+        (3, 5, range(3, 6)),
+        (3, None, range(3, 12)),
+        (None, 2, range(3)),
+        (11, None, [11]),
+        (20, None, []),
+        (None, -1, []),
+    ],
+)
+def test_exactly_the_messages_of_a_range_are_found(kafka, topic, begin_ms, first, last, expected):
+    """Both ends included; only the range and its margin cross the network."""
+    bounds = [None if hour is None else begin_ms + hour * HOUR_MS for hour in (first, last)]
+    answer = _search(kafka, topic, ArrivalRange(*bounds), key="order-1")
+    assert _found(answer) == [f"M{hour}" for hour in expected]
+    assert answer.searched.messages == len(expected)
+
+
+def test_a_message_whose_timestamp_is_out_of_order_is_found(kafka, begin_ms):
+    """Writers' clocks differ: within the margin, order on the topic does not matter."""
+    name = kafka.create_topic(f"peer-query-{next(_numbers)}")
+    producer = OwnProducer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    for number, late_ms in enumerate((0, MARGIN_MS - 1_000, 500)):
+        (message,) = landed(pub(begin_ms, msg_id=f"M{number}"))
+        producer.produce(name, message.body, timestamp=begin_ms + late_ms)
+    assert producer.flush(30) == 0
+    answer = _search(kafka, name, ArrivalRange(begin_ms, begin_ms + 1_000), "M0", "M1", "M2")
+    assert _found(answer) == ["M0", "M2"]
+
+
+def test_a_topic_with_transactions_is_read_to_its_end(kafka, begin_ms):
+    """Markers take offsets and are no messages; what was aborted is not seen."""
+    name = kafka.create_topic(f"peer-query-{next(_numbers)}")
+    producer = OwnProducer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name, "log_level": 0},
+    )
+    producer.init_transactions(30)
+    for number, finish in enumerate((producer.commit_transaction, producer.abort_transaction)):
+        producer.begin_transaction()
+        (message,) = landed(pub(begin_ms, msg_id=f"M{number}"))
+        producer.produce(name, message.body)
+        finish(30)
+    assert _found(_search(kafka, name, ArrivalRange(), "M0", "M1")) == ["M0"]

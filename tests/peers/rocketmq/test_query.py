@@ -1,0 +1,78 @@
+"""The query against a real RocketMQ: what mqadmin finds, and what it does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from threading import Event
+from time import time
+
+import pytest
+
+from bridge.codec.reading import Reading
+from bridge.exporters.native_rocketmq import NativeRocketMqSpanExporter
+from bridge.query.broker import BrokerArchive
+from bridge.query.findings import in_one_sentence
+from bridge.query.instants import ArrivalRange
+from bridge.query.search import search
+from bridge.query.wanted import Wanted
+from otel_mqtrace.message_id import new_unique_id
+from tests.support.native_spans import pub, sub, traced
+
+pytestmark = pytest.mark.peers
+
+_PATIENCE_SECONDS = 30
+_numbers = count(1)
+
+
+@pytest.fixture
+def topic(rocketmq_server):
+    """A trace topic of the test's own."""
+    return rocketmq_server.create_topic(f"peer-query-{next(_numbers)}", queues=4)
+
+
+@pytest.fixture
+def sent(rocketmq_server, topic):
+    """A message that was sent and consumed by two groups, traced to the topic; its id."""
+    exporter = NativeRocketMqSpanExporter(namesrv=rocketmq_server.name_server, trace_topic=topic)
+    processor, trace = traced(exporter)
+    whole = pub(0)
+    whole = replace(whole, beans=(replace(whole.beans[0], msg_id=new_unique_id()),))
+    trace(whole)
+    for group in ("billing", "stock"):
+        consumed = sub(*whole.beans, before=False)
+        trace(replace(consumed, group_name=group, request_id=new_unique_id()))
+    assert processor.force_flush()
+    processor.shutdown()
+    return whole.beans[0].msg_id
+
+
+def _search(rocketmq_server, topic, msg_id, **options):
+    archive = BrokerArchive(rocketmq_server.name_server, [topic], **options)
+    try:
+        return search(archive, Wanted(frozenset({msg_id})), Reading(), limit=10)
+    finally:
+        archive.close()
+
+
+def test_the_index_finds_what_mqadmin_finds(rocketmq_server, topic, sent):
+    """As soon as the broker has indexed it."""
+    pause = Event()
+    for _ in range(_PATIENCE_SECONDS * 10):
+        stories = _search(rocketmq_server, topic, sent).stories
+        if stories and len(stories[0].groups) == 2:
+            break
+        pause.wait(0.1)
+    assert [in_one_sentence(story) for story in stories] == ["Sent once; consumed by 2 groups."]
+
+
+def test_a_scan_finds_it_at_once_and_keeps_to_its_range(rocketmq_server, topic, sent):
+    """Without the index; before and after the range there is nothing."""
+    now_ms = int(time() * 1000)
+    minute_ms = 60_000
+    around = _search(
+        rocketmq_server, topic, sent, scan=True, arrivals=ArrivalRange(now_ms - minute_ms, now_ms + minute_ms)
+    )
+    assert [len(story.groups) for story in around.stories] == [2]
+    for arrivals in (ArrivalRange(now_ms + minute_ms, None), ArrivalRange(None, now_ms - 10 * minute_ms)):
+        assert _search(rocketmq_server, topic, sent, scan=True, arrivals=arrivals).stories == ()
