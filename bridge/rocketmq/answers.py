@@ -46,7 +46,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Where a message lies now: its queue, its offset there and the broker's physical id, as far as the broker said so."""
+    """Where a message lies now: its queue, its offset there and the broker's physical id, as far as it said so."""
 
     queue: Queue
     offset: int | None

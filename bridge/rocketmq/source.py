@@ -21,7 +21,7 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator, Sequence
+    from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -143,11 +143,20 @@ class RemotingTraceSource:
             if offset is not None:
                 firsts[partition] = min(offset, firsts.get(partition, offset))
         done = {queue: min(end, firsts.get(partition_of(queue), end)) for queue, end in self._next.items()}
-        new = {queue: offset for queue, offset in done.items() if self._committed.get(queue) != offset}
+        new = {queue: offset for queue, offset in done.items() if self._committed.get(queue, 0) != offset}
         if new:
-            self._client.commit(new, self._group)
+            self._remember(new)
             self._committed.update(new)
         self._start = dict(self._next)
+
+    def _remember(self, offsets: Mapping[Queue, int]) -> None:
+        try:
+            self._client.commit(offsets, self._group)
+        except RefusedError as refusal:
+            if refusal.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+            self._client.pull(offsets, group=self._group)  # brokers make a group at its first pull, not at a commit
+            self._client.commit(offsets, self._group)
 
     def close(self) -> None:
         """Let the connections go; nothing is committed."""

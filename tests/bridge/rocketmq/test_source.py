@@ -98,6 +98,22 @@ def test_a_drain_that_was_left_early_commits_only_what_was_yielded(cluster, open
     assert _bodies(open_source()) == [b"3"]
 
 
+def test_what_is_held_back_is_not_committed_and_comes_to_the_next_source(cluster, open_source):
+    """On the queue where it lies; this source goes on behind it, and commits it once it is not held any more."""
+    broker, other = cluster.brokers
+    broker.put(b"1", b"2", b"3")
+    other.put(b"4")
+    source = open_source()
+    landed = {message.body: message for batch in source.drain() for message in batch}
+    assert source.behind == frozenset()
+    second = landed[b"2"]
+    source.commit(held=[(second.source, second.partition, second.offset)])
+    assert _bodies(source) == []
+    assert _bodies(open_source()) == [b"2", b"3"]
+    source.commit()
+    assert _bodies(open_source()) == []
+
+
 def test_the_forwarder_lands_it(cluster, open_source, tmp_path):
     """The protocol of sources is kept: durable, then committed."""
     cluster.brokers[0].put(b"1", b"2")
