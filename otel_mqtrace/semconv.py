@@ -77,6 +77,9 @@ SEND_NOT_AWAITED: Final = "not_awaited"
 SEND_ABANDONED: Final = "abandoned"
 """The producer was closed or collected with the message still in flight."""
 
+MQTRACE_HALF: Final = "mqtrace.half"
+"""Only on a forwarded process span made from one half: ``before`` (it never ended, or nobody said so) or ``after``."""
+
 SYSTEM_ROCKETMQ: Final = "rocketmq"
 """The value of ``messaging.system`` for which the ``messaging.rocketmq.*`` names apply."""
 

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from bridge.forwarder.pairing import Event
     from otel_mqtrace.spans.mapping import Attributes
 
-__all__ = ["HALF", "UNKNOWN_SERVICE", "SpanRules", "root_span_id", "span_of", "trace_id_of"]
+__all__ = ["OTHER_ERROR", "UNKNOWN_SERVICE", "SpanRules", "root_span_id", "span_of", "trace_id_of"]
 
-HALF: Final = "mqtrace.half"
-"""Attribute of a process span made from one record: ``before`` (it never ended, or nobody said so) or ``after``."""
 UNKNOWN_SERVICE: Final = "unknown_service"
 """Service of a record that names no group, in the words of OpenTelemetry's resource conventions."""
 OTHER_ERROR: Final = "_OTHER"
@@ -200,7 +198,7 @@ def _attributes(trace_ctx: TraceContext, event: Event, rules: SpanRules) -> Attr
     if event.record.messages > 1:
         said[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = event.record.messages
     if event.half is not None:
-        said[HALF] = event.half.value
+        said[semconv.MQTRACE_HALF] = event.half.value
     if (failure := _failure(trace_ctx)) is not None:
         said[semconv.ERROR_TYPE] = failure
     return said

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from bridge.codec.native import decode_body, explode
 from bridge.forwarder.pairing import Event, Half, Place, Record
-from bridge.forwarder.spans import HALF, SpanRules, root_span_id, span_of, trace_id_of
+from bridge.forwarder.spans import SpanRules, root_span_id, span_of, trace_id_of
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceContext, TraceType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -76,7 +76,7 @@ def test_a_half_has_the_id_of_the_whole():
     """Both halves late are two spans with one id: they speak of one call."""
     halves = [_span(before(), half=Half.BEFORE), _span(after(), half=Half.AFTER)]
     assert {span.context.span_id for span in halves} == {_call().context.span_id}
-    assert [span.attributes[HALF] for span in halves] == ["before", "after"]
+    assert [span.attributes[semconv.MQTRACE_HALF] for span in halves] == ["before", "after"]
     assert [_times_ms(span) for span in halves] == [(START_MS + 100,) * 2, (START_MS + 100, START_MS + 150)]
 
 
@@ -88,7 +88,7 @@ def test_a_listener_call_says_what_both_halves_say():
     assert span.attributes[semconv.MQTRACE_RETRY_TIMES] == 2
     assert span.attributes[semconv.MESSAGING_CONSUMER_GROUP_NAME] == "CG_bill"
     assert span.attributes[semconv.ERROR_TYPE] == span.attributes[semconv.MQTRACE_CONTEXT_CODE] == "FAILED"
-    assert HALF not in span.attributes
+    assert semconv.MQTRACE_HALF not in span.attributes
 
 
 def test_the_short_half_of_the_cloud_channel_is_filled_from_the_first():

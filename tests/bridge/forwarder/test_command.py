@@ -1,0 +1,153 @@
+"""``mqtrace forward`` with an OTLP receiver, as a process: what it prints, remembers and refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import threading
+
+import pytest
+from confluent_kafka.cimpl import Consumer, Producer, TopicPartition
+
+from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.cli import main
+from tests.support.killing import FORWARD
+from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.trace_stories import after, before, body_of, pub
+
+TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+
+@pytest.fixture
+def kafka():
+    """A broker of the test's own, with a trace topic of two partitions."""
+    with EmbeddedKafka() as embedded:
+        embedded.create_topic(TOPIC, 2)
+        yield embedded
+
+
+@pytest.fixture
+def receiver():
+    """An OTLP receiver of the test's own."""
+    with OtlpReceiver() as running:
+        yield running
+
+
+def _send(kafka, *bodies, partition=0):
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 0, "log_level": 0})
+    for body in bodies:
+        producer.produce(TOPIC, value=body, partition=partition)
+    assert producer.flush(20) == 0
+
+
+def _options(kafka, receiver, *more):
+    return ["--source", f"kafka://{kafka.bootstrap_servers}/{TOPIC}", "--otlp-endpoint", receiver.endpoint, *more]
+
+
+def _committed(kafka, group="mqtrace-forward"):
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "log_level": 0})
+    wanted = [TopicPartition(TOPIC, partition) for partition in range(2)]
+    offsets = [each.offset for each in consumer.committed(wanted, timeout=10)]
+    consumer.close()
+    return offsets
+
+
+def test_a_topic_is_forwarded_once_and_counted(kafka, receiver, capsys):
+    """Spans without a landing; every count by name for a machine."""
+    _send(kafka, body_of(pub(), before(), after()), body_of(before("M2")) + b"Nonsense\x02")
+    assert main(["forward", *_options(kafka, receiver, "--once", "--json")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {
+        "messages": 2,
+        "body_bytes": told["body_bytes"],
+        "trimmed_offsets": 0,
+        "unreadable_bodies": 0,
+        "parts": [],
+        "records": 4,
+        "bad_records": 1,
+        "spans": 3,
+        "halves": 1,
+        "overflowed": 0,
+        "repeated": 0,
+        "rejected": 0,
+        "pending": 0,
+    }
+    assert len(receiver.ids()) == 3
+    assert {service for said in receiver.contents().values() for service, _ in said} == {"PG_order", "CG_bill"}
+
+
+def test_a_person_is_told_what_is_noteworthy(kafka, receiver, tmp_path, capsys):
+    """And nothing that is zero."""
+    _send(kafka, body_of(pub(), before()))
+    options = ["--landing", str(tmp_path), "--service-name-from", "fixed", "--service-name", "mq"]
+    assert main(["forward", *_options(kafka, receiver, "--once", *options)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    told = rf"1 trace messages \(\d+ bytes\) in 1 parts of {re.escape(str(tmp_path))}; 2 records as 2 spans to"
+    assert re.fullmatch(rf"{told} {receiver.endpoint}; 1 spans have one half only", out)
+    assert {service for said in receiver.contents().values() for service, _ in said} == {"mq"}
+
+
+def test_a_receiver_that_is_gone_is_exit_1_and_one_line(kafka, tmp_path, capsys):
+    """Nothing is committed."""
+    _send(kafka, body_of(pub()))
+    options = ["--source", f"kafka://{kafka.bootstrap_servers}/{TOPIC}", "--otlp-endpoint", "http://127.0.0.1:1"]
+    assert main(["forward", *options, "--once", "--otlp-timeout-ms", "200"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("mqtrace: error: the OTLP receiver http://127.0.0.1:1 did not accept 1 spans")
+    assert err.count("\n") == 1
+    assert _committed(kafka)[0] < 0
+
+
+def test_a_signal_commits_what_is_done_and_leaves_what_waits_for_the_next_run(kafka, receiver, tmp_path):
+    """A deployment in the middle of a listener call does not tear it apart."""
+    _send(kafka, body_of(before()), body_of(pub()))
+    _send(kafka, body_of(pub("M2")), partition=1)
+    options = _options(kafka, receiver, "--state", str(tmp_path))
+    process = subprocess.Popen([*FORWARD, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    watchdog = threading.Timer(60, process.kill)
+    watchdog.start()
+    try:
+        while len(receiver.ids()) < 2:
+            assert "trace messages committed" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate()
+    finally:
+        watchdog.cancel()
+        process.kill()
+    assert process.returncode == 0
+    assert "1 records wait for their other half, uncommitted" in out
+    assert _committed(kafka) == [0, 1]
+    _send(kafka, body_of(after()), partition=1)
+    assert main(["forward", *options, "--once"]) == 0
+    assert _committed(kafka) == [2, 2]
+    assert {len(said) for said in receiver.spans.values()} == {1}
+    assert len(receiver.ids()) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--source", "files:."], "give --otlp-endpoint URL, --landing DIR or both"),
+        (["--source", "files:.", "--otlp-endpoint", "x"], "--otlp-endpoint x is not understood"),
+        (["--source", "files:/nowhere/at/all", "--landing", "x"], "there is no such directory"),
+        (["--source", "rocketmq://host", "--landing", "x"], "rocketmq://NAMESRV"),
+        (["--source", "files:.", "--landing", "x", "--pair-timeout", "soon"], "--pair-timeout 'soon' is no duration"),
+    ],
+)
+def test_what_is_not_understood_is_exit_2_and_one_line(options, said, tmp_path, monkeypatch, capsys):
+    """With what would be."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["forward", *options, "--once"]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_rocketmq_keys_of_another_name_are_refused(tmp_path, capsys):
+    """Rather than an access refused much later; the words are those of RocketMQ's own tools."""
+    (tmp_path / "acl").write_text("user=x\n", encoding="utf-8")
+    options = ["--source", "rocketmq://h:1/T", "--landing", str(tmp_path), "--client-config", str(tmp_path / "acl")]
+    assert main(["forward", *options]) == 2
+    assert "accessKey, secretKey" in capsys.readouterr().err
