@@ -1,8 +1,8 @@
 """This module knows how to run the coverage-guided fuzzer over the native codec: ``make fuzz ARGS='--seconds 600'``.
 
 It starts itself as a child in which atheris (libFuzzer) drives ``laws.hold_for``, seeded with every vector there is, and
-prints what libFuzzer counted. A finding is kept in ``build/fuzz`` and ends the run with exit code 1; without atheris the
-run is skipped, and says so.
+prints what libFuzzer counted. A finding is kept in ``build/fuzz/findings``, ends the run with exit code 1, and is tried
+first in the next; without atheris the run is skipped, and says so.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def fuzz(seconds: int, inputs: list[str]) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(seeds()):
         (CORPUS / f"seed-{number:04}").write_bytes(seed)
+    for finding in FINDINGS.iterdir():  # of an earlier run: tried again, first of all
+        finding.rename(CORPUS / finding.name)
     words = TARGET / "words"
     words.write_text("".join(f'"{word}"\n' for word in WORDS), encoding="utf-8")
     options = [
