@@ -24,13 +24,14 @@ _ANSWER_SECONDS = 2
 class Collector:
     """A Collector with its files in ``directory``; use it as a context manager.
 
-    ``configuration`` is a file of this folder; what it names as ``${env:…}`` is ``COLLECTOR_DIR``, the ports below, and
-    ``environment``. The ports stay the same when it is stopped and started again.
+    ``configuration`` is a file of this folder, or any by its whole path; what it names as ``${env:…}`` is ``COLLECTOR_DIR``,
+    ``OTLP_GRPC``, ``OTLP_HTTP``, ``METRICS_HOST``, ``METRICS_PORT`` and ``environment``. The ports stay the same when it is
+    stopped and started again.
     """
 
     program: Path
     directory: Path
-    configuration: str
+    configuration: str | Path
     environment: Mapping[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     grpc_port: int = 0
@@ -64,9 +65,10 @@ class Collector:
         """Start it, and return when it takes spans."""
         own = {
             "COLLECTOR_DIR": self.directory,
-            "COLLECTOR_GRPC_PORT": self.grpc_port,
-            "COLLECTOR_HTTP_PORT": self.http_port,
-            "COLLECTOR_METRICS_PORT": self.metrics_port,
+            "OTLP_GRPC": f"127.0.0.1:{self.grpc_port}",
+            "OTLP_HTTP": f"127.0.0.1:{self.http_port}",
+            "METRICS_HOST": "127.0.0.1",
+            "METRICS_PORT": self.metrics_port,
         }
         command = [str(self.program), "--config", f"file:{HERE / self.configuration}", *self.flags]
         environment = {name: str(value) for name, value in {**own, **self.environment}.items()}
