@@ -1,8 +1,9 @@
-"""This module knows how a span ends: once, and whatever exception or outcome the application hands us for it."""
+"""This module knows how a span ends: once, in the process that began it, whatever outcome the application tells."""
 
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -18,26 +19,35 @@ if TYPE_CHECKING:
 __all__ = ["Ending", "Handling", "code_of", "is_failed", "say_failure", "text_of"]
 
 _log: Final = logging.getLogger(__name__)
+_generation: Final = [0]
+"""How often the process forked on its way here: what was open before a fork is the parent's to end."""
 
 
 @dataclass(slots=True)
 class Ending:
-    """A call under way, whose span exactly one caller ends, however many try."""
+    """A call under way, whose span exactly one caller ends, however many try; a forked child is never the one."""
 
-    _open: list[None] = field(default_factory=[None].copy, init=False, repr=False)
+    _open: list[int] = field(default_factory=_generation.copy, init=False, repr=False)
 
     @property
     def is_open(self) -> bool:
-        """Whether the span has not ended yet."""
-        return bool(self._open)
+        """Whether the span is ours to end, and has not ended yet."""
+        return self._open == _generation
 
     def claim(self) -> bool:
         """Return ``True`` to exactly one caller: whoever gets it ends the span (list.pop is atomic)."""
         try:
-            self._open.pop()
+            return self._open.pop() == _generation[0]
         except IndexError:
             return False
-        return True
+
+
+def _forked() -> None:
+    _generation[0] += 1
+
+
+if hasattr(os, "register_at_fork"):  # a system without fork has no such thing to tell
+    os.register_at_fork(after_in_child=_forked)
 
 
 class Handling:

@@ -20,6 +20,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.hooks._ending import Ending, say_failure
 from otel_mqtrace.hooks._guard import guarded, note_failure
 from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_text, indexed, pairs_of, rewritten
+from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks._message import forget_kafka, key_text, place_attributes, say_given, say_headers, say_rocketmq
 from otel_mqtrace.hooks._propagation import propagator_in_force
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
@@ -93,6 +94,10 @@ class SendHook:
         self._names_messages = self._propagates and not self._is_rocketmq
         self._keeps_creation = tracing.settings.creation_context == "keep"
 
+    def now_ns(self) -> int:
+        """Return the wall clock of this hook."""
+        return self._tracing.clock.wall_ns()
+
     def before(  # noqa: PLR0913 - the public door: what the client knows of the message, each fact by its name
         self,
         topic: str,
@@ -119,6 +124,8 @@ class SendHook:
         """
         tracing = self._tracing
         try:
+            if left_behind:
+                end_left_behind()
             if not tracing.traces(topic):
                 return None
             pairs = pairs_of(headers) if carries_headers else None
@@ -188,7 +195,7 @@ class SendHook:
         return call
 
     @guarded("SendHook.after")
-    def after(  # noqa: PLR0913 - the public door: what the broker answered, each fact by its name
+    def after(  # noqa: C901, PLR0913 - the public door: what the broker answered, each fact by its name, said if known
         self,
         call: SendCall | None,
         *,
@@ -203,18 +210,22 @@ class SendHook:
         description: str | None = None,
         exception: BaseException | None = None,
         outcome: str | None = None,
+        end_ns: int | None = None,
     ) -> None:
-        """End the span of ``call``, once; ``error`` is its ``error.type``, ``outcome`` names an end without answer.
+        """End the span of ``call``, once, now or at ``end_ns`` where its end comes to light late.
 
+        ``error`` is its ``error.type``, ``outcome`` names an end without answer.
         Without a ``store_host`` (no partition was chosen, or its leader is not known yet) the first server is named.
         ``msg_id`` and ``offset_msg_id`` are those the broker gave, where it gives any.
         """
+        if left_behind:
+            end_left_behind()
         if call is None or not call.claim() or not call.recorded:
             return
         if error is None and exception is not None:
             error = type(exception).__qualname__
         tracing, span = self._tracing, call.span
-        end_ns = max(tracing.clock.wall_ns(), call.start_ns)
+        end_ns = max(tracing.clock.wall_ns() if end_ns is None else end_ns, call.start_ns)
         learned: Attributes = {}
         try:
             # Only what is new: the SDK pays for every attribute it is given again.

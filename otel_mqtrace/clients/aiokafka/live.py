@@ -15,6 +15,7 @@ from aiokafka import TopicPartition
 
 from otel_mqtrace.config import remember_application_kafka_config
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._left_behind import when_collected
 from otel_mqtrace.hooks.tracing import ClientFacts
 
 if TYPE_CHECKING:
@@ -50,14 +51,15 @@ def known_state(client: Any) -> Any:
 
 
 def state_of(client: Any, make: Callable[[Any], Any]) -> Any:
-    """Return the client's state, made at its first traced call; its ``abandon`` runs when the client is collected."""
+    """Return the client's state, made at its first traced call; its ``abandon`` is the finaliser."""
     state = known_state(client)
     if state is None:
-        if live.begin is not None:
-            live.begin()
+        begin = live.begin
+        if begin is not None:
+            begin()
         state = make(client)
         client.__dict__[_STATE] = state
-        weakref.finalize(client, state.abandon)
+        when_collected(client, state.abandon)
     return state
 
 

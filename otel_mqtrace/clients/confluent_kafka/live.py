@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_mqtrace.config import remember_application_kafka_config
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._left_behind import when_collected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ def remembering(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the wrapper of a client's ``__init__``: it makes the state of the client, named ``place`` in failures.
 
-    The state's ``abandon`` is called when the client is collected.
+    The state's ``abandon`` is called when the client is collected: it only leaves behind what is open.
     """
 
     @guarded(place)
@@ -79,17 +79,18 @@ def remembering(
         if known_state(client) is None and hasattr(client, "__dict__"):
             state = make(configuration_of(args, kwargs))
             client.__dict__[STATE] = state
-            weakref.finalize(client, state.abandon)
+            when_collected(client, state.abandon)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         takes_configuration = str(getattr(original, "__module__", _CLIENT)).startswith(_CLIENT)
 
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
-            if live.begin is not None:
-                live.begin()
-            if takes_configuration and live.configure is not None:
-                args, kwargs = live.configure((args, kwargs)) or (args, kwargs)
+            begin, configure = live.begin, live.configure  # another thread may switch off
+            if begin is not None:
+                begin()
+            if takes_configuration and configure is not None:
+                args, kwargs = configure((args, kwargs)) or (args, kwargs)
             if kwargs:
                 original(self, *args, **kwargs)
             else:  # the C code takes an empty dict for a configuration, and none for a mistake

@@ -1,0 +1,107 @@
+"""This module knows what a finaliser may do: leave a call behind, whatever lock its thread is holding."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import pytest
+
+from otel_mqtrace.hooks._left_behind import end_left_behind, leave, left_behind, when_collected
+from otel_mqtrace.hooks.send import SendHook
+
+
+class Client:
+    """Something that is collected with a message on its way; in a cycle, so that only the collector frees it."""
+
+    def __init__(self, hook, topic):
+        self.itself = self
+        call = hook.before(topic)
+        when_collected(self, lambda: leave(hook, call, error="abandoned", outcome="abandoned"))
+
+
+def test_a_call_left_behind_ends_as_of_when_it_was_left(tracing_with, exporter, clock):
+    """The collector runs at some time, the next hook is called later: the first is the end of the span."""
+    hook = SendHook(tracing=tracing_with())
+    Client(hook, "orders")
+    clock.advance(ms=5)
+    gc.collect()
+    clock.advance(ms=500)
+    hook.before("other")
+
+    span = exporter.take(name="send orders")
+    assert span.end_time - span.start_time == 5_000_000
+    assert span.attributes["mqtrace.send_outcome"] == "abandoned"
+
+
+def test_the_collector_records_nothing(tracing_with, exporter):
+    """Until somebody who is no finaliser comes, the span of a collected client is open."""
+    hook = SendHook(tracing=tracing_with())
+    Client(hook, "orders")
+    gc.collect()
+    assert exporter.take_all() == []
+    assert len(left_behind) == 1
+
+    end_left_behind()
+    assert [span.name for span in exporter.take_all()] == ["send orders"]
+    assert not left_behind
+
+
+def test_a_call_that_has_ended_is_not_left_again(tracing_with, exporter):
+    """The answer came before the collector did."""
+    hook = SendHook(tracing=tracing_with())
+    call = hook.before("orders")
+    hook.after(call, partition=0, offset=1)
+    leave(hook, call, error="abandoned")
+
+    assert not left_behind
+    assert "error.type" not in exporter.take(name="send orders").attributes
+
+
+def test_thousands_left_behind_are_no_deeper_than_one(tracing_with, exporter):
+    """Each end looks for what was left, too: that must not go one level deeper every time."""
+    hook = SendHook(tracing=tracing_with())
+    for _ in range(3_000):
+        leave(hook, hook.before("orders"), error="abandoned")
+    end_left_behind()
+
+    assert len(exporter.take_all()) == 3_000
+
+
+def test_what_breaks_off_the_ending_loses_one_span_at_most(tracing_with, exporter):
+    """Ctrl-C may come at any moment: the rest is ended by the next hook."""
+    hook = SendHook(tracing=tracing_with())
+    calls = [hook.before("orders") for _ in range(3)]
+
+    class Interrupted:
+        def now_ns(self):
+            return 0
+
+        def after(self, call, **how):
+            raise KeyboardInterrupt
+
+    leave(Interrupted(), calls[0])
+    for call in calls:
+        leave(hook, call, error="abandoned")
+    with pytest.raises(KeyboardInterrupt):
+        end_left_behind()
+    assert len(left_behind) == 3
+    end_left_behind()
+    assert len(exporter.take_all()) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_ends_nothing_that_its_parent_began(tracing_with, exporter):
+    """The child has a copy of every call that is open, and its finalisers run at its exit."""
+    hook = SendHook(tracing=tracing_with())
+    call = hook.before("orders")
+    child = os.fork()
+    if child == 0:
+        own = hook.before("of the child")
+        right = not call.is_open and not call.claim() and own.is_open and own.claim()
+        os._exit(0 if right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    assert call.is_open
+    hook.after(call, partition=0, offset=1)
+    assert exporter.take(name="send orders").attributes["mqtrace.success"] is True
