@@ -1,0 +1,140 @@
+"""``docs/deploy`` without containers: what its files copy, install and start, with other addresses, against real servers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event
+from time import monotonic
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+
+from tests.peers.command import answers
+from tests.peers.jaeger.query import JaegerQuery
+
+pytestmark = pytest.mark.peers
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "docs" / "deploy"
+SERVICES = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
+RECORDED = ROOT / "tests" / "vectors" / "native" / "recorded" / "dual-app-4.9.8-dup.jsonl"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+INSTALL_SECONDS, PATIENCE_SECONDS = 600, 60
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    """The programs of the image: the container file's COPY and pip lines, in a virtual environment instead."""
+    root = tmp_path_factory.mktemp("image")
+    text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+    for sources, target in re.findall(r"^COPY (.+) /(\S+)$", text, re.MULTILINE):
+        for source in sources.split():
+            to = root / target / ("" if target.endswith("/") else ".")
+            _copy(ROOT / source, to)
+    subprocess.run([sys.executable, "-m", "venv", root / "venv"], check=True, timeout=INSTALL_SECONDS)
+    (install,) = re.findall(r"^RUN (pip install .+)$", text, re.MULTILINE)
+    words = [word.replace("/src", str(root / "src")) for word in shlex.split(install)[1:]]
+    done = subprocess.run(
+        [root / "venv" / "bin" / "pip", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=INSTALL_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return root / "venv" / "bin"
+
+
+def _copy(source, target):
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+
+
+@pytest.fixture
+def collector(start_collector, jaeger, tmp_path):
+    """The deployment's Collector, which hands on to the real Jaeger."""
+    return start_collector(
+        DEPLOY / "collector.yaml", JAEGER=jaeger.grpc_endpoint, SPANS=tmp_path / "spans" / "traces.jsonl"
+    )
+
+
+@pytest.fixture
+def bodies(kafka):
+    """The trace messages of a Java application, on a topic made as the deployment makes it."""
+    command = [word.partition("=")[2] for word in SERVICES["trace-topic"]["command"] if "topic=" in word]
+    assert command == [TRACE_TOPIC]
+    kafka.create_topic(TRACE_TOPIC, partitions=4, retention_ms="259200000")
+    lines = RECORDED.read_text(encoding="utf-8").splitlines()
+    bodies = [base64.b64decode(json.loads(line)["body_base64"]) for line in lines]
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for body in bodies:
+        producer.produce(TRACE_TOPIC, body)
+    assert producer.flush(30) == 0
+    return bodies
+
+
+def test_the_forwarder_as_deployed_puts_a_java_application_into_jaeger(
+    image, collector, bodies, kafka, jaeger, tmp_path
+):
+    """Installed, started and stopped as in the container: traces in Jaeger, landing and span files full, metrics out."""
+    places = {
+        "kafka:9092": kafka.bootstrap_servers,
+        "http://collector:4318": collector.traces_url.removesuffix("/v1/traces"),
+    }
+    places |= {
+        "http://collector:4317": f"http://127.0.0.1:{collector.grpc_port}",
+        "/landing": str(tmp_path / "landing"),
+    }
+    service = SERVICES["forwarder"]
+    entry = json.loads(re.findall(r"^ENTRYPOINT (.+)$", (DEPLOY / "Containerfile").read_text("utf-8"), re.MULTILINE)[0])
+    command = [str(image / entry[0]), str(image / entry[1]), *(_elsewhere(word, places) for word in service["command"])]
+    environment = {name: _elsewhere(value, places) for name, value in service["environment"].items()}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MQTRACE_", "PYTHON"))}
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        running = subprocess.Popen(command, env={**clean, **environment}, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        query = JaegerQuery(jaeger.query_url)
+        _wait_until(lambda: b"trace messages committed" in log.read_bytes(), running, log)
+        (trace_id,) = query.ids_with("PG_tx_d498dup", messaging__message__id="C000020262BB60E53B936993952C0000")
+        names = [span["name"].partition(" ")[0] for span in query.shown(trace_id, spans=9)]
+        assert names == ["send", *["end_transaction"] * 2, *["process"] * 6]
+    finally:
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(PATIENCE_SECONDS) == 0, log.read_text("utf-8")
+    assert collector.counters()["otelcol_receiver_accepted_metric_points"] > 0
+    collector.stop()
+
+    (spans,) = answers("inspect", tmp_path / "spans", "--json")
+    (records,) = answers("inspect", tmp_path / "landing", "--json")
+    assert (spans["malformed"], records["malformed"]) == (0, 0)
+    said = re.search(r"(\d+) trace messages .* as (\d+) spans to", log.read_text("utf-8"))
+    assert (int(said[1]), int(said[2])) == (len(bodies), spans["items"])
+    assert records["items"] > spans["items"]  # two halves are one span
+
+
+def _elsewhere(word, places):
+    for place, ours in places.items():
+        word = word.replace(place, ours)
+    return word
+
+
+def _wait_until(happened, running, log):
+    pause, deadline = Event(), monotonic() + PATIENCE_SECONDS
+    while not happened():
+        assert running.poll() is None, log.read_text("utf-8")
+        assert monotonic() < deadline, log.read_text("utf-8")
+        pause.wait(0.1)
