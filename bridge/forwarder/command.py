@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -17,58 +17,73 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
 _UNIT_MS: Final = {"ms": 1, None: 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
-class ServiceNameFrom(str, Enum):
+class _ServiceNameFrom(str, Enum):
     """Where a span's ``service.name`` is taken from."""
 
     GROUP = "group"
     FIXED = "fixed"
 
 
-class MessageTypeMap(str, Enum):
+class _MessageTypeMap(str, Enum):
     """How message type ordinals are read."""
 
     A = "a"
     B = "b"
 
 
+_Source = Annotated[str, typer.Option(help="kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or files:DIR.")]
+_Landing = Annotated[Path | None, typer.Option(help="Directory for the raw trace messages.")]
+_OtlpEndpoint = Annotated[
+    str | None, typer.Option(help="Where spans go: http(s)://HOST:PORT, with a path or not, or grpc(s)://HOST:PORT.")
+]
+_State = Annotated[
+    Path | None, typer.Option(help="Directory that remembers what is ahead of the commits; default: in the landing.")
+]
+_Group = Annotated[str, typer.Option(help="Consumer group that remembers the position.")]
+_ClientConfig = Annotated[
+    Path | None, typer.Option("--client-config", "--kafka-config", help="Properties of the client: TLS, SASL, ACL.")
+]
+_LandingFormat = Annotated[str, typer.Option(help="parquet, or jsonl without the spark extra.")]
+_AcceptTrimmed = Annotated[bool, typer.Option("--accept-trimmed", help="Go on after messages that retention removed.")]
+_TimeoutMs = Annotated[float, typer.Option(help="How long one answer of the broker may take.")]
+_OtlpTimeoutMs = Annotated[float, typer.Option(help="How long an OTLP request may take, with retries.")]
+_PairTimeout = Annotated[str, typer.Option(help="How long half a listener call waits: 60s, 5m, 500ms.")]
+_MaxPending = Annotated[int, typer.Option(min=1, help="Records that may wait; each takes about 1 KB.")]
+_NameFrom = Annotated[
+    _ServiceNameFrom, typer.Option(help="The spans' service.name: the record's group, or --service-name.")
+]
+_ServiceName = Annotated[str, typer.Option(help="For --service-name-from fixed.")]
+_MessagingSystem = Annotated[str, typer.Option(help="The spans' messaging.system.")]
+_StampedAfter = Annotated[
+    list[str] | None, typer.Option(metavar="PATTERN", help="Groups whose Pub has the time after the send: Go's.")
+]
+_TypeMap = Annotated[
+    _MessageTypeMap, typer.Option(help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
+]
+_Charset = Annotated[str, typer.Option(help="The writer's charset, such as gbk.", metavar="NAME")]
+
+
 def forward(  # noqa: PLR0913 - one parameter per option
-    source: Annotated[
-        str, typer.Option(help="kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or files:DIR.")
-    ],
-    landing: Annotated[Path | None, typer.Option(help="Directory for the raw trace messages.")] = None,
+    source: _Source,
+    landing: _Landing = None,
     *,
-    otlp_endpoint: Annotated[
-        str | None, typer.Option(help="Where spans go: http[s]://HOST:PORT[/PATH] or grpc[s]://HOST:PORT.")
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(help="Directory that remembers what is ahead of the commits; default: in the landing."),
-    ] = None,
+    otlp_endpoint: _OtlpEndpoint = None,
+    state: _State = None,
     once: Annotated[bool, typer.Option("--once", help="Stop at the topic's present end.")] = False,
-    group: Annotated[str, typer.Option(help="Consumer group that remembers the position.")] = "mqtrace-forward",
-    client_config: Annotated[
-        Path | None, typer.Option("--client-config", "--kafka-config", help="Properties of the client: TLS, SASL, ACL.")
-    ] = None,
-    landing_format: Annotated[str, typer.Option(help="parquet, or jsonl without the spark extra.")] = "parquet",
-    accept_trimmed: Annotated[
-        bool, typer.Option("--accept-trimmed", help="Go on after messages that retention removed.")
-    ] = False,
-    timeout_ms: Annotated[float, typer.Option(help="How long one answer of the broker may take.")] = 10_000,
-    otlp_timeout_ms: Annotated[float, typer.Option(help="How long an OTLP request may take, with retries.")] = 10_000,
-    pair_timeout: Annotated[str, typer.Option(help="How long half a listener call waits: 60s, 5m, 500ms.")] = "60s",
-    max_pending: Annotated[int, typer.Option(min=1, help="Records that may wait; each takes about 1 KB.")] = 100_000,
-    service_name_from: Annotated[
-        ServiceNameFrom, typer.Option(help="The spans' service.name: the record's group, or --service-name.")
-    ] = ServiceNameFrom.GROUP,
-    service_name: Annotated[str, typer.Option(help="For --service-name-from fixed.")] = "rocketmq",
-    messaging_system: Annotated[str, typer.Option(help="The spans' messaging.system.")] = "rocketmq",
-    stamped_after: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Groups whose Pub has the time after the send: Go's.")
-    ] = None,
-    msg_type_map: Annotated[
-        MessageTypeMap, typer.Option(help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
-    ] = MessageTypeMap.A,
-    charset: Annotated[str, typer.Option(help="The writer's charset, such as gbk.", metavar="NAME")] = "utf-8",
+    group: _Group = "mqtrace-forward",
+    client_config: _ClientConfig = None,
+    landing_format: _LandingFormat = "parquet",
+    accept_trimmed: _AcceptTrimmed = False,
+    timeout_ms: _TimeoutMs = 10_000,
+    otlp_timeout_ms: _OtlpTimeoutMs = 10_000,
+    pair_timeout: _PairTimeout = "60s",
+    max_pending: _MaxPending = 100_000,
+    service_name_from: _NameFrom = _ServiceNameFrom.GROUP,
+    service_name: _ServiceName = "rocketmq",
+    messaging_system: _MessagingSystem = "rocketmq",
+    stamped_after: _StampedAfter = None,
+    msg_type_map: _TypeMap = _MessageTypeMap.A,
+    charset: _Charset = "utf-8",
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> int:
     """Forward a native trace topic: spans with the same ids every time to OTLP, raw bodies into a landing, or both.
@@ -97,7 +112,7 @@ def forward(  # noqa: PLR0913 - one parameter per option
         otlp_timeout_ms=otlp_timeout_ms,
         pair_timeout_ms=_duration_ms(pair_timeout, name="--pair-timeout"),
         max_pending=max_pending,
-        service_name=service_name if service_name_from is ServiceNameFrom.FIXED else None,
+        service_name=service_name if service_name_from is _ServiceNameFrom.FIXED else None,
         messaging_system=messaging_system,
         stamped_after=tuple(stamped_after or ()),
         msg_type_map=msg_type_map.value,
