@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from bridge.query.wanted import Wanted
     from otel_mqtrace.model import TraceBean, TraceContext
 
-__all__ = ["BadSighting", "Evidence", "Place", "Sighting", "gather"]
+__all__ = ["MOST_BAD", "BadSighting", "Evidence", "Place", "Sighting", "gather"]
 
-MOST_BAD: Final = 100
-"""Bad records that are kept; all are counted."""
+MOST_BAD: Final = 1_000
+"""Bad records that are kept: a body of nothing else must not fill the memory. All are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,11 @@ class BadSighting:
 
 @dataclass(slots=True)
 class Evidence:
-    """All that was found: records by message id, the bad pieces near them, and how many trace messages held them."""
+    """All that was found: records by message id, the first bad pieces near them, and how many of those there were."""
 
     by_msg_id: dict[str, list[Sighting]] = dataclass_field(default_factory=dict)
     bad: list[BadSighting] = dataclass_field(default_factory=list)
     bad_records: int = 0
-    trace_messages: int = 0
 
 
 def gather(messages: Iterable[LandedMessage], sought: Wanted, how: Reading) -> Evidence:
@@ -99,18 +98,17 @@ def gather(messages: Iterable[LandedMessage], sought: Wanted, how: Reading) -> E
     folded: dict[tuple[str, TraceContext], Sighting] = {}
     bad: dict[tuple[object, ...], BadSighting] = {}
     for message in messages:
-        found.trace_messages += 1
         decoded = decode_body(message.body, msg_type_map=how.msg_type_map, charset=how.charset)
         for sighting in _sightings(message, decoded, sought):
             key = (sighting.bean.msg_id or "", sighting.trace_ctx)
             folded[key] = _folded(folded.get(key), sighting)
-        for error in decoded.errors:
+        found.bad_records += len(decoded.errors)
+        for error in decoded.errors[: MOST_BAD - len(bad)]:
             place = _place(message, error.record_index)
             bad[place.rank, error.reason, error.text] = _bad(place, error, sought)
     for (msg_id, _), sighting in folded.items():
         found.by_msg_id.setdefault(msg_id, []).append(sighting)
-    found.bad_records = len(bad)
-    found.bad = sorted(bad.values())[:MOST_BAD]
+    found.bad = sorted(bad.values())
     return found
 
 

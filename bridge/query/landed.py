@@ -81,18 +81,23 @@ class LandingArchive:
         parts = self._parts()
         self._pace.begin(sum(_size_bytes(part) for part in parts))
         for part in parts:
-            try:
-                read = _READERS[_format(part)]
-                for message in read(part, self._pace.remark):
-                    if message.arrival_ms in self._arrivals:
-                        self._pace.saw(message)
-                        if mentioned(message, needles):
-                            yield message
-            except FileNotFoundError:  # finished or cleared away since it was listed
-                continue
-            except (OSError, UnreadableInputError) as error:
-                self._pace.remark(f"{part.name} could not be read: {error}")
-            self._pace.advance(_size_bytes(part))
+            size_bytes = _size_bytes(part)
+            for message in self._read(part):
+                if message.arrival_ms in self._arrivals:
+                    self._pace.saw(message)
+                    if mentioned(message, needles):
+                        yield message
+            self._pace.advance(size_bytes)
+
+    def _read(self, part: Path) -> Iterator[LandedMessage]:
+        """Yield what ``part`` holds, under its new name if it was finished meanwhile; a remark tells what ended it."""
+        try:
+            yield from _READERS[_format(part)](part, self._pace.remark)
+        except FileNotFoundError:
+            if _finished(part) != part:
+                yield from self._read(_finished(part))
+        except (OSError, UnreadableInputError) as error:
+            self._pace.remark(f"{part.name} could not be read: {error}")
 
     def _parts(self) -> list[Path]:
         """Return the parts of the range.
@@ -139,6 +144,11 @@ def _native_of(directory: Path) -> Path:
     if directory.name == NATIVE_DIRECTORY or any(directory.glob(f"{_DATE}*")):
         return directory
     raise UsageError(f"--landing {directory} holds no landing: there is no {NATIVE_DIRECTORY}/ in it")
+
+
+def _finished(part: Path) -> Path:
+    """Return the name that a part in progress has got in the meantime."""
+    return part.with_name(part.name.removeprefix(".").removesuffix(IN_PROGRESS_SUFFIX))
 
 
 def _format(part: Path) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from bridge.codec.native import absent
-from bridge.query.evidence import gather
+from bridge.query.evidence import MOST_BAD, gather
 from bridge.query.telling import tell
 from bridge.query.wanted import Wanted
 
@@ -77,6 +77,10 @@ def search(archive: Archive, sought: Wanted, how: Reading, *, limit: int) -> Ans
         )
         evidence.by_msg_id.update(further.by_msg_id)
         evidence.bad = sorted({*evidence.bad, *further.bad})
+        evidence.bad_records = max(evidence.bad_records, further.bad_records)
+    if evidence.bad_records > MOST_BAD:
+        told = f"{evidence.bad_records:,} bad records lie beside what was found; the first {MOST_BAD:,} are told"
+        searched = replace(searched, remarks=(*searched.remarks, told))
     stories = tuple(tell(msg_id, evidence.by_msg_id[msg_id], evidence.bad) for msg_id in kept)
     return Answer(stories, len(found) - len(kept), searched)
 

@@ -29,6 +29,7 @@ __all__ = ["print_answer", "searched_in_words"]
 _WIDTH_WITHOUT_TERMINAL: Final = 100
 _FROM_WIDTH: Final = {"group": 76, "at": 120, "host": 120}
 """From how many columns on the timeline has a column for it; a group without one stands below what it did."""
+_MOST_BAD: Final = 10
 _STYLES: Final = {Tone.GOOD: "green", Tone.BAD: "bold red", Tone.CARE: "yellow", Tone.OPEN: "yellow"}
 _MARKS: Final = {Tone.GOOD: "✓", Tone.BAD: "✗", Tone.CARE: "!", Tone.OPEN: "?"}
 
@@ -123,9 +124,11 @@ def _tree(story: MessageStory) -> Tree:
             branch.add(Text.assemble((event, ""), "   ", (said, "dim")))
     if story.bad:
         branch = root.add(Text("Bad records beside them", style="bold red"))
-        for bad in story.bad:
+        for bad in story.bad[:_MOST_BAD]:
             where = places_of((bad.place,))
             branch.add(Text(f"{where}: {bad.field or 'record'}: {bad.reason}: {visible(bad.text, limit=80)}"))
+        if len(story.bad) > _MOST_BAD:
+            branch.add(Text(f"and {len(story.bad) - _MOST_BAD:,} more"))
     told = f"{counted(story.records, 'record')}"
     root.add(Text(f"{told}, {counted(story.repeats, 'repeat')} of them folded" if story.repeats else told, style="dim"))
     return root

@@ -6,7 +6,7 @@ the single id of a batch, whose ids are joined in one field, and ids that a boun
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bridge.codec.native.batches import BATCH_SEPARATOR
@@ -27,16 +27,18 @@ _AS_WRITTEN = str.maketrans({FIELD_SEPARATOR: REPLACEMENT, RECORD_TERMINATOR: RE
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Message ids, any of which will do, and a key; with both, a message must have both."""
+    """Message ids, any of which will do, and a key; with both, a message must have both.
+
+    ``texts`` is what to search for: the ids, or the key where there are none; as given and as our encoder writes it.
+    """
 
     msg_ids: frozenset[str] = frozenset()
     key: str | None = None
+    texts: frozenset[str] = field(init=False)
 
-    @property
-    def texts(self) -> frozenset[str]:
-        """What to search for: the ids, or the key where there are none; as given and as our encoder writes it."""
+    def __post_init__(self) -> None:
         said = self.msg_ids or frozenset({self.key} if self.key is not None else ())
-        return said | {_written(text) for text in said}
+        object.__setattr__(self, "texts", said | {_written(text) for text in said})
 
     def means(self, bean: TraceBean) -> bool:
         """Whether one message of a record is meant: by its unique id, the id of its place, or else by the key."""

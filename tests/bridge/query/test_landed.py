@@ -105,6 +105,18 @@ def test_a_part_in_progress_is_read_as_far_as_it_is_whole(tmp_path):
     assert archive.searched.remarks == ()
 
 
+def test_a_part_that_is_finished_while_others_are_read_is_not_missed(tmp_path):
+    """It was listed under the name it had before."""
+    writers = [LandingWriter(tmp_path) for _ in range(2)]
+    for writer, message in zip(writers, MESSAGES, strict=False):
+        writer.write([message])
+    found = LandingArchive(tmp_path).mentioning([ID])
+    first = next(found)
+    for writer in writers:
+        writer.finish()
+    assert {first.offset, *(message.offset for message in found)} == {0, 1}
+
+
 def test_a_part_seen_both_growing_and_finished_is_one_record_seen_twice(tmp_path):
     """By their places, they are folded."""
     _land(tmp_path, MESSAGES[:1])

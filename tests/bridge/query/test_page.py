@@ -123,7 +123,7 @@ def test_a_message_without_any_time_has_a_page():
 SPANS = st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**9)), min_size=1, max_size=30)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SPANS)
 def test_an_axis_keeps_order_and_stays_inside(spans):
     """Whatever the times: later is never to the left, and no bar leaves the picture."""
@@ -143,7 +143,7 @@ def test_a_long_pause_is_cut_short_and_labelled():
     assert "10 min" in swimlane(events(story_of(pub(), *consume("R", T0 + 600_010))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**7)), min_size=1, max_size=12))
 def test_bars_and_words_of_a_row_never_meet(times):
     """However the deliveries of a group lie in time."""
