@@ -17,6 +17,7 @@ from bridge.rocketmq.answers import Outgoing, Sent
 from bridge.rocketmq.client import RemotingClient
 from bridge.rocketmq.commands import RefusedError, ResponseCode
 from otel_mqtrace import semconv
+from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.model import AccessChannel
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from bridge.exporters.batching import TraceMessage
     from bridge.rocketmq.routes import Queue
-    from otel_mqtrace._clock import Clock, MonotonicNs
+    from otel_mqtrace._clock import Clock
     from otel_mqtrace.config import Settings
 
 __all__ = ["RocketMqTraceProducer", "trace_topic_of"]
@@ -37,7 +38,8 @@ _CLOUD_TOPIC: Final = "rmq_sys_TRACE_DATA_"
 _NO_REGION: Final = "null"
 """What Java's client makes of an absent region, in the name of a topic, too."""
 _SEND_TIMEOUT_MS: Final = 5_000  # as Java's trace producer
-_NS_PER_S: Final = 1e9
+_TOPIC_WAIT_MS: Final = 5_000  # a topic that is not there is told before the export times out
+_NS_PER_MS, _NS_PER_S = 1_000_000, 1e9
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _HOPELESS: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL})
 """What no later time and no other broker mends: the message itself is at fault."""
@@ -62,7 +64,8 @@ class RocketMqTraceProducer:
     """A :class:`~bridge.exporters.trace_producer.MessageDelivery` to the trace topic of a RocketMQ. Never raises.
 
     What one broker does not take is tried with another, and again after a pause that grows to two seconds, until the
-    deadline. Over the channel ``CLOUD`` every region has a topic of its own.
+    deadline or for ``timeout_ms``; a topic that never was there is waited for five seconds only. Over the channel
+    ``CLOUD`` every region has a topic of its own.
     """
 
     def __init__(
@@ -77,10 +80,11 @@ class RocketMqTraceProducer:
         self._settings = settings
         self._dialect = dialect
         self._access_channel = access_channel
-        self._timeout_ms = min(timeout_ms, _SEND_TIMEOUT_MS)
+        self._timeout_ms = timeout_ms
         self._clock = clock
         self._client: RemotingClient | None = None
         self._turns = itertools.count()
+        self._seen: set[str] = set()
         self._closed = Event()
         self._told: set[str] = set()
 
@@ -111,6 +115,8 @@ class RocketMqTraceProducer:
         except MqTraceError as error:
             self._tell_once(str(error))
             return Undelivered(tuple(messages))
+        deadline = min(deadline, self._after(self._timeout_ms))
+        no_such_topic = min(deadline, self._after(_TOPIC_WAIT_MS))
         attempts = [self._attempt(message) for message in messages]
         failing: set[str] = set()
         pause_s = _FIRST_PAUSE_S
@@ -119,7 +125,7 @@ class RocketMqTraceProducer:
             self._try(client, waiting, failing, deadline)
             if len(failing) > known:
                 continue  # another broker may do
-            if not self._paused(pause_s, deadline):
+            if not self._paused(pause_s, no_such_topic if all(map(self._is_unheard_of, waiting)) else deadline):
                 break
             failing.clear()
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -165,7 +171,14 @@ class RocketMqTraceProducer:
             return self._created(client, topic, deadline, refusal)
         except PeerError as error:
             return error
+        self._seen.add(topic)
         return queues or PeerError(f"no broker with a master takes messages for {topic}")
+
+    def _is_unheard_of(self, attempt: _Attempt) -> bool:
+        """Whether a topic is missing, and was never there: one that was comes back with its broker."""
+        error = attempt.error
+        missing = isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+        return missing and attempt.topic not in self._seen
 
     def _created(
         self, client: RemotingClient, topic: str, deadline: MonotonicNs, refusal: RefusedError
@@ -196,7 +209,7 @@ class RocketMqTraceProducer:
                 self._settings.namesrv,
                 access_key=self._settings.rocketmq_access_key,
                 secret_key=self._settings.rocketmq_secret_key,
-                timeout_ms=self._timeout_ms,
+                timeout_ms=min(self._timeout_ms, _SEND_TIMEOUT_MS),
                 clock=self._clock,
             )
             if self._closed.is_set():  # meanwhile, by who saw no client
@@ -207,6 +220,9 @@ class RocketMqTraceProducer:
         """Wait a little; ``False`` when there is no time, or a shutdown came."""
         left_s = (deadline - self._clock.monotonic_ns()) / _NS_PER_S
         return left_s > pause_s and not self._closed.wait(pause_s)
+
+    def _after(self, wait_ms: float) -> MonotonicNs:
+        return MonotonicNs(self._clock.monotonic_ns() + int(wait_ms * _NS_PER_MS))
 
     def _tell_once(self, text: str) -> None:
         level = logging.DEBUG if text in self._told else logging.WARNING

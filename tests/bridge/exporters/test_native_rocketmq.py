@@ -1,0 +1,369 @@
+"""The exporter that writes to a RocketMQ, against servers of Python that do as they are told."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import multiprocessing
+from importlib.metadata import entry_points
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+
+from bridge.codec.native import decode_body
+from bridge.exporters import rocketmq_producer
+from bridge.exporters.native_rocketmq import NativeRocketMqSpanExporter
+from bridge.rocketmq.commands import RequestCode, ResponseCode
+from bridge.rocketmq.messages import decode_messages, plain_body
+from bridge.rocketmq.source import RemotingTraceSource, find_by_key
+from otel_mqtrace.message_id import read_unique_id
+from otel_mqtrace.model import TraceType
+from tests.support.lanes import span
+from tests.support.native_spans import bean, pub, sub, traced
+from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
+
+TOPIC = "RMQ_SYS_TRACE_TOPIC"
+NAME = "NativeRocketMqSpanExporter"
+SEND = RequestCode.SEND_MESSAGE_V2
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture
+def cluster():
+    """A name server and two brokers that have the trace topic."""
+    with RemotingCluster("broker-a", "broker-b") as running:
+        for broker in running.brokers:
+            broker.topics.add(TOPIC)
+        yield running
+
+
+def _exporter(cluster, **options):
+    return NativeRocketMqSpanExporter(namesrv=cluster.namesrv, **options)
+
+
+def _landed(cluster, topic=TOPIC):
+    with RemotingTraceSource(cluster.namesrv, topic) as source:
+        return [message for batch in source.drain() for message in batch]
+
+
+def _records(landed):
+    bodies = [decode_body(message.body) for message in landed]
+    assert not any(body.errors for body in bodies)
+    return [record for body in bodies for record in body.contexts]
+
+
+def _sent_ids(landed):
+    return sorted(record.beans[0].msg_id for record in _records(landed))
+
+
+def test_spans_reach_the_trace_topic_as_rocketmq_s_own_clients_write_them(cluster):
+    """One message per source topic, its key set for the index, a unique id of its own."""
+    processor, trace = traced(_exporter(cluster))
+    for number in range(3):
+        trace(pub(number))
+    trace(sub(bean(1)))
+    assert processor.force_flush()
+    [message] = _landed(cluster)
+    assert [record.trace_type for record in _records([message])] == [TraceType.PUB] * 3 + [
+        TraceType.SUB_BEFORE,
+        TraceType.SUB_AFTER,
+    ]
+    assert {bean(1).msg_id, "order-1"} <= set(message.keys.split(" "))
+    assert [found.body for found in find_by_key(cluster.namesrv, TOPIC, bean(2).msg_id)] == [message.body]
+    [raw] = [each for broker in cluster.brokers for queue in broker.stored.values() for each in queue.messages]
+    [stored] = decode_messages(raw)
+    assert read_unique_id(stored.properties["UNIQ_KEY"])
+    assert stored.properties["mqtrace.dialect"] == "5.5.0"
+    assert processor.stats()[NAME]["exported"] == 5
+    processor.shutdown()
+
+
+def test_large_bodies_travel_compressed(cluster):
+    """As Java's producer sends them; a reader gets what was packed."""
+    processor, trace = traced(_exporter(cluster))
+    for number in range(50):
+        trace(pub(number))
+    assert processor.force_flush()
+    [raw] = [each for broker in cluster.brokers for queue in broker.stored.values() for each in queue.messages]
+    [stored] = decode_messages(raw)
+    assert len(stored.stored_body) < len(plain_body(stored)) / 2
+    assert len(_records(_landed(cluster))) == 50
+    processor.shutdown()
+
+
+def test_messages_are_spread_over_brokers_and_queues(cluster):
+    """In turn."""
+    processor, trace = traced(_exporter(cluster), max_export_batch_size=1)
+    for number in range(8):
+        trace(pub(number))
+    assert processor.force_flush()
+    assert [len(broker.asked(SEND)) for broker in cluster.brokers] == [4, 4]
+    assert len({message.partition for message in _landed(cluster)}) == 4
+    processor.shutdown()
+
+
+@pytest.mark.parametrize("answer", [ResponseCode.SYSTEM_BUSY, HANG_UP, ResponseCode.NO_PERMISSION])
+def test_what_one_broker_does_not_take_another_does(cluster, answer):
+    """Inside the same export; the span is exported once."""
+    failing, _ = cluster.brokers
+    failing.answer_first(SEND, *[answer] * 100)
+    processor, trace = traced(_exporter(cluster), max_export_batch_size=1)
+    for number in range(4):
+        trace(pub(number))
+    assert processor.force_flush()
+    assert (processor.stats()[NAME]["exported"], processor.stats()[NAME]["failed"]) == (4, 0)
+    assert _sent_ids(_landed(cluster)) == [bean(number).msg_id for number in range(4)]
+    processor.shutdown()
+
+
+def test_every_try_of_a_message_has_the_same_unique_id(cluster):
+    """A broker that took it and could not say so leaves a double that can be told."""
+    for broker in cluster.brokers:
+        broker.answer_first(SEND, ResponseCode.SYSTEM_BUSY)
+    processor, trace = traced(_exporter(cluster))
+    trace(pub(1))
+    assert processor.force_flush()
+    tries = [request.fields["i"] for broker in cluster.brokers for request in broker.asked(SEND)]
+    assert len(tries) == 3
+    assert len(set(tries)) == 1
+    processor.shutdown()
+
+
+def test_a_broker_that_comes_back_within_the_deadline_is_used(cluster):
+    """All are busy at first: after a pause they are asked again."""
+    for broker in cluster.brokers:
+        broker.answer_first(SEND, *[ResponseCode.SYSTEM_BUSY] * 3)
+    processor, trace = traced(_exporter(cluster))
+    trace(pub(1))
+    assert processor.force_flush()
+    assert len(_landed(cluster)) == 1
+    processor.shutdown()
+
+
+def test_what_a_broker_refuses_for_itself_is_failed_at_once_and_the_rest_goes_on(cluster, caplog):
+    """No later time mends an illegal message; one line says so."""
+    for broker in cluster.brokers:
+        broker.answer_first(SEND, ResponseCode.MESSAGE_ILLEGAL)
+    exporter = _exporter(cluster)
+    processor, trace = traced(exporter)
+    with caplog.at_level(logging.WARNING):
+        trace(pub(1))
+        assert not processor.force_flush()
+    assert sum(len(broker.asked(SEND)) for broker in cluster.brokers) == 1
+    assert "MESSAGE_ILLEGAL" in caplog.text
+    assert exporter.stats()["undelivered_messages"] == 1
+    for broker in cluster.brokers:
+        broker.instead.clear()
+    trace(pub(2))
+    assert processor.force_flush()
+    assert _sent_ids(_landed(cluster)) == [bean(2).msg_id]
+    processor.shutdown()
+
+
+def test_a_missing_trace_topic_is_told_once_with_the_mend(cluster, caplog):
+    """One clear line, whatever number of batches fails; the name server's own words come first."""
+    for broker in cluster.brokers:
+        broker.topics.clear()
+    processor, trace = traced(_exporter(cluster, export_timeout_millis=150), max_export_batch_size=1)
+    with caplog.at_level(logging.WARNING):
+        for number in range(2):
+            trace(pub(number))
+            processor.run_once()
+    [line] = [r.getMessage() for r in caplog.records if r.name == "bridge.exporters.rocketmq_producer"]
+    assert TOPIC in line
+    assert "traceTopicEnable=true" in line
+    assert processor.stats()[NAME]["failed"] == 2
+    processor.shutdown()
+
+
+def test_a_topic_that_goes_with_its_broker_is_waited_for(cluster, monkeypatch):
+    """A name server forgets both while a broker restarts; a topic that never was there has little time."""
+    monkeypatch.setattr(rocketmq_producer, "_TOPIC_WAIT_MS", 0)
+    processor, trace = traced(_exporter(cluster), max_export_batch_size=1)
+    asked = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    cluster.name_server.answer_first(asked, *[ResponseCode.TOPIC_NOT_EXIST] * 2)
+    trace(pub(1))
+    assert not processor.force_flush()
+    trace(pub(2))
+    assert processor.force_flush()
+    for broker in cluster.brokers:
+        broker.answer_first(SEND, ResponseCode.SERVICE_NOT_AVAILABLE)
+    cluster.name_server.answer_first(asked, *[ResponseCode.TOPIC_NOT_EXIST] * 4)
+    trace(pub(3))
+    assert processor.force_flush()
+    assert _sent_ids(_landed(cluster)) == [bean(2).msg_id, bean(3).msg_id]
+    processor.shutdown()
+
+
+def test_the_trace_topic_is_made_if_that_is_asked_for(cluster):
+    """On every broker."""
+    processor, trace = traced(_exporter(cluster, trace_topic="MINE", create_trace_topic=True))
+    trace(pub(1))
+    assert processor.force_flush()
+    assert len(_landed(cluster, "MINE")) == 1
+    assert all("MINE" in broker.topics for broker in cluster.brokers)
+    processor.shutdown()
+
+
+def test_a_topic_that_cannot_be_made_is_told_as_missing(cluster, caplog):
+    """Brokers refuse to make RocketMQ's own topics by request."""
+    for broker in cluster.brokers:
+        broker.topics.clear()
+        broker.answer_first(RequestCode.UPDATE_AND_CREATE_TOPIC, *[ResponseCode.NO_PERMISSION] * 20)
+    processor, trace = traced(_exporter(cluster, create_trace_topic=True, export_timeout_millis=100))
+    with caplog.at_level(logging.WARNING):
+        trace(pub(1))
+        assert not processor.force_flush()
+    assert "TOPIC_NOT_EXIST" in caplog.text
+    processor.shutdown()
+
+
+def test_over_cloud_every_region_has_its_own_topic(cluster):
+    """Also the region that nobody named; the trace topic of the settings does not count."""
+    topics = [f"rmq_sys_TRACE_DATA_{region}" for region in ("cn-1", "null")]
+    cluster.brokers[0].topics.update(topics)
+    processor, trace = traced(_exporter(cluster, access_channel="cloud"))
+    trace(pub(1, region_id="cn-1"))
+    trace(pub(2, region_id=None))
+    assert processor.force_flush()
+    assert [_sent_ids(_landed(cluster, topic)) for topic in topics] == [[bean(1).msg_id], [bean(2).msg_id]]
+    assert _landed(cluster) == []
+    processor.shutdown()
+
+
+def test_a_wrong_access_channel_is_told_and_local_is_used(cluster, caplog):
+    """No exporter is lost for it."""
+    processor, trace = traced(_exporter(cluster, access_channel="SKY"))
+    assert "one of LOCAL, CLOUD" in caplog.text
+    trace(pub(1))
+    assert processor.force_flush()
+    assert len(_landed(cluster)) == 1
+    processor.shutdown()
+
+
+def test_servers_that_are_away_fail_the_batch_within_the_export_timeout(caplog):
+    """All name servers are named in the one line."""
+    processor, trace = traced(NativeRocketMqSpanExporter(namesrv=NOWHERE), export_timeout_millis=300)
+    with caplog.at_level(logging.WARNING):
+        trace(pub(1))
+        processor.run_once(now=10**18)
+    assert processor.stats()[NAME]["failed"] == 1
+    assert f"no name server of {NOWHERE} answers" in caplog.text
+    processor.shutdown()
+
+
+def test_shutdown_ends_a_running_export_early(cluster):
+    """Neither a broker that does not answer nor a pause holds up the exit."""
+    for broker in cluster.brokers:
+        broker.answer_first(SEND, *[SILENCE] * 100)
+    processor, trace = traced(_exporter(cluster), background=True, max_export_batch_size=1)
+    trace(pub(1))
+    processor.shutdown(timeout_millis=200)
+    assert processor.lanes[0]._queue.wait_until_empty(4)
+    assert processor.stats()[NAME]["exported"] == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ({}, "set MQTRACE_NAMESRV"),
+        ({"namesrv": "nowhere"}, "'nowhere' is no address"),
+        ({"namesrv": NOWHERE, "access_key": "a"}, "belong together"),
+    ],
+)
+def test_without_a_usable_address_or_key_the_batch_fails_with_the_mend(said, complaint, caplog):
+    """Not an exception: the application runs on."""
+    with caplog.at_level(logging.WARNING):
+        processor, trace = traced(NativeRocketMqSpanExporter(**said))
+        trace(pub(1))
+        processor.force_flush()
+    assert complaint in caplog.text
+    assert processor.stats()[NAME]["failed"] == 1
+    processor.shutdown()
+
+
+def test_the_environment_names_servers_topic_and_keys(cluster, monkeypatch, caplog):
+    """As an operator sets it; no log and no representation shows the keys."""
+    monkeypatch.setenv("MQTRACE_NAMESRV", f"{NOWHERE};{cluster.namesrv}")
+    monkeypatch.setenv("MQTRACE_TRACE_TOPIC", "T")
+    monkeypatch.setenv("MQTRACE_ROCKETMQ_ACCESS_KEY", "hunter1")
+    monkeypatch.setenv("MQTRACE_ROCKETMQ_SECRET_KEY", "hunter2")
+    with caplog.at_level(logging.DEBUG):
+        exporter = NativeRocketMqSpanExporter()
+        processor, trace = traced(exporter)
+        trace(pub(1))
+        assert processor.force_flush()
+    assert len(_landed(cluster, "T")) == 1
+    sends = [request for broker in cluster.brokers for request in broker.asked(SEND)]
+    assert {request.fields["AccessKey"] for request in sends} == {"hunter1"}
+    assert "hunter" not in caplog.text + repr(vars(exporter))
+    processor.shutdown()
+
+
+def test_with_a_spool_an_outage_loses_nothing(cluster, tmp_path):
+    """What waited arrives when a broker is back, by the next process."""
+    first, trace = traced(NativeRocketMqSpanExporter(namesrv=NOWHERE, spool_dir=tmp_path, export_timeout_millis=200))
+    for number in range(3):
+        trace(pub(number))
+    first.force_flush(timeout_millis=1_000)
+    assert first.stats()[NAME]["exported"] == 3
+    first.shutdown()
+    second = _exporter(cluster, spool_dir=tmp_path)
+    second.on_idle()
+    assert _sent_ids(_landed(cluster)) == [bean(number).msg_id for number in range(3)]
+    second.shutdown()
+
+
+def test_over_cloud_a_spool_is_declined(cluster, tmp_path, caplog):
+    """It does not keep the region, which names the topic."""
+    exporter = _exporter(cluster, spool_dir=tmp_path, access_channel="CLOUD")
+    assert "a spool does not keep the region" in caplog.text
+    assert "spooled" not in exporter.stats()
+    exporter.shutdown()
+
+
+def test_a_forked_child_delivers_over_connections_of_its_own(cluster):
+    """And the parent goes on over its own."""
+    exporter = _exporter(cluster)
+    processor, trace = traced(exporter, max_export_batch_size=1)
+    trace(pub(1))
+    assert processor.force_flush()
+    child = multiprocessing.get_context("fork").Process(target=_deliver_in_child, args=(processor, trace))
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+    trace(pub(3))
+    assert processor.force_flush()
+    assert _sent_ids(_landed(cluster)) == [bean(number).msg_id for number in (1, 2, 3)]
+    processor.shutdown()
+
+
+def _deliver_in_child(processor, trace):
+    trace(pub(2))
+    assert processor.force_flush()
+    processor.shutdown()
+
+
+def test_it_also_works_behind_the_stock_processor(cluster):
+    """As OTEL_TRACES_EXPORTER=mqtrace_native_rocketmq attaches it: ends only, foreign spans passed over."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(_exporter(cluster)))
+    tracer = provider.get_tracer("tests")
+    tracer.start_span("foreign").end()
+    tracer.start_span("process", attributes={"mqtrace.trace_type": "Sub", "messaging.message.id": bean(1).msg_id}).end()
+    provider.shutdown()
+    assert [record.trace_type for record in _records(_landed(cluster))] == [TraceType.SUB_AFTER]
+
+
+def test_an_export_without_anything_native_needs_no_server():
+    """No connection is opened for spans of others."""
+    assert NativeRocketMqSpanExporter().export([span("foreign")]) is SpanExportResult.SUCCESS
+
+
+def test_its_entry_point_takes_plain_keywords():
+    """As OpenTelemetry's declarative configuration gives them."""
+    [point] = entry_points(group="opentelemetry_traces_exporter", name="mqtrace_native_rocketmq")
+    assert point.load() is NativeRocketMqSpanExporter
+    kinds = {each.kind for each in inspect.signature(NativeRocketMqSpanExporter).parameters.values()}
+    assert kinds == {inspect.Parameter.KEYWORD_ONLY}
