@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import UsageError
@@ -62,6 +62,7 @@ class SettledMemory:
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
         self._resumed = self._read()  # what an earlier process left: not looked at yet, or being read again
+        self._written: dict[_Partition, _Entry] | None = None
         self._started: set[_Partition] = set()  # partitions of which this process has seen a message
         self._first: dict[_Partition, _Message] = {}  # the first message since the last commit; of a file the first
         self._next: dict[_Partition, int] = {}
@@ -99,10 +100,16 @@ class SettledMemory:
                 entry = held.setdefault(partition, _Entry(0))
                 entry.pending.setdefault(record.place.offset, []).append(record.index)
                 entry.begins.add((record.place.offset, record.arrival_ms))
-        entries = {partition: entry for partition, entry in self._resumed.items() if partition not in self._started}
+        entries = {
+            partition: replace(entry, pending=dict(entry.pending))  # it is emptied as its messages come again
+            for partition, entry in self._resumed.items()
+            if partition not in self._started
+        }
         for partition in self._first.keys() | held.keys():
             entries[partition] = self._entry(partition, held.get(partition))
-        self._write(entries)
+        if entries != self._written:
+            self._write(entries)
+            self._written = entries
         self._held = {partition: min(entry.begins) for partition, entry in held.items()}
         self._first = {each: first for each, first in self._first.items() if each[1] is None and each in held}
 

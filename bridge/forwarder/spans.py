@@ -46,6 +46,8 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _MAX_MS: Final = (1 << 63) // 1_000_000 - 1  # what OTLP's consumers can say, the year 2262
 _NS_PER_MS: Final = 1_000_000
 _SERVICES_REMEMBERED: Final = 4_096
+_CONTEXT_FIELDS: Final = tuple(each.name for each in fields(TraceContext) if each.name != "beans")
+_BEAN_FIELDS: Final = tuple(each.name for each in fields(TraceBean))
 _T = TypeVar("_T", TraceContext, TraceBean)
 
 
@@ -104,27 +106,31 @@ def _meant(event: Event) -> TraceContext:
     if event.before is None:
         return merged
     before = _without_nothing(event.before.trace_ctx, event.before.bean)
-    bean = _filled(merged.beans[0], before.beans[0])
-    return replace(_filled(merged, before), beans=(bean,))
+    bean = _filled(merged.beans[0], before.beans[0], _BEAN_FIELDS)
+    return replace(_filled(merged, before, _CONTEXT_FIELDS), beans=(bean,))
 
 
 def _without_nothing(trace_ctx: TraceContext, bean: TraceBean) -> TraceContext:
-    return replace(_spoken(trace_ctx), beans=(_spoken(bean),))
+    return replace(_spoken(trace_ctx, _CONTEXT_FIELDS), beans=(_spoken(bean, _BEAN_FIELDS),))
 
 
-def _spoken(said: _T) -> _T:
+def _spoken(said: _T, names: tuple[str, ...]) -> _T:
     """Return ``said`` without the texts that mean nothing and the characters that UTF-8 cannot carry."""
     changed: dict[str, Any] = {}
-    for each in fields(said):
-        value = getattr(said, each.name)
+    for name in names:
+        value = getattr(said, name)
         if isinstance(value, str):
-            changed[each.name] = None if absent(value) else value.encode("utf-8", "replace").decode()
-    return replace(said, **changed)
+            if absent(value):
+                changed[name] = None
+            elif not value.isascii():
+                changed[name] = value.encode("utf-8", "replace").decode()
+    return replace(said, **changed) if changed else said
 
 
-def _filled(later: _T, earlier: _T) -> _T:
-    missing = {each.name: getattr(earlier, each.name) for each in fields(later) if getattr(later, each.name) is None}
-    return replace(later, **missing)
+def _filled(later: _T, earlier: _T, names: tuple[str, ...]) -> _T:
+    found = ((name, getattr(earlier, name)) for name in names if getattr(later, name) is None)
+    missing = {name: value for name, value in found if value is not None}
+    return replace(later, **missing) if missing else later
 
 
 # -- ids -----------------------------------------------------------------------------------------------------------
@@ -144,9 +150,8 @@ def _told_apart_by(trace_ctx: TraceContext, subject: str) -> tuple[str, ...]:
 
 def _words(trace_ctx: TraceContext) -> tuple[str, ...]:
     """Return everything that the record says, as words."""
-    said = [str(getattr(trace_ctx, each.name)) for each in fields(trace_ctx) if each.name != "beans"]
-    said += [str(getattr(trace_ctx.beans[0], each.name)) for each in fields(TraceBean)]
-    return tuple(said)
+    said = [str(getattr(trace_ctx, name)) for name in _CONTEXT_FIELDS]
+    return (*said, *(str(getattr(trace_ctx.beans[0], name)) for name in _BEAN_FIELDS))
 
 
 # -- times ---------------------------------------------------------------------------------------------------------

@@ -18,14 +18,30 @@ from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from otel_mqtrace.model import TraceContext
 
-__all__ = ["Killed", "forwarded_under_fire"]
+__all__ = ["FORWARD", "Killed", "forwarded_under_fire", "kafka_sender"]
 
 FORWARD = [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", "forward"]
 _WATCHDOG_S = 60
+
+
+def kafka_sender(
+    bootstrap_servers: str, topic: str, partitions: int, *, seed: int
+) -> Callable[[Sequence[bytes]], None]:
+    """Return how to put trace messages on a Kafka topic, each on any of its partitions."""
+    chance = random.Random(seed)
+
+    def send(bodies: Sequence[bytes]) -> None:
+        producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "log_level": 0})
+        for body in bodies:
+            producer.produce(topic, value=body, partition=chance.randrange(partitions))
+        assert producer.flush(30) == 0
+
+    return send
 
 
 @dataclass(frozen=True)
@@ -42,18 +58,21 @@ class Killed:
 
 
 def forwarded_under_fire(
-    bootstrap_servers: str, topic: str, landing: Path, *, kills: int, seed: int, partitions: int = 3
+    source: str, send: Callable[[Sequence[bytes]], object], landing: Path, *, kills: int, seed: int
 ) -> Killed:
-    """Send records in lots, killing a real forwarder in each lot at a random moment of its work; then let one finish."""
+    """Send records in lots, killing a real forwarder in each lot at a random moment of its work; then let one finish.
+
+    ``send`` puts trace messages on the topic that ``source`` names, spread over its partitions.
+    """
     chance = random.Random(seed)
     lots = _lots(kills, chance)
     with OtlpReceiver() as receiver:
-        options = ["--source", f"kafka://{bootstrap_servers}/{topic}", "--otlp-endpoint", receiver.endpoint]
+        options = ["--source", source, "--otlp-endpoint", receiver.endpoint]
         options += ["--landing", str(landing), "--landing-format", "jsonl"]
         for lot in lots[:-1]:
-            _send(bootstrap_servers, topic, lot, chance, partitions)
+            send([body_of(*body) for body in lot])
             _kill_one(options, receiver, chance)
-        _send(bootstrap_servers, topic, lots[-1], chance, partitions)
+        send([body_of(*body) for body in lots[-1]])
         done = subprocess.run([*FORWARD, *options, "--once"], capture_output=True, timeout=_WATCHDOG_S, check=False)
         assert (done.returncode, done.stderr) == (0, b"")
         expected = _expected_ids([each for lot in lots for body in lot for each in body])
@@ -118,15 +137,6 @@ def _cut(records: list[TraceContext], chance: random.Random) -> list[tuple[Trace
         bodies.append(tuple(records[:size]))
         records = records[size:]
     return bodies
-
-
-def _send(
-    servers: str, topic: str, lot: list[tuple[TraceContext, ...]], chance: random.Random, partitions: int
-) -> None:
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 5, "log_level": 0})
-    for body in lot:
-        producer.produce(topic, value=body_of(*body), partition=chance.randrange(partitions))
-    assert producer.flush(30) == 0
 
 
 def _expected_ids(records: list[TraceContext]) -> set[tuple[str, str]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bridge.embedded.cluster import EmbeddedKafka
-from tests.support.killing import forwarded_under_fire
+from tests.support.killing import forwarded_under_fire, kafka_sender
 
 
 def test_kill_9_loses_nothing_and_repeats_only_the_same_spans(tmp_path):
     """Killed before a request is kept, before it is answered, and at any time after."""
     with EmbeddedKafka() as kafka:
-        kafka.create_topic("RMQ_SYS_TRACE_TOPIC", 3)
-        told = forwarded_under_fire(kafka.bootstrap_servers, "RMQ_SYS_TRACE_TOPIC", tmp_path, kills=5, seed=7)
+        kafka.create_topic("traces", 3)
+        send = kafka_sender(kafka.bootstrap_servers, "traces", 3, seed=7)
+        told = forwarded_under_fire(f"kafka://{kafka.bootstrap_servers}/traces", send, tmp_path, kills=5, seed=7)
     assert told.spans > 100
     assert (told.lost, told.unexpected, told.contradicted) == (0, 0, 0)

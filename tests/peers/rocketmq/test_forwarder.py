@@ -1,0 +1,35 @@
+"""The forwarder on a real RocketMQ broker, killed again and again."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+
+from bridge.rocketmq.answers import Outgoing, Sent
+from bridge.rocketmq.client import RemotingClient
+from tests.support.killing import forwarded_under_fire
+
+pytestmark = pytest.mark.peers
+
+KILLS, SEED = 20, 2
+
+
+def test_kill_9_at_any_moment_loses_nothing(rocketmq_server, tmp_path, capsys):
+    """Twenty times; every span arrives, and whatever arrives again says the same under the same ids."""
+    topic = rocketmq_server.create_topic("FORWARDED_UNDER_FIRE", queues=4)
+    chance = random.Random(SEED)
+    with RemotingClient(rocketmq_server.name_server) as client:
+        queues = client.writable(topic)
+
+        def send(bodies):
+            outgoing = [Outgoing(queue=chance.choice(queues), body=body, properties={}) for body in bodies]
+            assert all(isinstance(each, Sent) for each in client.send(outgoing, group="peer-under-fire"))
+
+        source = f"rocketmq://{rocketmq_server.name_server}/{topic}"
+        told = forwarded_under_fire(source, send, tmp_path, kills=KILLS, seed=SEED)
+    with capsys.disabled():
+        sys.stdout.write(f"\nRocketMQ: {told}\n")
+    assert told.spans > 400
+    assert (told.kills, told.lost, told.unexpected, told.contradicted) == (KILLS, 0, 0, 0)
