@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.forwarder.pairing import Half, Pairing, Place, Record
@@ -132,6 +132,7 @@ def _told(event):
     return trace_ctx.trace_type, bean.msg_id, bean.transaction_state
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_order_and_any_batches_give_what_the_whole_says(data):
     """Shuffled, cut anywhere, stored twice: the events are those of the oracle, which sees everything at once."""
@@ -139,6 +140,7 @@ def test_any_order_and_any_batches_give_what_the_whole_says(data):
     assert {_told(event) for event in events_of(data.draw(batched(records)))} == _expected(records)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_order_and_any_batches_give_the_same_spans(data):
     """Span by span, byte by byte, and no two of them share an id."""
