@@ -51,7 +51,7 @@ def test_the_native_directory_is_as_good_as_the_landing(tmp_path):
 
 def test_what_does_not_mention_the_text_is_read_and_not_yielded(tmp_path):
     """Counted as searched."""
-    _land(tmp_path, MESSAGES)
+    _land(tmp_path, MESSAGES[::-1])
     archive = LandingArchive(tmp_path)
     assert _bodies(archive, "NOBODY") == []
     searched = archive.searched

@@ -66,6 +66,7 @@ def test_every_event_is_in_the_table_and_in_the_picture():
 def test_every_fact_is_on_a_card():
     """Retries, hosts, ids, codes, states, where each record was read."""
     text = Page(_page(story_of(*LIFE))).text
+    assert re.search(r"delivery 2: success .*? retry 1 request id R2 ", text)
     for said in (
         *("broker:10911", "Trans_Msg_Half", "EXCEPTION", "TIME_OUT", "COMMIT_MESSAGE, answers a check", "R2"),
         *("delivery 2: success", "no SubAfter in the trace", "no SubBefore in the trace", "DefaultRegion"),
@@ -141,6 +142,13 @@ def test_a_long_pause_is_cut_short_and_labelled():
     assert len(scale.gaps) == 1
     assert scale.x(20) - scale.x(0) > 200
     assert "10 min" in swimlane(events(story_of(pub(), *consume("R", T0 + 600_010))))
+
+
+def test_a_short_pause_keeps_its_length():
+    """Only what is longer than all the work is cut: a gap hides proportions."""
+    scale = scale_for([(0, 300), (500, 800)], left=0, width=800)
+    assert scale.gaps == ()
+    assert [round(scale.x(instant_ms)) for instant_ms in (0, 300, 500, 800)] == [0, 300, 500, 800]
 
 
 @settings(max_examples=40, deadline=None)

@@ -14,7 +14,7 @@ from bridge.codec.reading import Reading
 from bridge.query.answer_json import story_json
 from bridge.query.search import search
 from bridge.query.story import Half, Outcome
-from bridge.query.timeline import events
+from bridge.query.timeline import Tone, events
 from bridge.query.wanted import Wanted
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from tests.support.archives import ID, T0, Shelf, again, answer_of, consume, context, end, landed, pub, recall, story_of
@@ -229,6 +229,25 @@ def test_bad_records_beside_the_message_are_part_of_its_story():
     (story,) = answer_of(messages, ID).stories
     (bad,) = story.bad
     assert (bad.place.offset, bad.place.record_index, bad.reason) == (0, 1, "2 fields, needs 12")
+
+
+def test_bad_records_beside_another_message_are_not_told_of_this_one():
+    """Found by one key, each has its own neighbourhood."""
+    well, damaged = landed(pub(), pub(T0 + 1, msg_id="OTHER"))
+    damaged = replace(damaged, body=damaged.body + b"Pub\x01torn\x02")
+    answer = answer_of([well, damaged], key="order-1")
+    assert [(story.msg_id, len(story.bad)) for story in answer.stories] == [(ID, 0), ("OTHER", 1)]
+
+
+def test_a_consume_that_was_late_is_a_success_to_take_care_of():
+    """TIME_OUT may go with success: neither plain green nor red."""
+    late, failed = (
+        events(story_of(*consume("R", T0, success=success, code=ContextCode.TIME_OUT)))[0] for success in (True, False)
+    )
+    assert [(one.tone, one.outcome) for one in (late, failed)] == [
+        (Tone.CARE, "success, TIME_OUT"),
+        (Tone.BAD, "failed, TIME_OUT"),
+    ]
 
 
 def test_a_repeated_record_is_counted_with_every_place():

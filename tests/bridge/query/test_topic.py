@@ -155,12 +155,12 @@ def test_an_instrumented_application_s_message_is_found_by_its_key(kafka):
 
 
 def _run_the_shop(servers):
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "log_level": 0})
     producer.produce("orders", b"paid", headers={"KEYS": "order-7", "TAGS": "paid"})
     assert producer.flush(20) == 0
     for group, error in (("billing", None), ("stock", RuntimeError("no stock"))):
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": servers, "group.id": group, "auto.offset.reset": "earliest"}
+            {"bootstrap.servers": servers, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
         )
         consumer.subscribe(["orders"])
         message = consumer.poll(20)
