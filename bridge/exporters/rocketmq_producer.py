@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from dataclasses import dataclass
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Final
 
 from bridge.exporters.trace_producer import Undelivered
@@ -38,6 +38,7 @@ _CLOUD_TOPIC: Final = "rmq_sys_TRACE_DATA_"
 _NO_REGION: Final = "null"
 """What Java's client makes of an absent region, in the name of a topic, too."""
 _SEND_TIMEOUT_MS: Final = 5_000  # as Java's trace producer
+_SHUN_MS: Final = 30_000
 _TOPIC_WAIT_MS: Final = 5_000  # a topic that is not there is told before the export times out
 _NS_PER_MS, _NS_PER_S = 1_000_000, 1e9
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
@@ -54,6 +55,10 @@ class _Attempt:
     properties: Mapping[str, str]
     is_sent: bool = False
     error: PeerError | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return not (self.is_sent or self.is_hopeless)
 
     @property
     def is_hopeless(self) -> bool:
@@ -85,6 +90,8 @@ class RocketMqTraceProducer:
         self._client: RemotingClient | None = None
         self._turns = itertools.count()
         self._seen: set[str] = set()
+        self._shunned: dict[str, MonotonicNs] = {}
+        self._delivering = Lock()
         self._closed = Event()
         self._told: set[str] = set()
 
@@ -95,71 +102,89 @@ class RocketMqTraceProducer:
         """Return ``True``: ``deliver`` has waited for every answer."""
         return True
 
-    def close(self, deadline: MonotonicNs) -> None:  # noqa: ARG002 - closing waits for nobody
-        """Refuse further messages, end a running ``deliver`` early, close the connections."""
+    def close(self, deadline: MonotonicNs) -> None:
+        """Refuse further messages, end a running ``deliver`` early, close the connections by ``deadline``."""
         self._closed.set()
         if self._client is not None:
-            self._client.close()
+            self._client.interrupt()
+        if self._delivering.acquire(timeout=self._left_s(deadline)):
+            try:
+                if self._client is not None:
+                    self._client.close()
+            finally:
+                self._delivering.release()
 
     def after_fork(self) -> None:
         """In a child: the client opens connections of its own; a pause of the parent's is none of ours."""
+        self._delivering = Lock()
         closed, self._closed = self._closed, Event()
         if closed.is_set():
             self._closed.set()
         self._told = set()
 
     def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
-        """Send ``messages`` and return those that were not acknowledged by ``deadline``."""
+        """Send ``messages`` and return those that were not acknowledged by ``deadline``. One thread at a time does."""
+        if not self._delivering.acquire(timeout=self._left_s(deadline)):
+            return Undelivered(tuple(messages))
         try:
-            client = self._connected()
+            attempts = [self._attempt(message) for message in messages]
+            self._deliver(self._connected(), attempts, min(deadline, self._after(self._timeout_ms)))
         except MqTraceError as error:
             self._tell_once(str(error))
             return Undelivered(tuple(messages))
-        deadline = min(deadline, self._after(self._timeout_ms))
-        no_such_topic = min(deadline, self._after(_TOPIC_WAIT_MS))
-        attempts = [self._attempt(message) for message in messages]
-        failing: set[str] = set()
-        pause_s = _FIRST_PAUSE_S
-        while waiting := [each for each in attempts if not (each.is_sent or each.is_hopeless)]:
-            known = len(failing)
-            self._try(client, waiting, failing, deadline)
-            if len(failing) > known:
-                continue  # another broker may do
-            if not self._paused(pause_s, no_such_topic if all(map(self._is_unheard_of, waiting)) else deadline):
-                break
-            failing.clear()
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        finally:
+            self._delivering.release()
         for said in sorted({str(each.error) for each in attempts if not each.is_sent}):
             self._tell_once(said)
         return Undelivered(
-            tuple(each.message for each in attempts if not (each.is_sent or each.is_hopeless)),
+            tuple(each.message for each in attempts if each.is_open),
             tuple(each.message for each in attempts if each.is_hopeless),
         )
 
-    def _try(
-        self, client: RemotingClient, waiting: Sequence[_Attempt], failing: set[str], deadline: MonotonicNs
-    ) -> None:
-        """Send all that wait once; brokers that fail join ``failing``, and those in it come last."""
-        posted: list[tuple[_Attempt, Outgoing]] = []
+    def _deliver(self, client: RemotingClient, attempts: Sequence[_Attempt], deadline: MonotonicNs) -> None:
+        no_such_topic = min(deadline, self._after(_TOPIC_WAIT_MS))
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            another_may_do = self._try(client, [each for each in attempts if each.is_open], deadline)
+            waiting = [each for each in attempts if each.is_open]
+            if not waiting:
+                return
+            if another_may_do:
+                continue
+            if not self._paused(pause_s, no_such_topic if all(map(self._is_unheard_of, waiting)) else deadline):
+                return
+            self._shunned.clear()
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _try(self, client: RemotingClient, waiting: Sequence[_Attempt], deadline: MonotonicNs) -> bool:
+        """Send all that wait once; return whether that has shown a broker to fail that was not known to.
+
+        Such a broker is shunned for thirty seconds, or until no other is left.
+        """
         queues: dict[str, Sequence[Queue] | PeerError] = {
             topic: self._queues(client, topic, deadline) for topic in {each.topic for each in waiting}
         }
+        now_ns = self._clock.monotonic_ns()
+        shunned = {broker for broker, until_ns in self._shunned.items() if until_ns > now_ns}
+        posted: list[tuple[_Attempt, Outgoing]] = []
         for each in waiting:
             found = queues[each.topic]
             if isinstance(found, PeerError):
                 each.error = found
                 continue
-            candidates = [queue for queue in found if queue.broker not in failing] or found
+            candidates = [queue for queue in found if queue.broker not in shunned] or found
             queue = candidates[next(self._turns) % len(candidates)]
             posted.append((each, Outgoing(queue=queue, body=each.message.value, properties=each.properties)))
         answers = client.send([outgoing for _, outgoing in posted], group=_GROUP, deadline=deadline)
+        failing: set[str] = set()
         for (each, outgoing), answer in zip(posted, answers, strict=True):
             each.is_sent = isinstance(answer, Sent)
-            if isinstance(answer, PeerError):
-                each.error = answer
-                if not each.is_hopeless:
-                    failing.add(outgoing.queue.broker)
-                    client.forget_route(each.topic)
+            each.error = answer if isinstance(answer, PeerError) else None
+            if each.is_open:
+                failing.add(outgoing.queue.broker)
+                client.forget_route(each.topic)
+        self._shunned |= dict.fromkeys(failing, self._after(_SHUN_MS))
+        return bool(failing - shunned)
 
     def _queues(self, client: RemotingClient, topic: str, deadline: MonotonicNs) -> Sequence[Queue] | PeerError:
         """Return where messages for ``topic`` can go now, or why nowhere; the topic is made if that is asked for."""
@@ -213,13 +238,15 @@ class RocketMqTraceProducer:
                 clock=self._clock,
             )
             if self._closed.is_set():  # meanwhile, by who saw no client
-                self._client.close()
+                self._client.interrupt()
         return self._client
 
     def _paused(self, pause_s: float, deadline: MonotonicNs) -> bool:
         """Wait a little; ``False`` when there is no time, or a shutdown came."""
-        left_s = (deadline - self._clock.monotonic_ns()) / _NS_PER_S
-        return left_s > pause_s and not self._closed.wait(pause_s)
+        return self._left_s(deadline) > pause_s and not self._closed.wait(pause_s)
+
+    def _left_s(self, deadline: MonotonicNs) -> float:
+        return max(0.0, (deadline - self._clock.monotonic_ns()) / _NS_PER_S)
 
     def _after(self, wait_ms: float) -> MonotonicNs:
         return MonotonicNs(self._clock.monotonic_ns() + int(wait_ms * _NS_PER_MS))

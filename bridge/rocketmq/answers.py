@@ -78,8 +78,11 @@ def pulled(answer: Command) -> Pulled:
 
 def sent(message: Outgoing, answer: Command) -> Sent:
     """Return where a message lies by the answer to its send."""
-    offset = answer.fields.get("queueOffset", "")
-    return Sent(message.queue, int(offset) if offset.isdecimal() else None, answer.fields.get("msgId"))
+    try:
+        offset: int | None = _number(answer, "queueOffset")
+    except ProtocolError:  # it has the message all the same
+        offset = None
+    return Sent(message.queue, offset, answer.fields.get("msgId"))
 
 
 def has_key(message: StoredMessage, topic: str, key: str) -> bool:

@@ -48,7 +48,7 @@ class RemotingClient:
         timeout_ms: How long one answer may take.
         clock: Time.
 
-    Used by one thread at a time, except :meth:`close`. In a forked child it goes on with connections of its own.
+    Used by one thread at a time, except :meth:`interrupt`. In a forked child it goes on with connections of its own.
 
     Raises:
         UsageError: an address is wrong, or one of the two keys is missing.
@@ -70,8 +70,12 @@ class RemotingClient:
         self._clock = clock or SystemClock()
         self._cluster = Cluster(namesrv, credentials=credentials, timeout_ms=timeout_ms, clock=self._clock)
 
+    def interrupt(self) -> None:
+        """From any thread: refuse more, and end what waits; who uses the client still has to :meth:`close` it."""
+        self._cluster.interrupt()
+
     def close(self) -> None:
-        """Close every connection; what waits in another thread ends."""
+        """Close every connection."""
         self._cluster.close()
 
     def __enter__(self) -> Self:

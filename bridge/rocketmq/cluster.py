@@ -64,8 +64,12 @@ class Cluster:
         self._connections = Connections(connect_timeout_ms=min(timeout_ms, _CONNECT_TIMEOUT_MS), clock=clock)
         self._routes: dict[str, tuple[int, TopicRoute]] = {}
 
+    def interrupt(self) -> None:
+        """From any thread: refuse more, and end what waits."""
+        self._connections.interrupt()
+
     def close(self) -> None:
-        """Close every connection; what waits in another thread ends."""
+        """Close every connection."""
         self._connections.close()
 
     def route(self, topic: str, deadline: MonotonicNs | None = None) -> TopicRoute:
@@ -110,19 +114,21 @@ class Cluster:
         return [self._answered(question, way, give_up) for question, way in zip(questions, posted, strict=True)]
 
     def _answered(self, question: Question, posted: Posted | PeerError, deadline: MonotonicNs) -> Command | PeerError:
-        """Wait for one answer; a silent server gives its place to the next."""
-        for following in range(1, len(question.addresses) + 1):
+        """Wait for one answer; a server that is silent for its share of the time gives its place to the next."""
+        left = len(question.addresses)
+        while True:
             try:
                 if not isinstance(posted, PeerError):
-                    answer = self._connections.answer(posted, deadline)
+                    answer = self._connections.answer(posted, self._share(deadline, left))
                     return checked(answer, posted.address, question.doing, question.accepted)
             except RefusedError as refusal:
                 return refusal
             except (SilentError, ProtocolError) as error:
                 posted = error
-            if following < len(question.addresses):
-                posted = self._posted(question, following, deadline)
-        return posted if isinstance(posted, PeerError) else SilentError(f"nobody was there for {question.doing}")
+            left -= 1
+            if left <= 0:
+                return posted
+            posted = self._posted(question, len(question.addresses) - left, deadline)
 
     def _posted(self, question: Question, position: int, deadline: MonotonicNs) -> Posted | PeerError:
         if not question.addresses:
@@ -136,14 +142,20 @@ class Cluster:
 
     def _of_name_server(self, command: Command, doing: str, deadline: MonotonicNs | None) -> Command:
         """Return the answer of the first name server that gives one, and begin with that one the next time."""
+        give_up = self._by(deadline)
         silent: list[str] = []
-        for address in list(self._name_servers):
+        for left, address in zip(range(len(self._name_servers), 0, -1), tuple(self._name_servers), strict=True):
             try:
-                return self.ask(Question((address,), command, doing), deadline)
+                return self.ask(Question((address,), command, doing), self._share(give_up, left))
             except (SilentError, ProtocolError) as error:
                 silent.append(str(error))
                 self._name_servers.append(self._name_servers.pop(0))
         raise SilentError(f"no name server of {self.namesrv} answers: {'; '.join(silent)}")
+
+    def _share(self, deadline: MonotonicNs, servers: int) -> MonotonicNs:
+        """Return until when the first of ``servers`` may take, so that the others have their turn."""
+        now_ns = self._clock.monotonic_ns()
+        return MonotonicNs(now_ns + (deadline - now_ns) // max(servers, 1))
 
     def _by(self, deadline: MonotonicNs | None) -> MonotonicNs:
         own = MonotonicNs(self._clock.monotonic_ns() + self._timeout_ns)

@@ -1,6 +1,6 @@
 """This module knows persistent connections to name servers and brokers: many requests at once, each within a deadline.
 
-Used by one thread at a time, except for :meth:`Connections.close`, which may come from another and ends what waits.
+Used by one thread at a time, except for :meth:`Connections.interrupt`, which may come from another and ends what waits.
 No connection is opened before it is needed; one that broke, or that a server gave up while it was idle, is opened anew
 at the next request; and after a fork the child opens its own and leaves the parent's alone.
 """
@@ -83,19 +83,33 @@ class Connections:
                 return found
             left_s = self._left_s(deadline)
             if left_s <= 0:
-                connection.forget(posted.opaque)
-                raise SilentError(f"{posted.address} did not answer in time")
+                return self._at_last(posted)
             try:
                 connection.receive(left_s)
             except (SilentError, ProtocolError):
                 connection.shut()
                 raise
 
-    def close(self) -> None:
-        """Close all, refuse more, and end what waits in another thread."""
+    def interrupt(self) -> None:
+        """Refuse more, and end what waits in another thread; that one still has to :meth:`close`."""
         self._closed = True
         for connection in list(self._open.values()):
+            connection.wake()
+
+    def close(self) -> None:
+        """Close all and refuse more."""
+        self._closed = True
+        for connection in self._open.values():
             connection.shut()
+
+    def _at_last(self, posted: Posted) -> Command:
+        """Return the answer if it came while others were waited for; the time is over."""
+        posted.connection.is_lost()
+        found = posted.connection.taken(posted.opaque)
+        if found is None:
+            posted.connection.forget(posted.opaque)
+            raise SilentError(f"{posted.address} did not answer in time")
+        return found
 
     def _connection(self, address: str, deadline: MonotonicNs) -> _Connection:
         self._leave_the_parents()
@@ -110,8 +124,8 @@ class Connections:
             if left_s <= 0:
                 raise SilentError(f"there was no time left to reach {address}")
             connection = self._open[address] = _Connection(address, left_s)
-            if self._closed:  # meanwhile, and it saw the others only
-                connection.shut()
+            if self._closed:  # meanwhile, and the others only were woken
+                connection.wake()
         return connection
 
     def _leave_the_parents(self) -> None:
@@ -182,10 +196,14 @@ class _Connection:
         except (OSError, ProtocolError):
             return True
 
-    def shut(self) -> None:
-        """Close, waking who waits."""
-        with suppress(OSError):  # it was closed by the other side
+    def wake(self) -> None:
+        """End what waits. Not closed here: another thread may be reading, and the descriptor's number would go on."""
+        with suppress(OSError):  # the other side was faster
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def shut(self) -> None:
+        """Close."""
+        self.wake()
         self._socket.close()
 
     def leave(self) -> None:

@@ -19,7 +19,7 @@ __all__ = ["Queue", "TopicRoute", "read_masters", "read_route"]
 
 _MASTER: Final = 0
 _WRITE, _READ = 2, 4  # bits of a queue's permissions
-_TEXT_OR_BARE_NAME: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])\s*(-?\d+)\s*:', re.DOTALL)
+_TEXT_OR_BARE_NAME: Final = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|(?<=[{,])\s*(-?\d+)\s*:', re.DOTALL)
 _MAX_QUEUES: Final = 65_536
 """More queues than any topic has; a broken answer must not make us allocate without end."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
+from threading import Event
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExportResult
 
 from bridge.codec.native import decode_body
 from bridge.exporters import rocketmq_producer
@@ -117,6 +119,35 @@ def test_what_one_broker_does_not_take_another_does(cluster, answer):
     processor.shutdown()
 
 
+def test_a_broker_that_failed_is_not_asked_first_again(cluster):
+    """For thirty seconds, as long as another one does."""
+    failing, other = cluster.brokers
+    failing.answer_first(SEND, *[ResponseCode.SYSTEM_BUSY] * 100)
+    processor, trace = traced(_exporter(cluster), max_export_batch_size=1)
+    for number in range(6):
+        trace(pub(number))
+    assert processor.force_flush()
+    assert len(failing.asked(SEND)) == 1
+    assert len(other.asked(SEND)) == 6
+    processor.shutdown()
+
+
+def test_threads_that_export_at_once_take_turns(cluster):
+    """As OpenTelemetry's SimpleSpanProcessor calls an exporter: from whatever thread ends a span."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(_exporter(cluster)))
+    tracer = provider.get_tracer("tests")
+
+    def consume(number):
+        said = {"mqtrace.trace_type": "Sub", "messaging.message.id": bean(number).msg_id}
+        tracer.start_span("process", attributes=said).end()
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(consume, range(100)))
+    provider.shutdown()
+    assert _sent_ids(_landed(cluster)) == sorted(bean(number).msg_id for number in range(100))
+
+
 def test_every_try_of_a_message_has_the_same_unique_id(cluster):
     """A broker that took it and could not say so leaves a double that can be told."""
     for broker in cluster.brokers:
@@ -127,6 +158,30 @@ def test_every_try_of_a_message_has_the_same_unique_id(cluster):
     tries = [request.fields["i"] for broker in cluster.brokers for request in broker.asked(SEND)]
     assert len(tries) == 3
     assert len(set(tries)) == 1
+    processor.shutdown()
+
+
+def test_what_is_taken_at_once_costs_no_pause(cluster, monkeypatch):
+    """Pauses are for brokers that all fail."""
+    pauses = []
+
+    class Counted(Event):
+        def wait(self, timeout=None):
+            pauses.append(timeout)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(rocketmq_producer, "Event", Counted)
+    cluster.brokers[0].answer_first(SEND, ResponseCode.SYSTEM_BUSY)
+    processor, trace = traced(_exporter(cluster), max_export_batch_size=1)
+    for number in range(3):
+        trace(pub(number))
+    assert processor.force_flush()
+    assert pauses == []
+    for broker in cluster.brokers:
+        broker.answer_first(SEND, *[ResponseCode.SYSTEM_BUSY] * 2)
+    trace(pub(3))
+    assert processor.force_flush()
+    assert pauses
     processor.shutdown()
 
 

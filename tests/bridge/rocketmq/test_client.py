@@ -87,6 +87,28 @@ def test_a_silent_broker_is_given_up_in_time(cluster):
         assert second.offset == 0
 
 
+def test_a_silent_server_leaves_time_for_the_next(cluster):
+    """A name server, or a master with a slave, that takes the connection and says nothing."""
+    [broker] = cluster.brokers
+    cluster.slave(broker)
+    with RemotingCluster() as mute, RemotingClient(f"{mute.namesrv};{cluster.namesrv}", timeout_ms=1_000) as client:
+        mute.name_server.answer_first(RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENCE)
+        broker.answer_first(RequestCode.GET_MIN_OFFSET, SILENCE)
+        queue = client.route("T").readable[0]
+        assert client.bounds([queue]) == {queue: (0, 0)}
+
+
+def test_an_answer_that_came_while_another_was_waited_for_counts(cluster):
+    """Two brokers, one silent: what the other took is not sent again."""
+    with RemotingCluster("broker-b") as other:
+        cluster.name_server.brokers = [*cluster.brokers, *other.brokers]
+        with RemotingClient(cluster.namesrv, timeout_ms=BRIEF_MS) as client:
+            outgoing = [Outgoing(queue=queue, body=b"1", properties={}) for queue in client.writable("T")]
+            cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, SILENCE, SILENCE)
+            answers = client.send(outgoing, group="g")
+            assert [isinstance(answer, Sent) for answer in answers] == [False, False, True, True]
+
+
 def test_a_broker_that_hangs_up_is_an_error_and_then_reached_again(cluster, client):
     """All that was on its way is lost, nothing after."""
     outgoing = _outgoing(client)
@@ -191,7 +213,7 @@ def test_every_request_is_signed_where_keys_are_given(cluster):
         RemotingClient(cluster.namesrv, access_key="me")
 
 
-def test_close_ends_what_waits_in_another_thread(cluster, client):
+def test_an_interruption_ends_what_waits_in_another_thread(cluster, client):
     """A shutdown does not wait for a time-out."""
     outgoing = _outgoing(client)
     arrived = threading.Event()
@@ -203,7 +225,7 @@ def test_close_ends_what_waits_in_another_thread(cluster, client):
     thread = threading.Thread(target=lambda: answers.extend(client.send(outgoing, group="g")))
     thread.start()
     assert arrived.wait(20)
-    client.close()
+    client.interrupt()
     thread.join(5)
     assert not thread.is_alive()
     assert isinstance(answers[0], SilentError)

@@ -57,7 +57,16 @@ def test_masters_are_all_brokers_with_one():
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"[]", b"\xff", b'{"queueDatas":[1]}', b'{"queueDatas":[{}]}', b'{"brokerDatas":{"a":1}}', b"[" * 9_999],
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b'{"queueDatas":[1]}',
+        b'{"queueDatas":[{}]}',
+        b'{"brokerDatas":{"a":1}}',
+        b"[" * 9_999,
+        b'"\\"' * 99_999,
+    ],
 )
 def test_what_is_no_route_is_an_error_of_ours(body):
     """Never another exception."""
