@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["MEMORY_DIRECTORY", "FilesTraceSource"]
 
 MEMORY_DIRECTORY: Final = "_mqtrace-forward"
+"""Where the forwarder remembers things in a directory of data; the underscore keeps readers from taking it for some."""
 _BATCH: Final = 500
 _HIDDEN: Final = (".", "_")
 _NS_PER_MS: Final = 1_000_000

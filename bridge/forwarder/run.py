@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from bridge.codec.reading import Reading
+from bridge.forwarder.files import MEMORY_DIRECTORY
 from bridge.forwarder.measures import Measures
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
 from bridge.forwarder.service import forward_once, forward_until
 from bridge.forwarder.settled import SettledMemory
-from bridge.forwarder.sources import open_source
+from bridge.forwarder.sources import files_directory, open_source
 from bridge.forwarder.spans import SpanRules
 from bridge.forwarder.traces import SpanForwarding
 from bridge.landing.writer import LandingWriter
@@ -35,8 +36,6 @@ __all__ = ["ForwardOptions", "run"]
 _PAUSE_MS: Final = 1_000
 _STOPPED_ON_ERROR: Final = 1  # nothing uncommitted is lost: it will be forwarded again
 _MS_PER_S: Final = 1_000
-STATE_DIRECTORY: Final = "_mqtrace-forward"
-"""Below the landing; the underscore keeps every reader of data from taking it for some."""
 _NO_NAME: Final = re.compile(r"[^\w.-]")
 
 
@@ -126,12 +125,13 @@ def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str) -> Sp
 
 
 def _state_file(options: ForwardOptions) -> Path | None:
-    """Return where to remember what is delivered beyond the commits: below the landing unless told otherwise."""
-    directory = options.state
-    if directory is None and options.landing is not None:
-        directory = options.landing / STATE_DIRECTORY
+    """Return where to remember what is delivered beyond the commits: in the landing, in the files, unless told."""
+    directory, files = options.state, files_directory(options.source)
     if directory is None:
-        return None
+        kept = options.landing or files
+        if kept is None:
+            return None
+        directory = kept / MEMORY_DIRECTORY
     whose = f"{options.source}\n{options.group}"
     return directory / f"{_NO_NAME.sub('_', options.group)}-{zlib.crc32(whose.encode()):08x}.json"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["SOURCE_FORMS", "OpenSource", "open_source"]
+__all__ = ["SOURCE_FORMS", "OpenSource", "files_directory", "open_source"]
 
 SOURCE_FORMS: Final = "kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or files:DIR"
 _BROKER: Final = re.compile(r"(?P<kind>kafka|rocketmq)://(?P<servers>[^/]+)/(?P<topic>[^/]+)\Z")
@@ -47,10 +47,11 @@ def open_source(
         MissingExtraError: a client that is not installed.
         PeerError: nobody there.
     """
-    if source.startswith(_FILES) and len(source) > len(_FILES):
+    directory = files_directory(source)
+    if directory is not None:
         from bridge.forwarder.files import FilesTraceSource  # noqa: PLC0415 - one kind is used, at most
 
-        return FilesTraceSource(Path(source.removeprefix(_FILES)), group=group)
+        return FilesTraceSource(directory, group=group)
     found = _BROKER.match(source)
     if found is None:
         raise UsageError(f"--source {source} is not understood: give {SOURCE_FORMS}")
@@ -62,6 +63,11 @@ def open_source(
         accept_trimmed=accept_trimmed,
         timeout_ms=timeout_ms,
     )
+
+
+def files_directory(source: str) -> Path | None:
+    """Return the directory that ``source`` names, ``None`` when it names a topic."""
+    return Path(source.removeprefix(_FILES)) if source.startswith(_FILES) and source != _FILES else None
 
 
 def _open_kafka(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> OpenSource:

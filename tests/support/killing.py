@@ -27,6 +27,7 @@ __all__ = ["FORWARD", "Killed", "forwarded_under_fire", "kafka_sender"]
 
 FORWARD = [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", "forward"]
 _WATCHDOG_S = 60
+_ASLEEP_S = 30
 
 
 def kafka_sender(
@@ -46,10 +47,14 @@ def kafka_sender(
 
 @dataclass(frozen=True)
 class Killed:
-    """What came of it: messages sent, forwarders killed, span ids expected, lost, unexpected, and told in two ways."""
+    """What came of it: messages sent, forwarders killed, so many of them at work, and what became of the spans.
+
+    ``contradicted`` are ids under which two different things were told; ``received`` counts repetitions, too.
+    """
 
     messages: int
     kills: int
+    at_work: int
     spans: int
     received: int
     lost: int
@@ -69,9 +74,10 @@ def forwarded_under_fire(
     with OtlpReceiver() as receiver:
         options = ["--source", source, "--otlp-endpoint", receiver.endpoint]
         options += ["--landing", str(landing), "--landing-format", "jsonl"]
+        at_work = 0
         for lot in lots[:-1]:
             send([body_of(*body) for body in lot])
-            _kill_one(options, receiver, chance)
+            at_work += _kill_one(options, receiver, chance)
         send([body_of(*body) for body in lots[-1]])
         done = subprocess.run([*FORWARD, *options, "--once"], capture_output=True, timeout=_WATCHDOG_S, check=False)
         assert (done.returncode, done.stderr) == (0, b"")
@@ -81,6 +87,7 @@ def forwarded_under_fire(
     return Killed(
         messages=sum(map(len, lots)),
         kills=kills,
+        at_work=at_work,
         spans=len(expected),
         received=received,
         lost=len(expected - contents.keys()),
@@ -89,30 +96,35 @@ def forwarded_under_fire(
     )
 
 
-def _kill_one(options: list[str], receiver: OtlpReceiver, chance: random.Random) -> None:
-    """Start a forwarder and kill it: before a request is kept, before it is answered, or some time after that."""
-    moment, fatal = chance.choice(["before", "kept", "answered"]), receiver.requests + chance.randint(1, 2)
-    delay_s = chance.uniform(0, 0.15) if moment == "answered" else 0.0
+def _kill_one(options: list[str], receiver: OtlpReceiver, chance: random.Random) -> bool:
+    """Start a forwarder and kill it: before a request is kept, before it is answered, or some time after that.
+
+    Return whether it came so far; one that makes no request dies in its sleep.
+    """
+    moment, fatal = chance.choice(["before", "kept", "answered"]), receiver.requests + 1
+    delay_s = chance.uniform(0, 0.3) if moment == "answered" else 0.0
     process = subprocess.Popen([*FORWARD, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     reached = threading.Event()
 
-    def fire(number: int, now: str) -> None:
+    def fire(number: int, now: str) -> bool:
         if number < fatal or reached.is_set():
-            return
+            return False
         if now == moment:
             process.kill()
-        if now == "kept" or process.poll() is not None:
+        if now in {moment, "kept"}:
             reached.set()
+        return now == moment == "before"
 
     receiver.on_request = fire
     try:
-        reached.wait(chance.uniform(2.0, 3.0))  # a lot may bring no more requests: then it dies in its sleep
+        reached.wait(_ASLEEP_S)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(delay_s)
     finally:
         receiver.on_request = None
         process.kill()
         process.wait()
+    return reached.is_set()
 
 
 def _lots(kills: int, chance: random.Random) -> list[list[tuple[TraceContext, ...]]]:

@@ -28,6 +28,7 @@ class OtlpReceiver:
     """Answers every request with ``status``; ``spans`` are by (trace id, span id), each with all contents it ever had.
 
     ``on_request(number, "before" | "kept")`` is called for each request: with nothing kept yet, and kept but unanswered.
+    If it says yes to the first, the request is neither kept nor answered.
     """
 
     def __init__(self, *, on_request: Callable[[int, str], object] | None = None) -> None:
@@ -85,7 +86,8 @@ class OtlpReceiver:
                     receiver.requests += 1
                     number = receiver.requests
                     receiver.paths.append(self.path)
-                receiver._tell(number, "before")
+                if receiver._tell(number, "before"):
+                    return
                 if receiver.status == _OK:
                     receiver._take(ExportTraceServiceRequest.FromString(body))
                     receiver._tell(number, "kept")
@@ -105,6 +107,5 @@ class OtlpReceiver:
 
         return Handler
 
-    def _tell(self, number: int, moment: str) -> None:
-        if self.on_request is not None:
-            self.on_request(number, moment)
+    def _tell(self, number: int, moment: str) -> object:
+        return None if self.on_request is None else self.on_request(number, moment)

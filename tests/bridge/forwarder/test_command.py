@@ -126,6 +126,27 @@ def test_a_signal_commits_what_is_done_and_leaves_what_waits_for_the_next_run(ka
     assert len(receiver.ids()) == 3
 
 
+def test_files_remember_beside_themselves_what_was_told(receiver, tmp_path):
+    """A listener call whose first half waits in one file, and one whose halves lie in both, are each told once."""
+    (tmp_path / "a.bin").write_bytes(body_of(before("M1", "R1"), before("M2", "R2")))
+    (tmp_path / "b.bin").write_bytes(body_of(after("M2", "R2")))
+    options = ["--source", f"files:{tmp_path}", "--otlp-endpoint", receiver.endpoint]
+    process = subprocess.Popen([*FORWARD, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    watchdog = threading.Timer(60, process.kill)
+    watchdog.start()
+    try:
+        assert "1 records wait" in process.stderr.readline()
+        process.kill()
+        process.communicate()
+    finally:
+        watchdog.cancel()
+        process.kill()
+    (tmp_path / "c.bin").write_bytes(body_of(after("M1", "R1")))
+    assert main(["forward", *options, "--once"]) == 0
+    assert {len(said) for said in receiver.spans.values()} == {1}
+    assert len(receiver.ids()) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
