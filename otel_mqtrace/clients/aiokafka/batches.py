@@ -16,12 +16,13 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from otel_mqtrace import semconv
-from otel_mqtrace.clients.aiokafka.answers import abandon, fail, settle
+from otel_mqtrace.clients.aiokafka.answers import abandoned, answered, refused
 from otel_mqtrace.clients.aiokafka.live import live, state_of
 from otel_mqtrace.clients.aiokafka.messages import pairs_for_client
 from otel_mqtrace.clients.aiokafka.producer import ProducerState
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._headers import header_text, indexed
+from otel_mqtrace.hooks._left_behind import leave
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class _SendingBatch:
     def raised(self, exception: BaseException) -> None:
         """The call itself failed: nothing was sent."""
         for _, body_length, call in self._calls:
-            fail(self._hook, call, exception, body_length=body_length)
+            self._hook.after(call, body_length=body_length, **refused(exception))
 
     @guarded("send_batch.returned")
     def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
@@ -109,13 +110,15 @@ class _SendingBatch:
         """The future is done."""
         self._state.in_flight.pop(id(self), None)
         for index, body_length, call in self._calls:
-            settle(self._hook, call, future, self._state.cluster, body_length=body_length, index=index)
+            self._hook.after(call, body_length=body_length, **answered(future, self._state.cluster, index=index))
 
-    @guarded("send_batch.abandoned")
-    def abandoned(self) -> None:
-        """Nobody will answer any more."""
-        for _, body_length, call in self._calls:
-            abandon(self._hook, call, body_length=body_length)
+    @guarded("send_batch.leave")
+    def leave(self) -> None:
+        """Nobody will tell any more."""
+        done = self.future.done()
+        for index, body_length, call in self._calls:
+            ended = answered(self.future, self._state.cluster, index=index) if done else abandoned()
+            leave(self._hook, call, body_length=body_length, **ended)
 
 
 def traced_create_batch(original: Callable[..., Any]) -> Callable[..., Any]:

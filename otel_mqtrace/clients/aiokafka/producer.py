@@ -12,10 +12,11 @@ import weakref
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from otel_mqtrace.clients.aiokafka.answers import abandon, fail, settle
+from otel_mqtrace.clients.aiokafka.answers import abandoned, answered, refused
 from otel_mqtrace.clients.aiokafka.live import Cluster, facts_of, known_state, live, state_of
 from otel_mqtrace.clients.aiokafka.messages import SEND_ORDER, pairs_for_client
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._left_behind import end_left_behind, leave
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
 from otel_mqtrace.hooks.transaction import TransactionHook
 
@@ -37,8 +38,8 @@ class _InFlight(Protocol):
         """The future is done."""
         ...
 
-    def abandoned(self) -> None:
-        """Nobody will answer any more."""
+    def leave(self) -> None:
+        """Nobody will tell any more: leave it behind as answered, if the future is done, else as abandoned."""
         ...
 
 
@@ -84,20 +85,12 @@ class ProducerState:
                     return batch.future, metadata.offset
         return None
 
-    @guarded("ProducerState.settle")
-    def settle(self) -> None:
-        """End every span whose answer is there already, though the loop has not come to tell us yet."""
-        for sending in list(self.in_flight.values()):
-            if sending.future.done():
-                sending.answered(sending.future)
-
     @guarded("ProducerState.abandon")
     def abandon(self) -> None:
-        """End, by name, every span that can no longer get an answer."""
-        self.settle()
+        """Leave behind, by name, every span that can no longer get an answer; the finaliser of the producer."""
         while self.in_flight:
             _, sending = self.in_flight.popitem()
-            sending.abandoned()
+            sending.leave()
 
 
 class _Sending:
@@ -122,7 +115,7 @@ class _Sending:
     @guarded("send.raised")
     def raised(self, exception: BaseException) -> None:
         """The call itself failed: nothing was sent."""
-        fail(self._hook, self._call, exception, body_length=self._body_length)
+        self._hook.after(self._call, body_length=self._body_length, **refused(exception))
 
     @guarded("send.returned")
     def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
@@ -147,12 +140,19 @@ class _Sending:
             self._index = batch[1]
             self._await(batch[0])
             return
-        settle(self._hook, self._call, future, self._state.cluster, body_length=self._body_length, index=self._index)
+        ended = answered(future, self._state.cluster, index=self._index)
+        self._hook.after(self._call, body_length=self._body_length, **ended)
 
-    @guarded("send.abandoned")
-    def abandoned(self) -> None:
-        """Nobody will answer any more."""
-        abandon(self._hook, self._call, body_length=self._body_length)
+    @guarded("send.leave")
+    def leave(self) -> None:
+        """Nobody will tell any more."""
+        if not self._call.is_open:
+            return
+        future, index = self.future, self._index
+        if future.cancelled():
+            future, index = self._state.batch_of(future) or (future, index)
+        ended = answered(future, self._state.cluster, index=index) if future.done() else abandoned()
+        leave(self._hook, self._call, body_length=self._body_length, **ended)
 
 
 _serializing: Final[ContextVar[_Sending | None]] = ContextVar("mqtrace-serializing", default=None)
@@ -251,5 +251,6 @@ def traced_stop(original: Callable[..., Any]) -> Callable[..., Any]:
             state: ProducerState | None = known_state(self)
             if state is not None:
                 state.abandon()
+            end_left_behind()
 
     return stop

@@ -9,6 +9,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException, SerializingProducer
 
+from otel_mqtrace.hooks._left_behind import end_left_behind
+
 TOO_LARGE = b"x" * 2_000_000
 
 
@@ -48,6 +50,7 @@ def test_a_producer_is_freed_with_its_last_reference(instrument, kafka, spans, t
     alive = weakref.ref(producer)
     del producer
     assert alive() is None
+    end_left_behind()
     spans.take_all()
 
 
@@ -75,6 +78,7 @@ def test_a_transactional_producer_is_freed_with_its_last_reference(instrument, k
     alive = weakref.ref(producer)
     del producer
     assert alive() is None
+    end_left_behind()
     spans.take_all()
 
 

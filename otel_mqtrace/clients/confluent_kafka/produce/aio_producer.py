@@ -16,6 +16,7 @@ from otel_mqtrace.clients.confluent_kafka.live import known_state, live
 from otel_mqtrace.clients.confluent_kafka.produce.batches import CarriedPartition
 from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending, producer_state
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._left_behind import end_left_behind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -140,6 +141,7 @@ def _traced_purge(original: Callable[..., Awaitable[Any]]) -> Callable[..., Any]
             return await original(self, *args, **kwargs)
         finally:
             state.dropping = before
+            end_left_behind()  # what was purged left its span there
 
     return purge
 

@@ -19,6 +19,7 @@ from otel_mqtrace.clients.confluent_kafka.produce.batches import traced_batch
 from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending, producer_state
 from otel_mqtrace.clients.confluent_kafka.produce.transactions import traced_begin, traced_end, traced_offsets
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks.send import UNKNOWN_BODY
 from otel_mqtrace.model import TransactionState
 
@@ -129,6 +130,20 @@ def _outer(original: Callable[..., Any], order: tuple[str, ...]) -> Callable[...
     return send
 
 
+def _traced_flush(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``flush``: the client has let go of what it keeps its answers of to itself (:class:`SilentSending`)."""
+
+    @functools.wraps(original)
+    def flush(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            if left_behind:
+                end_left_behind()
+
+    return flush
+
+
 def _traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
     """``close``: the client flushes, then nobody can answer any more, even if a callback raised."""
 
@@ -162,12 +177,14 @@ def _closed(producer: Any) -> None:
     state: ProducerState | None = known_state(producer)
     if state is not None and state.in_flight and not ORIGINAL_PRODUCER.__len__(producer):
         state.abandon()
+    end_left_behind()
 
 
 PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
     "__init__": remembering("Producer.__init__", ProducerState),
     "produce": _traced_produce,
     "produce_batch": traced_batch,
+    "flush": _traced_flush,
     "close": _traced_close,
     "__exit__": _traced_exit,
     "begin_transaction": traced_begin,

@@ -7,8 +7,6 @@ a :class:`SilentSending` ends its span then.
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -20,6 +18,7 @@ from otel_mqtrace.clients.confluent_kafka.cluster.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.live import STATE, known_state
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._left_behind import leave, when_collected
 from otel_mqtrace.hooks._scope import EnteredScope
 from otel_mqtrace.hooks.send import SendCall, SendHook
 from otel_mqtrace.hooks.settle import SettleHook
@@ -57,7 +56,6 @@ class ProducerState:
         self.transaction: TransactionHook | None = None
         self.settle: SettleHook | None = None
         self.tracing: Tracing | None = None
-        self._pid = os.getpid()
 
     def bind(self, tracing: Tracing) -> SendHook:
         """Return the hook of the Tracing in force; a new ``instrument()`` makes a new one."""
@@ -74,21 +72,14 @@ class ProducerState:
         """The id of the open transaction, if there is one."""
         return None if self.transaction is None else self.transaction.transaction_id
 
-    @property
-    def is_inherited(self) -> bool:
-        """Whether this process is a fork of the one that made the client: what is in flight is the parent's."""
-        return os.getpid() != self._pid
-
     @guarded("ProducerState.abandon")
     def abandon(self) -> None:
-        """End, by name, every span that can no longer get an answer."""
-        if self.is_inherited:
-            self.in_flight.clear()
+        """Leave behind, by name, every span that can no longer get an answer; the finaliser of the producer."""
+        name = semconv.SEND_ABANDONED
         while self.in_flight:
             _, call = self.in_flight.popitem()
             if self.hook is not None:
-                name = semconv.SEND_ABANDONED
-                self.hook.after(call, error=name, description=_ABANDONED, outcome=name)
+                leave(self.hook, call, error=name, description=_ABANDONED, outcome=name)
 
 
 class Sending:
@@ -164,22 +155,20 @@ class Sending:
         if not self._awaited:
             self.forgotten()
 
-    def let_go(self, *, error: str | None = None, description: str | None = None, outcome: str | None = None) -> None:
-        """Nobody will call back any more: end the span by name, unless it has ended."""
-        self._state.in_flight.pop(id(self.call), None)
-        if not self._state.is_inherited:
-            self._hook.after(self.call, error=error, description=description, outcome=outcome)
-
+    @guarded("produce.forgotten")
     def forgotten(self) -> None:
         """Nobody will ever tell how the message went."""
-        self.let_go(outcome=semconv.SEND_NOT_AWAITED)
+        self._state.in_flight.pop(id(self.call), None)
+        self._hook.after(self.call, outcome=semconv.SEND_NOT_AWAITED)
 
-    @guarded("produce.dropped")
     def dropped(self) -> None:
-        """An asyncio producer has thrown the message out of its buffer: it never reached the client."""
-        if self.call.is_open:
-            error, description = self._state.dropping
-            self.let_go(error=error, description=description, outcome=None if error != _DROPPED[0] else error)
+        """An asyncio producer has thrown the message out of its buffer; called by the finaliser of what it held."""
+        error, description = self._state.dropping
+        self._left(error=error, description=description, outcome=None if error != _DROPPED[0] else error)
+
+    def _left(self, **how: str | None) -> None:
+        self._state.in_flight.pop(id(self.call), None)
+        leave(self._hook, self.call, **how)
 
 
 class SilentSending(Sending):
@@ -192,12 +181,7 @@ class SilentSending(Sending):
 
     def __del__(self) -> None:
         """The client has no use for the callback any more: the broker has the message."""
-        if self.call.is_open:
-            self._released()
-
-    @guarded("Delivery.released")
-    def _released(self) -> None:
-        self.forgotten()
+        self._left(outcome=semconv.SEND_NOT_AWAITED)
 
 
 def producer_state(producer: Any) -> ProducerState | None:
@@ -209,5 +193,5 @@ def producer_state(producer: Any) -> ProducerState | None:
     if state is None and hasattr(producer, "__dict__"):
         state = ProducerState(None)
         producer.__dict__[STATE] = state
-        weakref.finalize(producer, state.abandon)
+        when_collected(producer, state.abandon)
     return state

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -13,6 +14,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
 from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.hooks._left_behind import end_left_behind
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.asyncio_kafka import consuming, let_others_run, play, producing
 
@@ -255,7 +257,33 @@ def test_a_producer_that_is_forgotten_leaves_no_open_span(instrument, spans, top
         gc.collect()
         slow.set_rtt(-1, 0)
     spans.take()
+    assert spans.take_all() == []  # a finaliser records nothing
+    end_left_behind()
     assert spans.take().attributes["mqtrace.send_outcome"] == "abandoned"
+
+
+def _spans_ended_in_a_child(producer, spans):
+    child = os.fork()
+    if child == 0:
+        producer._mqtrace_state.abandon()
+        end_left_behind()
+        os._exit(len(spans.take_all()))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_child_ends_no_span_of_its_parents(instrument, spans, kafka, topic):
+    """A fork inherits what is in flight, and runs the finalisers at its exit; how it went only the parent will know."""
+    instrument()
+
+    async def story():
+        async with producing(kafka, linger_ms=1_000) as producer:
+            future = await producer.send(topic, b"1")
+            assert _spans_ended_in_a_child(producer, spans) == 0
+            await future
+
+    play(story)
+    assert spans.take().attributes["mqtrace.success"] is True
 
 
 def test_a_send_is_a_child_of_what_is_current(instrument, spans, tracer, kafka, topic):

@@ -1,0 +1,123 @@
+"""What is collected in the middle of anything: its spans end, but not in the finaliser, which may wait for no lock."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from contextlib import contextmanager
+
+import confluent_kafka
+import pytest
+from confluent_kafka.aio import AIOProducer
+from opentelemetry.sdk.trace import SpanProcessor
+
+from otel_mqtrace.hooks._left_behind import end_left_behind
+
+NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+
+
+class PlainLock(SpanProcessor):
+    """An application's span processor with an ordinary lock; ``stuck`` are the spans that would wait for it for ever."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.stuck = []
+
+    @contextmanager
+    def held(self):
+        """In the middle of something: the collector may run now."""
+        with self._lock:
+            yield
+            gc.collect()
+
+    def on_end(self, span):
+        """Note a span that ends while the thread that ends it holds the lock."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self.stuck.append(span.name)
+
+
+@pytest.fixture
+def lock(instrument):
+    """Tracing switched on, with such a processor on the provider."""
+    processor = PlainLock()
+    instrument().add_span_processor(processor)
+    return processor
+
+
+def test_a_producer_that_is_collected_waits_for_no_lock(lock, spans, topic):
+    """A producer in a cycle, a message on its way that nobody will answer."""
+    producer = confluent_kafka.Producer(NOBODY)
+    producer.produce(topic, b"x")
+    producer.itself = producer
+    with lock.held():
+        del producer
+    assert spans.take_all() == lock.stuck == []
+
+    end_left_behind()
+    assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
+
+
+def test_a_callback_that_the_client_lets_go_of_waits_for_no_lock(lock, spans, kafka, topic):
+    """Where only errors are reported, letting go of the callback is the answer."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "delivery.report.only.error": True}
+    )
+    producer.produce(topic, b"x")
+    with lock.held():
+        while len(producer):
+            producer.poll(0.05)
+    assert spans.take_all() == lock.stuck == []
+
+    producer.flush(10)
+    assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
+
+
+def test_a_buffer_that_is_collected_waits_for_no_lock(lock, spans, topic):
+    """An asyncio producer that goes with a message it has not sent."""
+
+    async def forget():
+        producer = AIOProducer(NOBODY, buffer_timeout=0)
+        await producer.produce(topic, b"x")
+        producer.executor.shutdown()
+
+    with lock.held():
+        asyncio.run(forget())
+    assert spans.take_all() == lock.stuck == []
+
+    end_left_behind()
+    assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
+
+
+def test_the_next_send_ends_what_a_collected_producer_left(lock, spans, kafka, topic):
+    """Nobody has to ask for it."""
+    producer = confluent_kafka.Producer(NOBODY)
+    producer.produce(topic, b"x")
+    del producer
+    with confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers}) as other:
+        other.produce(topic, b"y")
+        assert spans.take(f"send {topic}").attributes["mqtrace.send_outcome"] == "abandoned"
+    assert spans.take(f"send {topic}").attributes["mqtrace.success"] is True
+    assert lock.stuck == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_child_abandons_no_message_of_its_parents(lock, spans, kafka, topic):
+    """Closed, collected or left behind before the fork: only the parent ends the span."""
+    with confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5_000}) as producer:
+        producer.produce(topic, b"x")
+        gone = confluent_kafka.Producer(NOBODY)
+        gone.produce(topic, b"y")
+        del gone
+        child = os.fork()
+        if child == 0:
+            producer._mqtrace_state.abandon()
+            end_left_behind()
+            os._exit(len(spans.take_all()))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    outcomes = [span.attributes.get("mqtrace.send_outcome") for span in spans.take_all(f"send {topic}")]
+    assert sorted(outcomes, key=str) == [None, "abandoned"]
+    assert lock.stuck == []
