@@ -43,7 +43,7 @@ def story_json(story: MessageStory) -> dict[str, Any]:
         "transaction_ends": [_event(end) for end in story.transaction_ends],
         "recalls": [_event(recall) for recall in story.recalls],
         "groups": [_group(group) for group in story.groups],
-        "timeline": [{"name": event.name, **_plain_fields(event)} for event in events(story)],
+        "timeline": [_plain_fields(event) for event in events(story)],
         "bad_records": [_bad(bad) for bad in story.bad],
         "records": story.records,
         "repeats": story.repeats,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bridge.query.evidence import Place
     from bridge.query.story import Consume, MessageStory, Recall, Send, TransactionEnd
 
-__all__ = ["UNKNOWN_GROUP", "Detail", "Facts", "details_of", "places_of"]
+__all__ = ["UNKNOWN_GROUP", "Detail", "Facts", "about", "details_of", "places_of"]
 
 UNKNOWN_GROUP = "group unknown"
 
@@ -21,6 +21,16 @@ Facts = tuple[tuple[str, str], ...]
 """Names and values of what is known of one event, in order; what no record says is left out."""
 Detail = tuple[str, Facts]
 """One event: its headline and its facts."""
+
+
+def about(story: MessageStory) -> Facts:
+    """Return what the message is, whatever happened to it: topics, tags, keys and size."""
+    sizes = sorted({send.body_bytes for send in story.sends if send.body_bytes is not None})
+    said = (
+        *(("topic", story.topics), ("tags", story.tags), ("keys", story.keys)),
+        ("body", tuple(counted(size, "byte") for size in sizes)),
+    )
+    return tuple((name, ", ".join(values)) for name, values in said if values)
 
 
 def details_of(story: MessageStory) -> Iterator[tuple[str, list[Detail]]]:
@@ -54,6 +64,7 @@ def _send(number: int, send: Send) -> Detail:
             ("begin", utc(send.begin_ms) if send.begin_ms is not None else None),
             ("end", utc(send.end_ms) if send.end_ms is not None else None),
             ("cost", duration(send.cost_ms) if send.cost_ms is not None else None),
+            ("topic", send.topic),
             ("type", send.msg_type.value if send.msg_type else None),
             ("store host", send.store_host),
             ("client host", send.client_host),

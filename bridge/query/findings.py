@@ -39,6 +39,11 @@ def _sent(story: MessageStory) -> str:
     good = _stored(story)
     if not good:
         return f"{counted(len(story.sends), 'send attempt')}, none successful"
+    topics = {send.topic for send in good}
+    if len(topics) > 1:
+        bad = len(story.sends) - len(good)
+        failed = f", {counted(bad, 'failed attempt')}" if bad else ""
+        return f"sent to {len(topics)} topics{failed}"
     if len(story.sends) == 1:
         return "sent as a half message" if _is_half(story) else "sent once"
     return f"{counted(len(story.sends), 'send attempt')}, {len(good)} successful"
@@ -90,12 +95,15 @@ def _send_failed(story: MessageStory) -> str | None:
 
 
 def _stored_again(story: MessageStory) -> str | None:
-    places = dict.fromkeys((send.offset_msg_id, send.store_host) for send in _stored(story) if send.offset_msg_id)
-    if len(places) < 2:  # noqa: PLR2004 - once is as it should be
+    """Say where a topic has it more than once; a copy on another topic, such as one for retries, is no repeat."""
+    by_topic: dict[str | None, dict[tuple[str, str | None], None]] = {}
+    for send in _stored(story):
+        if send.offset_msg_id:
+            by_topic.setdefault(send.topic, {})[send.offset_msg_id, send.store_host] = None
+    places = [place for stored in by_topic.values() if len(stored) > 1 for place, _ in stored]
+    if not places:
         return None
-    return (
-        f"It was stored {len(places)} times ({_names(place or '' for place, _ in places)}): consumers may see it again."
-    )
+    return f"It was stored {len(places)} times ({_names(places)}): consumers may see it again."
 
 
 def _undecided(story: MessageStory) -> str | None:

@@ -55,4 +55,4 @@ def _written(attributes: dict[str, object]) -> str:
 
 
 def _plain(value: object) -> str:
-    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
+    return f"{value:.2f}".rstrip("0").removesuffix(".") if isinstance(value, float) else str(value)

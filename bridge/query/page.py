@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from bridge.query.details import details_of, places_of
+from bridge.query.details import about, details_of, places_of
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.markup import Markup, element, joined, void
 from bridge.query.swimlane import COLOURS, legend, swimlane
@@ -105,15 +105,8 @@ def _message(number: int, story: MessageStory, alone: bool) -> Markup:  # noqa: 
 
 
 def _about(story: MessageStory) -> Markup:
-    sizes = sorted({send.body_bytes for send in story.sends if send.body_bytes is not None})
-    said = (
-        *(("topic", story.topics), ("tags", story.tags), ("keys", story.keys)),
-        ("body", tuple(counted(size, "byte") for size in sizes)),
-    )
     return joined(
-        element("span", f"{name} ", element("b", element("bdi", visible(" ".join(values)))))
-        for name, values in said
-        if values
+        element("span", f"{name} ", element("b", element("bdi", visible(said)))) for name, said in about(story)
     )
 
 

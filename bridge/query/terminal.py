@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from bridge.query.details import details_of, places_of
+from bridge.query.details import about, details_of, places_of
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.timeline import Tone, events, first_ms
 from bridge.query.wording import ABSENT, counted, duration, offset, utc, utc_time, visible
@@ -69,12 +69,7 @@ def _story(story: MessageStory, *, width: int) -> RenderableType:
 
 
 def _about(story: MessageStory) -> str:
-    sizes = {send.body_bytes for send in story.sends if send.body_bytes is not None}
-    said = (
-        *(("topic", story.topics), ("tags", story.tags), ("keys", story.keys)),
-        ("body", tuple(counted(size, "byte") for size in sorted(sizes))),
-    )
-    return "   ".join(f"{name} {visible(' '.join(values))}" for name, values in said if values)
+    return "   ".join(f"{name} {visible(said)}" for name, said in about(story))
 
 
 def _timeline(timeline: tuple[Event, ...], *, width: int) -> Table:

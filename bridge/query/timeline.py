@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from bridge.query.story import Half, Outcome
+from bridge.query.wording import ABSENT, visible
 from otel_mqtrace.model import ContextCode, TransactionState
 
 if TYPE_CHECKING:
@@ -38,12 +39,13 @@ class Tone(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event: from when to when, who, and how it ended, in words and as a tone.
+    """One event: what, from when to when, who, and how it ended, in words and as a tone.
 
     ``from_ms`` is when it is known or must have begun; ``until_ms`` is ``None`` for what has no end in the trace;
     ``took_ms`` is ``None`` for what takes no time. ``attempt`` counts the deliveries to a group from 1.
     """
 
+    name: str
     kind: Kind
     from_ms: int | None
     until_ms: int | None
@@ -52,18 +54,12 @@ class Event:
     outcome: str
     tone: Tone
     attempt: int | None = None
+    topic: str | None = None
     store_host: str | None = None
     client_host: str | None = None
     begin_known: bool = True
 
-    @property
-    def name(self) -> str:
-        """What happened, in words."""
-        again = f" (delivery {self.attempt})" if self.attempt is not None and self.attempt > 1 else ""
-        return f"{_NAMES[self.kind]}{again}"
 
-
-_NAMES = {Kind.SEND: "send", Kind.TRANSACTION_END: "transaction", Kind.RECALL: "recall", Kind.CONSUME: "consume"}
 _TONES = {
     Outcome.SUCCESS: Tone.GOOD,
     Outcome.FAILED: Tone.BAD,
@@ -101,8 +97,10 @@ def first_ms(timeline: Iterable[Event]) -> int | None:
 
 
 def _events(story: MessageStory) -> Iterator[Event]:
+    several = len({send.topic for send in story.sends}) > 1
     for send in story.sends:
         yield Event(
+            name=f"send to {visible(send.topic or ABSENT, limit=80)}" if several else "send",
             kind=Kind.SEND,
             from_ms=send.begin_ms,
             until_ms=send.begin_ms if send.end_ms is None else send.end_ms,
@@ -110,11 +108,13 @@ def _events(story: MessageStory) -> Iterator[Event]:
             group=send.group,
             outcome=send.outcome.value,
             tone=_TONES[send.outcome],
+            topic=send.topic,
             store_host=send.store_host,
             client_host=send.client_host,
         )
     for end in story.transaction_ends:
         yield Event(
+            name="transaction",
             kind=Kind.TRANSACTION_END,
             from_ms=end.at_ms,
             until_ms=end.at_ms,
@@ -122,11 +122,13 @@ def _events(story: MessageStory) -> Iterator[Event]:
             group=end.group,
             outcome=f"{_STATE_WORDS[end.state]}{' on check' if end.from_check else ''}",
             tone=_STATE_TONES[end.state],
+            topic=end.topic,
             store_host=end.store_host,
             client_host=end.client_host,
         )
     for recall in story.recalls:
         yield Event(
+            name="recall",
             kind=Kind.RECALL,
             from_ms=recall.at_ms,
             until_ms=recall.at_ms,
@@ -134,6 +136,7 @@ def _events(story: MessageStory) -> Iterator[Event]:
             group=recall.group,
             outcome=recall.outcome.value,
             tone=_TONES[recall.outcome],
+            topic=recall.topic,
         )
     for group in story.groups:
         for number, attempt in enumerate(group.attempts, start=1):
@@ -143,6 +146,7 @@ def _events(story: MessageStory) -> Iterator[Event]:
 def _of_consume(group: str | None, number: int, consume: Consume) -> Event:
     late = consume.context_code is ContextCode.TIME_OUT
     return Event(
+        name=f"consume (delivery {number})" if number > 1 else "consume",
         kind=Kind.CONSUME,
         from_ms=consume.from_ms,
         until_ms=consume.end_ms,
@@ -151,6 +155,7 @@ def _of_consume(group: str | None, number: int, consume: Consume) -> Event:
         outcome=_consume_words(consume),
         tone=Tone.CARE if late and consume.outcome is Outcome.SUCCESS else _TONES[consume.outcome],
         attempt=number,
+        topic=consume.topic,
         client_host=consume.client_host,
         begin_known=consume.missing is not Half.BEGIN,
     )

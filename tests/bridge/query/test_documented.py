@@ -32,7 +32,7 @@ def test_every_finding_has_its_line():
         ("transaction_ends[]", TransactionEnd, ()),
         ("recalls[]", Recall, ()),
         ("attempts[]", Consume, ("elapsed_ms",)),
-        ("timeline[]", Event, ("name",)),
+        ("timeline[]", Event, ()),
     ],
 )
 def test_every_key_of_a_part_is_in_its_row(row, kind, further):

@@ -41,6 +41,16 @@ CASES = {
         ["stored_again"],
         "2 send attempts, 2 successful; consumed by 1 group.",
     ),
+    "forwarded to a retry topic": (
+        [pub(), pub(T0 + 20, topic="orders.retry", offset_msg_id="orders.retry-0@1"), *USED],
+        [],
+        "Sent to 2 topics; consumed by 1 group.",
+    ),
+    "forwarded at the second attempt": (
+        [pub(), pub(T0 + 20, topic="retry", success=False), pub(T0 + 40, topic="retry", offset_msg_id="retry-0@1"), *USED],
+        ["send_failed"],
+        "Sent to 2 topics, 1 failed attempt; consumed by 1 group.",
+    ),
     "half without an end": (
         [HALF],
         ["transaction_undecided"],

@@ -169,6 +169,6 @@ def test_bars_and_words_of_a_row_never_meet(times):
 
 def test_markup_escapes_all_but_markup():
     """Children, attributes, items of lists; absent ones are left out."""
-    made = element("p", "<", ["&", None, Markup("<br>")], title='"', class_=None, data_x=1.50)
-    assert made == '<p title="&quot;" data-x="1.5">&lt;&amp;<br></p>'
+    made = element("p", "<", ["&", None, Markup("<br>")], title='"', class_=None, data_x=1.50, y=0.05, z=800.0)
+    assert made == '<p title="&quot;" data-x="1.5" y="0.05" z="800">&lt;&amp;<br></p>'
     assert void("meta", name="<") == '<meta name="&lt;">'
