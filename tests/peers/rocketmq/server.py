@@ -72,7 +72,7 @@ class RocketMq:
         try:
             self._start("namesrv.NamesrvStartup", "-c", "names.conf", heap_mb=128)
             self._wait(lambda: ask(self.name_server, GET_BROKER_CLUSTER_INFO), "the name server")
-            self._start_broker()
+            self.start_broker()
             if self.has_proxy:
                 said = ("-pm", "cluster", "-n", self.name_server, "-pc", "proxy.json")
                 self._start("proxy.ProxyStartup", *said, heap_mb=384)
@@ -99,7 +99,13 @@ class RocketMq:
         stopped = self._running.pop("broker.BrokerStartup")
         stopped.terminate()
         stopped.wait(START_SECONDS)
-        self._start_broker()
+        self.start_broker()
+
+    def kill_broker(self) -> None:
+        """End the broker as a machine that fails does."""
+        killed = self._running.pop("broker.BrokerStartup")
+        killed.kill()
+        killed.wait()
 
     def mqadmin(self, *arguments: str) -> str:
         """Return what RocketMQ's own administration tool prints, without its log."""
@@ -154,7 +160,8 @@ class RocketMq:
             raise PeerUnavailableError(f"cc cannot build a preload library here: {built.stderr[:300]}")
         return target
 
-    def _start_broker(self) -> None:
+    def start_broker(self) -> None:
+        """Start the broker on its files and ports, and wait until it is known."""
         self._start("broker.BrokerStartup", "-c", "broker.conf", heap_mb=512)
         self._wait(self._registered, "the broker")
 

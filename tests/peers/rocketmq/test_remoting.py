@@ -7,6 +7,7 @@ from threading import Event
 
 import pytest
 
+from bridge.codec.native import decode_body
 from bridge.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from bridge.rocketmq.answers import Outgoing, Sent
 from bridge.rocketmq.client import RemotingClient
@@ -79,6 +80,25 @@ def test_a_broker_restarted_in_between_costs_nothing(rocketmq_server, client, to
         after = _drained(source)
         assert [message.body for message in after] == [b"after"] * 4
         assert [m.offset for m in after if m.partition == before.partition] == [before.offset + 1]
+
+
+def test_a_broker_killed_while_an_exporter_is_busy_loses_no_record(rocketmq_server, topic):
+    """What is exported while it is away waits for it; a name server has forgotten the topic by then."""
+    exporter = NativeRocketMqSpanExporter(namesrv=rocketmq_server.name_server, trace_topic=topic)
+    processor, trace = traced(exporter, background=True, max_export_batch_size=1, export_timeout_millis=120_000)
+    for number in range(60):
+        trace(pub(number))
+        if number == 20:
+            rocketmq_server.kill_broker()
+        if number == 40:
+            rocketmq_server.start_broker()
+    assert processor.force_flush(timeout_millis=120_000)
+    assert processor.stats()["NativeRocketMqSpanExporter"]["failed"] == 0
+    processor.shutdown()
+    with RemotingTraceSource(rocketmq_server.name_server, topic) as source:
+        bodies = [decode_body(message.body) for message in _drained(source)]
+    seen = {bean.msg_id for body in bodies for record in body.contexts for bean in record.beans}
+    assert seen == {pub(number).beans[0].msg_id for number in range(60)}
 
 
 def test_what_java_s_client_sent_is_read(rocketmq_server, client, topic):
