@@ -104,7 +104,7 @@ class Connections:
 
     def _at_last(self, posted: Posted) -> Command:
         """Return the answer if it came while others were waited for; the time is over."""
-        posted.connection.is_lost()
+        posted.connection.catch_up()
         found = posted.connection.taken(posted.opaque)
         if found is None:
             posted.connection.forget(posted.opaque)
@@ -116,7 +116,7 @@ class Connections:
         if self._closed:
             raise SilentError("the connections were closed")
         connection = self._open.get(address)
-        if connection is not None and connection.is_lost():
+        if connection is not None and not connection.catch_up():
             connection.shut()
             connection = None
         if connection is None:
@@ -182,19 +182,17 @@ class _Connection:
         """Throw the answer away should it still come."""
         self._waiting.discard(opaque)
 
-    def is_lost(self) -> bool:
-        """Whether the server has closed, as it does with idle connections, or sent what cannot be read."""
+    def catch_up(self) -> bool:
+        """Take what came meanwhile; return whether the connection stands: servers close idle ones."""
         try:
             self._socket.settimeout(0)
-            while True:
-                data = self._socket.recv(_RECEIVE_BYTES)
-                if not data:
-                    return True
+            while data := self._socket.recv(_RECEIVE_BYTES):
                 self._keep(data)
         except (BlockingIOError, InterruptedError):
-            return False
-        except (OSError, ProtocolError):
             return True
+        except (OSError, ProtocolError):
+            return False
+        return False
 
     def wake(self) -> None:
         """End what waits. Not closed here: another thread may be reading, and the descriptor's number would go on."""
