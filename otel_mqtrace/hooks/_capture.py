@@ -1,7 +1,9 @@
 """This module knows which message headers become span attributes, and which of them must not be read by anybody.
 
-Names are compared with shell-style patterns in any case; the attribute keeps the name as the message has it. What is
-written is bounded, because a header can hold anything: so many values, so many characters each.
+Names are compared with shell-style patterns in any case; the attribute keeps the name as the message has it. What
+tracing itself sends along (the propagator's headers, the id of a message) is on the span already, and baggage may hold
+anything of anybody: only a pattern that is such a name, letter by letter, captures it. What is written is bounded,
+because a header can hold anything: so many values, so many characters each.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
+from otel_mqtrace.hooks._headers import header_name
+from otel_mqtrace.hooks._propagation import propagator_in_force
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +30,7 @@ MOST_VALUES: Final = 64
 """How many header values of one message are written; the ones after are left out."""
 MOST_CHARACTERS: Final = 1_024
 """How many characters of one value are written."""
+_OWN: Final = semconv.HEADER_UNIQ_KEY.lower()
 _NAMES_REMEMBERED: Final = 512
 _MOST_BYTES: Final = 4 * MOST_CHARACTERS
 """UTF-8 needs no more for that many characters."""
@@ -51,10 +56,12 @@ class HeaderCapture:
         """
         found: dict[str, list[str]] = {}
         left = MOST_VALUES
-        for name, value in headers:
-            if not isinstance(name, str):
+        carriers = propagator_in_force().names
+        for given, value in headers:
+            if not isinstance(given, (str, bytes)):
                 continue
-            captured, redacted = self._decide(name)
+            name = header_name(given)
+            captured, redacted = self._decide(name, carriers)
             if captured:
                 found.setdefault(name, []).append(REDACTED if redacted else _text(value))
                 left -= 1
@@ -62,9 +69,11 @@ class HeaderCapture:
                     break
         return {f"{semconv.CAPTURED_HEADER_PREFIX}{name}": tuple(values) for name, values in found.items()}
 
-    def _judged(self, name: str) -> tuple[bool, bool]:
+    def _judged(self, name: str, carriers: frozenset[str]) -> tuple[bool, bool]:
         folded = name.lower()
-        return _matches(folded, self._captured), _matches(folded, self._redacted)
+        of_tracing = folded == _OWN or folded in carriers
+        captured = folded in self._captured if of_tracing else _matches(folded, self._captured)
+        return captured, _matches(folded, self._redacted)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

@@ -1,6 +1,7 @@
 """This module knows message headers as a list of pairs: read the last of a name, write exactly one.
 
-The caller's object is never changed. Names are case-sensitive, values are bytes, text or ``None``.
+The caller's object is never changed. Names are case-sensitive, values are bytes, text or ``None``. Some clients take a
+name as bytes, too: it is read as text and goes out as it came.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ __all__ = [
     "HeaderIndex",
     "HeaderValue",
     "Headers",
+    "header_name",
     "header_text",
     "indexed",
     "pairs_of",
@@ -46,7 +48,18 @@ def pairs_of(headers: object) -> list[Header] | None:
 
 def indexed(headers: Headers) -> HeaderIndex:
     """Return ``headers`` for reading: the last value of each name counts, ``None`` is no value."""
-    return {name: value for name, value in headers if value is not None} if headers else {}
+    if not headers:
+        return {}
+    return {
+        name if isinstance(name, str) else header_name(name): value for name, value in headers if value is not None
+    }
+
+
+def header_name(name: object) -> str:
+    """Return the name of a header as text; an empty one for what is no name (the client itself will say so)."""
+    if isinstance(name, str):
+        return name
+    return bytes(name).decode("utf-8", "replace") if isinstance(name, (bytes, bytearray)) else ""
 
 
 def header_text(headers: HeaderIndex, name: str) -> str | None:
@@ -66,7 +79,7 @@ def rewritten(headers: Headers, replaced: Mapping[str, str], dropped: frozenset[
     if not headers:
         return written
     gone = dropped if replaced.keys() <= dropped else dropped.union(name.lower() for name in replaced)
-    return [pair for pair in headers if not (isinstance(pair[0], str) and pair[0].lower() in gone)] + written
+    return [pair for pair in headers if header_name(pair[0]).lower() not in gone] + written
 
 
 class _HeaderGetter(Getter[HeaderIndex]):

@@ -30,6 +30,8 @@ _LEGACY: Final = "messaging/legacy"
 _QUEUE: Final = "queue"
 _OPERATIONS: Final[Mapping[object, str]] = {"create": "publish", "send": "publish"}
 """``messaging.operation`` by ``messaging.operation.type``, where they differ."""
+_UNKNOWN_THEN: Final[tuple[object, ...]] = ("settle",)
+"""Types of operation that the old conventions did not have; the name of the span still tells."""
 
 
 def _same(value: AttributeValue) -> AttributeValue:
@@ -40,11 +42,11 @@ def _number(value: AttributeValue) -> AttributeValue:
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
-def _operation(value: AttributeValue) -> AttributeValue:
-    return _OPERATIONS.get(value, value)
+def _operation(value: AttributeValue) -> AttributeValue | None:
+    return None if value in _UNKNOWN_THEN else _OPERATIONS.get(value, value)
 
 
-_RENAMED: Final[Mapping[str, tuple[str, Callable[[AttributeValue], AttributeValue]]]] = {
+_RENAMED: Final[Mapping[str, tuple[str, Callable[[AttributeValue], AttributeValue | None]]]] = {
     semconv.MESSAGING_DESTINATION_NAME: (semconv.LEGACY_DESTINATION, _same),
     semconv.MESSAGING_DESTINATION_PARTITION_ID: (semconv.LEGACY_KAFKA_PARTITION, _number),
     semconv.MESSAGING_OPERATION_TYPE: (semconv.LEGACY_OPERATION, _operation),
@@ -52,7 +54,7 @@ _RENAMED: Final[Mapping[str, tuple[str, Callable[[AttributeValue], AttributeValu
     semconv.MESSAGING_CLIENT_ID: (semconv.LEGACY_CLIENT_ID, _same),
     semconv.MESSAGING_KAFKA_OFFSET: (semconv.LEGACY_KAFKA_OFFSET, _same),
 }
-"""Name of today → the old one, and how the value was written then."""
+"""Name of today → the old one, and how the value was written then; ``None``: not at all."""
 _WITHOUT_OLD_NAME: Final = frozenset({semconv.MESSAGING_OPERATION_NAME})
 """Names whose meaning the old conventions put elsewhere; every name not mentioned here is old and new at once."""
 
@@ -78,7 +80,8 @@ class Naming:
         for name, value in said.items():
             if name in _RENAMED:
                 old, written = _RENAMED[name]
-                named[old] = written(value)
+                if (then := written(value)) is not None:
+                    named[old] = then
             elif name not in _WITHOUT_OLD_NAME:
                 named[name] = value
         if semconv.LEGACY_DESTINATION in named:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.metrics import NoOpCounter
 
 from otel_mqtrace import semconv
+from otel_mqtrace.hooks._guard import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +35,10 @@ metric in every process that sends to it, and no operator's question is answered
 
 
 class MessagingMetrics:
-    """Durations in seconds, messages counted one by one. Each call takes the attributes of the span it belongs to."""
+    """Durations in seconds, messages counted one by one. Each call takes the attributes of the span it belongs to.
+
+    The instruments are those of the application's MeterProvider: what they raise costs no span.
+    """
 
     def __init__(self, meter: Meter) -> None:
         self._operation = meter.create_histogram(
@@ -65,15 +69,18 @@ class MessagingMetrics:
         instrument = getattr(self._sent, "_real_instrument", self._sent)
         return instrument is not None and not isinstance(instrument, NoOpCounter)
 
+    @guarded("metrics.sent")
     def sent(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
         """One attempt to send one message is over."""
         self._sent.add(1, _few(attributes))
         self.operated(attributes, elapsed_ns)
 
+    @guarded("metrics.received")
     def received(self, attributes: Mapping[str, AttributeValue], messages: int) -> None:
         """``messages`` were handed to the application."""
         self._consumed.add(messages, _few(attributes))
 
+    @guarded("metrics.operated")
     def operated(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
         """One send, receive or settle is over."""
         few = _few(attributes)
@@ -81,6 +88,7 @@ class MessagingMetrics:
             few[semconv.MESSAGING_OPERATION_TYPE] = attributes[semconv.MESSAGING_OPERATION_TYPE]
         self._operation.record(elapsed_ns / 1e9, few)
 
+    @guarded("metrics.processed")
     def processed(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
         """The application is done with what it was handed."""
         self._process.record(elapsed_ns / 1e9, _few(attributes))

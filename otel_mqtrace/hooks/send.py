@@ -141,7 +141,7 @@ class SendHook:
             if self._is_rocketmq:
                 say_rocketmq(said, found, message_group=message_group, delivery_timestamp_ms=delivery_timestamp_ms)
             writes = self._propagates and pairs is not None
-            msg_id = msg_id or header_text(found, semconv.HEADER_UNIQ_KEY)
+            msg_id = msg_id or header_text(found, semconv.HEADER_UNIQ_KEY) or None  # an empty one names nothing
             if msg_id is None and carries_headers and self._names_messages:
                 msg_id = tracing.new_id()
             if msg_id is not None:
@@ -176,20 +176,23 @@ class SendHook:
             start_ns=start_ns,
             kind=SpanKind.PRODUCER if writes_trace and propagator.carries_spans else SpanKind.CLIENT,
         )
-        sent = None
-        if writes and pairs is not None:
-            trace_of = trace.set_span_in_context(span, ambient) if writes_trace else None
-            sent = self._headers(pairs, found, attributes, propagator, trace_of)
-            if sent is None and self._names_messages and semconv.HEADER_UNIQ_KEY not in found:
-                # The application's propagator failed: an id that does not travel is none, `after` will know the place.
-                del attributes[semconv.MESSAGING_MESSAGE_ID]
-        recorded = span.is_recording()
-        if recorded and tracing.capture is not None:
-            tracing.say_captured(span, sent or pairs or ())
-        # An end of transaction has a span of its own and may be recorded where the send was not.
-        in_transaction = semconv.MQTRACE_TRANSACTION_ID in attributes
-        wanted = recorded or in_transaction or tracing.collecting is not None
-        call = SendCall(topic, span, sent, ambient, start_ns, attributes, wanted)
+        try:
+            recorded = span.is_recording()
+            sent = None
+            if writes and pairs is not None:
+                trace_of = trace.set_span_in_context(span, ambient) if writes_trace else None
+                sent = self._headers(pairs, found, attributes, propagator, trace_of)
+                if sent is None and self._names_messages and not header_text(found, semconv.HEADER_UNIQ_KEY):
+                    # The application's propagator failed: an id that does not travel is none, `after` knows the place.
+                    del attributes[semconv.MESSAGING_MESSAGE_ID]
+            if recorded and tracing.capture is not None:
+                tracing.say_captured(span, sent or pairs or ())
+            # An end of transaction has a span of its own and may be recorded where the send was not.
+            wanted = recorded or semconv.MQTRACE_TRANSACTION_ID in attributes or tracing.collecting is not None
+            call = SendCall(topic, span, sent, ambient, start_ns, attributes, wanted)
+        except BaseException:  # what is not handed out nobody else will end
+            span.end()
+            raise
         if recorded and tracing.produce_hook is not None:
             tracing.told_of_send(span, call)
         return call

@@ -66,6 +66,24 @@ def test_trace_headers_are_captured_as_they_are_sent(tracing_with, exporter):
     assert f"{span.context.span_id:016x}" in _captured(span)["traceparent"][0]
 
 
+def test_what_tracing_sends_along_is_captured_by_its_very_name_only(tracing_with, exporter):
+    """``*`` means the application's headers: baggage may hold anything of anybody, the ids are on the span already."""
+    baggage = b"user.ssn=123-45"
+    _send(tracing_with(capture_headers=("*",)), {"tenant": b"eu", "baggage": baggage})
+    hook = ConsumeHook(tracing=tracing_with(capture_headers=("*", "Baggage")))
+    headers = [("tenant", b"eu"), ("baggage", baggage), ("traceparent", b"00-1"), ("UNIQ_KEY", b"7")]
+    for call in hook.before([IncomingMessage(topic="orders", partition=0, offset=1, headers=headers)]):
+        hook.after(call)
+    assert _captured(exporter.take("send orders")) == {"tenant": ("eu",)}
+    assert _captured(exporter.take("process orders")) == {"tenant": ("eu",), "baggage": (baggage.decode(),)}
+
+
+def test_a_name_in_bytes_is_captured_as_text(tracing_with, exporter):
+    """Some clients take it, and send it as that text."""
+    _send(tracing_with(capture_headers=("ten*",)), [(b"tenant", b"eu"), ("tenant", b"us")])
+    assert _captured(exporter.take("send orders")) == {"tenant": ("eu", "us")}
+
+
 def test_headers_are_captured_without_propagation_but_not_where_none_travel(tracing_with, exporter):
     """What is on the span was on the wire."""
     tracing = tracing_with(capture_headers=("*",), propagation=False)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from opentelemetry.metrics import NoOpMeter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_mqtrace import ConsumeHook, SendHook
+from otel_mqtrace.hooks import _guard
 from otel_mqtrace.hooks._naming import OPT_IN
 from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.model import ContextCode
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
@@ -146,3 +151,29 @@ def test_a_partition_or_a_message_is_never_a_series_of_its_own(metered, reader):
     for n in range(5):
         hook.after(hook.before("orders", key=str(n), partition=n), partition=n, offset=n)
     assert len(_points(reader, "messaging.client.sent.messages")) == 1
+
+
+class _Raising:
+    def add(self, *_):
+        raise ZeroDivisionError
+
+    record = add
+
+
+class _RaisingMeter(NoOpMeter):
+    def create_counter(self, *_, **__):
+        return _Raising()
+
+    create_histogram = create_counter
+
+
+def test_an_instrument_that_raises_costs_no_span(tracing_with, exporter, monkeypatch):
+    """The MeterProvider is the application's; spans go on without it."""
+    monkeypatch.setattr(_guard, "_failures", {})
+    tracing = replace(tracing_with(), metrics=MessagingMetrics(_RaisingMeter("x")))
+    sender, receiver = SendHook(tracing=tracing), ConsumeHook(tracing=tracing)
+    sender.after(sender.before("orders"), partition=0, offset=1)
+    for call in receiver.before([IncomingMessage(topic="orders", partition=0, offset=1)]):
+        receiver.after(call)
+    assert [span.name for span in exporter.take_all()] == ["send orders", "process orders"]
+    assert set(_guard.failures()) == {"metrics.sent", "metrics.received", "metrics.processed"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from opentelemetry import context, propagate, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 
 from bridge.codec.native import decode_body, encode_context
@@ -365,3 +367,60 @@ def test_a_message_still_on_its_way_when_its_transaction_ends_has_one_id_on_both
     assert end.msg_id == send.msg_id
     assert len(send.msg_id) == 32
     assert (end.transaction_state, end.transaction_id) == (TransactionState.ROLLBACK_MESSAGE, send.transaction_id)
+
+
+@pytest.mark.parametrize("shape", [list, dict])
+def test_names_in_bytes_are_read_as_text_and_sent_as_they_came(sender, exporter, shape):
+    """confluent-kafka accepts them; nothing of the message or of the trace is lost for that."""
+    hook = sender()
+    earlier = (b"traceparent", EARLIER.encode())
+    call = hook.before("orders", headers=shape([(b"TAGS", b"paid"), earlier, (b"UNIQ_KEY", b"7"), ("plain", b"x")]))
+    hook.after(call, partition=0, offset=1)
+
+    span = exporter.take("send orders")
+    assert (span.attributes["mqtrace.tags"], span.attributes["messaging.message.id"]) == ("paid", "7")
+    assert [link.context.span_id for link in span.links] == [0xB7AD6B7169203331]
+    *kept, (name, value) = call.headers
+    assert kept == [(b"TAGS", b"paid"), (b"UNIQ_KEY", b"7"), ("plain", b"x")]
+    assert name == "traceparent"
+    assert f"{span.context.span_id:016x}" in value.decode()
+
+
+def test_a_name_that_is_none_is_the_clients_to_refuse(sender, exporter):
+    """No failure of ours, and the pair goes on to the client as it is."""
+    hook = sender()
+    call = hook.before("orders", headers=[(7, b"x"), ("TAGS", b"paid")])
+    hook.after(call, exception=TypeError("header key must be str"))
+    assert call.headers[:2] == [(7, b"x"), ("TAGS", b"paid")]
+    assert exporter.take("send orders").attributes["error.type"] == "TypeError"
+
+
+def test_an_empty_id_is_none(sender, exporter):
+    """Both sides name the message by the one that is written after it."""
+    hook = sender()
+    call = hook.before("orders", headers=[("UNIQ_KEY", b"")])
+    hook.after(call, partition=0, offset=1)
+    receiver = ConsumeHook(tracing=hook._tracing)
+    for received in receiver.before([IncomingMessage(topic="orders", partition=0, offset=1, headers=call.headers)]):
+        receiver.after(received)
+    sent = exporter.take("send orders").attributes["messaging.message.id"]
+    assert sent
+    assert exporter.take("process orders").attributes["messaging.message.id"] == sent
+
+
+def test_a_span_that_cannot_be_handed_out_is_ended(sender, exporter, monkeypatch):
+    """What fails after it was opened must not leave it open for ever."""
+    monkeypatch.setattr(_guard, "_failures", {})
+
+    class Broken:
+        @property
+        def collected(self):
+            raise ZeroDivisionError
+
+    tracing = replace(sender()._tracing, metrics=Broken())
+    unsampled = TracerProvider(sampler=ALWAYS_OFF).get_tracer("x")
+    ended = []
+    monkeypatch.setattr(trace.NonRecordingSpan, "end", lambda span, end_time=None: ended.append(span))
+    assert SendHook(tracing=replace(tracing, tracer=unsampled)).before("orders") is None
+    assert len(ended) == 1
+    assert _guard.failures() == {"SendHook.before": 1}
