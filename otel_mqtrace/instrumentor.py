@@ -13,6 +13,7 @@ from otel_mqtrace.attachment import Attachment, told_apart
 from otel_mqtrace.config import Settings, forget_application_kafka_config
 from otel_mqtrace.doctor.witness import testify
 from otel_mqtrace.hooks._guard import failures, note_failure
+from otel_mqtrace.hooks._unrecorded import unrecorded
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.hooks.transaction import overflowed
 
@@ -31,12 +32,14 @@ _log: Final = logging.getLogger(__name__)
 
 
 class ClientPatches(Protocol):
-    """What one ``instrument()`` changed in a client; ``untraceable`` names what could not be traced."""
-
-    untraceable: list[str]
+    """What one ``instrument()`` changed in a client."""
 
     def restore(self) -> None:
-        """Undo every change."""
+        """Undo every change; nothing that one of them meets keeps the others."""
+        ...
+
+    def survey(self) -> dict[str, list[str]]:
+        """Return what goes untraced now, by kind: ``untraceable``, ``wrappers``, …; for ``mqtrace doctor``."""
         ...
 
 
@@ -84,10 +87,12 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
     def unrecorded(self) -> dict[str, int]:
         """What this process never made a span of, by reason; of the spans made, the processor's ``stats()`` tell.
 
-        ``transaction_too_long`` counts messages without an ``end_transaction`` span, ``failed in …`` failures of ours.
+        ``transaction_too_long`` counts messages without an ``end_transaction`` span, ``handed_over_unhandled`` messages
+        left to their blocks of which none came, ``outcome_too_late`` failures in blocks that came after the span had
+        ended, ``failed in …`` failures of ours.
         """
         failed = {f"failed in {place}": count for place, count in failures().items()}
-        return {"transaction_too_long": overflowed(), **failed}
+        return {"transaction_too_long": overflowed(), **unrecorded(), **failed}
 
     def _instrument(self, **options: Any) -> None:
         try:
@@ -131,6 +136,7 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             )
             testify(self, outcome=f"stepped_back: {foreign}")
             return
+        self._switch_off()  # what an uninstrument() left behind that was broken off
         self._attachment = Attachment(tracer_provider, meter_provider, settings, ready, options)
         given = {"clock": clock, "produce_hook": produce_hook, "consume_hook": consume_hook}
         tracing = Tracing.create(
@@ -152,8 +158,8 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             del self._patches
         attachment: Attachment | None = getattr(self, "_attachment", None)
         if attachment is not None:
-            attachment.detach()
             del self._attachment
+            attachment.detach()
         forget_application_kafka_config()
 
     def _client_module(self) -> _ClientModule | None:

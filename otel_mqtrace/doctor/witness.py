@@ -26,14 +26,22 @@ __all__ = ["REPORT_DIRECTORY", "Instrumented", "testify"]
 REPORT_DIRECTORY: Final = "MQTRACE_DOCTOR_REPORT"
 
 
+class Surveyed(Protocol):
+    """A client that was changed."""
+
+    def survey(self) -> dict[str, list[str]]:
+        """Return what goes untraced now, by kind."""
+        ...
+
+
 class Instrumented(Protocol):
     """The instrumentor of one client, as far as it is looked at from outside."""
 
     client: str
 
     @property
-    def patches(self) -> Any:
-        """What was changed in the client; ``survey()`` may tell what was not."""
+    def patches(self) -> Surveyed | None:
+        """What was changed in the client, if it was; its ``survey()`` tells what was not."""
         ...
 
     @property
@@ -103,8 +111,8 @@ class _Witness:
 
     def _seen(self) -> dict[str, list[str]]:
         """What was untraced first, and what is now: a client may be gone again by the end."""
-        survey = getattr(self._instrumentor.patches, "survey", None)
-        for kind, names in (survey() if survey is not None else {}).items():
+        patches = self._instrumentor.patches
+        for kind, names in ({} if patches is None else patches.survey()).items():
             self._survey[kind] = sorted({*self._survey.get(kind, ()), *names})
         return self._survey
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_mqtrace.hooks._ending import Handling
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._left_behind import leave
 from otel_mqtrace.hooks._scope import EnteredScope, processing_context
+from otel_mqtrace.hooks._unrecorded import OUTCOME_TOO_LATE, note_unrecorded
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.consume import ConsumeHook, ProcessCall
 
-__all__ = ["Block", "MessageSource", "OwnSpan", "Responsibility", "SharedSpan", "sources"]
+__all__ = ["Block", "LateSpan", "MessageSource", "OwnSpan", "Responsibility", "SharedSpan", "sources"]
 
 
 class Responsibility(Protocol):
@@ -30,6 +32,10 @@ class Responsibility(Protocol):
 
     def finish(self, code: ContextCode, exception: BaseException | None) -> None:
         """Say how the handling of one message ended."""
+        ...
+
+    def leave(self, code: ContextCode) -> None:
+        """Say the same in a finaliser: nothing is recorded before the next hook is called."""
         ...
 
 
@@ -56,28 +62,67 @@ class OwnSpan:
         """End the span."""
         self._hook.after(self.call, code=code, exception=exception)
 
+    def leave(self, code: ContextCode) -> None:
+        """Have it ended as of now."""
+        leave(self._hook, self.call, code=code)
+
+
+class LateSpan:
+    """A process span that had ended with the next poll when its block came: what the block says is only counted."""
+
+    def __init__(self, call: ProcessCall) -> None:
+        self.call = call
+
+    def finish(self, code: ContextCode, exception: BaseException | None) -> None:
+        """Count an outcome that the span does not tell."""
+        del exception
+        if code is not ContextCode.SUCCESS:
+            note_unrecorded(OUTCOME_TOO_LATE)
+
+    def leave(self, code: ContextCode) -> None:
+        """As in any other case."""
+        self.finish(code, None)
+
 
 class SharedSpan:
-    """One span for a batch whose messages are handled one by one: the last one ends it, the worst one names it."""
+    """One span for a batch whose messages are handled one by one: the last one ends it, the worst one names it.
+
+    ``blocks`` counts those that came.
+    """
 
     def __init__(self, hook: ConsumeHook, call: ProcessCall) -> None:
         self._hook = hook
         self.call = call
+        self.blocks = 0
         self._left = call.messages
         self._worst = ContextCode.SUCCESS
         self._exception: BaseException | None = None
 
+    @property
+    def worst(self) -> tuple[ContextCode, BaseException | None]:
+        """What names the span by now."""
+        return self._worst, self._exception
+
+    @property
+    def is_shared_out(self) -> bool:
+        """Whether each of its messages has come to a block of its own."""
+        return self.blocks >= self.call.messages
+
     def finish(self, code: ContextCode, exception: BaseException | None) -> None:
         """Note the outcome of one message."""
+        if self._is_last(code, exception):
+            self._hook.after(self.call, code=self._worst, exception=self._exception)
+
+    def leave(self, code: ContextCode) -> None:
+        """Note the outcome of a message that was left where it stood."""
+        if self._is_last(code, None):
+            leave(self._hook, self.call, code=self._worst, exception=self._exception)
+
+    def _is_last(self, code: ContextCode, exception: BaseException | None) -> bool:
         if code is not ContextCode.SUCCESS and self._worst is ContextCode.SUCCESS:
             self._worst, self._exception = code, exception
         self._left -= 1
-        if self._left <= 0:
-            self.end()
-
-    def end(self) -> None:
-        """End the span with what is known by now."""
-        self._hook.after(self.call, code=self._worst, exception=self._exception)
+        return self._left <= 0
 
 
 class Block:
@@ -137,6 +182,15 @@ class Block:
             responsibility.finish(ContextCode.RETURNNULL, None)
         else:
             responsibility.finish(ContextCode.EXCEPTION, exception)
+
+    @guarded("process.dropped")
+    def dropped(self) -> None:
+        """The loop that has the message is collected, or was left: nobody will say how it went."""
+        if self._scope is not None:
+            self._scope.leave()
+        responsibility, self._responsibility = self._responsibility, None
+        if responsibility is not None:
+            responsibility.leave(ContextCode.RETURNNULL)
 
     @guarded("process.suspend")
     def suspend(self) -> None:

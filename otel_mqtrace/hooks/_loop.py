@@ -1,12 +1,13 @@
 """This module knows a loop over messages: each one's span is current until the next is asked for, or the loop is left.
 
-Plain iterators, not generators: one that is dropped in the middle ends there and then, in the thread and task that
-dropped it, while asyncio closes a dropped asynchronous generator later and in a task of its own.
+Plain iterators, not generators: one that is dropped in the middle stops being current there and then, in the thread and
+task that dropped it, while asyncio closes a dropped asynchronous generator later and in a task of its own. A generator
+that the loop goes over is closed with it, as by ``yield from``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from otel_mqtrace.hooks._block import Block
@@ -40,6 +41,11 @@ class _AtHand:
         if block is not None:
             block.__exit__(GeneratorExit, GeneratorExit(), None)
 
+    def dropped(self) -> None:
+        block, self._block = self._block, None
+        if block is not None:
+            block.dropped()
+
 
 class Loop(Iterator[_M], Generic[_M]):
     """``for message in process.each(messages)``."""
@@ -56,12 +62,14 @@ class Loop(Iterator[_M], Generic[_M]):
         return message
 
     def close(self) -> None:
-        """End the message at hand, of which nobody said how it went."""
+        """End the message at hand, of which nobody said how it went, and close a generator that is gone over."""
         self._at_hand.left()
+        if isinstance(self._messages, Generator):  # not anything with a close(): it may be the consumer itself
+            self._messages.close()
 
     def __del__(self) -> None:
         """Left by ``break``, ``return`` or an exception."""
-        self.close()
+        self._at_hand.dropped()
 
 
 class AsyncLoop(AsyncIterator[_M], Generic[_M]):
@@ -79,9 +87,11 @@ class AsyncLoop(AsyncIterator[_M], Generic[_M]):
         return message
 
     async def aclose(self) -> None:
-        """End the message at hand, of which nobody said how it went."""
+        """As the other loop's ``close``."""
         self._at_hand.left()
+        if isinstance(self._messages, AsyncGenerator):
+            await self._messages.aclose()
 
     def __del__(self) -> None:
         """Left by ``break``, ``return``, an exception or a cancellation."""
-        self._at_hand.left()
+        self._at_hand.dropped()

@@ -19,10 +19,12 @@ from otel_mqtrace.hooks._ending import Handling
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-__all__ = ["AutomaticScope", "EnteredScope", "ambient_context", "handled_here", "processing_context"]
+__all__ = ["AutomaticScope", "EnteredScope", "ambient_context", "handled_here", "keep_ids", "processing_context"]
 
 _AUTOMATIC: Final = context.create_key("mqtrace-automatic")
 _HANDLED: Final = context.create_key("mqtrace-handled")
+_SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
+"""The key of the current span: OpenTelemetry makes it at its start."""
 _entered: Final[ContextVar[object]] = ContextVar("mqtrace-entered", default=None)
 _automatic: Final[ContextVar[object]] = ContextVar("mqtrace-automatic", default=None)
 
@@ -44,6 +46,14 @@ def processing_context(base: Context, handling: Handling) -> Context:
     otel_ctx = trace.set_span_in_context(handling.span, base)
     dict.__setitem__(otel_ctx, _HANDLED, handling)  # it is ours still: a second copy would cost as much as the first
     return otel_ctx
+
+
+def keep_ids(otel_ctx: Context, ended: Span) -> None:
+    """Put ``ended``, which has only the ids of a span, where ``otel_ctx`` has the span: it may be kept for long.
+
+    In place, for one made by :func:`processing_context`: where that is current it is a copy of it.
+    """
+    dict.__setitem__(otel_ctx, _SPAN, ended)
 
 
 def handled_here() -> Handling | None:

@@ -20,8 +20,9 @@ from opentelemetry.trace import Link, Span, SpanContext
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._ending import Ending, Handling, code_of, is_failed, say_failure, text_of
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks._recording import never_recorded
-from otel_mqtrace.hooks._scope import ambient_context, processing_context
+from otel_mqtrace.hooks._scope import ambient_context, keep_ids, processing_context
 from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, creation_contexts, indexes_of, message_links
 from otel_mqtrace.hooks.receive import ReceiveHook
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["ConsumeHook", "IncomingMessage", "ProcessCall"]
 
 _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
+_NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(slots=True)
@@ -54,6 +56,19 @@ class ProcessCall(Ending):
     ambient: Context
     indexes: tuple[int, ...] = (0,)
     handling: Handling = field(default_factory=Handling)
+
+    def keep_ids(self) -> None:
+        """Let go of the span that has ended: the call may be remembered for long, and the ids are all that is needed.
+
+        An SDK span, with its attributes and links, is four fifths of a call. What was current before may hold one too.
+        """
+        ended = trace.NonRecordingSpan(self.span.get_span_context())
+        self.span = self.handling.span = ended
+        keep_ids(self.otel_ctx, ended)
+        self.attributes = {}
+        if self.ambient:
+            outside = trace.get_current_span(self.ambient).get_span_context()
+            self.ambient = trace.set_span_in_context(trace.NonRecordingSpan(outside), self.ambient)
 
 
 class ConsumeHook:
@@ -79,28 +94,40 @@ class ConsumeHook:
         self._reader = MessageReader(self._tracing, facts)
         self._receive = ReceiveHook(self._tracing, facts, self._reader)
         self._polls = False
+        self._mode = self._tracing.settings.process_context
+        self._timeout_ns = self._tracing.settings.process_timeout_ms * _NS_PER_MS
 
     def now_ns(self) -> int:
-        """Return the wall clock of this hook: when a poll began."""
+        """Return the wall clock of this hook: nanoseconds of the epoch."""
         return self._tracing.clock.wall_ns()
 
-    def received(self, messages: Sequence[IncomingMessage], *, start_ns: int, batch: bool = False) -> None:
+    def poll_begins(self) -> int | None:
+        """Return when the poll that begins now did, to be told with its end; ``None`` while nobody listens to polls."""
+        self._polls = True
+        return self._tracing.clock.wall_ns() if self._receive.listens else None
+
+    def received(self, messages: Sequence[IncomingMessage], *, start_ns: int | None, batch: bool = False) -> None:
         """Count the messages a poll returned and, when asked for by ``receive_spans``, record the poll as a span.
 
-        ``start_ns`` is when it was called (:meth:`now_ns`). From then on messages count when they are received; those
-        of a client that never polls count when their processing begins.
+        ``start_ns`` is when it was called (:meth:`poll_begins`). From then on messages count when they are received;
+        those of a client that never polls count when their processing begins.
         """
         self._polls = True
+        if start_ns is None:
+            return
+        if left_behind:
+            end_left_behind()
         self._receive.received(messages, start_ns=start_ns, batch=batch)
 
-    def empty(self, *, start_ns: int, batch: bool = False) -> None:
+    def empty(self, *, start_ns: int | None, batch: bool = False) -> None:
         """Record a poll that returned nothing, when asked for by ``receive_spans`` and ``empty_poll_spans``."""
-        self._receive.empty(start_ns=start_ns, batch=batch)
+        if start_ns is not None:
+            self._receive.empty(start_ns=start_ns, batch=batch)
 
     def poll_failed(
         self,
         *,
-        start_ns: int,
+        start_ns: int | None,
         error: str | None = None,
         description: str | None = None,
         exception: BaseException | None = None,
@@ -110,7 +137,10 @@ class ConsumeHook:
 
         The end of a partition is no error.
         """
-        self._receive.failed(start_ns=start_ns, error=error, description=description, exception=exception, batch=batch)
+        if start_ns is not None:
+            self._receive.failed(
+                start_ns=start_ns, error=error, description=description, exception=exception, batch=batch
+            )
 
     def before(self, messages: Sequence[IncomingMessage], *, batch: bool = False) -> list[ProcessCall]:
         """Open the spans for what one poll returned; empty when nothing of it is traced now.
@@ -118,6 +148,8 @@ class ConsumeHook:
         One span per topic and per 128 messages (fewer when the SDK keeps fewer links), so that no link is dropped.
         ``batch`` says that the client's call can return several messages, even when it returned one.
         """
+        if left_behind:
+            end_left_behind()
         return self._before(messages, batch=batch) or []
 
     @guarded("ConsumeHook.before")
@@ -155,6 +187,8 @@ class ConsumeHook:
         said itself: by ``process.current()``, or by setting the status of the span to ERROR, which says ``FAILED``.
         A ``code`` that is none reads ``RETURNNULL``.
         """
+        if left_behind:
+            end_left_behind()
         if not call.claim():
             return
         metrics = self._tracing.collecting
@@ -163,7 +197,7 @@ class ConsumeHook:
             return
         end_ns = max(self._tracing.clock.wall_ns() if end_ns is None else end_ns, call.start_ns)
         failed_already = is_failed(span)
-        said = self._said(call, code_of(code), end_ns, failed=failed_already)
+        said = self._said(call, code if type(code) is ContextCode else code_of(code), end_ns, failed=failed_already)
         success = said is ContextCode.SUCCESS or said is ContextCode.TIME_OUT
         attributes: Attributes = {
             semconv.MQTRACE_COST_TIME: cost_ms(call.start_ns, end_ns, call.messages),
@@ -178,9 +212,10 @@ class ConsumeHook:
                 say_failure(span, None if exception is None else text_of(exception), exception)
         finally:
             span.end(end_ns)
+        opened_with = call.attributes
+        call.keep_ids()
         if metrics is not None:
-            metrics.processed({**call.attributes, **attributes}, end_ns - call.start_ns)
-        call.attributes = {}  # the call may be remembered for long, to be handled late; this is its heaviest part
+            metrics.processed({**opened_with, **attributes}, end_ns - call.start_ns)
 
     def _said(self, call: ProcessCall, code: ContextCode, end_ns: int, *, failed: bool) -> ContextCode:
         if code is ContextCode.SUCCESS:
@@ -189,7 +224,7 @@ class ConsumeHook:
             return code
         if failed:
             return ContextCode.FAILED
-        late = (end_ns - call.start_ns) >= self._tracing.settings.process_timeout_ms * 1_000_000
+        late = (end_ns - call.start_ns) >= self._timeout_ns
         return ContextCode.TIME_OUT if late else code
 
     @guarded("ConsumeHook.open")
@@ -209,14 +244,14 @@ class ConsumeHook:
             attributes, links = self._said_of(messages, found, creations, batch=batch)
             attributes.update(self._constant)
             attributes[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
+        if not self._polls and (metrics := tracing.collecting) is not None:
+            metrics.received(attributes, len(messages))  # what may fail comes first: a span that is open has to end
         start_ns = tracing.clock.wall_ns()
         span = tracing.open(
             _PROCESS, topic, context=parent, attributes=attributes, links=links + others, start_ns=start_ns
         )
         if tracing.consume_hook is not None and span.is_recording():
             tracing.told_of_messages(span, messages)
-        if not self._polls and (metrics := tracing.collecting) is not None:
-            metrics.received(attributes, len(messages))
         handling = Handling(span)
         current = processing_context(extracted[0] if alone else ambient, handling)
         return ProcessCall(span, current, len(messages), start_ns, attributes, ambient, handling=handling)
@@ -230,7 +265,7 @@ class ConsumeHook:
         batch: bool,
     ) -> tuple[Attributes, list[Link]]:
         """Return what the messages say on the span, and a link for each; the option ``parent`` needs none for one."""
-        linked = self._tracing.settings.process_context != "parent"
+        linked = self._mode != "parent"
         if len(messages) == 1 and not batch:  # by far the most: nothing to share
             links = [Link(creations[0])] if linked and creations[0].is_valid else []
             return self._reader.attributes(messages[0], found[0]), links
@@ -247,7 +282,7 @@ class ConsumeHook:
         Returned are the context to start in, the parent in it, and a link to the span that is current here, if that
         had to stand back.
         """
-        mode = self._tracing.settings.process_context
+        mode = self._mode
         if not ambient and mode != "link" and len(creations) == 1:
             return extracted[0], creations[0], []  # nothing is current, so nothing has to be joined with it
         here = trace.get_current_span(ambient).get_span_context()

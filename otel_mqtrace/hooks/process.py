@@ -23,7 +23,7 @@ import functools
 from collections.abc import AsyncIterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from otel_mqtrace.hooks._block import Block, MessageSource, OwnSpan, Responsibility, SharedSpan, sources
+from otel_mqtrace.hooks._block import Block, LateSpan, MessageSource, OwnSpan, Responsibility, SharedSpan, sources
 from otel_mqtrace.hooks._decorated import decorated
 from otel_mqtrace.hooks._ending import Handling
 from otel_mqtrace.hooks._loop import AsyncLoop, Loop
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.model import ContextCode
 
-__all__ = ["Handling", "MessageSource", "OwnSpan", "Responsibility", "SharedSpan", "process", "sources"]
+__all__ = ["Handling", "LateSpan", "MessageSource", "OwnSpan", "Responsibility", "SharedSpan", "process", "sources"]
 
 _M = TypeVar("_M")
 

@@ -45,9 +45,14 @@ class ReceiveHook:
         if facts.group_name is not None:
             self._constant[semconv.MESSAGING_CONSUMER_GROUP_NAME] = facts.group_name
 
+    @property
+    def listens(self) -> bool:
+        """Whether anybody wants to know of polls now."""
+        return self._spans or self._tracing.collecting is not None
+
     def received(self, messages: Sequence[IncomingMessage], *, start_ns: int, batch: bool) -> None:
         """Count the messages a poll returned and, when asked for, record the poll."""
-        if self._spans or self._tracing.collecting is not None:
+        if self.listens:
             self._received(messages, start_ns, batch=batch)
 
     def empty(self, *, start_ns: int, batch: bool) -> None:
@@ -59,7 +64,7 @@ class ReceiveHook:
         self, *, start_ns: int, error: str | None, description: str | None, exception: BaseException | None, batch: bool
     ) -> None:
         """Measure and, when asked for, record a poll that raised or returned an error."""
-        if self._spans or self._tracing.collecting is not None:
+        if self.listens:
             error = error or ("_OTHER" if exception is None else type(exception).__qualname__)
             failure: Attributes = {semconv.ERROR_TYPE: error}
             self._without_messages(failure, start_ns, batch=batch, description=description, exception=exception)

@@ -11,6 +11,7 @@ from opentelemetry import context, trace
 
 from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks._left_behind import end_left_behind
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 
@@ -43,6 +44,7 @@ def spans():
     failures_before = _guard.failures()
     before = context.get_current()
     yield exporter
+    end_left_behind()
     left = [span.name for span in exporter.take_all()]
     leaked = trace.get_current_span()
     context.attach(before)

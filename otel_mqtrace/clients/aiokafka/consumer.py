@@ -7,7 +7,6 @@ until that task asks again, stops the consumer or ends. Explicit ``process(recor
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,11 +15,13 @@ from aiokafka.errors import ConsumerStoppedError
 from otel_mqtrace.clients.aiokafka.handover import handed_over
 from otel_mqtrace.clients.aiokafka.live import Cluster, facts_of, known_state, live, state_of
 from otel_mqtrace.clients.aiokafka.messages import error_type, incoming
-from otel_mqtrace.clients.aiokafka.turns import Turn, Turns
+from otel_mqtrace.clients.alive import Alive
 from otel_mqtrace.hooks._ending import text_of
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._holding import LateSpan, TaskHoldings, leaving_with
+from otel_mqtrace.hooks._left_to_blocks import LeftToBlocks
 from otel_mqtrace.hooks.consume import ConsumeHook, ProcessCall
-from otel_mqtrace.hooks.process import OwnSpan, Responsibility
+from otel_mqtrace.hooks.process import Responsibility, SharedSpan
 from otel_mqtrace.hooks.settle import SettleHook
 from otel_mqtrace.model import ContextCode
 
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ConsumerState", "abandon_consumers", "traced_getmany", "traced_getone", "traced_stop"]
 
-_states: Final[weakref.WeakSet[ConsumerState]] = weakref.WeakSet()
+_states: Final[Alive[ConsumerState]] = Alive()
+_Turn = tuple["ConsumerState", "Tracing", int | None]
+"""Whose call begins, under which Tracing, and when; ``None`` where nobody listens to polls."""
 
 
 class ConsumerState:
@@ -44,10 +47,10 @@ class ConsumerState:
         group = getattr(consumer, "_group_id", None)
         self.facts = facts_of(connection, group_name=None if group is None else str(group))
         self.cluster = Cluster(connection.cluster)
-        self.turns = Turns()
+        self.holdings = TaskHoldings()
         self.positions: dict[tuple[str, int], int] = {}
         self.reference: weakref.ref[ConsumerState] = weakref.ref(self)
-        self._explicit = False
+        self.blocks = LeftToBlocks("")
         self._hook: ConsumeHook | None = None
         self._settlement: SettleHook | None = None
         self._tracing: Tracing | None = None
@@ -59,7 +62,7 @@ class ConsumerState:
             self._hook = ConsumeHook(tracing=tracing, facts=self.facts)
             self._settlement = SettleHook(tracing=tracing, facts=self.facts) if tracing.settings.settle_spans else None
             self._tracing = tracing
-            self._explicit = tracing.settings.process_spans == "explicit"
+            self.blocks = LeftToBlocks(tracing.settings.process_spans)
         return self._hook
 
     def settlement_of(self, tracing: Tracing) -> SettleHook | None:
@@ -74,63 +77,61 @@ class ConsumerState:
         records: Sequence[ConsumerRecord[Any, Any]],
         handed: object,
         *,
-        start_ns: int,
+        start_ns: int | None,
         batch: bool,
     ) -> None:
         """The task at hand gets ``records``: open their spans and make the first one current there."""
         hook = self.bind(tracing)
         received = [incoming(record, self.cluster) for record in records]
-        hook.received(received, start_ns=start_ns, batch=batch)
+        if start_ns is not None:
+            hook.received(received, start_ns=start_ns, batch=batch)
         if self._settlement is not None:
             self.positions.update({(record.topic, record.partition): record.offset + 1 for record in records})
-        calls = [] if self._explicit else hook.before(received, batch=batch)
-        turn = Turn(hook, calls, handed) if calls else None
-        if turn is not None:  # first of all: what is open must be ended, whatever fails from here on
-            self.turns.begin(turn)
+        left = self.blocks.now and self.blocks.left(len(received))
+        calls = [] if left else hook.before(received, batch=batch)
+        # First of all: what is open must be ended, whatever fails from here on.
+        held = self.holdings.hold(hook, calls, handed) if calls else None
         owners = {index: call for call in calls for index in call.indexes}
         for index, record in enumerate(records):
-            handed_over.note(record, self.reference, owners.get(index))
-        if turn is not None:
-            turn.enter()
+            awaited = left and tracing.traces(record.topic)
+            handed_over.note(record, self.reference, owners.get(index), awaited=awaited)
+        if held is not None:
+            held.enter(calls[0])
 
     def take(self, call: ProcessCall) -> Responsibility:
         """Give the span of a message to the block that handles it explicitly."""
-        if self._hook is None:
-            raise LookupError("the consumer has not handed over anything yet")
-        turn = self.turns.of(call)
-        if turn is None:
-            # It asked again first (another task handles the messages): one span is right, so no second one;
-            # from now on this consumer leaves its messages to the blocks.
-            self._explicit = True
-            return OwnSpan(self._hook, call)
-        if call.messages > 1:
-            self._explicit = True
-        return turn.take(call)
+        taken = self.holdings.take(call)
+        if taken is None:  # it asked again first (another task handles the messages): one span is right, no second one
+            self.blocks.came_late(self.facts.group_name)
+            return LateSpan(call)
+        if isinstance(taken, SharedSpan) and taken.is_shared_out:
+            self.blocks.one_by_one()
+        return taken
 
     @guarded("ConsumerState.abandon")
     def abandon(self) -> None:
-        """The consumer is gone, or tracing is, and nobody said how the last messages went."""
-        self.turns.end_all(ContextCode.RETURNNULL)
+        """The consumer is gone, or tracing is, and nobody said how the last messages went: the next hook ends them."""
+        self.holdings.abandon()
 
 
 def abandon_consumers() -> None:
-    """End the span of every message that is in hand now: tracing is being switched off."""
-    for state in list(_states):
+    """Say of every message in hand that nobody will say how it went: tracing is being switched off."""
+    for state in _states.all():
         state.abandon()
 
 
-@guarded("getone.before")
-def _turn(consumer: Any) -> tuple[ConsumerState, Tracing, int] | None:
+@guarded("Consumer.get")
+def _turn(consumer: Any) -> _Turn | None:
     tracing = live.tracing
     if tracing is None:
         return None
     state: ConsumerState = state_of(consumer, ConsumerState)
-    state.turns.end_mine()
-    return state, tracing, tracing.clock.wall_ns()
+    state.holdings.finish_mine()
+    return state, tracing, state.bind(tracing).poll_begins()
 
 
-@guarded("getone.failed")
-def _failed(turn: tuple[ConsumerState, Tracing, int], exception: BaseException, *, batch: bool) -> None:
+@guarded("Consumer.failed")
+def _failed(turn: _Turn, exception: BaseException, *, batch: bool) -> None:
     if isinstance(exception, ConsumerStoppedError):
         return  # nothing is wrong: the consumer was stopped while somebody waited
     state, tracing, start_ns = turn
@@ -183,7 +184,7 @@ def traced_getmany(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @guarded("getmany.handed")
-def _handed(turn: tuple[ConsumerState, Tracing, int], handed: Any) -> None:
+def _handed(turn: _Turn, handed: Any) -> None:
     state, tracing, start_ns = turn
     records = [record for several in handed.values() for record in several]
     if records:
@@ -208,6 +209,6 @@ def _stopping(consumer: Any, args: tuple[Any, ...]) -> None:
     state: ConsumerState | None = known_state(consumer)
     if state is None:
         return
-    exception = next((each for each in args if isinstance(each, BaseException)), None) or sys.exc_info()[1]
+    exception = leaving_with(args)
     code = ContextCode.SUCCESS if exception is None else ContextCode.EXCEPTION
-    state.turns.end_mine(code, exception)
+    state.holdings.finish_mine(code, exception)

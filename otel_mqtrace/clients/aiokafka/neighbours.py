@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from types import FunctionType
 from typing import Any, Final
+
+from otel_mqtrace.clients.neighbours import home_of
 
 __all__ = ["warn_of_latecomer", "wrapper_of"]
 
@@ -21,21 +22,11 @@ _SWITCHES: Final = {
 
 def wrapper_of(method: Any) -> str | None:
     """Return who has wrapped a method of the client and how to switch that off; ``None`` for the client and for us."""
-    home = _home_of(method)
+    home = home_of(method)
     if method is None or home.startswith(_AT_HOME):
         return None
     known = (said for module, said in _SWITCHES.items() if f"{home}.".startswith(f"{module}."))
     return next(known, f"the module {home}")
-
-
-def _home_of(method: Any) -> str:
-    """Return the module a method's outermost code is from; its ``__module__`` is that of what is wrapped."""
-    wrapper = getattr(method, "_self_wrapper", None)  # wrapt's, which most instrumentations are made with
-    if wrapper is not None:
-        return str(getattr(wrapper, "__module__", type(wrapper).__module__))
-    if type(method) is FunctionType:
-        return str(method.__globals__.get("__name__", method.__module__))
-    return type(method).__module__
 
 
 def warn_of_latecomer(name: str) -> None:

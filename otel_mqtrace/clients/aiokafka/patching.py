@@ -19,18 +19,20 @@ from otel_mqtrace.clients.aiokafka.live import live, noting_cluster_id
 from otel_mqtrace.clients.aiokafka.neighbours import warn_of_latecomer, wrapper_of
 from otel_mqtrace.clients.aiokafka.settling import traced_commit, traced_send_offsets
 from otel_mqtrace.clients.aiokafka.transactions import traced_begin, traced_end
+from otel_mqtrace.clients.change import Change, Wrapper, Wrappers, each_of
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._left_behind import end_left_behind
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.model import TransactionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from otel_mqtrace.hooks.tracing import Tracing
 
 __all__ = ["Patches", "apply", "foreign_wrapper"]
 
-_PATCHED: Final[Mapping[type[Any], Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]]] = {
+_PATCHED: Final[Mapping[type[Any], Wrappers]] = {
     AIOKafkaProducer: {
         "send": producer.traced_send,
         "_serialize": producer.traced_serialize,
@@ -54,25 +56,14 @@ _PATCHED: Final[Mapping[type[Any], Mapping[str, Callable[[Callable[..., Any]], C
 """Class → method → how to wrap it. What is not here goes through one that is: ``send_and_wait``, ``__anext__``."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    owner: type[Any]
-    name: str
-    before: Any
-    after: Any
-
-    @guarded("Patches.restore")
-    def undo(self) -> None:
-        """Put back what was there, unless somebody else has changed it since."""
-        if vars(self.owner).get(self.name) is self.after:
-            setattr(self.owner, self.name, self.before)
-
-
 @dataclass(slots=True)
 class Patches:
-    """The changes made by one ``instrument()``; ``restore`` undoes exactly those, in reverse order."""
+    """The changes made by one ``instrument()``; ``restore`` undoes those, in reverse order, whatever one of them meets.
 
-    changes: list[_Change] = field(default_factory=list)
+    ``untraceable`` names methods that this version of the client does not have.
+    """
+
+    changes: list[Change] = field(default_factory=list)
     untraceable: list[str] = field(default_factory=list)
     watches_for_latecomers: bool = True
 
@@ -86,23 +77,31 @@ class Patches:
 
     def restore(self) -> None:
         """Undo every change and stop tracing; clients that are still alive go on untraced."""
-        live.tracing = None
-        live.begin = None
-        consumer.abandon_consumers()
-        if handed_over in sources:
-            sources.remove(handed_over)
-        while self.changes:
-            self.changes.pop().undo()
+        live.tracing = live.begin = None
+        undoing = [change.undo for change in reversed(self.changes)]
+        self.changes = []
+        each_of(*undoing, _leave_sources, consumer.abandon_consumers, end_left_behind, handed_over.forget)
 
-    def make(self, owner: type[Any], name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def survey(self) -> dict[str, list[str]]:
+        """Return what goes untraced now, and ``wrappers``: who stands before us. A client made before is traced."""
+        wrapper = foreign_wrapper()
+        return {"untraceable": list(self.untraceable), "wrappers": [] if wrapper is None else [wrapper]}
+
+    def make(self, owner: type[Any], name: str, wrap: Wrapper) -> None:
         """Wrap one method; one that this version of the client does not have is noted."""
         before = vars(owner).get(name)
-        if before is None:
+        wrapped = None if before is None else wrap(before)
+        if wrapped is None:
             self.untraceable.append(f"{owner.__module__}.{owner.__qualname__}.{name}")
             return
-        change = _Change(owner, name, before, wrap(before))
-        setattr(owner, name, change.after)
+        change = Change(owner, name, before, wrapped)
+        change.apply()
         self.changes.append(change)
+
+
+def _leave_sources() -> None:
+    if handed_over in sources:
+        sources.remove(handed_over)
 
 
 def foreign_wrapper() -> str | None:

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_mqtrace.clients.change import ABSENT, Change, Wrapper, Wrappers, each_of
 from otel_mqtrace.clients.confluent_kafka.cluster.leaders import forget_leaders
 from otel_mqtrace.clients.confluent_kafka.cluster.statistics import configuring
 from otel_mqtrace.clients.confluent_kafka.consume.aio_consumer import (
@@ -26,11 +27,12 @@ from otel_mqtrace.clients.confluent_kafka.consume.share import ORIGINAL_SHARE_CO
 from otel_mqtrace.clients.confluent_kafka.live import live
 from otel_mqtrace.clients.confluent_kafka.produce.aio_producer import AIO_PRODUCER_METHODS
 from otel_mqtrace.clients.confluent_kafka.produce.producer import ORIGINAL_PRODUCER, PRODUCER_BETWEEN, PRODUCER_METHODS
-from otel_mqtrace.clients.confluent_kafka.rebinding.bindings import ABSENT, Binding, places_left, places_of
+from otel_mqtrace.clients.confluent_kafka.rebinding.bindings import places_left, places_of
 from otel_mqtrace.clients.confluent_kafka.rebinding.neighbours import neighbour_of, warn_of_latecomer, wrapper_among
-from otel_mqtrace.clients.confluent_kafka.rebinding.standing_in import Wrappers, stand_in
+from otel_mqtrace.clients.confluent_kafka.rebinding.standing_in import stand_in
 from otel_mqtrace.clients.confluent_kafka.rebinding.survey import classes_made_later, clients_untraced
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._left_behind import end_left_behind
 from otel_mqtrace.hooks.process import sources
 
 if TYPE_CHECKING:
@@ -78,8 +80,9 @@ def _say_so(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
         original(self, *args, **kwargs)
-        if live.begin is not None:
-            live.begin()
+        begin = live.begin  # read once: another thread may switch off between two looks
+        if begin is not None:
+            begin()
 
     return __init__
 
@@ -89,12 +92,12 @@ _WATCH: Final[Wrappers] = {"__init__": _say_so}
 
 @dataclass(slots=True)
 class Patches:
-    """The changes made by one ``instrument()``; ``restore`` undoes exactly those, in reverse order.
+    """The changes made by one ``instrument()``; ``restore`` undoes those, in reverse order, whatever one of them meets.
 
     ``untraceable`` names classes and methods that could not be changed.
     """
 
-    changes: list[Binding] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     untraceable: list[str] = field(default_factory=list)
     _to_come: list[str] = field(default_factory=lambda: list(_PLAIN_CLASSES))
     _latecomer: list[None] = field(default_factory=lambda: [None])
@@ -121,15 +124,10 @@ class Patches:
 
     def restore(self) -> None:
         """Undo every change and stop tracing; clients that are still alive go on untraced."""
-        live.tracing = None
-        live.begin = None
-        abandon_consumers()
-        live.configure = None
-        forget_leaders()
-        if handed_over in sources:
-            sources.remove(handed_over)
-        while self.changes:
-            _undo(self.changes.pop())
+        live.tracing = live.begin = live.configure = None
+        undoing = [change.undo for change in reversed(self.changes)]
+        self.changes = []
+        each_of(*undoing, _leave_sources, abandon_consumers, end_left_behind, handed_over.forget, forget_leaders)
 
     @guarded("Patches.begin")
     def begin(self) -> None:
@@ -195,28 +193,26 @@ class Patches:
             return False
         after = tuple(PRODUCER_BETWEEN if each is ORIGINAL_PRODUCER else each for each in before)
         try:
-            self._make(Binding(subclass, "__bases__", before, after))
+            self._make(Change(subclass, "__bases__", before, after))
         except Exception:  # noqa: BLE001 - as above; a layout of its own may refuse, too
             return False
         return True
 
-    def _change_method(
-        self, subclass: type[Any], name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any] | None]
-    ) -> bool:
+    def _change_method(self, subclass: type[Any], name: str, wrap: Wrapper) -> bool:
         method = getattr(subclass, name, None)
         if method is None:
             return True
         wrapped = wrap(method)
         if wrapped is None:
             return False
-        self._make(Binding(subclass, name, subclass.__dict__.get(name, ABSENT), wrapped))
+        self._make(Change(subclass, name, subclass.__dict__.get(name, ABSENT), wrapped))
         return True
 
     def _rebind(self) -> None:
-        for binding in places_of({kind.original: kind.traced for kind in _KINDS}):
-            self._make(binding)
+        for change in places_of({kind.original: kind.traced for kind in _KINDS}):
+            self._make(change)
 
-    def _make(self, change: Binding) -> None:
+    def _make(self, change: Change) -> None:
         change.apply()
         self.changes.append(change)
 
@@ -226,7 +222,6 @@ def apply(tracing: Tracing) -> Patches:
     return Patches.apply(tracing)
 
 
-@guarded("Patches.restore")
-def _undo(change: Binding) -> None:
-    """One name that cannot be put back must not keep all the others."""
-    change.undo()
+def _leave_sources() -> None:
+    if handed_over in sources:
+        sources.remove(handed_over)

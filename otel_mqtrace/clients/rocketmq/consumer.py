@@ -63,7 +63,12 @@ def _traced_receive_async(original: Callable[..., Any]) -> Callable[..., Any]:
             else:
                 holding.hand_over(messages or (), seconds, start_ns=start_ns, enter=False)
 
-        return heard_first(original(self, *args, **kwargs), hear, ambient_context())
+        try:
+            answer = original(self, *args, **kwargs)
+        except BaseException as exception:
+            _failed(holding, exception, start_ns)
+            raise
+        return heard_first(answer, hear, ambient_context())
 
     return receive_async
 

@@ -8,12 +8,12 @@ from rocketmq import Message
 
 from otel_mqtrace.clients.rocketmq.holding import Holding, consumers
 from otel_mqtrace.clients.rocketmq.live import live
-from otel_mqtrace.clients.rocketmq.received import delivery_of, incoming
-from otel_mqtrace.hooks.process import OwnSpan, Responsibility
+from otel_mqtrace.clients.rocketmq.received import delivery_of
 from otel_mqtrace.hooks.tracing import ClientFacts
 
 if TYPE_CHECKING:
     from otel_mqtrace.hooks.consume import ProcessCall
+    from otel_mqtrace.hooks.process import Responsibility
     from otel_mqtrace.model import ContextCode
 
 __all__ = ["handed_over"]
@@ -29,6 +29,10 @@ class _Joined:
         """Leave the end to the listener; an exception passes it on its way out, or was dealt with."""
         if exception is None:
             self.call.handling.outcome(code)
+
+    def leave(self, code: ContextCode) -> None:
+        """As in any other case."""
+        self.finish(code, None)
 
 
 class _HandedOver:
@@ -48,8 +52,7 @@ class _HandedOver:
             return taken
         known = None if consumer is None else consumers.of(consumer)
         holder = known or holder or Holding(tracing, ClientFacts(system="rocketmq"))
-        calls = holder.hook.before([incoming(message)])
-        return OwnSpan(holder.hook, calls[0]) if calls else None
+        return holder.opened(message)
 
 
 handed_over: Final = _HandedOver()

@@ -6,7 +6,6 @@ thread, or until its invisible duration is over and the broker delivers it again
 
 from __future__ import annotations
 
-import sys
 from threading import Thread, current_thread, get_ident
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -14,9 +13,12 @@ from weakref import WeakKeyDictionary
 from otel_mqtrace.clients.rocketmq.live import Bound
 from otel_mqtrace.clients.rocketmq.received import Delivery, delivery_of, incoming
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._holding import leaving_with
+from otel_mqtrace.hooks._left_behind import leave
+from otel_mqtrace.hooks._left_to_blocks import LeftToBlocks
 from otel_mqtrace.hooks._scope import AutomaticScope
 from otel_mqtrace.hooks.consume import ConsumeHook
-from otel_mqtrace.hooks.process import OwnSpan
+from otel_mqtrace.hooks.process import LateSpan, OwnSpan
 from otel_mqtrace.hooks.settle import SettleHook
 from otel_mqtrace.model import ContextCode
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.hooks.process import Responsibility
     from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 
-__all__ = ["Holding", "consumers"]
+__all__ = ["Holding", "close_consumers", "consumers"]
 
 _NS_PER_SECOND: Final = 1_000_000_000
 _UNSAID_SECONDS: Final = 60
@@ -86,7 +88,8 @@ class Holding:
     def __init__(self, tracing: Tracing, facts: ClientFacts) -> None:
         self.hook = ConsumeHook(tracing=tracing, facts=facts)
         self.settle = SettleHook(tracing=tracing, facts=facts)
-        self._explicit = tracing.settings.process_spans == "explicit"
+        self._group_name = facts.group_name
+        self._blocks = LeftToBlocks(tracing.settings.process_spans)
         self._held: dict[Delivery, None] = {}
         self._turns: WeakKeyDictionary[Thread, _Turn] = WeakKeyDictionary()
 
@@ -107,15 +110,16 @@ class Holding:
             return
         self._give_up_late({message.msg_id for message in received})
         self.hook.received(received, start_ns=start_ns, batch=True)
+        left = self._blocks.left(len(received))
         until_ns = self.hook.now_ns() + self._duration_ns(invisible_seconds)
         deliveries = [delivery_of(message) for message in messages]
         for delivery, message in zip(deliveries, received, strict=True):
-            calls = [] if self._explicit else self.hook.before([message])
+            calls = [] if left else self.hook.before([message])
             delivery.holder, delivery.until_ns = self, until_ns
             for call in calls:
                 delivery.handle_in(call)
                 self._held[delivery] = None
-        if enter and not self._explicit:
+        if enter and not left:
             self._turns[current_thread()] = _Turn(deliveries)
 
     @guarded("rocketmq.settled")
@@ -140,15 +144,31 @@ class Holding:
         for turn in list(self._turns.values()):
             turn.left_to_blocks(delivery)
         if not self._release(delivery):
-            # It was acknowledged before it was handled: one span is right, so no second one; from now on this
-            # consumer leaves its messages to the blocks.
-            self._explicit = True
+            # It was acknowledged before it was handled: one span is right, so no second one.
+            self._blocks.came_late(self._group_name)
+            return LateSpan(call)
         return OwnSpan(self.hook, call)
+
+    def opened(self, message: Any) -> Responsibility | None:
+        """Open a span of its own for a message that is handled in a block; ``None`` when it is not traced."""
+        self._blocks.block_came()
+        calls = self.hook.before([incoming(message)])
+        return OwnSpan(self.hook, calls[0]) if calls else None
+
+    @guarded("rocketmq.abandon")
+    def abandon(self) -> None:
+        """The consumer is collected, or the process ends: what is open ends with the next hook, as when given up."""
+        for turn in list(self._turns.values()):
+            turn.leave()
+        for delivery in list(self._held):
+            if self._release(delivery) and delivery.call is not None:
+                code, end_ns = self._given_up(delivery)
+                leave(self.hook, delivery.call, code=code, end_ns=end_ns)
 
     @guarded("rocketmq.close")
     def close(self) -> None:
         """Nothing can be acknowledged any more; an exception on its way out says why, of the message in hand."""
-        exception = sys.exc_info()[1]
+        exception = leaving_with(())
         current = self._stop()
         if exception is not None and current is not None and current.call is not None:
             self._release(current)
@@ -166,13 +186,14 @@ class Holding:
 
     def _give_up(self, delivery: Delivery) -> None:
         """It was not acknowledged: ``FAILED`` when the application put it off, else nobody said anything."""
-        if not self._release(delivery) or delivery.call is None:
-            return
+        if self._release(delivery) and delivery.call is not None:
+            code, end_ns = self._given_up(delivery)
+            self.hook.after(delivery.call, code=code, end_ns=end_ns)
+
+    def _given_up(self, delivery: Delivery) -> tuple[ContextCode, int]:
         if delivery.postponed_ns is None:
-            code, end_ns = ContextCode.RETURNNULL, min(delivery.until_ns, self.hook.now_ns())
-        else:
-            code, end_ns = ContextCode.FAILED, delivery.postponed_ns
-        self.hook.after(delivery.call, code=code, end_ns=end_ns)
+            return ContextCode.RETURNNULL, min(delivery.until_ns, self.hook.now_ns())
+        return ContextCode.FAILED, delivery.postponed_ns
 
     def _release(self, delivery: Delivery) -> bool:
         """Return ``True`` to exactly one caller: whoever gets it ends the span or hands it on."""
@@ -192,4 +213,10 @@ class Holding:
         return int((_UNSAID_SECONDS if seconds is None else seconds) * _NS_PER_SECOND)
 
 
-consumers: Final = Bound(Holding)
+consumers: Final = Bound(Holding, abandon=Holding.abandon)
+
+
+def close_consumers() -> None:
+    """Close the side of every consumer that is ours: tracing is being switched off."""
+    for holding in consumers.forget():
+        holding.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._left_behind import when_collected
 from otel_mqtrace.hooks.tracing import ClientFacts
 
 if TYPE_CHECKING:
@@ -31,15 +33,31 @@ class _Live:
 live: Final = _Live()
 
 
+class _Known(ref[Any], Generic[_B]):
+    """A client, and what belongs to it under one ``instrument()``."""
+
+    __slots__ = ("bound", "key", "tracing")
+
+    key: int
+    tracing: Tracing
+    bound: _B
+
+
 class Bound(Generic[_B]):
     """What each client needs to be traced, made by ``make`` at its first use under an ``instrument()``.
 
-    Clients are held weakly and have nothing of ours on them.
+    Clients are held weakly and have nothing of ours on them. ``abandon`` is called with what belonged to a client that
+    is collected, or was not closed when the process ends: a finaliser, so it may only leave behind what is open.
+    Callable from any thread, the collector's too: each step is one atomic call.
     """
 
-    def __init__(self, make: Callable[[Tracing, ClientFacts], _B]) -> None:
+    def __init__(
+        self, make: Callable[[Tracing, ClientFacts], _B], *, abandon: Callable[[_B], object] | None = None
+    ) -> None:
         self._make = make
-        self._known: WeakKeyDictionary[Any, tuple[Tracing, _B]] = WeakKeyDictionary()
+        self._abandon = abandon
+        self._known: dict[int, _Known[_B]] = {}
+        self._collected: Callable[[_Known[_B]], None] = _forgetter(self._known)
 
     def of(self, client: Any) -> _B | None:
         """Return what belongs to ``client`` now; ``None`` while nothing is traced."""
@@ -48,16 +66,28 @@ class Bound(Generic[_B]):
 
     @guarded("rocketmq.client")
     def _of(self, client: Any, tracing: Tracing) -> _B:
-        known = self._known.get(client)
-        if known is None or known[0] is not tracing:
-            known = self._known[client] = tracing, self._make(tracing, _facts_of(client))
-        return known[1]
+        known = self._known.get(id(client))
+        if known is not None and known.tracing is tracing and known() is client:
+            return known.bound
+        found = _Known(client, self._collected)
+        found.key, found.tracing, found.bound = id(client), tracing, self._make(tracing, _facts_of(client))
+        self._known[found.key] = found
+        if self._abandon is not None:
+            when_collected(client, partial(self._abandon, found.bound))
+        return found.bound
 
     def forget(self) -> list[_B]:
         """Forget every client and return what they had."""
-        known = [bound for _, bound in self._known.values()]
-        self._known.clear()
-        return known
+        gone = [self._known.pop(key, None) for key in list(self._known)]
+        return [each.bound for each in gone if each is not None]
+
+
+def _forgetter(known: dict[int, _Known[_B]]) -> Callable[[_Known[_B]], None]:
+    def forget(reference: _Known[_B]) -> None:
+        if known.get(reference.key) is reference:
+            known.pop(reference.key, None)
+
+    return forget
 
 
 def first_address(endpoints: object) -> str | None:

@@ -62,7 +62,7 @@ class OutgoingMessage:
 
 def opened(hook: SendHook, message: Any, *, transactional: bool) -> OutgoingMessage | None:
     """Open the span of one send and return the message to send; ``None`` when its topic is not traced now."""
-    if not isinstance(message.topic, str):
+    if not isinstance(getattr(message, "topic", None), str):  # what is no message the client refuses by itself
         return None
     message_id = MessageIdCodec().next_message_id()
     delivery = getattr(message, "delivery_timestamp", None)

@@ -9,6 +9,7 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
+from otel_mqtrace.hooks import _guard
 from otel_mqtrace.message_id import read_unique_id
 
 TOO_LARGE = b"x" * 2_000_000
@@ -297,3 +298,30 @@ def test_a_batch_in_flight_when_tracing_ends_is_ended_by_its_report(producer_of,
     MqTraceInstrumentor().uninstrument()
     producer.flush(10)
     assert spans.take(f"send {topic}").attributes["messaging.kafka.offset"] == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_mistake_of_ours_costs_no_message(producer_of, spans, topic, stored, policy, monkeypatch):
+    """Whatever fails before the first message is sent: the batch goes as if nobody traced it."""
+    monkeypatch.setattr(_guard, "_failures", {})
+    producer = producer_of(policy)
+
+    def fail(_hook, _tracing):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(producer._mqtrace_state, "bind", fail.__get__(producer._mqtrace_state))
+    assert producer.produce_batch(topic, [{"value": b"1"}, {"value": b"2"}]) == 2
+    producer.flush(10)
+    assert [message.value() for message in stored(topic, 2)] == [b"1", b"2"]
+    assert spans.take_all() == []
+    assert _guard.failures() == {"produce_batch.plan": 1}
+    _guard._failures.clear()
+
+
+def test_header_names_in_bytes_are_sent_one_by_one_as_well(producer_of, spans, topic, stored):
+    """The client takes them in ``produce``."""
+    producer = producer_of("send_each")
+    assert producer.produce_batch(topic, [{"value": b"1", "headers": [(b"TAGS", b"paid")]}]) == 1
+    producer.flush(10)
+    assert stored(topic, 1)[0].headers()[0] == ("TAGS", b"paid")
+    assert spans.take(f"send {topic}").attributes["mqtrace.tags"] == "paid"

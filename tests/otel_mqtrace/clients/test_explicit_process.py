@@ -9,6 +9,7 @@ import pytest
 from opentelemetry import trace
 
 from otel_mqtrace import process
+from otel_mqtrace.hooks._left_behind import end_left_behind
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.consuming import consume, current_span_id, poll
@@ -118,6 +119,7 @@ def test_leaving_the_loop_early_is_returnnull(instrument, spans, fill, consumer_
     for _ in process.each(consume(consumer_of(topic), 2)):
         break
     gc.collect()
+    end_left_behind()
     assert trace_context_of(spans.take()).context_code is ContextCode.RETURNNULL
 
 

@@ -75,5 +75,5 @@ def test_a_hand_over_that_breaks_half_way_keeps_its_spans(spans):
     state.hand_over(tracing, broken, start_ns=tracing.clock.wall_ns(), batch=False)
     assert _guard.failures().pop("ConsumerState.hand_over") == 1
     _guard._failures.pop("ConsumerState.hand_over")
-    state.finish()
+    state.closing()
     assert spans.take("process orders").attributes["mqtrace.success"] is True

@@ -9,7 +9,6 @@ made of the application's connection settings: a consumer's own ``list_topics`` 
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import Clock, SystemClock
+from otel_mqtrace.clients.alive import Alive
 from otel_mqtrace.config import connection_settings
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.spans.worker import Worker
@@ -78,8 +78,7 @@ class Leaders:
         self._wanted: dict[str, None] = {}
         self._cluster_id: str | None = None
         self._worker = self._new_worker()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_reviver(weakref.ref(self)))
+        _alive.add(self)
 
     @property
     def cluster_id(self) -> str | None:
@@ -147,15 +146,16 @@ class Leaders:
         self._wanted.pop(topic, None)
 
 
-def _reviver(leaders: weakref.ref[Leaders]) -> Callable[[], None]:
-    """A fork hook can never be taken back, so it must not keep anything alive."""
+_alive: Final[Alive[Leaders]] = Alive()
 
-    def revive() -> None:
-        alive = leaders()
-        if alive is not None:
-            alive.after_fork()
 
-    return revive
+def _after_fork() -> None:
+    for leaders in _alive.all():
+        leaders.after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # a fork hook can never be taken back: one for all there will ever be
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def ask_cluster(connection: Mapping[str, Any], topics: Iterable[str]) -> Iterator[tuple[str, Hosts, str | None]]:

@@ -8,24 +8,27 @@ Python 3.12) the span cannot become current in whoever awaits it, and ends with 
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import weakref
+import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace.clients.confluent_kafka.consume.consumer import leaving_with, refused, returned
+from otel_mqtrace.clients.confluent_kafka.consume.consumer import Turn, refused, returned
 from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
-from otel_mqtrace.clients.confluent_kafka.consume.holding import Holding
 from otel_mqtrace.clients.confluent_kafka.consume.settling import Settles, begun, offsets_asked
 from otel_mqtrace.clients.confluent_kafka.live import STATE, known_state, live
 from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.model import ContextCode
+from otel_mqtrace.hooks._holding import TaskHoldings, leaving_with
+from otel_mqtrace.hooks._left_behind import when_collected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
-    from otel_mqtrace.hooks.tracing import Tracing
+    from otel_mqtrace.clients.change import Wrappers
+    from otel_mqtrace.hooks._holding import Held
+    from otel_mqtrace.hooks.consume import ConsumeHook, ProcessCall
+    from otel_mqtrace.hooks.process import Responsibility
+    from otel_mqtrace.model import ContextCode
 
 __all__ = ["AIO_CONSUMER_METHODS", "ASYNC_DESERIALIZING_CONSUMER_METHODS", "AioState"]
 
@@ -38,94 +41,28 @@ class AioState(ConsumerState):
 
     def __init__(self, inner: ConsumerState | None) -> None:
         super().__init__(None, like=inner)
-        self._held: dict[int, Holding] = {}
-        self._results: dict[int, int] = {}
-        self._orphans: list[Holding] = []
-        self._itself: weakref.ref[AioState] = weakref.ref(self)
-
-    def holding(self) -> Holding:
-        """Return what the current task holds."""
-        task = _current_task()
-        if task is None:
-            return self._holding
-        key = id(task)
-        held = self._held.get(key)
-        if held is None:
-            held = self._held[key] = Holding()
-            task.add_done_callback(functools.partial(_ended, self._itself))
-            weakref.finalize(task, _lost, self._itself, key)
-        return held
-
-    def holdings(self) -> Iterable[Holding]:
-        """Return what each task holds, and what no task does any more."""
-        return [self._holding, *list(self._held.values()), *self._orphans]
+        self._tasks = TaskHoldings()
 
     def next_turn(self) -> None:
         """The current task polls again; what tasks left behind that did nothing but poll is done with as well."""
-        super().next_turn()
-        orphans, self._orphans = self._orphans, []
-        for orphan in orphans:
-            self.end(orphan, ContextCode.SUCCESS, None)
+        self._tasks.finish_mine()
 
-    @guarded("AioState.closing")
-    def closing(self, exception: BaseException | None) -> None:
-        """The current task closes the consumer; how it went in the others that still hold something nobody said."""
-        super().closing(exception)
-        orphans, self._orphans = self._orphans, []
-        for orphan in orphans:
-            self.end(orphan, ContextCode.SUCCESS if exception is None else ContextCode.EXCEPTION, exception)
-        self.abandon()
+    def done(self, code: ContextCode, exception: BaseException | None) -> None:
+        """The current task is done with what it has; how it goes in the others they will say."""
+        self._tasks.finish_mine(code, exception)
 
-    def polled(self, result: object) -> None:
-        """Remember what the current task's poll returned, by its identity: it may be all that the task ever does."""
-        task = _current_task()
-        if task is not None:
-            self._results[id(task)] = id(result)
+    def hold(self, hook: ConsumeHook, calls: list[ProcessCall], handed: object) -> Held:
+        """Keep what the current task is handed."""
+        return self._tasks.hold(hook, calls, handed) if calls else self._held
 
-    @guarded("AioState.ended")
-    def ended(self, task: asyncio.Task[Any]) -> None:
-        """A task that polled is over; one that returned just what it polled leaves it to whoever awaited it."""
-        held, result = self._held.pop(id(task), None), self._results.pop(id(task), None)
-        if held is None or held.is_empty:
-            return
-        if task.cancelled():
-            self.end(held, ContextCode.RETURNNULL, None)
-            return
-        # Not exception(): asking for it would keep asyncio from complaining of one that nobody asked for.
-        exception = getattr(task, "_exception", None)
-        if exception is not None:
-            self.end(held, ContextCode.EXCEPTION, exception)
-        elif id(task.result()) == result:
-            self._orphans.append(held)
-        else:
-            self.end(held, ContextCode.SUCCESS, None)
+    def taken(self, call: ProcessCall) -> Responsibility | None:
+        """Give the span of a message that a task holds to a block."""
+        return self._tasks.take(call)
 
-    @guarded("AioState.lost")
-    def lost(self, key: int) -> None:
-        """A task was collected, perhaps before it ended."""
-        self._results.pop(key, None)
-        held = self._held.pop(key, None)
-        if held is not None:
-            self.end(held, ContextCode.RETURNNULL, None)
-
-
-def _ended(state: weakref.ref[AioState], task: asyncio.Task[Any]) -> None:
-    alive = state()
-    if alive is not None:
-        alive.ended(task)
-
-
-def _lost(state: weakref.ref[AioState], key: int) -> None:
-    alive = state()
-    if alive is not None:
-        alive.lost(key)
-
-
-def _current_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # no loop runs in this thread
-        return None
+    @guarded("AioState.abandon")
+    def abandon(self) -> None:
+        """The consumer is gone, or tracing is."""
+        self._tasks.abandon()
 
 
 def _state_of(consumer: Any) -> AioState | None:
@@ -137,12 +74,12 @@ def _state_of(consumer: Any) -> AioState | None:
             inner.silent = True
         state = AioState(inner)
         consumer.__dict__[STATE] = state
-        weakref.finalize(consumer, state.abandon)
+        when_collected(consumer, state.abandon)
     return state
 
 
 @guarded("AIOConsumer.poll")
-def _turn(consumer: Any) -> tuple[AioState, Tracing, int] | None:
+def _turn(consumer: Any) -> Turn | None:
     tracing = live.tracing
     state: AioState | None
     if tracing is None:
@@ -154,7 +91,7 @@ def _turn(consumer: Any) -> tuple[AioState, Tracing, int] | None:
     if state is None or _polling.get() is state:
         return None
     state.next_turn()
-    return state, tracing, tracing.clock.wall_ns()
+    return state, tracing, state.bind(tracing).poll_begins()
 
 
 def _traced_receive(*, batch: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -170,14 +107,13 @@ def _traced_receive(*, batch: bool) -> Callable[[Callable[..., Any]], Callable[.
             _polling.set(state)
             try:
                 result = await original(self, *args, **kwargs)
-            except Exception as exception:
-                refused(state, tracing, exception, start_ns=start_ns, batch=batch)
+            except:  # a KafkaError can be raised, and is no BaseException
+                refused(state, tracing, sys.exc_info()[1], start_ns=start_ns, batch=batch)
                 raise
             finally:
                 _polling.set(None)  # not by a token: a coroutine may be closed in another context
-            if result is not None or tracing.settings.empty_poll_spans:
+            if result is not None or start_ns is not None:
                 returned(state, tracing, result, start_ns=start_ns, batch=batch)
-                state.polled(result)
             return result
 
         return receive
@@ -205,8 +141,8 @@ def _traced_settlement(operation: str, settles: Settles) -> Callable[[Callable[.
                 return await original(self, *args, **kwargs)
             try:
                 result = await original(self, *args, **kwargs)
-            except BaseException as exception:
-                settlement.failed(exception)
+            except:  # as above
+                settlement.failed(sys.exc_info()[1])
                 raise
             settlement.done(result)
             return result
@@ -216,7 +152,7 @@ def _traced_settlement(operation: str, settles: Settles) -> Callable[[Callable[.
     return wrap
 
 
-AIO_CONSUMER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
+AIO_CONSUMER_METHODS: Final[Wrappers] = {
     "poll": _traced_receive(batch=False),
     "consume": _traced_receive(batch=True),
     "commit": _traced_settlement("commit", offsets_asked),
@@ -226,7 +162,7 @@ AIO_CONSUMER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable
 }
 """Method of ``AIOConsumer`` → how to wrap it."""
 
-ASYNC_DESERIALIZING_CONSUMER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
+ASYNC_DESERIALIZING_CONSUMER_METHODS: Final[Wrappers] = {
     name: AIO_CONSUMER_METHODS[name] for name in ("poll", "consume", "close")
 }
 """The same for ``AsyncDeserializingConsumer``: what it overrides, to see which message a deserialiser refused."""

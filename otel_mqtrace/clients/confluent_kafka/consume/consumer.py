@@ -20,15 +20,16 @@ from otel_mqtrace.clients.confluent_kafka.consume.settling import offsets_asked,
 from otel_mqtrace.clients.confluent_kafka.live import known_state, live, remembering, state_of
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type, is_message
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._holding import leaving_with
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
+    from otel_mqtrace.clients.change import Wrappers
     from otel_mqtrace.hooks.tracing import Tracing
 
 __all__ = [
     "CONSUMER_METHODS",
     "ORIGINAL_CONSUMER",
-    "leaving_with",
     "refused",
     "returned",
     "traced_assignment",
@@ -38,10 +39,12 @@ __all__ = [
 
 ORIGINAL_CONSUMER: Final[type[Any]] = cimpl.Consumer
 _Make = Callable[[Mapping[str, Any] | None], ConsumerState]
+Turn = tuple[ConsumerState, "Tracing", int | None]
+"""Whose poll begins, under which Tracing, and when; ``None`` where nobody listens to polls."""
 
 
 @guarded("Consumer.poll")
-def _turn(consumer: Any, make: _Make) -> tuple[ConsumerState, Tracing, int] | None:
+def _turn(consumer: Any, make: _Make) -> Turn | None:
     tracing = live.tracing
     state: ConsumerState | None
     if tracing is None:
@@ -53,7 +56,7 @@ def _turn(consumer: Any, make: _Make) -> tuple[ConsumerState, Tracing, int] | No
     if state is None or state.silent or (state.polling is not None and state.polling == get_ident()):
         return None
     state.next_turn()
-    return state, tracing, tracing.clock.wall_ns()
+    return state, tracing, state.bind(tracing).poll_begins()
 
 
 def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -73,12 +76,13 @@ def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]]
                 state.polling = get_ident()
             try:
                 result = original(self, *args, **kwargs)
-            except Exception as exception:
-                refused(state, tracing, exception, start_ns=start_ns, batch=batch)
+            except:  # a KafkaError can be raised, and is no BaseException
+                refused(state, tracing, sys.exc_info()[1], start_ns=start_ns, batch=batch)
                 raise
             finally:
-                state.polling = None
-            if result is not None or tracing.settings.empty_poll_spans:
+                if is_composed and state.polling == get_ident():
+                    state.polling = None
+            if result is not None or start_ns is not None:
                 returned(state, tracing, result, start_ns=start_ns, batch=batch)
             return result
 
@@ -88,7 +92,7 @@ def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]]
 
 
 @guarded("Consumer.returned")
-def returned(state: ConsumerState, tracing: Tracing, result: Any, *, start_ns: int, batch: bool) -> None:
+def returned(state: ConsumerState, tracing: Tracing, result: Any, *, start_ns: int | None, batch: bool) -> None:
     """Hand over the messages among what a poll returned: errors and ends of partitions are none.
 
     What cannot be counted, a generator of a subclass, is the application's to go through.
@@ -106,10 +110,10 @@ def returned(state: ConsumerState, tracing: Tracing, result: Any, *, start_ns: i
         if not messages:
             _failed(state, tracing, errors[0], start_ns=start_ns, batch=batch)
     if messages:
-        state.hand_over(tracing, messages, start_ns=start_ns, batch=batch)
+        state.hand_over(tracing, messages, start_ns=start_ns, batch=batch, handed=result)
 
 
-def _failed(state: ConsumerState, tracing: Tracing, message: Any, *, start_ns: int, batch: bool) -> None:
+def _failed(state: ConsumerState, tracing: Tracing, message: Any, *, start_ns: int | None, batch: bool) -> None:
     """The answer of a poll was an error; that a partition ends here is none."""
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
@@ -118,14 +122,16 @@ def _failed(state: ConsumerState, tracing: Tracing, message: Any, *, start_ns: i
 
 
 @guarded("Consumer.refused")
-def refused(
-    state: ConsumerState, tracing: Tracing, exception: BaseException, *, start_ns: int, batch: bool = False
-) -> None:
+def refused(state: ConsumerState, tracing: Tracing, raised: Any, *, start_ns: int | None, batch: bool = False) -> None:
     """A poll raised. Where a deserialiser refused a message that was consumed, its processing failed before it began.
 
-    Of a batch the application gets nothing at all then; only the message that was refused is named.
+    Of a batch the application gets nothing at all then; only the message that was refused is named. ``raised`` may be a
+    ``KafkaError``, which is no exception to Python; an interruption or a cancellation is no failure of the poll.
     """
-    message = getattr(exception, "kafka_message", None)
+    exception = raised if isinstance(raised, BaseException) else None
+    if exception is not None and not isinstance(exception, Exception):
+        return
+    message = getattr(raised, "kafka_message", None)
     hook = state.bind(tracing)
     if is_message(message):
         received = [state.incoming(message)]
@@ -135,7 +141,7 @@ def refused(
     elif message is not None:
         _failed(state, tracing, message, start_ns=start_ns, batch=batch)
     else:
-        said, why = error_type(exception), error_text(exception)
+        said, why = error_type(raised), error_text(raised)
         hook.poll_failed(start_ns=start_ns, error=said, description=why, exception=exception, batch=batch)
 
 
@@ -176,12 +182,7 @@ def traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
     return close
 
 
-def leaving_with(args: tuple[Any, ...]) -> BaseException | None:
-    """Return the exception a consumer is closed with: the one ``__exit__`` is told of, or the one being handled."""
-    return next((each for each in args if isinstance(each, BaseException)), None) or sys.exc_info()[1]
-
-
-CONSUMER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
+CONSUMER_METHODS: Final[Wrappers] = {
     "__init__": remembering("Consumer.__init__", ConsumerState),
     "poll": traced_receive(ConsumerState, batch=False),
     "consume": traced_receive(ConsumerState, batch=True),

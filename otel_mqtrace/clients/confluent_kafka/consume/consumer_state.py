@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_mqtrace.clients.alive import Alive
 from otel_mqtrace.clients.confluent_kafka.cluster.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.consume.handover import handed_over
-from otel_mqtrace.clients.confluent_kafka.consume.holding import Holding
 from otel_mqtrace.clients.confluent_kafka.consume.settling import Settling
 from otel_mqtrace.clients.confluent_kafka.messages import incoming
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._holding import Held, LateSpan, Outcome
+from otel_mqtrace.hooks._left_to_blocks import LeftToBlocks
 from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage, ProcessCall
-from otel_mqtrace.hooks.process import OwnSpan, Responsibility
+from otel_mqtrace.hooks.process import OwnSpan, Responsibility, SharedSpan
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    import weakref
+    from collections.abc import Mapping, Sequence
 
     from confluent_kafka import Message
 
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ConsumerState", "abandon_consumers"]
 
-_states: Final[weakref.WeakSet[ConsumerState]] = weakref.WeakSet()
+_states: Final[Alive[ConsumerState]] = Alive()
 
 
 class ConsumerState:
     """What one consumer needs to be traced; it never refers to the consumer, or neither would ever be collected.
 
-    ``silent`` is the consumer inside an asyncio one, which does the recording; ``explicit`` leaves every message to its
-    block; ``polling`` is the thread inside a ``poll`` that is itself made of others.
+    ``silent`` is the consumer inside an asyncio one, which does the recording; ``polling`` is the thread inside a
+    ``poll`` that is itself made of others.
     """
 
     def __init__(self, conf: Mapping[str, Any] | None, *, like: ConsumerState | None = None) -> None:
@@ -43,14 +44,14 @@ class ConsumerState:
         self.facts: ClientFacts = own if like is None else like.facts
         self.leaders: Leaders | None = leaders_of(known) if like is None else like.leaders
         self.settling = Settling(self.facts)
-        self._pid = os.getpid()
         self.silent = False
-        self.explicit = False
         self.polling: int | None = None
         self._hook: ConsumeHook | None = None
         self._tracing: Tracing | None = None
-        self._holding = Holding()
-        self.reference: weakref.ref[ConsumerState] = weakref.ref(self)
+        self._left = LeftToBlocks("")
+        self._settles = False
+        self._held = Held()
+        self.reference: weakref.ref[Any] = handed_over.reference(self)
         _states.add(self)
 
     def bind(self, tracing: Tracing) -> ConsumeHook:
@@ -58,71 +59,70 @@ class ConsumerState:
         if self._hook is None or self._tracing is not tracing:
             self._hook = ConsumeHook(tracing=tracing, facts=self.facts)
             self._tracing = tracing
-            self.explicit = tracing.settings.process_spans == "explicit"
+            self._left = LeftToBlocks(tracing.settings.process_spans)
+            self._settles = tracing.settings.settle_spans
         return self._hook
 
-    def holding(self) -> Holding:
-        """Return what the caller's thread of control holds: one for the whole of a consumer that blocks."""
-        return self._holding
-
-    def holdings(self) -> Iterable[Holding]:
-        """Return all that is held of this consumer."""
-        return (self._holding,)
-
-    @guarded("ConsumerState.finish")
-    def finish(self, code: ContextCode = ContextCode.SUCCESS, exception: BaseException | None = None) -> None:
-        """The application is done with what it was handed; spans that a block took over are the block's business."""
-        self.end(self.holding(), code, exception)
-
-    def closing(self, exception: BaseException | None) -> None:
+    @guarded("ConsumerState.closing")
+    def closing(self, exception: BaseException | None = None) -> None:
         """The consumer is closed by the caller, perhaps because of an exception."""
-        self.finish(ContextCode.SUCCESS if exception is None else ContextCode.EXCEPTION, exception)
+        self.done(ContextCode.SUCCESS if exception is None else ContextCode.EXCEPTION, exception)
 
     def next_turn(self) -> None:
         """The application polls again, so it is done with what it has."""
-        holding = self.holding()
-        if not holding.is_empty:
-            self.end(holding, ContextCode.SUCCESS, None)
+        held = self._held
+        if held.calls or held.scopes:
+            held.finish(outcome=self.outcome)
 
-    def end(self, holding: Holding, code: ContextCode, exception: BaseException | None) -> None:
-        """End every span of ``holding`` that no block has taken for itself; in a fork they are the parent's to end."""
-        held = holding.give_back()
-        if not held or os.getpid() != self._pid:
-            return
-        for call, shared in held:
-            if shared is not None:
-                shared.end()
-            else:
-                said, why = self.outcome(call, code, exception)
-                self.hook.after(call, code=said, exception=why)
+    @property
+    def outcome(self) -> Outcome | None:
+        """What this kind of consumer knows of how each message went; ``None``: nothing but how the turn ended."""
+        return None
 
-    def outcome(
-        self, call: ProcessCall, code: ContextCode, exception: BaseException | None
-    ) -> tuple[ContextCode, BaseException | None]:
-        """Return how ``call`` ended, where the end of the turn says ``code`` and ``exception``."""
-        del call
-        return code, exception
+    def done(self, code: ContextCode, exception: BaseException | None) -> None:
+        """The caller is done with what it was handed; spans that a block took over are the block's business."""
+        self._held.finish(code, exception, self.outcome)
+
+    def hold(self, hook: ConsumeHook, calls: list[ProcessCall], handed: object) -> Held:
+        """Keep what the caller's thread of control is handed: there is one for the whole of a consumer that blocks."""
+        del handed
+        held = self._held
+        if held.calls:  # two threads were in a poll at once, or the consumer was told to wait and did not
+            held.finish(outcome=self.outcome)
+        held.hold(hook, calls)
+        return held
 
     @guarded("ConsumerState.hand_over")
-    def hand_over(self, tracing: Tracing, messages: Sequence[Message], *, start_ns: int, batch: bool) -> None:
-        """The application gets ``messages``: open their spans and make the first one current where it was asked for."""
+    def hand_over(
+        self,
+        tracing: Tracing,
+        messages: Sequence[Message],
+        *,
+        start_ns: int | None,
+        batch: bool,
+        handed: object = None,
+    ) -> None:
+        """The application gets ``messages``: open their spans and make the first one current where it was asked for.
+
+        ``handed`` is what the poll returned.
+        """
         hook = self.bind(tracing)
         received = [self.incoming(message) for message in messages]
-        hook.received(received, start_ns=start_ns, batch=batch)
-        calls = [] if self.explicit else hook.before(received, batch=batch)
-        holding = self.holding()
-        if not holding.is_empty:  # two threads were in a poll at once, or the consumer was told to wait and did not
-            self.end(holding, ContextCode.SUCCESS, None)
-        holding.hold(calls)  # first of all: what is open must be ended, whatever fails from here on
+        if start_ns is not None:
+            hook.received(received, start_ns=start_ns, batch=batch)
+        left = self._left.now and self._left.left(len(received))
+        calls = [] if left else hook.before(received, batch=batch)
+        held = self.hold(hook, calls, handed)  # first of all: what is open must be ended, whatever fails from here on
         owners = {index: call for call in calls for index in call.indexes}
         for index, where in enumerate(received):
             place = where.topic, where.partition, where.offset
-            handed_over.note(messages[index], place, self.reference, owners.get(index))
-        if tracing.settings.settle_spans:
+            awaited = left and tracing.traces(where.topic)
+            handed_over.note(messages[index], place, self.reference, owners.get(index), awaited=awaited)
+        if self._settles:
             self.settling.note(received)
         self.held(calls, received)
         if calls:
-            holding.enter(calls[0])
+            held.enter(calls[0])
 
     def held(self, calls: Sequence[ProcessCall], received: Sequence[IncomingMessage]) -> None:
         """Remember of what was handed over whatever a kind of consumer needs to know besides."""
@@ -137,37 +137,33 @@ class ConsumerState:
     def take(self, message: Message, call: ProcessCall) -> Responsibility:
         """Give the span of a message to the block that handles it explicitly."""
         del message
-        for holding in self.holdings():
-            taken = holding.take(self.hook, call)
-            if taken is not None:
-                self.explicit = self.explicit or call.messages > 1
-                return taken
-        # The next poll came first (another thread handles the messages): one span is right, so no second one;
-        # from now on this consumer leaves its messages to the blocks.
-        self.explicit = True
-        return OwnSpan(self.hook, call)
+        taken = self.taken(call)
+        if taken is None:
+            # The next poll came first (another thread handles the messages): one span is right, so no second one.
+            self._left.came_late(self.facts.group_name)
+            return LateSpan(call)
+        if isinstance(taken, SharedSpan) and taken.is_shared_out:
+            self._left.one_by_one()
+        return taken
+
+    def taken(self, call: ProcessCall) -> Responsibility | None:
+        """Give the span of a message that is held to a block; ``None`` when it is held no more."""
+        return self._held.take(call)
 
     def open(self, message: Message, tracing: Tracing) -> Responsibility | None:
         """Open a span of its own for a message that is handled explicitly; ``None`` when it is not traced."""
         hook = self.bind(tracing)
+        self._left.block_came()
         calls = hook.before([self.incoming(message)])
         return OwnSpan(hook, calls[0]) if calls else None
 
-    @property
-    def hook(self) -> ConsumeHook:
-        """The hook in force, one that knows no configuration when none was bound yet."""
-        if self._hook is None:
-            raise LookupError("the consumer has not handed over anything yet")
-        return self._hook
-
     @guarded("ConsumerState.abandon")
     def abandon(self) -> None:
-        """The consumer is gone, or tracing is, and nobody said how the last messages went."""
-        for holding in self.holdings():
-            self.end(holding, ContextCode.RETURNNULL, None)
+        """The consumer is gone, or tracing is, and nobody said how the last messages went: the next hook ends them."""
+        self._held.abandon(self.outcome)
 
 
 def abandon_consumers() -> None:
-    """End the span of every message that is being handled now: tracing is being switched off."""
-    for state in list(_states):
+    """Say of every message that is being handled now that nobody will say how it went: tracing is switched off."""
+    for state in _states.all():
         state.abandon()

@@ -6,19 +6,19 @@ its topic, partition and offset; the last 10,000 are remembered, and the message
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_mqtrace.clients.confluent_kafka.live import STATE, live
 from otel_mqtrace.clients.confluent_kafka.messages import incoming, is_message, place_of
+from otel_mqtrace.hooks._unrecorded import UNHANDLED, note_unrecorded
 from otel_mqtrace.hooks.consume import ConsumeHook, ProcessCall
 from otel_mqtrace.hooks.process import OwnSpan, Responsibility
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 
 if TYPE_CHECKING:
-    import weakref
-
     from confluent_kafka import Message
 
 __all__ = ["MAX_REMEMBERED", "Handover", "handed_over"]
@@ -34,15 +34,24 @@ class _Owner(Protocol):
 
 @dataclass(slots=True)
 class _Entry:
+    """Where a message lies, whose it is, its automatic span if it has one, whether it waits for a block instead."""
+
     place: tuple[str, int | None, int | None]
     owner: weakref.ref[Any]
     call: ProcessCall | None
+    awaited: bool
+
+    def forgotten(self) -> None:
+        """Count it if its block never came."""
+        if self.awaited:
+            note_unrecorded(UNHANDLED)
 
 
 class Handover:
     """The messages that traced consumers have handed over lately; a source of ``process``.
 
     Callable from any thread without a lock, which a fork could leave locked for ever: each step is one atomic call.
+    What a consumer handed over is forgotten with its state.
     """
 
     def __init__(self, *, max_remembered: int = MAX_REMEMBERED) -> None:
@@ -60,13 +69,38 @@ class Handover:
         place: tuple[str, int | None, int | None],
         owner: weakref.ref[Any],
         call: ProcessCall | None,
+        *,
+        awaited: bool = False,
     ) -> None:
-        """Remember who handed ``message`` over and the automatic span it is in, if any."""
+        """Remember who handed ``message`` over and the automatic span it is in; ``awaited``: a block is to open one."""
         entries = self._entries
-        entries.pop(id(message), None)  # an id that is used again goes to the end
-        entries[id(message)] = _Entry(place, owner, call)
+        before = entries.pop(id(message), None)  # an id that is used again goes to the end
+        if before is not None:
+            before.forgotten()
+        entries[id(message)] = _Entry(place, owner, call, awaited)
         while len(entries) > self._max:
-            entries.popitem(last=False)
+            try:
+                entries.popitem(last=False)[1].forgotten()
+            except KeyError:  # another thread was here as well
+                return
+
+    def reference(self, owner: Any) -> weakref.ref[Any]:
+        """Return a reference to a consumer's state, to be noted with its messages, which are forgotten with it."""
+        return weakref.ref(owner, self._lost)
+
+    def forget(self) -> None:
+        """Forget every message."""
+        self._drop(list(self._entries))
+
+    def _lost(self, owner: weakref.ref[Any]) -> None:
+        entries = self._entries
+        self._drop([key for key in list(entries) if (entry := entries.get(key)) is not None and entry.owner is owner])
+
+    def _drop(self, keys: list[int]) -> None:
+        for key in keys:
+            entry = self._entries.pop(key, None)
+            if entry is not None:
+                entry.forgotten()
 
     def responsibility(self, message: object, consumer: object | None) -> Responsibility | None:
         """Take over the open span of ``message``, or open one under its consumer's group."""
@@ -77,6 +111,8 @@ class Handover:
         if entry is not None and entry.place != place_of(message):
             entry = None
         owner: _Owner | None = None if entry is None else entry.owner()
+        if entry is not None:
+            entry.awaited = False
         if entry is not None and entry.call is not None and owner is not None:
             call, entry.call = entry.call, None  # handled a second time it is a second attempt, with its own span
             return owner.take(message, call)

@@ -7,10 +7,13 @@ is no call and leaves no span; of an asynchronous commit only the call is seen, 
 from __future__ import annotations
 
 import functools
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaException, cimpl
 
 from otel_mqtrace.clients.confluent_kafka.live import Arguments, known_state, live
 from otel_mqtrace.clients.confluent_kafka.messages import Place, error_text, error_type, header_pairs, is_message
@@ -20,7 +23,7 @@ from otel_mqtrace.hooks._propagation import creation_of
 from otel_mqtrace.hooks.settle import SettleCall, SettledOffset, SettleHook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from confluent_kafka import TopicPartition
     from opentelemetry.trace import SpanContext
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Settlement", "Settles", "Settling", "begun", "offsets_asked", "traced_settlement"]
 
 _MAX_REMEMBERED: Final = 10_000
+_COMMIT: Final = "commit"
 _COMMIT_ORDER: Final = ("message", "offsets")
 """The positional parameters that say what to settle; the C methods have no signature to ask."""
 
@@ -66,15 +70,28 @@ class Settling:
         headers = self._headers.get(place)
         return None if headers is None else creation_of(indexed(headers))
 
-    def positions(self) -> list[SettledOffset]:
-        """Return where the application stands in each partition it was handed anything of."""
-        return [self.committed(topic, partition, offset) for (topic, partition), offset in self._next.items()]
+    def positions(self, assigned: Collection[tuple[str, int]] | None = None) -> list[SettledOffset]:
+        """Return where the application stands in each partition it was handed something of that is not settled yet.
+
+        What is not ``assigned`` any more, where that is known, is somebody else's to settle, and is forgotten.
+        """
+        if assigned is not None:
+            for place in [each for each in list(self._next) if each not in assigned]:
+                self._next.pop(place, None)
+        return [self.committed(*place, offset) for place in list(self._next) if (offset := self._next.get(place))]
+
+    def settled(self, settled: Iterable[SettledOffset]) -> None:
+        """Forget the positions that are committed."""
+        for each in settled:
+            place = each.topic, each.partition
+            if each.offset is not None and self._next.get(place, each.offset + 1) <= each.offset:
+                self._next.pop(place, None)
 
     def committed(self, topic: str, partition: int | None, offset: int) -> SettledOffset:
         """Return an offset to go on from; the message before it is the one that is settled last."""
         return SettledOffset(topic, partition, offset, self.creation(Place(topic, partition, offset - 1)))
 
-    def asked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[SettledOffset]:
+    def asked(self, consumer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[SettledOffset]:
         """Return what a call speaks of: one message, a list of offsets, or all that was handed over."""
         said = {**dict(zip(_COMMIT_ORDER, args, strict=False)), **kwargs}
         message, offsets = said.get("message"), said.get("offsets")
@@ -82,7 +99,7 @@ class Settling:
             topic, partition, offset = message.topic() or "", message.partition(), message.offset()
             creation = creation_of(indexed(header_pairs(message.headers())))
             return [SettledOffset(topic, partition, None if offset is None else offset + 1, creation)]
-        return self.positions() if offsets is None else self.partitions(offsets)
+        return self.positions(_assigned(consumer)) if offsets is None else self.partitions(offsets)
 
     def partitions(self, offsets: Sequence[TopicPartition]) -> list[SettledOffset]:
         """Return the client's list of offsets as the hook's."""
@@ -99,9 +116,10 @@ class Settlement:
     settled: Sequence[SettledOffset]
 
     @guarded("Settlement.failed")
-    def failed(self, exception: BaseException) -> None:
-        """The call raised."""
-        said = {"error": error_type(exception), "description": error_text(exception)}
+    def failed(self, raised: Any) -> None:
+        """The call raised: an exception, or a ``KafkaError``, which is none to Python."""
+        said = {"error": error_type(raised), "description": error_text(raised)}
+        exception = raised if isinstance(raised, BaseException) else None
         self.hook.after(self.call, self.settled, exception=exception, **said)
 
     @guarded("Settlement.done")
@@ -117,12 +135,14 @@ class Settlement:
         error = next((each for each in errors if each is not None), None)
         if error is None:
             self.hook.after(self.call, settled)
+            if self.call.operation == _COMMIT:
+                self.settling.settled(settled)
         else:
             self.hook.after(self.call, settled, error=error_type(error), description=error_text(error))
 
 
-Settles = Callable[[Any, tuple[Any, ...], dict[str, Any]], Sequence[SettledOffset]]
-"""State, arguments of the call → what it settles."""
+Settles = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Sequence[SettledOffset]]
+"""Consumer, its state, arguments of the call → what it settles."""
 
 
 @guarded("Settlement.begun")
@@ -138,7 +158,7 @@ def begun(
         return None
     hook = state.settling.hook(tracing)
     call = hook.before(operation)
-    return None if call is None else Settlement(hook, call, state.settling, settles(state, *given))
+    return None if call is None else Settlement(hook, call, state.settling, settles(consumer, state, *given))
 
 
 def traced_settlement(operation: str, settles: Settles) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -152,8 +172,8 @@ def traced_settlement(operation: str, settles: Settles) -> Callable[[Callable[..
                 return original(self, *args, **kwargs)
             try:
                 result = original(self, *args, **kwargs)
-            except BaseException as exception:
-                settlement.failed(exception)
+            except:  # a KafkaError can be raised, and is no BaseException
+                settlement.failed(sys.exc_info()[1])
                 raise
             settlement.done(result)
             return result
@@ -163,7 +183,17 @@ def traced_settlement(operation: str, settles: Settles) -> Callable[[Callable[..
     return wrap
 
 
-def offsets_asked(state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[SettledOffset]:
+def offsets_asked(consumer: Any, state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[SettledOffset]:
     """Return what a ``commit`` or ``store_offsets`` with these arguments settles."""
     settling: Settling = state.settling
-    return settling.asked(args, kwargs)
+    return settling.asked(consumer, args, kwargs)
+
+
+def _assigned(consumer: Any) -> set[tuple[str, int]] | None:
+    """Return the partitions of a consumer that can be asked here and now; an asyncio one would have to be awaited."""
+    if not isinstance(consumer, cimpl.Consumer):
+        return None
+    try:
+        return {(each.topic, each.partition) for each in consumer.assignment()}
+    except (KafkaException, RuntimeError):  # it is closed: the call itself will say so
+        return None

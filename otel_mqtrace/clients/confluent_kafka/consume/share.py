@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
+    from otel_mqtrace.clients.change import Wrappers
+    from otel_mqtrace.hooks._holding import Outcome
     from otel_mqtrace.hooks.consume import IncomingMessage, ProcessCall
     from otel_mqtrace.hooks.process import Responsibility
     from otel_mqtrace.hooks.tracing import Tracing
@@ -60,6 +62,10 @@ class _Block:
             code = self.said
         self._inner.finish(code, exception)
 
+    def leave(self, code: ContextCode) -> None:
+        """The block was left where it stood."""
+        self._inner.leave(code)
+
 
 class ShareState(ConsumerState):
     """A consumer's state that also knows what was acknowledged of the last poll.
@@ -80,7 +86,7 @@ class ShareState(ConsumerState):
     def next_turn(self) -> None:
         """The application polls again, so it is done with what it has, unless that poll is going to be refused."""
         if not (self._asks and self._outstanding):
-            self.end(self.holding(), ContextCode.SUCCESS, None)
+            super().next_turn()
             self._unsettled = {}
 
     def held(self, calls: Sequence[ProcessCall], received: Sequence[IncomingMessage]) -> None:
@@ -134,7 +140,12 @@ class ShareState(ConsumerState):
         if place in self._blocks:
             self._blocks[place].said = code
 
-    def outcome(
+    @property
+    def outcome(self) -> Outcome:
+        """What was acknowledged of each message."""
+        return self._acknowledgements
+
+    def _acknowledgements(
         self, call: ProcessCall, code: ContextCode, exception: BaseException | None
     ) -> tuple[ContextCode, BaseException | None]:
         """Return the worst of what was said of the messages; where something is unsaid, how the turn ended comes in."""
@@ -178,11 +189,13 @@ def _acknowledged(consumer: Any, said: Mapping[str, Any]) -> None:
     state.acknowledged(place, ContextCode.SUCCESS if accepted else ContextCode.FAILED)
 
 
-def _committing(state: ShareState, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Sequence[SettledOffset]:
+def _committing(
+    _consumer: Any, state: ShareState, _args: tuple[Any, ...], _kwargs: dict[str, Any]
+) -> Sequence[SettledOffset]:
     return state.committing()
 
 
-SHARE_CONSUMER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
+SHARE_CONSUMER_METHODS: Final[Wrappers] = {
     "__init__": remembering("ShareConsumer.__init__", ShareState),
     "poll": traced_receive(ShareState, batch=True),
     "acknowledge": _traced_acknowledge(_ACKNOWLEDGE),

@@ -11,16 +11,16 @@ import contextlib
 import functools
 import gc
 import sys
-from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace.clients.change import Change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["ABSENT", "Binding", "places_left", "places_of"]
+__all__ = ["places_left", "places_of"]
 
-ABSENT: Final = object()
 _OURS: Final = "otel_mqtrace."
 _CLIENT: Final = "confluent_kafka"
 _METHODS: Final = frozenset({staticmethod, classmethod})
@@ -31,47 +31,7 @@ _MOST_ENTRIES: Final = 1_000
 """A list or dict longer than this is data, not a choice of classes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """One place and what it holds: ``before``, and ``after`` while instrumented; ``ABSENT`` stands for nothing.
-
-    ``owner`` is a module or a class for an attribute, a function for its defaults, a list or a dict for an item.
-    """
-
-    owner: Any
-    name: Any
-    before: Any
-    after: Any
-
-    def apply(self) -> None:
-        """Put ``after`` there."""
-        self._put(self.after)
-
-    def undo(self) -> None:
-        """Put back what was there, unless somebody else has changed it since."""
-        if self._held() is self.after:
-            self._put(self.before)
-
-    def _held(self) -> Any:
-        owner, name = self.owner, self.name
-        if isinstance(owner, dict):
-            return owner.get(name, ABSENT)
-        if isinstance(owner, list):
-            return owner[name] if name < len(owner) else ABSENT
-        if isinstance(owner, FunctionType) or name == "__bases__":
-            return getattr(owner, name)
-        return vars(owner).get(name, ABSENT)
-
-    def _put(self, value: Any) -> None:
-        if isinstance(self.owner, (dict, list)):
-            self.owner[self.name] = value
-        elif value is ABSENT:
-            delattr(self.owner, self.name)
-        else:
-            setattr(self.owner, self.name, value)
-
-
-def places_of(classes: Mapping[type[Any], type[Any]]) -> list[Binding]:
+def places_of(classes: Mapping[type[Any], type[Any]]) -> list[Change]:
     """Return every place that can be rebound, for original → traced ``classes``; our own modules keep what they hold.
 
     A default argument and an attribute of a class are looked for in the modules that know the client.
@@ -97,7 +57,7 @@ class _Search:
 
     def __init__(self, classes: Mapping[type[Any], type[Any]]) -> None:
         self._traced = {id(original): (original, traced) for original, traced in classes.items()}
-        self.found: dict[str, Binding] = {}
+        self.found: dict[str, Change] = {}
         self.unreached: list[str] = []
 
     def modules(self, *, all_of_them: bool = False) -> None:
@@ -156,7 +116,7 @@ class _Search:
         defaults, keywords, closure = function.__defaults__, function.__kwdefaults__, function.__closure__
         if defaults and self._holds(defaults):
             after = tuple(self._traced.get(id(each), (None, each))[1] for each in defaults)
-            self.found[f"the defaults of {said}"] = Binding(function, "__defaults__", defaults, after)
+            self.found[f"the defaults of {said}"] = Change(function, "__defaults__", defaults, after)
         if keywords:
             self._items(keywords, f"the defaults of {said}")
         if closure and self._holds(_enclosed(closure)):
@@ -181,7 +141,7 @@ class _Search:
                 self._bind(container, name, value, f"{said}[{name!r}]")
 
     def _bind(self, owner: Any, name: Any, original: Any, said: str) -> None:
-        self.found[said] = Binding(owner, name, original, self._traced[id(original)][1])
+        self.found[said] = Change(owner, name, original, self._traced[id(original)][1])
 
     def _holds(self, values: Iterable[Any]) -> bool:
         return not self._traced.keys().isdisjoint(map(id, values))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABCMeta
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Wrappers", "stand_in"]
+if TYPE_CHECKING:
+    from otel_mqtrace.clients.change import Wrappers
 
-Wrappers = Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]
-"""Method → how to wrap it; ``None`` from a wrapper means that this one cannot be traced in place."""
+__all__ = ["stand_in"]
 
 
 class _StandsIn(ABCMeta):

@@ -13,6 +13,7 @@ from opentelemetry.trace import SpanKind
 
 from otel_mqtrace import process
 from otel_mqtrace.clients.aiokafka.handover import handed_over
+from otel_mqtrace.hooks._left_behind import end_left_behind
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.asyncio_kafka import consumer_of, consuming, get_many, let_others_run, play
@@ -316,6 +317,7 @@ def test_a_consumer_that_is_forgotten_leaves_no_open_span(instrument, spans, fil
 
     play(story)
     gc.collect()
+    end_left_behind()
     assert _codes(spans) == [ContextCode.RETURNNULL]
     assert len(handed_over) == 0
 
