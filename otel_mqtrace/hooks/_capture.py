@@ -58,8 +58,6 @@ class HeaderCapture:
         left = MOST_VALUES
         carriers = propagator_in_force().names
         for given, value in headers:
-            if not isinstance(given, (str, bytes)):
-                continue
             name = header_name(given)
             captured, redacted = self._decide(name, carriers)
             if captured:

@@ -1,7 +1,7 @@
 """This module knows message headers as a list of pairs: read the last of a name, write exactly one.
 
-The caller's object is never changed. Names are case-sensitive, values are bytes, text or ``None``. Some clients take a
-name as bytes, too: it is read as text and goes out as it came.
+The caller's object is never changed. Names are case-sensitive, values are bytes, text or ``None``. A name that
+is no text is read as confluent-kafka writes it (``b"TAGS"`` reaches the broker as ``b'TAGS'``) and goes out as it came.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ def indexed(headers: Headers) -> HeaderIndex:
     """Return ``headers`` for reading: the last value of each name counts, ``None`` is no value."""
     if not headers:
         return {}
-    return {
-        name if isinstance(name, str) else header_name(name): value for name, value in headers if value is not None
-    }
+    return {name if isinstance(name, str) else header_name(name): value for name, value in headers if value is not None}
 
 
 def header_name(name: object) -> str:
-    """Return the name of a header as text; an empty one for what is no name (the client itself will say so)."""
+    """Return the name of a header as it reaches the broker; an empty one for what cannot be printed."""
     if isinstance(name, str):
         return name
-    return bytes(name).decode("utf-8", "replace") if isinstance(name, (bytes, bytearray)) else ""
+    try:
+        return str(name)
+    except Exception:  # noqa: BLE001 - the client will say so itself
+        return ""
 
 
 def header_text(headers: HeaderIndex, name: str) -> str | None:

@@ -50,8 +50,9 @@ _NO_HEADERS: Final[HeaderIndex] = {}
 class SendCall(Ending):
     """One message on its way. ``headers`` are the ones to send, ``None`` when the caller's go as they are.
 
-    ``ambient`` is the context it was sent in, ``attributes`` are those of the span, ``recorded`` says whether anybody
-    will ever look at them. A message that carries no id goes by its physical one: ``after`` knows it first.
+    ``ambient`` and ``transaction_id`` are the context and the transaction it was sent in, ``attributes`` are those of
+    the span, ``recorded`` says whether anybody will ever look at them. A message that carries no id goes by its
+    physical one: ``after`` knows it first.
     """
 
     topic: str
@@ -61,6 +62,7 @@ class SendCall(Ending):
     start_ns: int
     attributes: dict[str, AttributeValue]
     recorded: bool = True
+    transaction_id: str | None = None
 
     @property
     def span_context(self) -> SpanContext:
@@ -140,13 +142,12 @@ class SendHook:
                 say_given(said, tags=tags, keys=keys, msg_type=msg_type)
             if self._is_rocketmq:
                 say_rocketmq(said, found, message_group=message_group, delivery_timestamp_ms=delivery_timestamp_ms)
-            writes = self._propagates and pairs is not None
             msg_id = msg_id or header_text(found, semconv.HEADER_UNIQ_KEY) or None  # an empty one names nothing
             if msg_id is None and carries_headers and self._names_messages:
                 msg_id = tracing.new_id()
             if msg_id is not None:
                 said[semconv.MESSAGING_MESSAGE_ID] = msg_id
-            return self._open(topic, pairs, found, said, writes)
+            return self._open(topic, pairs, found, said, transaction_id)
         except Exception:  # noqa: BLE001 - as guarded() does; this is every send's, and takes many arguments by name
             note_failure("SendHook.before")
             return None
@@ -157,7 +158,7 @@ class SendHook:
         pairs: list[Header] | None,
         found: HeaderIndex,
         attributes: Attributes,
-        writes: bool,  # noqa: FBT001 - as above
+        transaction_id: str | None,
     ) -> SendCall:
         """Open the span and write the headers, if any are to be written."""
         tracing = self._tracing
@@ -165,6 +166,7 @@ class SendHook:
         propagator = propagator_in_force()
         earlier = propagator.creation_of(found) if found else trace.INVALID_SPAN_CONTEXT
         kept = self._keeps_creation and earlier.is_valid
+        writes = self._propagates and pairs is not None
         writes_trace = writes and not kept and tracing.writes_trace_headers
         start_ns = tracing.clock.wall_ns()
         span = tracing.open(
@@ -188,8 +190,8 @@ class SendHook:
             if recorded and tracing.capture is not None:
                 tracing.say_captured(span, sent or pairs or ())
             # An end of transaction has a span of its own and may be recorded where the send was not.
-            wanted = recorded or semconv.MQTRACE_TRANSACTION_ID in attributes or tracing.collecting is not None
-            call = SendCall(topic, span, sent, ambient, start_ns, attributes, wanted)
+            wanted = recorded or transaction_id is not None or tracing.collecting is not None
+            call = SendCall(topic, span, sent, ambient, start_ns, attributes, wanted, transaction_id)
         except BaseException:  # what is not handed out nobody else will end
             span.end()
             raise

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
@@ -35,6 +36,17 @@ def overflowed() -> int:
     return sum(_overflowed.values())
 
 
+@dataclass(slots=True)
+class _Transaction:
+    """One transaction. Messages come from any thread, until ``end`` is there and after: each is taken by one."""
+
+    id: str
+    sent: deque[SendCall] = field(default_factory=deque)
+    above: int = 0
+    end: tuple[TransactionState, int] | None = None
+    """How it ended, and when that was asked for."""
+
+
 class TransactionHook:
     """The open transaction of one producer. Only an end that succeeded is recorded; a failed one may be tried again."""
 
@@ -43,41 +55,54 @@ class TransactionHook:
         self._end = EndTransactionHook(tracing, facts)
         queue_size = tracing.settings.queue_size
         self._max_messages = max_messages if queue_size is None else min(max_messages, max(1, queue_size // 2))
-        self._sent: list[SendCall] = []
-        self._above = 0
+        self._latest: _Transaction | None = None
         self.transaction_id: str | None = None
 
     @guarded("TransactionHook.begin")
     def begin(self) -> None:
         """A transaction was opened: messages sent from now on belong to it."""
-        self._sent, self._above = [], 0
-        self.transaction_id = self._tracing.new_id()
+        self._latest = latest = _Transaction(self._tracing.new_id())
+        self.transaction_id = latest.id
 
     @guarded("TransactionHook.joined")
     def joined(self, call: SendCall) -> None:
-        """Remember a message of the open transaction."""
-        if self.transaction_id is None:
+        """Remember a message of the transaction it was sent in; one that has just ended is ended for it, too."""
+        latest = self._latest
+        if latest is None or call.transaction_id != latest.id:
             return
-        if len(self._sent) >= self._max_messages:
-            self._above += 1
+        if len(latest.sent) >= self._max_messages:
+            latest.above += 1
             return
-        self._sent.append(call)
+        latest.sent.append(call)
+        if latest.end is not None:
+            self._end_sent(latest, *latest.end)
 
     @guarded("TransactionHook.ended")
     def ended(self, state: TransactionState, *, start_ns: int) -> None:
         """Record for each message that the transaction ended; ``start_ns`` is when commit or abort was called."""
-        sent, self._sent = self._sent, []
-        above, self._above = self._above, 0
+        latest = self._latest
+        if latest is None or self.transaction_id is None:
+            return
         self.transaction_id = None
+        shown, above = len(latest.sent), latest.above
+        latest.end = state, start_ns
         if above:
             if not overflowed():
                 _log.warning(
                     "mqtrace: a transaction of %d messages shows the end of its first %d; the rest is only counted",
-                    len(sent) + above,
-                    len(sent),
+                    shown + above,
+                    shown,
                 )
             _overflowed[state] += above
-        for call in sent:
+        self._end_sent(latest, state, start_ns)
+
+    def _end_sent(self, transaction: _Transaction, state: TransactionState, start_ns: int) -> None:
+        """Record the end of every message that nobody has taken yet."""
+        while True:
+            try:
+                call = transaction.sent.popleft()
+            except IndexError:
+                return
             self._identify(call)
             self._end.ended(bean_of(call.attributes), state, start_ns=start_ns, creation=call.span_context)
 

@@ -98,7 +98,7 @@ class _SendingBatch:
     @guarded("send_batch.returned")
     def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
         """The batch waits for its turn, and ``future`` will bring the answer."""
-        if transaction is not None and transaction.transaction_id is not None:
+        if transaction is not None:
             for _, _, call in self._calls:
                 transaction.joined(call)
         self.future = future

@@ -120,7 +120,7 @@ class _Sending:
     @guarded("send.returned")
     def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
         """The message is in the client's buffer, and ``future`` will bring the answer."""
-        if transaction is not None and transaction.transaction_id is not None:
+        if self._call.transaction_id is not None and transaction is not None:
             transaction.joined(self._call)
         self._await(future)
 

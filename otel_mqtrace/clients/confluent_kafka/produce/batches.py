@@ -95,6 +95,16 @@ class _Item:
             self.sending.returned()
 
 
+@dataclass(slots=True)
+class _Plan:
+    """What becomes of one call: its messages go as one batch, with the spans of ``items``, or each alone (``None``)."""
+
+    state: ProducerState
+    hook: SendHook
+    batch: _Batch
+    items: list[_Item] | None = None
+
+
 def traced_batch(original: Callable[..., Any]) -> Callable[..., Any] | None:
     """``produce_batch`` of the C code; ``None`` for a subclass's own, which ``send_each`` must not go round."""
     if not isinstance(original, MethodDescriptorType):
@@ -102,21 +112,33 @@ def traced_batch(original: Callable[..., Any]) -> Callable[..., Any] | None:
 
     @functools.wraps(original)
     def produce_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        tracing = _tracing_for(self)
-        if tracing is None:
+        plan = _plan(self, args, kwargs)
+        if plan is None:
             return original(self, *args, **kwargs)
-        batch = _read(args, kwargs)
-        state = None if batch is None or not tracing.traces(batch.topic) else producer_state(self)
-        if batch is None or state is None:
-            return original(self, *args, **kwargs)
-        if tracing.settings.headerless_sends == "send_each" and _is_sendable(batch):
-            return _send_each(self, state, state.bind(tracing), batch)
-        items = _opened(state, state.bind(tracing), batch)
-        if not items:
-            return original(self, *args, **kwargs)
-        return _correlate(items, functools.partial(original, self), args, kwargs)
+        if plan.items is None:
+            return _send_each(self, plan)
+        return _correlate(plan.items, functools.partial(original, self), args, kwargs)
 
     return produce_batch
+
+
+@guarded("produce_batch.plan")
+def _plan(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Plan | None:
+    """Decide what becomes of one call, before anything is sent; ``None`` leaves it to the client."""
+    tracing = _tracing_for(producer)
+    batch = None if tracing is None else _read(args, kwargs)
+    if tracing is None or batch is None or not tracing.traces(batch.topic):
+        return None
+    state = producer_state(producer)
+    if state is None:
+        return None
+    hook = state.bind(tracing)
+    if state.leaders is not None:
+        state.leaders.want(batch.topic)
+    plan = _Plan(state, hook, batch)
+    if tracing.settings.headerless_sends != "send_each" or not _is_sendable(batch):
+        plan.items = _opened(plan)
+    return plan if plan.items is None or plan.items else None
 
 
 def _tracing_for(producer: Any) -> Tracing | None:
@@ -142,20 +164,17 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Batch | None:
     return _Batch(topic, messages, given.get("partition", -1), told)
 
 
-@guarded("produce_batch.before")
-def _opened(state: ProducerState, hook: SendHook, batch: _Batch) -> list[_Item]:
+def _opened(plan: _Plan) -> list[_Item]:
     """Open a span for each message that goes without headers; empty when no message needs one."""
-    if state.leaders is not None:
-        state.leaders.want(batch.topic)
-    items = [_open(state, hook, batch, message, carries_headers=False) for message in batch.messages]
-    return [item or _Item(message) for item, message in zip(items, batch.messages, strict=True)] if any(items) else []
+    messages = plan.batch.messages
+    items = [_open(plan, message, carries_headers=False) for message in messages]
+    return [item or _Item(message) for item, message in zip(items, messages, strict=True)] if any(items) else []
 
 
 @guarded("produce_batch.open")
-def _open(
-    state: ProducerState, hook: SendHook, batch: _Batch, message: dict[str, Any], *, carries_headers: bool
-) -> _Item | None:
+def _open(plan: _Plan, message: dict[str, Any], *, carries_headers: bool) -> _Item | None:
     """Open the span of one message, or take over the one it brings along; ``None`` when it needs none."""
+    state, hook, batch = plan.state, plan.hook, plan.batch
     user, carried = message.get("callback"), message.get("partition")
     if state.behind_asyncio and not isinstance(carried, CarriedPartition):
         return None
@@ -165,7 +184,7 @@ def _open(
         sending = carried.sending
         sending.user = told
     else:
-        call = _before(state, hook, batch, message, carries_headers=carries_headers)
+        call = _before(plan, message, carries_headers=carries_headers)
         if call is None or not (call.recorded or call.headers is not None or (told is not None and call.ambient)):
             return None
         sending = state.sending(state, hook, call, told)
@@ -175,20 +194,18 @@ def _open(
     return _Item(message, sending, sending)
 
 
-def _before(
-    state: ProducerState, hook: SendHook, batch: _Batch, message: dict[str, Any], *, carries_headers: bool
-) -> SendCall | None:
+def _before(plan: _Plan, message: dict[str, Any], *, carries_headers: bool) -> SendCall | None:
     """Ask the hook; for a message that was refused once and is now sent again, in the context of the first time."""
     carried = message.get("partition")
     scope = EnteredScope(carried.sending.call.ambient) if isinstance(carried, CarriedPartition) else None
     try:
-        return hook.before(
-            batch.topic,
+        return plan.hook.before(
+            plan.batch.topic,
             body=message.get("value"),
             key=message.get("key"),
             headers=message.get("headers"),
-            partition=batch.partition if isinstance(batch.partition, int) else None,
-            transaction_id=state.transaction_id,
+            partition=plan.batch.partition if isinstance(plan.batch.partition, int) else None,
+            transaction_id=plan.state.transaction_id,
             carries_headers=carries_headers,
         )
     finally:
@@ -220,7 +237,8 @@ def _instead(item: _Item) -> dict[str, Any]:
     """Return the dict to send: the caller's own, or one like it without the ``_error`` of an earlier attempt."""
     if item.sending is None:
         return item.given
-    sent = {name: value for name, value in item.given.items() if name != _ERROR}
+    sent = dict.copy(item.given)  # as the client's C code reads it, whatever a subclass makes of it
+    sent.pop(_ERROR, None)
     sent["callback"] = item.callback
     return sent
 
@@ -241,18 +259,17 @@ def _is_sendable(batch: _Batch) -> bool:
 def _are_headers(headers: Any) -> bool:
     pairs = pairs_of(headers)
     return pairs is not None and all(
-        isinstance(name, str) and isinstance(value, (str, bytes, NoneType)) for name, value in pairs
+        isinstance(name, (str, bytes)) and isinstance(value, (str, bytes, NoneType)) for name, value in pairs
     )
 
 
-def _send_each(producer: Any, state: ProducerState, hook: SendHook, batch: _Batch) -> int:
+def _send_each(producer: Any, plan: _Plan) -> int:
     """Return how many messages were queued, as the batch would have; each one that was not says why."""
-    if state.leaders is not None:
-        state.leaders.want(batch.topic)
+    batch = plan.batch
     full: KafkaError | None = None
     queued = 0
     for message in batch.messages:
-        item = _open(state, hook, batch, message, carries_headers=True) or _Item(
+        item = _open(plan, message, carries_headers=True) or _Item(
             message, callback=message.get("callback") or batch.told
         )
         error = full or _refusal(producer, batch, item)

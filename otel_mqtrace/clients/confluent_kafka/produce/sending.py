@@ -150,7 +150,7 @@ class Sending:
     def returned(self) -> None:
         """The message is queued; a span nobody will answer ends here."""
         transaction = self._state.transaction
-        if transaction is not None and transaction.transaction_id is not None:
+        if self.call.transaction_id is not None and transaction is not None:
             transaction.joined(self.call)
         if not self._awaited:
             self.forgotten()
