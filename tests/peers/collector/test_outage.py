@@ -17,8 +17,10 @@ from tests.peers.traced import send, traced
 
 pytestmark = pytest.mark.peers
 
-FLUSH_MS = 60_000
+FLUSH_MS = 120_000
 PATIENCE_SECONDS = 30
+LONG, SHORT = 300, 3
+"""Seconds that an exporter goes on trying: longer than a Collector takes to start on any machine, or shorter."""
 
 
 def _http(collector, seconds):
@@ -60,7 +62,7 @@ def test_spans_of_a_short_outage_arrive_when_it_is_over(start_collector, kafka, 
     """The exporter tries again on its lane; the application goes on sending, and no span is lost or counted as lost."""
     caplog.set_level(logging.WARNING)
     collector = start_collector("otlp-only.yaml")
-    with traced("shop", exporter(collector, PATIENCE_SECONDS)) as processor:
+    with traced("shop", exporter(collector, LONG)) as processor:
         send(kafka, "orders", 50)
         assert processor.force_flush(FLUSH_MS)
         collector.stop()
@@ -79,7 +81,7 @@ def test_spans_of_an_outage_that_outlasts_the_exporter_are_counted_as_failed(sta
     """Every send is delivered all the same; books and file agree on how many spans there are, to the last one."""
     caplog.set_level(logging.WARNING)
     collector = start_collector("otlp-only.yaml")
-    with traced("shop", exporter(collector, 3)) as processor:
+    with traced("shop", exporter(collector, SHORT)) as processor:
         send(kafka, "orders", 50)
         assert processor.force_flush(FLUSH_MS)
         collector.stop()
