@@ -16,6 +16,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
 from otel_mqtrace._errors import SubinterpreterError
+from otel_mqtrace.hooks._sdk import processors_of, take_off
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Attachment:
         self._provider = provider
         if not self._wanted:
             return
-        present = next((each for each in _processors_of(provider) if isinstance(each, MqTraceSpanProcessor)), None)
+        present = next((each for each in processors_of(provider) if isinstance(each, MqTraceSpanProcessor)), None)
         if present is not None:
             if present in _holders:  # one that the application added itself is the application's
                 _holders[present].append(self)
@@ -129,9 +130,7 @@ class Attachment:
         if holders:
             return
         processor.shutdown()
-        active: Any = getattr(self._provider, "_active_span_processor", None)
-        if hasattr(active, "_span_processors"):  # the SDK has no public way to remove one
-            active._span_processors = tuple(each for each in _processors_of(self._provider) if each is not processor)  # noqa: SLF001
+        take_off(self._provider, processor)
 
     def _processor(self, exporters: list[SpanExporter]) -> MqTraceSpanProcessor:
         settings = self._settings
@@ -159,10 +158,6 @@ def _say_that_nothing_is_recorded() -> None:
             "mqtrace: messages are sent or handled, but there is no SDK TracerProvider, so no span is recorded: "
             "install opentelemetry-distro and start with opentelemetry-instrument, or call trace.set_tracer_provider()"
         )
-
-
-def _processors_of(provider: Any) -> tuple[Any, ...]:
-    return tuple(getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ()))
 
 
 def _load_exporter(name: str, options: dict[str, Any]) -> SpanExporter | None:

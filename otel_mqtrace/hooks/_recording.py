@@ -7,10 +7,13 @@ parent that was not sampled. Any other sampler may look at the attributes, and g
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, StaticSampler
-from opentelemetry.trace import NoOpTracer, SpanContext, Tracer
+from otel_mqtrace.hooks._sdk import drops_all, parent_based_on, sampler_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.sampling import Sampler
+    from opentelemetry.trace import SpanContext, Tracer
 
 __all__ = ["never_recorded"]
 
@@ -19,14 +22,13 @@ _SAMPLERS_REMEMBERED: Final = 16
 
 def never_recorded(tracer: Tracer, parent: SpanContext) -> bool:
     """Whether a span that ``tracer`` starts under ``parent`` will not be recorded, whatever it says."""
-    actual: Any = getattr(tracer, "_tracer", tracer)  # the API's stand-in for a provider that comes late
-    sampler = getattr(actual, "sampler", None)
+    sampler = sampler_of(tracer)
     if sampler is None:
-        return isinstance(actual, NoOpTracer)
+        return False
     never, at_a_root, under_unsampled = _certainties(sampler)
     if never or not (at_a_root or under_unsampled):
         return never
-    if parent.trace_flags.sampled:
+    if parent.trace_flags & 1:  # sampled: the property of that name costs a call for every message
         return False
     return under_unsampled if parent.is_valid else at_a_root
 
@@ -34,13 +36,10 @@ def never_recorded(tracer: Tracer, parent: SpanContext) -> bool:
 @lru_cache(maxsize=_SAMPLERS_REMEMBERED)
 def _certainties(sampler: Sampler) -> tuple[bool, bool, bool]:
     """Return when ``sampler`` drops without looking: always, at a root, under a parent that was not sampled."""
-    if _drops(sampler):
+    if drops_all(sampler):
         return True, True, True
-    if getattr(type(sampler), "should_sample", None) is not ParentBased.should_sample:
+    asked = parent_based_on(sampler)
+    if asked is None:
         return False, False, False
-    unsampled = [getattr(sampler, name, None) for name in ("_remote_parent_not_sampled", "_local_parent_not_sampled")]
-    return False, _drops(getattr(sampler, "_root", None)), all(map(_drops, unsampled))
-
-
-def _drops(sampler: object) -> bool:
-    return type(sampler) is StaticSampler and getattr(sampler, "_decision", None) is Decision.DROP
+    at_a_root, under_unsampled = asked
+    return False, drops_all(at_a_root), all(map(drops_all, under_unsampled))

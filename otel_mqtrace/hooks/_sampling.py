@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span
+
+from otel_mqtrace.hooks._sdk import replace_ids
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -43,10 +45,9 @@ class TopicSampling:
         """Return the silent span of a trace that begins here and is left out; ``None`` when the SDK shall decide."""
         ratio = self._ratio(topic)
         if ratio is None or get_current_span(parent).get_span_context().is_valid:
-            _decided.set(None)
             return None
-        ids = _ids_of(tracer)
-        if ids is None:  # no SDK: nothing is recorded anyway
+        ids = replace_ids(tracer, _of_ours)
+        if not isinstance(ids, _DecidedIds):  # no SDK: nothing is recorded anyway
             return None
         trace_id = ids.draw()
         if trace_id & _DECIDING_BITS < round(ratio * (_DECIDING_BITS + 1)):
@@ -55,6 +56,10 @@ class TopicSampling:
         return NonRecordingSpan(
             SpanContext(trace_id, ids.generate_span_id(), is_remote=False, trace_flags=TraceFlags(TraceFlags.DEFAULT))
         )
+
+    def forget(self) -> None:
+        """The span has been started, or has failed to: what was decided is of no other."""
+        _decided.set(None)
 
 
 class _DecidedIds(IdGenerator):
@@ -84,13 +89,5 @@ class _DecidedIds(IdGenerator):
         return bool(getattr(self._inner, "is_trace_id_random", bool)())
 
 
-def _ids_of(tracer: Tracer) -> _DecidedIds | None:
-    """Return the id generator of our own tracer, after making it ours; public in the SDK, not in the API."""
-    sdk_tracer: Any = getattr(tracer, "_tracer", tracer)  # the API's stand-in for a provider that comes late
-    ids = getattr(sdk_tracer, "id_generator", None)
-    if isinstance(ids, _DecidedIds):
-        return ids
-    if not isinstance(ids, IdGenerator):
-        return None
-    sdk_tracer.id_generator = decided = _DecidedIds(ids)
-    return decided
+def _of_ours(ids: IdGenerator) -> IdGenerator:
+    return ids if isinstance(ids, _DecidedIds) else _DecidedIds(ids)

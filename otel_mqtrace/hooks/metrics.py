@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from opentelemetry.metrics import NoOpCounter
-
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._sdk import is_collected
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,9 +64,7 @@ class MessagingMetrics:
     @property
     def collected(self) -> bool:
         """Whether anybody collects: without a MeterProvider the attributes need not even be put together."""
-        # The API's stand-in has no public way to say that the real instrument has not come yet.
-        instrument = getattr(self._sent, "_real_instrument", self._sent)
-        return instrument is not None and not isinstance(instrument, NoOpCounter)
+        return is_collected(self._sent)
 
     @guarded("metrics.sent")
     def sent(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:

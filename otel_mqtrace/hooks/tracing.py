@@ -10,7 +10,6 @@ from opentelemetry import trace
 from opentelemetry.context import get_current
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.metrics import Meter, MeterProvider, get_meter
-from opentelemetry.sdk.trace import SpanLimits
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import Clock, SystemClock
@@ -19,6 +18,7 @@ from otel_mqtrace.hooks._capture import HeaderCapture
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._naming import Naming
 from otel_mqtrace.hooks._sampling import TopicSampling
+from otel_mqtrace.hooks._sdk import links_kept
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.message_id import new_unique_id, own_address
 from otel_mqtrace.model import TraceContext, TraceType
@@ -103,11 +103,9 @@ class Tracing:
     def links_per_span(self) -> int:
         """How many messages one span can name: 128, fewer where its provider keeps fewer links, never none.
 
-        Asked each time, because the provider may come late; the limits of a tracer are public in no other place.
+        Asked each time, because the provider may come late.
         """
-        tracer = getattr(self.tracer, "_tracer", self.tracer)  # the API's stand-in for a provider that comes late
-        limits = getattr(tracer, "_span_limits", None)
-        limit = limits.max_links if isinstance(limits, SpanLimits) else None
+        limit = links_kept(self.tracer)
         return _MOST_LINKS if limit is None else max(1, min(_MOST_LINKS, limit))
 
     def operation(self, trace_type: TraceType, group_name: str | None, **outcome: Any) -> Attributes:
@@ -142,19 +140,23 @@ class Tracing:
         ``attributes`` and those of the links have their names of today; ``kind`` is the operation's own by default.
         """
         self.before_span()
-        if self.sampling is not None and topic is not None:
-            left_out = self.sampling.left_out(topic, context, self.tracer)
+        sampling, naming = self.sampling, self.naming
+        if sampling is not None and topic is not None:
+            left_out = sampling.left_out(topic, context, self.tracer)
             if left_out is not None:
                 return left_out
-        naming = self.naming
-        return self.tracer.start_span(
-            operation.span_name(topic) if naming is None else naming.span_name(operation, topic),
-            context=context,
-            kind=operation.kind if kind is None else kind,
-            attributes=attributes if naming is None else naming.attributes(attributes),
-            links=links if naming is None else naming.links(links),
-            start_time=start_ns,
-        )
+        try:
+            return self.tracer.start_span(
+                operation.span_name(topic) if naming is None else naming.span_name(operation, topic),
+                context=context,
+                kind=operation.kind if kind is None else kind,
+                attributes=attributes if naming is None else naming.attributes(attributes),
+                links=links if naming is None else naming.links(links),
+                start_time=start_ns,
+            )
+        finally:
+            if sampling is not None:
+                sampling.forget()
 
     def say(self, span: trace.Span, attributes: Attributes) -> None:
         """Set what was learned later; every attribute of ours that comes after the start goes this way."""

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from opentelemetry import context, trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 
 from otel_mqtrace import ConsumeHook, SendHook
+from otel_mqtrace.hooks._naming import Naming
+from otel_mqtrace.hooks._sampling import _decided
 from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.model import TraceType
+from otel_mqtrace.spans.mapping import OPERATIONS
 
 SENDS = 400
 
@@ -158,3 +164,14 @@ def test_switching_on_again_wraps_nothing_twice(tracing_with, provider_of, expor
     assert len({span.context.trace_id for span in exporter.take_all("send orders")}) == 10
     drawn, other = tracing.tracer.id_generator, provider.get_tracer("application").id_generator
     assert drawn._inner is other is provider.id_generator
+
+
+def test_an_id_decided_on_for_a_span_that_could_not_be_started_is_forgotten(sampling, exporter):
+    """The next trace, of a poll of several topics say, begins with an id of its own."""
+    tracing = replace(sampling({"orders": 1.0}), naming=Naming(both=True))
+    start = {"context": Context(), "start_ns": 1}
+    with pytest.raises(TypeError):
+        tracing.open(OPERATIONS[TraceType.PUB], "orders", attributes=None, **start)
+    assert _decided.get() is None
+    tracing.open(OPERATIONS[TraceType.PUB], None, attributes={}, **start).end()
+    assert len(exporter.take_all()) == 1

@@ -1,0 +1,99 @@
+"""This module knows what of OpenTelemetry's SDK can be learned in no public way: each of its private names stands here.
+
+Every answer allows for an SDK that has no such part: then nothing is known, and the caller does what is always right.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.metrics import NoOpCounter
+from opentelemetry.sdk.trace import SpanLimits
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, StaticSampler
+from opentelemetry.trace import NoOpTracer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.metrics import Counter
+    from opentelemetry.trace import Tracer
+
+__all__ = [
+    "NEVER",
+    "drops_all",
+    "is_collected",
+    "links_kept",
+    "parent_based_on",
+    "processors_of",
+    "replace_ids",
+    "sampler_of",
+    "take_off",
+]
+
+NEVER: Final = StaticSampler(Decision.DROP)
+"""What stands for the sampler of a tracer that records nothing at all."""
+
+
+def _actual(tracer: Tracer) -> Any:
+    """Return what stands behind the API's stand-in for a provider that comes late."""
+    return getattr(tracer, "_tracer", tracer)
+
+
+def sampler_of(tracer: Tracer) -> Sampler | None:
+    """Return what decides which spans of ``tracer`` are recorded; ``None`` when that cannot be known."""
+    actual = _actual(tracer)
+    sampler: Sampler | None = getattr(actual, "sampler", None)
+    return NEVER if sampler is None and isinstance(actual, NoOpTracer) else sampler
+
+
+def drops_all(sampler: object) -> bool:
+    """Whether ``sampler`` is the SDK's "never"."""
+    return type(sampler) is StaticSampler and getattr(sampler, "_decision", None) is Decision.DROP
+
+
+def parent_based_on(sampler: Sampler) -> tuple[object, tuple[object, object]] | None:
+    """Return what the SDK's own parent-based ``sampler`` asks at a root, and under a parent that was not sampled.
+
+    ``None`` for any other sampler, a subclass that decides by itself among them.
+    """
+    if getattr(type(sampler), "should_sample", None) is not ParentBased.should_sample:
+        return None
+    unsampled = [getattr(sampler, name, None) for name in ("_remote_parent_not_sampled", "_local_parent_not_sampled")]
+    return getattr(sampler, "_root", None), (unsampled[0], unsampled[1])
+
+
+def links_kept(tracer: Tracer) -> int | None:
+    """Return how many links a span of ``tracer`` keeps; ``None`` when there is no such limit, or it is not known."""
+    limits = getattr(_actual(tracer), "_span_limits", None)
+    return limits.max_links if isinstance(limits, SpanLimits) else None
+
+
+def replace_ids(tracer: Tracer, make: Callable[[IdGenerator], IdGenerator]) -> IdGenerator | None:
+    """Give ``tracer`` the id generator that ``make`` makes of its own, and return it; ``None`` without an SDK."""
+    actual = _actual(tracer)
+    ids = getattr(actual, "id_generator", None)
+    if not isinstance(ids, IdGenerator):
+        return None
+    made = make(ids)
+    if made is not ids:
+        actual.id_generator = made
+    return made
+
+
+def is_collected(counter: Counter) -> bool:
+    """Whether anybody collects what ``counter`` counts: not before there is a MeterProvider, nor with a no-op one."""
+    instrument = getattr(counter, "_real_instrument", counter)
+    return instrument is not None and not isinstance(instrument, NoOpCounter)
+
+
+def processors_of(provider: object) -> tuple[object, ...]:
+    """Return the span processors of ``provider``; none of one that is not the SDK's."""
+    return tuple(getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ()))
+
+
+def take_off(provider: object, processor: object) -> None:
+    """Take a span processor off ``provider`` again: there is a public way to add one only."""
+    active: Any = getattr(provider, "_active_span_processor", None)
+    if hasattr(active, "_span_processors"):
+        active._span_processors = tuple(each for each in processors_of(provider) if each is not processor)  # noqa: SLF001 - see above
