@@ -94,14 +94,16 @@ class Leaders:
             return None
         known = self._known.get(topic)
         if known is None or self._clock.monotonic_ns() >= known.stale_ns:
-            self.want(topic)
+            self._ask(topic)
         return None if known is None else known.hosts.get(partition)
 
     def want(self, topic: str) -> None:
-        """Have ``topic`` looked up soon, unless it is known or as many as are remembered are waiting already."""
-        known = self._known.get(topic)
-        if known is not None and self._clock.monotonic_ns() < known.stale_ns:
-            return
+        """Have ``topic`` looked up soon, unless it ever was: :meth:`of` sees to it that the answer stays fresh."""
+        if topic not in self._known:
+            self._ask(topic)
+
+    def _ask(self, topic: str) -> None:
+        """As many as are remembered may wait."""
         if topic not in self._wanted:
             if len(self._wanted) >= self._max_topics:
                 return
