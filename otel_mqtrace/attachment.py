@@ -16,6 +16,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 
 from otel_mqtrace._errors import SubinterpreterError
+from otel_mqtrace.hooks._once import Once
 from otel_mqtrace.hooks._sdk import processors_of, take_off
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
@@ -76,28 +77,25 @@ class Attachment:
         self._ready = ready
         self._options = options
         self._wanted = bool(ready or settings.exporters)
-        self._turn: list[None] = [None]
-        self._unsaid: list[None] = [None]
+        self._turn = Once()
+        self._unsaid = Once()
         self.processor: MqTraceSpanProcessor | None = None
 
     def before_span(self) -> None:
         """Attach, if that has not been done; a first span that nobody records is worth a warning."""
-        if self._turn:
+        if self._turn.is_left:
             self.attach()
-            if self._turn and self._unsaid:
-                self._unsaid.clear()
+            if self._turn.is_left and self._unsaid.take():
                 _say_that_nothing_is_recorded()
 
     def attach(self) -> None:
         """Attach once, as soon as there is a provider to attach to."""
-        if not self._turn:
+        if not self._turn.is_left:
             return
         provider: Any = self._provider or trace.get_tracer_provider()
         if not hasattr(provider, "add_span_processor"):
             return
-        try:
-            self._turn.pop()
-        except IndexError:
+        if not self._turn.take():
             return
         self._provider = provider
         if not self._wanted:
@@ -121,7 +119,7 @@ class Attachment:
     def detach(self) -> None:
         """Flush and stop our processor and take it off the provider again, unless another attachment holds it."""
         processor, self.processor = self.processor, None
-        self._turn = []
+        self._turn.take()
         if processor is None:
             return
         holders = _holders.get(processor, [])

@@ -33,6 +33,7 @@ from otel_mqtrace.clients.confluent_kafka.rebinding.standing_in import stand_in
 from otel_mqtrace.clients.confluent_kafka.rebinding.survey import classes_made_later, clients_untraced
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks._once import Once
 from otel_mqtrace.hooks.process import sources
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Patches:
     changes: list[Change] = field(default_factory=list)
     untraceable: list[str] = field(default_factory=list)
     _to_come: list[str] = field(default_factory=lambda: list(_PLAIN_CLASSES))
-    _latecomer: list[None] = field(default_factory=lambda: [None])
+    _latecomer: Once = field(default_factory=Once)
 
     @classmethod
     def apply(cls, tracing: Tracing) -> Patches:
@@ -111,7 +112,7 @@ class Patches:
         live.configure = configuring(tracing)
         sources.append(handed_over)
         if foreign_wrapper() is not None:
-            patches._latecomer.clear()  # it was here first, and we were told to wrap all the same
+            patches._latecomer.take()  # it was here first, and we were told to wrap all the same
         try:
             for kind in _KINDS:
                 patches._change_subclasses(kind, wrap_all=not tracing.writes_trace_headers)
@@ -134,10 +135,9 @@ class Patches:
         """A client is being made: change what was imported since, and see whether somebody came after us."""
         if self._to_come:
             self._change_plain_classes()
-        if self._latecomer:
+        if self._latecomer.is_left:
             name = foreign_wrapper()
-            if name is not None and self._latecomer:
-                self._latecomer.clear()
+            if name is not None and self._latecomer.take():
                 warn_of_latecomer(name)
 
     def survey(self) -> dict[str, list[str]]:
