@@ -39,6 +39,7 @@ _until_exit: Final[list[weakref.finalize[Any, Any]]] = []
 def leave(hook: _Hook, call: Ending, **how: Any) -> None:
     """Have ``hook.after(call, **how)`` called later, with the time of now; what has ended already stays as it is."""
     if call.is_open:
+        _see_to_the_exit()
         left_behind.append((hook, call, {"end_ns": hook.now_ns(), **how}))
 
 
@@ -60,6 +61,10 @@ def end_left_behind() -> None:
 
 def when_collected(client: object, end: Callable[[], object]) -> None:
     """Call ``end`` when ``client`` is collected or the process exits; it must do no more than :func:`leave`."""
-    if not _until_exit:  # before the first of them: at exit the one made first is called last
-        _until_exit.append(weakref.finalize(left_behind, end_left_behind))
+    _see_to_the_exit()  # before the first of them: at exit the one made first is called last
     weakref.finalize(client, end)
+
+
+def _see_to_the_exit() -> None:
+    if not _until_exit:
+        _until_exit.append(weakref.finalize(left_behind, end_left_behind))

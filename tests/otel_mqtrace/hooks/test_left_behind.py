@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -105,3 +107,40 @@ def test_a_forked_child_ends_nothing_that_its_parent_began(tracing_with, exporte
     assert call.is_open
     hook.after(call, partition=0, offset=1)
     assert exporter.take(name="send orders").attributes["mqtrace.success"] is True
+
+
+AT_EXIT = """
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+from otel_mqtrace import SendHook
+from otel_mqtrace.hooks._left_behind import leave, when_collected
+from otel_mqtrace.hooks.tracing import Tracing
+
+provider = TracerProvider()
+provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.name + "\\n")))
+hook = SendHook(tracing=Tracing.create(tracer_provider=provider))
+
+
+class Client:
+    def __init__(self, topic):
+        call = hook.before(topic)
+        when_collected(self, lambda: leave(hook, call, error="abandoned"))
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("story", "ended"),
+    [
+        ("clients = [Client('first'), Client('second')]", ["send second", "send first"]),
+        ("leave(hook, hook.before('dropped'))", ["send dropped"]),
+    ],
+    ids=["clients alive", "left and nobody came"],
+)
+def test_what_is_left_at_exit_is_ended_before_the_provider_goes(story, ended):
+    """The clients' finalisers run first, then what they left is ended, then the provider flushes."""
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT + story], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ended
