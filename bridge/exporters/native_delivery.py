@@ -70,7 +70,7 @@ class NativeDeliveryExporter(SpanExporter):
     def stats(self) -> dict[str, int | dict[str, int]]:
         """Return totals: spans, messages, undelivered_messages, body_bytes, replaced, keys_left_out, refused.
 
-        With a spool also, in messages: spooled, replayed, replay_refused, spool_waiting.
+        With a spool also, in messages: spooled, replayed, replay_refused, spool_waiting; spool_torn_bytes.
         """
         spooled = self._delivery.stats() if isinstance(self._delivery, SpooledDelivery) else {}
         return self._packer.counts.as_dict() | spooled

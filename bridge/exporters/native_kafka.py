@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.codec.native import DIALECTS, encode_context
 from bridge.exporters.native_delivery import NativeDeliveryExporter, kept_in_spool
 from bridge.exporters.native_spans import SpanPacker
+from bridge.exporters.spooled import PATIENCE_MS
 from bridge.exporters.trace_producer import TraceProducer
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.config import Settings
@@ -76,4 +77,6 @@ class NativeKafkaSpanExporter(NativeDeliveryExporter):
             clock=clock,
         )
         delivery = kept_in_spool(producer, settings, spool_dir, timeout_ms=export_timeout_millis, clock=clock)
+        if delivery is not producer:
+            producer.timeout_ms = min(producer.timeout_ms, PATIENCE_MS)  # its verdict must come while the spool waits
         super().__init__(packer, delivery, timeout_ms=export_timeout_millis, clock=clock)

@@ -43,6 +43,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "compression.type": "lz4",
     "enable.idempotence": True,  # a retry must not double a record: doubles are what the reconciliation looks for
     "linger.ms": 5,
+    "reconnect.backoff.max.ms": 2_000,  # a spool asks for two seconds whether the broker is back
     "topic.metadata.propagation.max.ms": 5_000,  # a topic that is not there is told before the export times out
     "log_level": 0,  # our own lines are rate-limited, librdkafka's are not
 }
@@ -88,7 +89,8 @@ class MessageDelivery(Protocol):
 class TraceProducer:
     """Delivers to ``settings.trace_topic`` of the broker that :func:`connection_of` finds. Never raises.
 
-    ``timeout_ms`` is what librdkafka may take for a message at most; ``dialect`` is said in a header.
+    ``timeout_ms`` is what librdkafka may take for a message at most, and may be lowered until the first delivery;
+    ``dialect`` is said in a header.
     """
 
     def __init__(  # noqa: PLR0913 - collaborators by their names
@@ -105,7 +107,7 @@ class TraceProducer:
         self._dialect = dialect
         self._bootstrap_servers = bootstrap_servers
         self._kafka_config = kafka_config
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
         self._clock = clock
         self._producer: Any = None
         self._properties: Mapping[str, Any] = {}
@@ -197,7 +199,7 @@ class TraceProducer:
             raise MissingExtraError("the exporter mqtrace_native", "kafka") from error
         bounds = {
             "message.max.bytes": max(_DEFAULT_MAX_REQUEST_BYTES, self._settings.max_message_bytes + _HEADROOM_BYTES),
-            "message.timeout.ms": max(1, int(self._timeout_ms * _REPORT_SHARE)),
+            "message.timeout.ms": max(1, int(self.timeout_ms * _REPORT_SHARE)),
         }
         try:
             return Producer({**_DEFAULTS, **bounds, **properties}, logger=_logger)

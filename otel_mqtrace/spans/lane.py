@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
@@ -21,7 +22,7 @@ from otel_mqtrace.spans.stats import WANTS_ERROR, ExportOutcome
 from otel_mqtrace.spans.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -146,13 +147,14 @@ class Lane:
         """
         return self._due_ns(now) == 0
 
-    def run_once(self, now: MonotonicNs) -> int:
+    def run_once(self, now: MonotonicNs, *, until: MonotonicNs | None = None) -> int:
         """Export one batch if :meth:`ready`; return how many spans it had. The exporter is never called twice at once.
 
-        Raises whatever the exporter raised that is no ``Exception`` (the batch is counted as failed first).
+        Raises whatever the exporter raised that is no ``Exception`` (the batch is counted as failed first). Another
+        thread's export is waited for, at most ``until``.
         """
-        with self._exporting:
-            if not self.ready(now):
+        with self._alone(until) as alone:
+            if not (alone and self.ready(now)):
                 return 0
             self._left_ns = now
             batch = self._queue.take(self._settings.max_export_batch_size)
@@ -193,8 +195,11 @@ class Lane:
         queue = self._queue
         while self._step(queue):
             pass
-        with self._exporting:  # nobody is in the middle of an export
-            self._close_exporter()
+        try:
+            self._tell_losses(last=True)  # a shutdown that timed out before the last batch has told without it
+        finally:
+            with self._exporting:  # nobody is in the middle of an export
+                self._close_exporter()
 
     def _step(self, queue: SpanQueue[ReadableSpan]) -> bool:
         """Wait for a batch and export it; return ``False`` when the lane is done."""
@@ -242,6 +247,8 @@ class Lane:
 
         :meth:`await_flush` must follow.
         """
+        if self._queue.closed:
+            deadline = min(deadline, self._close_by)  # later nothing can come of it
         flush = self._flushes.request(deadline)
         self._ensure_worker()
         return flush
@@ -257,14 +264,30 @@ class Lane:
                 return False  # an exporter that flushes its own processor would wait for itself
             if not (self._exporter_closed.is_set() or self._ensure_worker()):
                 self._export_here(lambda: self._queue.reached(flush.mark), flush.deadline)
-                self._answer_flushes()
+                self._answer_flushes(flush.deadline)
             return self._flushes.wait(flush, self._remaining_ms(flush.deadline) / 1e3)
         finally:
             self._flushes.forget(flush)
 
-    def _answer_flushes(self) -> None:
-        with self._exporting:
-            self._flushes.answer(self._flush_exporter)
+    def _answer_flushes(self, until: MonotonicNs | None = None) -> None:
+        with self._alone(until) as alone:
+            if alone:
+                self._flushes.answer(self._flush_exporter)
+
+    @contextmanager
+    def _alone(self, until: MonotonicNs | None) -> Iterator[bool]:
+        """Be the only one at the exporter; ``False`` when somebody else still was at ``until``.
+
+        A worker may wait as long as it takes. A caller without one may find an export that hangs, or interrupt its own
+        from a signal handler: it has a deadline.
+        """
+        wait_s = -1.0 if until is None else min(self._remaining_ms(until) / 1e3, threading.TIMEOUT_MAX)
+        alone = self._exporting.acquire(timeout=wait_s)
+        try:
+            yield alone
+        finally:
+            if alone:
+                self._exporting.release()
 
     def close(self, deadline: MonotonicNs) -> None:
         """Refuse new spans and let the worker drain and then shut the exporter down; returns at once."""
@@ -301,7 +324,10 @@ class Lane:
             self._exporter_closed.set()
         notify = getattr(self.exporter, "after_fork", None)
         if notify is not None:
-            notify()
+            try:
+                notify()
+            except Exception as error:  # the other lanes must begin anew all the same
+                _logger.debug("%s raised after a fork", self.name, exc_info=error)
 
     def _ensure_worker(self) -> bool:
         """Start the worker if it does not live; return ``False`` when the calling thread has to do the work."""
@@ -312,7 +338,7 @@ class Lane:
     def _export_here(self, done: Callable[[], bool], deadline: MonotonicNs) -> None:
         """Export in the calling thread, which has no worker to wait for."""
         while not done() and self._clock.monotonic_ns() < deadline:
-            self.run_once(self._clock.monotonic_ns())
+            self.run_once(self._clock.monotonic_ns(), until=deadline)
 
     def _flush_exporter(self, deadline: MonotonicNs) -> bool:
         try:

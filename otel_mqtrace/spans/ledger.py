@@ -1,7 +1,7 @@
 """This module knows what was lost, for whom and when: the drop ledger that ``mqtrace reconcile --ledger`` reads.
 
 Counts of messages, not of spans, by cause, service, group and ten-second bucket of the span's own time. One file per
-process, ``ledger-<host>-<pid>-<n>.json``, written beside and renamed, whole each time: a reader never sees half a one.
+process, ``ledger-<host>-<pid>-<hex>.json``, written beside and renamed, whole each time: no reader sees half a one.
 Format: ``{"ledger_version": 1, "rows": [{side, component, service, instance, group, bucket_start_ms, bucket_ms, cause,
 count}]}``; ``side`` is the side that lost.
 """
@@ -9,12 +9,13 @@ count}]}``; ``side`` is the side that lost.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 import os
+import secrets
 import socket
 import threading
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,10 +33,11 @@ _logger = logging.getLogger(__name__)
 LEDGER_VERSION: Final = 1
 BUCKET_MS: Final = 10_000
 MAX_ROWS: Final = 10_000
-"""Above it, losses of one cause share the row without service, instance and group: what is lost last is the count."""
+"""Above it, losses of one cause share the row without service, instance and group; above twice that, also the bucket of
+time 0: what is lost last is the count."""
 _BUCKET_NS: Final = BUCKET_MS * 1_000_000
 _SAVE_EVERY_NS: Final = 5_000_000_000
-_files: Final = itertools.count()
+_LAST_WAIT_S: Final = 0.5
 
 
 class _Key(NamedTuple):
@@ -55,7 +57,7 @@ class LossBook:
         self._side = side
         self._component = component
         self._process = f"{socket.gethostname()}:{os.getpid()}"
-        self._counts: dict[tuple[Any, ...], int] = {}
+        self._counts: defaultdict[tuple[Any, ...], int] = defaultdict(int)
         self._resources: dict[int, Resource] = {}
         self.changes = 0
 
@@ -74,19 +76,20 @@ class LossBook:
         counts = self._counts
         if key not in counts:
             if len(counts) >= MAX_ROWS:
-                key = (cause, ended_ns is not None, bucket, 0, None)
+                key = (cause, ended_ns is not None, bucket if len(counts) < 2 * MAX_ROWS else 0, 0, None)
             else:
                 self._resources[id(resource)] = resource  # kept, or its id could come to mean another one
         messages = attributes.get(semconv.MESSAGING_BATCH_MESSAGE_COUNT, 1)
-        counts[key] = counts.get(key, 0) + (messages if isinstance(messages, int) and messages > 0 else 1)
+        lost = messages if isinstance(messages, int) and messages > 0 else 1
+        counts[key] += lost  # no call between read and write: a signal handler could come in there
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the format, in the order they were first lost."""
-        return [self._row(_Key(*key), count) for key, count in list(self._counts.items())]
+        return [self._row(_Key(*key), count) for key, count in self._counts.copy().items()]
 
     def _row(self, key: _Key, count: int) -> dict[str, Any]:
         resource = self._resources.get(key.resource_id)
-        said = {} if resource is None else resource.attributes
+        said = getattr(resource, "attributes", None) or {}
         return {
             "side": self._side,
             "component": self._component if key.ended else f"{self._component} start",
@@ -118,7 +121,8 @@ class Ledger:
         self._saved = 0
         self._save_next_ns = 0
         self._complained = False
-        self._number = next(_files)
+        # A container's process often has the name and number of the one before it, whose file must stay.
+        self._name = f"ledger-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.json"
 
     def book(self, *, side: str, component: str) -> LossBook:
         """Return a new book, part of this ledger from now on."""
@@ -139,12 +143,13 @@ class Ledger:
         changes = sum(book.changes for book in self._books)
         if self._directory is None or changes == self._saved or not (last or now >= self._save_next_ns):
             return
-        if not self._saving.acquire(blocking=False):
+        # Another lane may be writing; at the last occasion what it has not seen any more must still be written.
+        if not self._saving.acquire(timeout=_LAST_WAIT_S if last else 0.0):
             return
         try:
             self._write(self._directory)
             self._saved, self._save_next_ns = changes, now + _SAVE_EVERY_NS
-        except OSError as problem:
+        except Exception as problem:  # noqa: BLE001 - whatever it is, a shutdown of the application goes on
             self._save_next_ns = now + _SAVE_EVERY_NS
             if not self._complained:
                 self._complained = True
@@ -158,7 +163,7 @@ class Ledger:
 
     def _write(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        path = directory / f"ledger-{socket.gethostname()}-{os.getpid()}-{self._number}.json"
+        path = directory / self._name
         beside = path.with_suffix(".part")
         try:
             beside.write_text(json.dumps(self.document()), encoding="utf-8")

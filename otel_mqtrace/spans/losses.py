@@ -6,6 +6,7 @@ All of it on the lane's own thread, after the fact: the thread that lost a span 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -54,24 +55,29 @@ class LossWatch:
         self._ledger = ledger
         self._log = LossLog(lane)
         self._told: dict[str, int] = {}
+        self._looking = threading.RLock()  # a shutdown may look while the lane does, or from a signal handler in here
 
     def look(self, stats: LaneStats, now: MonotonicNs, *, last: bool = False) -> None:
         """Tell everybody what is new in ``stats``; ``last`` says that there will be no later occasion."""
-        line = self._log.line(stats, now, last=last)
+        with self._looking:
+            line = self._log.line(stats, now, last=last)
+            new = self._news(stats) if self._on_drop is not None else {}
         if line is not None:
             _logger.warning("%s", line)
-        if self._on_drop is not None:
-            self._call_back(self._on_drop, stats)
+        if self._on_drop is not None and new:
+            self._call_back(self._on_drop, new)
         if self._ledger is not None:
             self._ledger.save_due(now, last=last)
 
-    def _call_back(self, on_drop: OnDrop, stats: LaneStats) -> None:
+    def _news(self, stats: LaneStats) -> dict[str, int]:
+        """Return what was lost since the last call, by reason; older ``stats`` than the last ones tell nothing."""
         totals = {**stats["dropped"], EXPORT_FAILED: stats["failed"]}
         new = {reason: total - self._told.get(reason, 0) for reason, total in totals.items()}
-        new = {reason: count for reason, count in new.items() if count}
-        if not new:
-            return
-        self._told = totals
+        new = {reason: count for reason, count in new.items() if count > 0}
+        self._told |= {reason: totals[reason] for reason in new}
+        return new
+
+    def _call_back(self, on_drop: OnDrop, new: Mapping[str, int]) -> None:
         try:
             on_drop(self._lane, new)
         except Exception:

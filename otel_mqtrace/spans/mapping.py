@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MESSAGE_ATTRIBUTES",
     "OPERATIONS",
+    "RECORD_ATTRIBUTES",
     "Operation",
     "SpanAttributes",
     "bean_attributes",
@@ -164,6 +165,10 @@ MESSAGE_ATTRIBUTES: Final = frozenset(
     }
 )
 """The attributes that say something about one message; a link that carries any of them stands for a message."""
+RECORD_ATTRIBUTES: Final = frozenset(
+    {semconv.MQTRACE_TRACE_TYPE, semconv.LEGACY_DESTINATION, *(row.attribute for row in (*_BEAN_ROWS, *_CONTEXT_ROWS))}
+)
+"""The attributes that a trace record is read from."""
 
 
 def _write(rows: Iterable[_Row], source: object) -> Attributes:

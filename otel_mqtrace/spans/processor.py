@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["PRESETS", "MqTraceSpanProcessor"]
 
 _NS_PER_MS: Final = 1_000_000
+_LONGEST_MS: Final = 365 * 86_400_000
+"""Longer waits, infinite ones too, are this long: the system's locks have a bound."""
 
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -211,6 +213,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         Returns:
             ``True`` only if all of it was exported in time and the exporters' own ``force_flush`` agreed.
         """
+        self._notice_fork()
         deadline = self._deadline(self.settings.export_timeout_ms if timeout_millis is None else timeout_millis)
         flushes = [lane.request_flush(deadline) for lane in self.lanes]
         done = [lane.await_flush(flush) for lane, flush in zip(self.lanes, flushes, strict=True)]
@@ -222,6 +225,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         Args:
             timeout_millis: Bound over all lanes together; ``shutdown_timeout_millis`` unless given, 0 is allowed.
         """
+        self._notice_fork()
         if self._shut:
             return
         self._shut = True
@@ -232,7 +236,7 @@ class MqTraceSpanProcessor(SpanProcessor):
             lane.finish()
 
     def _deadline(self, timeout_ms: float) -> MonotonicNs:
-        return MonotonicNs(self._clock.monotonic_ns() + int(timeout_ms * _NS_PER_MS))
+        return MonotonicNs(self._clock.monotonic_ns() + int(min(_LONGEST_MS, timeout_ms) * _NS_PER_MS))
 
     # -- forks ---------------------------------------------------------------------------------------------------
 
@@ -244,14 +248,17 @@ class MqTraceSpanProcessor(SpanProcessor):
         for lane in self.lanes:
             lane.after_fork()
 
+    def _notice_fork(self) -> None:
+        if self._pid != os.getpid():
+            self.after_fork()
+
     def _settle_in_child(self) -> None:
         """At the child's first span: notice a fork nobody told us of, and flush when a multiprocessing child ends.
 
         Such a child leaves by ``os._exit``, past ``atexit``. It clears its finalizers while starting, after the fork
         hooks ran: hence only now.
         """
-        if self._pid != os.getpid():
-            self.after_fork()
+        self._notice_fork()
         self._in_new_child = False
         for module in ("multiprocessing.util", "billiard.util"):
             util: Any = sys.modules.get(module)
@@ -293,7 +300,7 @@ def _snapshot(span: ReadableSpan) -> ReadableSpan:
         context=span.context,
         parent=span.parent,
         resource=span.resource,
-        attributes=dict(span.attributes or {}),
+        attributes=bounded(span, dict(span.attributes or {})),
         links=tuple(span.links),
         kind=span.kind,
         start_time=span.start_time,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 
 from otel_mqtrace.spans.stats import (
@@ -69,7 +69,7 @@ class SpanQueue(Generic[Item]):
         self._offered = 0
         self._exported = 0
         self._failed = 0
-        self._dropped: dict[str, int] = dict.fromkeys(_ALWAYS_TOLD, 0)
+        self._dropped: defaultdict[str, int] = defaultdict(int, dict.fromkeys(_ALWAYS_TOLD, 0))
 
     # -- the application's side ------------------------------------------------------------------------------------
 
@@ -152,11 +152,12 @@ class SpanQueue(Generic[Item]):
             self._in_flight -= outcome.total
             self._exported += outcome.exported
             self._failed += outcome.failed
-            self._lost += outcome.total - outcome.exported
+            lost = outcome.total - outcome.exported
+            self._lost += lost
             for reason, count in outcome.dropped.items():
-                self._dropped[reason] = self._dropped.get(reason, 0) + count
+                self._dropped[reason] += count
             flown, self._flying = self._flying, []
-            if self._note is not None and outcome.exported < outcome.total:
+            if self._note is not None and lost:
                 self._note_lost(flown, outcome)
             self._changed.notify_all()
 
@@ -225,7 +226,7 @@ class SpanQueue(Generic[Item]):
         return self._accepted - len(self._waiting)
 
     def _drop(self, reason: str, item: Item) -> None:
-        self._dropped[reason] = self._dropped.get(reason, 0) + 1
+        self._dropped[reason] += 1  # no call between read and write: a signal handler could come in there
         if self._note is not None:
             self._note(reason, item)
 

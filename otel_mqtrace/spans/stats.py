@@ -19,6 +19,7 @@ __all__ = [
     "QUEUE_FULL",
     "SHUTDOWN_TIMEOUT",
     "TOO_LARGE",
+    "TRUNCATED",
     "WANTS_ERROR",
     "ExportOutcome",
     "LaneStats",
@@ -35,6 +36,8 @@ TOO_LARGE: Final = "too_large"
 """An exporter found it larger than a message may be, even alone."""
 ENCODE_ERROR: Final = "encode_error"
 """An exporter could not say it in its format."""
+TRUNCATED: Final = "truncated"
+"""OpenTelemetry's span limits had taken something of its trace record: what is left is exported, if it has a name."""
 EXPORT_FAILED: Final = "export_failed"
 """What the ledger and the self-metrics call ``failed``."""
 WANTS_ERROR: Final = "wants_error"

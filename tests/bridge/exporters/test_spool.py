@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.exporters import spool as spool_module
 from bridge.exporters.batching import TraceMessage
 from bridge.exporters.spool import Spool
 from otel_mqtrace._errors import UsageError
@@ -152,3 +155,137 @@ def test_a_spool_is_a_queue_whatever_happens_to_its_process(tmp_path_factory, st
             spool = Spool(directory, max_bytes=PLENTY)
         assert values(spool) == oracle
     spool.close()
+
+
+def test_a_restarted_container_writes_beside_what_its_predecessor_left(tmp_path, monkeypatch):
+    """Same host, same process number, counted from 0 again: its first message must find a place all the same."""
+    Spool(tmp_path, max_bytes=PLENTY).put([message("before")])
+    monkeypatch.setattr(spool_module, "_numbers", itertools.count(_number_in(tmp_path)))
+    restarted = Spool(tmp_path, max_bytes=PLENTY)
+    assert restarted.put([message("after")]) == 1
+
+
+def _number_in(directory):
+    (path,) = directory.iterdir()
+    return int(path.stem.rpartition("-")[2])
+
+
+def test_a_file_that_cannot_be_read_costs_nobody_the_spool(tmp_path, caplog):
+    """Somebody else's, or no file at all: it is told, and left alone."""
+    (tmp_path / "spool-other-1-0.mqspool").mkdir()
+    spool = Spool(tmp_path, max_bytes=PLENTY)
+    assert spool.put([message("a")]) == 1
+    assert "spool-other-1-0.mqspool" in caplog.text
+
+
+def test_what_a_sibling_left_behind_is_adopted_without_a_restart(tmp_path):
+    """A pool of workers outlives its members."""
+    sibling, spool = Spool(tmp_path, max_bytes=PLENTY), Spool(tmp_path, max_bytes=PLENTY)
+    sibling.put([message("a")])
+    spool.adopt()
+    assert spool.waiting == 0
+    sibling.close()
+    spool.adopt()
+    spool.adopt()
+    assert values(spool) == ["a"]
+
+
+def test_what_could_not_be_synced_is_not_called_safe(tmp_path, monkeypatch):
+    """It is taken back, so that it cannot be both failed and delivered."""
+    spool = Spool(tmp_path, max_bytes=PLENTY)
+    spool.put([message("safe")])
+
+    def refuse(_fd):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", refuse)
+        assert spool.put([message("lost"), message("lost too")]) == 0
+    assert values(spool) == ["safe"]
+    assert spool.put([message("after")]) == 1
+    spool.close()
+    assert values(Spool(tmp_path, max_bytes=PLENTY)) == ["safe", "after"]
+
+
+def test_what_was_taken_before_the_disk_was_full_is_synced(tmp_path, monkeypatch):
+    """Half a frame is cut off again, and the whole ones before it are safe, not only written."""
+    spool, synced, real = Spool(tmp_path, max_bytes=PLENTY), [], os.pwrite
+
+    def half(fd, data, offset):
+        return real(fd, data if b"fits" in data else data[:20], offset)
+
+    monkeypatch.setattr(os, "pwrite", half)
+    monkeypatch.setattr(os, "fsync", synced.append)
+    assert spool.put([message("fits"), message("does not"), message("fits, but later")]) == 1
+    assert spool.waiting_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert spool._own.fd in synced
+
+
+def test_a_directory_removed_at_run_time_is_made_again(tmp_path):
+    """Nobody could adopt what is written to a file without a name; what was in it is still sent."""
+    directory = tmp_path / "spool"
+    spool = Spool(directory, max_bytes=PLENTY)
+    spool.put([message("before")])
+    shutil.rmtree(directory)
+    assert spool.put([message("after")]) == 1
+    assert values(spool) == ["before", "after"]
+    spool.close()
+    assert values(Spool(directory, max_bytes=PLENTY)) == ["after"]
+
+
+def test_a_file_cut_behind_our_back_loses_only_what_was_cut(tmp_path):
+    """And says how much."""
+    spool = Spool(tmp_path, max_bytes=PLENTY)
+    spool.put([message("whole"), message("cut")])
+    (path,) = tmp_path.iterdir()
+    os.truncate(path, path.stat().st_size - 1)
+    assert values(spool) == ["whole"]
+    assert (spool.waiting, spool.torn > 0) == (1, True)
+
+
+def test_marks_that_the_disk_refuses_are_remembered_at_least_here(tmp_path, monkeypatch):
+    """The broker has them: this process never sends them again, and nothing raises."""
+    spool = Spool(tmp_path, max_bytes=PLENTY)
+    spool.put([message("a"), message("b"), message("c")])
+
+    def refuse(*_args):
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwrite", refuse)
+        spool.took(spool.oldest(2))
+    assert values(spool) == ["c"]
+
+
+def test_a_closed_spool_touches_no_descriptor_of_the_applications(tmp_path):
+    """The number of a descriptor that was closed is soon another file's."""
+    spool = Spool(tmp_path / "spool", max_bytes=PLENTY)
+    spool.put([message("a")])
+    waiting = spool.oldest(1)
+    spool.close()
+    with (tmp_path / "of the application").open("w+b", buffering=0) as file:
+        file.write(b"own data")
+        spool.took(waiting)
+        spool.close()
+        spool.after_fork()
+        file.seek(0)
+        assert file.read() == b"own data"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_child_that_was_not_told_of_its_fork_leaves_its_parents_file_alone(tmp_path):
+    """A processor of somebody else tells its exporters nothing; two would write at one place."""
+    spool = Spool(tmp_path, max_bytes=PLENTY)
+    spool.put([message("of the parent")])
+    pid = os.fork()
+    if not pid:
+        os._exit(spool.waiting * 10 + spool.put([message("of the child, longer")]) + spool.waiting * 100)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 10 + 1 + 100
+    spool.put([message("of the parent too")])
+    assert values(spool) == ["of the parent", "of the parent too"]
+    spool.close()
+    assert sorted(values(Spool(tmp_path, max_bytes=PLENTY))) == [
+        "of the child, longer",
+        "of the parent",
+        "of the parent too",
+    ]

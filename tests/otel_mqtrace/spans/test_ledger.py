@@ -1,6 +1,10 @@
 """What was lost can be read by a reconciliation: for whom, when and why."""
 
 import json
+import subprocess
+import sys
+import threading
+from decimal import Decimal
 
 import pytest
 from opentelemetry.sdk.resources import Resource
@@ -12,7 +16,7 @@ from otel_mqtrace.spans.ledger import BUCKET_MS, MAX_ROWS, Ledger, LossBook
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.spans.stats import ExportOutcome
 from otel_mqtrace.testing import ManualClock
-from tests.support.lanes import Scripted, span
+from tests.support.lanes import GENEROUS_S, Scripted, Stuck, span
 
 MINUTE_NS = 60_000_000_000
 SHOP = Resource({"service.name": "shop", "service.instance.id": "shop-1"})
@@ -173,3 +177,56 @@ def test_the_ledger_of_a_processor_adds_up_to_its_losses(tmp_path):
     written = json.loads(path.read_text())
     assert written["ledger_version"] == 1
     assert written["rows"] == [row for row in processor.ledger()["rows"] if row["cause"] != "already_shutdown"]
+
+
+def test_a_restarted_container_leaves_its_predecessors_file_alone(tmp_path):
+    """Same host, same process number, same directory: what the one before it lost must not be overwritten."""
+    code = """
+import os, sys
+os.getpid = lambda: 7
+from otel_mqtrace.spans.ledger import Ledger
+from otel_mqtrace.testing import ManualClock
+from tests.support.lanes import span
+ledger = Ledger(sys.argv[1], clock=ManualClock())
+ledger.book(side="native", component="X").note("queue_full", span())
+ledger.save_due(0, last=True)
+"""
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=60)
+    counts = [json.loads(path.read_text())["rows"][0]["count"] for path in tmp_path.glob("ledger-*-7-*.json")]
+    assert counts == [1, 1]
+
+
+def test_times_without_end_cost_no_memory_without_end():
+    """Spans may say any time; the count survives."""
+    book = LossBook(side="otlp", component="X")
+    for number in range(2 * MAX_ROWS + 50):
+        book.note("queue_full", lost_span(end_ns=number * BUCKET_MS * 1_000_000))
+    rows = book.rows()
+    assert len(rows) == 2 * MAX_ROWS + 1
+    assert sum(row["count"] for row in rows) == 2 * MAX_ROWS + 50
+
+
+def test_what_cannot_be_written_does_not_reach_the_application(tmp_path, caplog):
+    """Saving is part of a shutdown, and a span may hold anything."""
+    ledger = Ledger(tmp_path, clock=ManualClock())
+    ledger.book(side="native", component="X").note("queue_full", lost_span(end_ns=Decimal(5)))
+    ledger.save_due(0, last=True)
+    assert "not written" in caplog.text
+
+
+def test_a_batch_that_fails_after_the_shutdown_gave_up_on_it_is_in_the_file(tmp_path):
+    """The lane itself has the last word."""
+    exporter = Stuck()
+    exporter.answers = [SpanExportResult.FAILURE]
+    processor = MqTraceSpanProcessor(exporter, max_export_batch_size=1, ledger_dir=tmp_path)
+    processor.on_end(lost_span())
+    assert exporter.entered.wait(GENEROUS_S)
+    processor.on_end(lost_span())
+    processor.shutdown(timeout_millis=10)
+    (lane,) = [thread for thread in threading.enumerate() if thread.name == "mqtrace Stuck"]
+    exporter.let_go.set()
+    lane.join(GENEROUS_S)
+    (path,) = tmp_path.glob("ledger-*.json")
+    rows = json.loads(path.read_text())["rows"]
+    assert {row["cause"]: row["count"] for row in rows} == {"shutdown_timeout": 1, "export_failed": 1}

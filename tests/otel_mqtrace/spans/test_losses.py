@@ -2,9 +2,11 @@
 
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace.spans.losses import LossWatch
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.spans.stats import EXPORT_FAILED, QUEUE_FULL
-from tests.support.lanes import Scripted, span
+from tests.support.lanes import Scripted, Stuck, span
 
 
 def lossy(on_drop, *answers, **settings):
@@ -45,3 +47,31 @@ def test_a_callback_that_raises_stops_nothing():
     processor.on_end(span())
     assert processor.force_flush()
     assert processor.stats()["Scripted"]["exported"] == 1
+
+
+def test_what_two_threads_tell_at_once_is_told_once():
+    """A shutdown and the lane may both look; the later look may carry the older account."""
+    told = []
+    watch = LossWatch("lane", on_drop=lambda _lane, lost: told.append(dict(lost)))
+    older = {"offered": 3, "exported": 0, "dropped": {QUEUE_FULL: 2}, "failed": 0, "pending": 1}
+    newer = {"offered": 4, "exported": 0, "dropped": {QUEUE_FULL: 3}, "failed": 0, "pending": 1}
+    for stats in (newer, older, newer):
+        watch.look(stats, MonotonicNs(0))
+    assert told == [{QUEUE_FULL: 3}]
+
+
+def test_a_callback_may_ask_for_the_account_and_for_a_flush_even_during_a_shutdown():
+    """A flush that begins then ends with the shutdown's own time, not with its own."""
+    exporter, answers = Stuck(), []
+
+    def ask(lane, _lost):
+        answers.append((processor.stats()[lane]["dropped"]["shutdown_timeout"], processor.force_flush(10**9)))
+
+    processor = MqTraceSpanProcessor(exporter, max_export_batch_size=1, on_drop=ask)
+    processor.on_end(span("stuck"))
+    assert exporter.entered.wait(20)
+    processor.on_end(span("waits"))
+    processor.shutdown(timeout_millis=50)
+    assert answers == [(1, False)]
+    assert exporter.batches == []  # it still hangs: nobody waited for it
+    exporter.let_go.set()

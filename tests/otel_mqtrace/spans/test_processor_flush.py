@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -156,3 +157,31 @@ def test_a_flush_works_in_the_calling_thread_when_no_thread_can_start(monkeypatc
     processor.on_end(span("a"))
     assert processor.force_flush(GENEROUS_MS)
     assert (exporter.names, len(exporter.flushes)) == (["a"], 1)
+
+
+@pytest.mark.parametrize("forever", [float("inf"), float("nan"), sys.maxsize])
+def test_a_flush_may_be_given_all_the_time_there_is(forever):
+    """The system's locks have a bound; the caller need not know it."""
+    exporter = Scripted()
+    processor = MqTraceSpanProcessor(exporter)
+    processor.on_end(span())
+    assert processor.force_flush(forever)
+    processor.shutdown(forever)
+
+
+def test_without_threads_an_export_that_hangs_elsewhere_holds_up_neither_flush_nor_shutdown():
+    """Nor does a signal handler wait for the export that it interrupted."""
+    exporter = Stuck()
+    processor = MqTraceSpanProcessor(exporter, background=False, max_export_batch_size=1)
+    processor.on_end(span("stuck"))
+    processor.on_end(span("waits"))
+    elsewhere = threading.Thread(target=processor.run_once)
+    elsewhere.start()
+    assert exporter.entered.wait(GENEROUS_S)
+    assert not processor.force_flush(timeout_millis=20)
+    processor.shutdown(timeout_millis=20)
+    assert exporter.batches == []  # it still hangs
+    books = processor.stats()["Stuck"]
+    assert (books["pending"], books["dropped"]["shutdown_timeout"]) == (1, 1)
+    exporter.let_go.set()
+    elsewhere.join(GENEROUS_S)

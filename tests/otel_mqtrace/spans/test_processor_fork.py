@@ -73,3 +73,27 @@ def test_a_fork_nobody_told_of_is_noticed_by_its_pid(monkeypatch):
     processor.on_end(span("of the child"))
     processor.force_flush()
     assert exporter.names == ["of the child"]
+
+
+def test_an_exporter_that_raises_after_a_fork_leaves_the_others_their_own_start():
+    """Or the next lane would keep its parent's spans, and perhaps a lock that nobody will ever let go."""
+
+    class Raising(Scripted):
+        def after_fork(self):
+            raise OSError("closed already")
+
+    processor = MqTraceSpanProcessor(Raising(), Scripted(), background=False)
+    processor.on_end(span("of the parent"))
+    processor.after_fork()
+    assert {lane: books["pending"] for lane, books in processor.stats().items()} == {"Raising": 0, "Scripted": 0}
+
+
+@pytest.mark.parametrize("ending", ["force_flush", "shutdown"])
+def test_a_child_that_nobody_told_of_and_that_ends_at_once_exports_nothing_of_its_parents(ending, monkeypatch):
+    """It never saw a span of its own."""
+    exporter = Scripted()
+    processor = MqTraceSpanProcessor(exporter, background=False)
+    processor.on_end(span("of the parent"))
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    getattr(processor, ending)()
+    assert exporter.names == []
