@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 
 import pytest
@@ -10,6 +11,8 @@ from opentelemetry import trace
 
 from otel_mqtrace import process
 from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks._unrecorded import unrecorded
+from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.consuming import consume, current_span_id, poll
@@ -171,3 +174,111 @@ def test_without_instrumentation_a_block_does_nothing(spans, fill, consumer_of, 
     with process(poll(consumer_of(topic))) as handling:
         handling.failed()
         assert not handling.span.is_recording()
+
+
+@pytest.fixture
+def unhandled():
+    """How many messages of the test were left to a block that never came."""
+    before = unrecorded()
+    return lambda: {name: count - before[name] for name, count in unrecorded().items() if count != before[name]}
+
+
+def test_one_block_in_a_batch_does_not_silence_the_consumer(instrument, spans, fill, consumer_of, topic, unhandled):
+    """consume(5), a block around one of them, then plain polls: each message has its span."""
+    _linked_fill(fill, topic, 10)
+    instrument()
+    consumer = consumer_of(topic)
+    batch = consume(consumer, 5)
+    with process(batch[0]):
+        pass
+    for _ in range(5):
+        poll(consumer)
+    consumer.close()
+    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [5, 1, 1, 1, 1, 1]
+    assert unhandled() == {}
+
+
+def test_blocks_that_stay_away_end_their_mode_and_what_they_missed_is_counted(
+    instrument, spans, fill, consumer_of, topic, unhandled
+):
+    """A whole batch in blocks says that blocks will come; when none comes the next poll is automatic again."""
+    _linked_fill(fill, topic, 5)
+    instrument()
+    consumer = consumer_of(topic)
+    for _ in process.each(consume(consumer, 2)):
+        pass
+    missed = poll(consumer)
+    for _ in range(2):
+        poll(consumer)
+    consumer.close()
+    assert [len(trace_context_of(span).beans) for span in spans.take_all()] == [2, 1, 1]
+    MqTraceInstrumentor().uninstrument()
+    assert (missed.offset(), unhandled()) == (2, {"handed_over_unhandled": 1})
+
+
+def test_a_block_that_comes_late_says_so_once_and_its_failure_is_counted(
+    instrument, spans, fill, consumer_of, topic, unhandled, caplog
+):
+    """The span said SUCCESS with the next poll: that the handler failed later must not go without any trace."""
+    _linked_fill(fill, topic, 3)
+    instrument()
+    consumer = consumer_of(topic)
+    messages = [poll(consumer) for _ in range(3)]
+    consumer.poll(0)
+    for message in messages:
+        with pytest.raises(LookupError), process(message):
+            raise LookupError
+    consumer.close()
+    assert [trace_context_of(span).context_code for span in spans.take_all()] == [ContextCode.SUCCESS] * 3
+    assert unhandled() == {"outcome_too_late": 3}
+    assert caplog.text.count("is left to its blocks (MQTRACE_PROCESS_SPANS=explicit") == 1
+
+
+def test_a_loop_that_is_closed_closes_the_generator_it_goes_over(spans):
+    """As yield from does; what the generator holds is released there and then."""
+    said = []
+
+    async def arriving():
+        try:
+            yield 1
+        finally:
+            said.append("inner closed")
+
+    def coming():
+        try:
+            yield 1
+        finally:
+            said.append("inner closed")
+
+    async def leave():
+        async with contextlib.aclosing(process.each(arriving())) as loop:
+            async for _ in loop:
+                break
+        said.append("after")
+
+    asyncio.run(leave())
+    with contextlib.closing(process.each(coming())) as loop:
+        next(loop)
+    said.append("after")
+    assert said == ["inner closed", "after"] * 2
+
+
+def test_a_loop_does_not_close_what_is_no_generator(spans):
+    """An iterator with a close() of its own may be the consumer itself."""
+
+    class Stream:
+        closed = False
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return 1
+
+        def close(self):
+            self.closed = True
+
+    stream = Stream()
+    with contextlib.closing(process.each(stream)) as loop:
+        assert next(loop) == 1
+    assert not stream.closed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
 from collections.abc import Sequence
@@ -9,13 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Message
+from opentelemetry import baggage, trace
+from opentelemetry.sdk.trace import _Span
 
+from otel_mqtrace import process
 from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
-from otel_mqtrace.clients.confluent_kafka.consume.handover import Handover
+from otel_mqtrace.clients.confluent_kafka.consume.handover import Handover, handed_over
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import _guard
 from otel_mqtrace.hooks.tracing import Tracing
+from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.testing import recording_provider
+from tests.support.consuming import poll
 
 
 class _Owner:
@@ -77,3 +83,73 @@ def test_a_hand_over_that_breaks_half_way_keeps_its_spans(spans):
     _guard._failures.pop("ConsumerState.hand_over")
     state.closing()
     assert spans.take("process orders").attributes["mqtrace.success"] is True
+
+
+def _handed_over(spans, **settings):
+    """A consumer's state that handed one message over, and the message."""
+    tracing = Tracing.create(settings=Settings(**settings), tracer_provider=recording_provider(spans))
+    state = ConsumerState({"group.id": "billing"})
+    message = Message(topic="orders", partition=0, offset=1)
+    state.hand_over(tracing, [message], start_ns=None, batch=False)
+    return state, message
+
+
+def _spans_kept(before):
+    """How many spans that were not there ``before`` something still leads to."""
+    gc.collect()
+    return len([each for each in gc.get_objects() if type(each) is _Span and id(each) not in before])
+
+
+def _spans_now():
+    return {id(each) for each in gc.get_objects() if type(each) is _Span}
+
+
+def test_what_is_remembered_of_a_handled_message_keeps_no_span(spans, tracer):
+    """Its ids are enough for a block that comes late: neither its own span nor one around the poll stays in memory."""
+    before = _spans_now()
+    with tracer.start_as_current_span("around the poll"):
+        state, message = _handed_over(spans)
+        state.closing()
+    assert len(handed_over) > 0
+    assert len(spans.take_all()) == 2
+    assert _spans_kept(before) == 0
+    del message
+
+
+def test_a_consumer_that_is_gone_is_forgotten_with_its_messages(spans):
+    """Nobody else could handle them in its name."""
+    handed_over.forget()
+    state, message = _handed_over(spans)
+    state.closing()
+    assert len(handed_over) == 1
+    del state
+    gc.collect()
+    assert len(handed_over) == 0
+    spans.take_all()
+    del message
+
+
+def test_switching_off_forgets_every_message(instrument, spans, fill, consumer_of, topic):
+    """uninstrument() leaves nothing in memory."""
+    fill(topic, {"value": b"1"})
+    instrument()
+    message = poll(consumer_of(topic))
+    assert len(handed_over) > 0
+    MqTraceInstrumentor().uninstrument()
+    assert (len(handed_over), message.value()) == (0, b"1")
+    spans.take_all()
+
+
+def test_a_late_block_still_has_the_parent_and_the_baggage(instrument, spans, fill, consumer_of, topic):
+    """The span has ended and only its ids were kept: what the block does is its child all the same."""
+    headers = [("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), ("baggage", "tenant=7")]
+    fill(topic, {"value": b"1", "headers": headers})
+    instrument()
+    consumer = consumer_of(topic)
+    message = poll(consumer)
+    consumer.poll(0)
+    ended = spans.take()
+    with process(message) as handling:
+        assert trace.get_current_span().get_span_context() == ended.get_span_context()
+        assert baggage.get_baggage("tenant") == "7"
+        assert not handling.span.is_recording()

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from bridge.embedded.cluster import EmbeddedKafka
-from otel_mqtrace.clients.confluent_kafka.cluster.leaders import Leaders, leaders_of
+from otel_mqtrace.clients.confluent_kafka.cluster.leaders import Leaders, forget_leaders, leaders_of
 from otel_mqtrace.clients.confluent_kafka.live import STATE
 from otel_mqtrace.hooks._guard import failures
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -295,6 +295,17 @@ def test_a_child_forked_in_the_middle_of_a_look_up_asks_for_itself():
     answer.set()
     leaders.settle(10)
     assert leaders.of("orders", 0) == "b1:1"
+
+
+def test_one_fork_hook_is_enough_for_ever(monkeypatch):
+    """It can never be taken back, and every round of instrument() may know other clusters."""
+    hooks = []
+    monkeypatch.setattr(os, "register_at_fork", lambda **given: hooks.append(given))
+    for number in range(10):
+        forget_leaders()
+        assert leaders_of({"bootstrap.servers": f"b{number}:9092"}) is not None
+    forget_leaders()
+    assert hooks == []
 
 
 def test_an_application_that_ends_during_a_look_up_ends_at_once():

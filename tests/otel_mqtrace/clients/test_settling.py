@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from dataclasses import dataclass
 
 import confluent_kafka
@@ -202,3 +204,51 @@ def test_no_more_is_remembered_than_ten_thousand_messages():
     assert settling.creation(Place("t", 0, 0)) is None
     assert settling.creation(Place("t", 0, 10_000)).span_id == PARENT_SPANS[0]
     assert [each.offset for each in settling.positions()] == [10_001]
+
+
+def test_a_commit_speaks_of_what_is_assigned_and_not_settled_yet(instrument, kafka, spans, fill, topic):
+    """A partition that was taken away is another's to settle, and what is committed is not committed again."""
+    wide = f"{topic}-wide"
+    kafka.create_topic(wide, partitions=2)
+    fill(wide, {"value": b"0", "partition": 0}, {"value": b"1", "partition": 1})
+    instrument(settle_spans=True)
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "enable.auto.commit": False, "log_level": 0}
+    )
+    for partition in (0, 1):
+        consumer.assign([TopicPartition(wide, partition, 0)])
+        poll(consumer)
+    consumer.commit()
+    span = spans.take(f"commit {wide}")
+    assert span.attributes["messaging.destination.partition.id"] == "1"
+    assert span.attributes["messaging.kafka.offset"] == 1
+    consumer.commit()
+    assert "messaging.kafka.offset" not in spans.take("commit").attributes
+    consumer.close()
+    assert len(spans.take_all(f"process {wide}")) == 2
+
+
+class Bare(confluent_kafka.Consumer):
+    """A consumer whose calls raise what C code can raise although it is no exception to Python."""
+
+    def commit(self, *args, **kwargs):
+        """Raise a KafkaError itself."""
+        error = KafkaError(KafkaError._STATE)
+        ctypes.pythonapi.PyErr_SetObject(ctypes.py_object(KafkaError), ctypes.py_object(error))
+
+    poll = commit
+
+
+@pytest.mark.parametrize(("call", "name"), [("commit", "commit"), ("poll", "poll")])
+def test_a_kafka_error_that_is_raised_itself_is_recorded(instrument, spans, call, name):
+    """It is no BaseException, and passes by whoever waits for one."""
+    instrument(settle_spans=True, receive_spans=True)
+    raised = None
+    with Bare({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}) as consumer:
+        try:
+            getattr(consumer, call)()
+        except:  # noqa: E722 - the one form that catches it
+            raised = sys.exc_info()[1]
+    assert isinstance(raised, KafkaError)
+    span = spans.take(name)
+    assert (span.attributes["error.type"], span.status.status_code) == ("_STATE", StatusCode.ERROR)

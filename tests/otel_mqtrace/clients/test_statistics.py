@@ -24,6 +24,8 @@ from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.testing import ManualClock
 
 LAG = "mqtrace.client.consumer.lag"
+FETCHED = "mqtrace.client.consumer.queue.messages"
+FETCHED_BYTES = "mqtrace.client.consumer.queue.bytes"
 QUEUE = "mqtrace.client.producer.queue.messages"
 REQUESTS = "mqtrace.client.broker.requests"
 
@@ -97,6 +99,41 @@ def test_the_lag_is_what_the_group_has_not_committed(measured, kafka, topic, fil
         "messaging.destination.name": topic,
         "messaging.destination.partition.id": "0",
     }
+
+
+def test_what_was_fetched_and_waits_is_told_once_however_many_partitions(measured, kafka, reader, fill, spans):
+    """All partitions share one queue, in which events of the client wait as well: of 100 messages one is read."""
+    kafka.create_topic("of-four", partitions=4)
+    fill("of-four", *[{"value": b"x" * 100, "partition": each % 4} for each in range(100)])
+    told = []
+    measured()
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": "of-four",
+            "auto.offset.reset": "earliest",
+            "stats_cb": lambda text: told.append(json.loads(text)),
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition("of-four", each, 0) for each in range(4)])
+    read = 0
+
+    def waiting():
+        return next(iter(_points(reader, FETCHED).values()), None), next(iter(_points(reader, FETCHED_BYTES).values()), 0)
+
+    def turn():
+        nonlocal read
+        read += consumer.poll(0.05) is not None
+
+    before = _until(lambda: waiting() if waiting()[1] else None, turn)
+    assert before[0] * 100 == before[1] <= 9_900
+    queues = [each["fetchq_cnt"] for each in told[-1]["topics"]["of-four"]["partitions"].values() if each["desired"]]
+    assert len(queues) == 4
+    assert sum(queues) > before[0]
+    _until(lambda: waiting() == (0, 0), turn)
+    assert read == 100
+    consumer.close()
+    spans.take_all()
 
 
 def test_a_producer_tells_its_queue_and_its_brokers(measured, kafka, topic, reader, spans):
@@ -267,6 +304,32 @@ def test_the_lag_is_told_where_it_is_known(observe, clock, partition, lag):
     assert observe(LAG, report) == lag
 
 
+def _partitions(*partitions):
+    shown = {str(each): {"partition": each, "desired": True, **told} for each, told in enumerate(partitions)}
+    return {"type": "consumer", "topics": {"orders": {"partitions": shown}}}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "messages"),
+    [
+        ([{"next_offset": 9, "app_offset": 4}, {"next_offset": 3, "app_offset": 3}], 5),
+        ([{"next_offset": 9, "app_offset": -1001, "committed_offset": 7}], 2),
+        ([{"next_offset": 9, "app_offset": -1001, "query_offset": 8}], 1),
+        ([{"next_offset": 9, "app_offset": -1001, "query_offset": -2, "lo_offset": 6}], 3),
+        ([{"next_offset": 9, "app_offset": -1001, "query_offset": -1}], 6),
+        ([{"next_offset": 9, "app_offset": -1001, "query_offset": -1, "fetchq_size": 0}], 0),
+        ([{"next_offset": 90, "app_offset": 4}], 6),
+        ([{"next_offset": 4, "app_offset": 9}], 0),
+        ([{"next_offset": 0, "app_offset": -1001, "query_offset": -1}], 0),
+        ([], 0),
+    ],
+)
+def test_what_waits_is_counted_from_what_was_handed_over(observe, clock, partitions, messages):
+    """The queue of six bounds it, for offsets have gaps; where the beginning is not known, it is all there is."""
+    told = [{"fetchq_cnt": 6, "fetchq_size": 600, **each} for each in partitions]
+    assert observe(FETCHED, _report(clock, _partitions(*told))) == [messages]
+
+
 def test_an_excluded_topic_has_no_lag(observe, clock):
     """What is not traced is not measured."""
     told = _consumer(consumer_lag=3)
@@ -291,6 +354,17 @@ def test_a_counter_goes_on_when_a_client_is_gone(observe, clock):
     gc.collect()
     later = _report(clock, brokers)
     assert observe(REQUESTS, later) == [14]
+
+
+def test_clients_that_come_and_go_do_not_add_up_for_ever(observe, clock, caplog):
+    """Each has an id of its own: a thousand sums are kept, of the youngest, with one word about the others."""
+    brokers = {"brokers": {"b:1/1": {"nodeid": 1, "nodename": "b:1", "tx": 7}}}
+    for number in range(1_100):
+        seen = observe(REQUESTS, _report(clock, brokers, **{"messaging.client.id": f"short-{number}"}))
+    assert seen == [7] * 1_000
+    lasting = _report(clock, {"brokers": {"b:1/1": {"nodeid": 1, "nodename": "b:1", "tx": 9}}})
+    assert observe(REQUESTS, lasting) == [7] * 999 + [9]
+    assert caplog.text.count("are not exported any more") == 1
 
 
 def test_an_old_number_is_no_number(observe, clock):

@@ -6,7 +6,7 @@ The fields are those of librdkafka's STATISTICS.md. No convention names such met
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
@@ -19,6 +19,8 @@ Statistics = Mapping[str, Any]
 _MOST_PARTITIONS: Final = 1_000
 _MOST_BROKERS: Final = 64
 _MICROSECONDS: Final = 1e6
+_FROM_THE_BEGINNING: Final = -2
+"""``OFFSET_BEGINNING``: what a partition was asked from."""
 
 
 class Measurement(NamedTuple):
@@ -74,12 +76,39 @@ def _lag(partition: Mapping[str, Any]) -> int | None:
     return 0 if seen == end else None  # nothing to hand over, or nothing handed over yet
 
 
-def _assigned(field: str) -> Callable[[Statistics], Iterator[Reading]]:
-    def read(statistics: Statistics) -> Iterator[Reading]:
-        if statistics.get("type") == "consumer":
-            yield {}, sum(partition.get(field, 0) for _, partition in _partitions(statistics))
+def _fetched(statistics: Statistics) -> Iterator[Reading]:
+    """Messages that were fetched and not handed over: never more than the queue holds, which holds events too.
 
-    return read
+    librdkafka counts the queue of a partition where that is forwarded to, so each partition of a consumer tells the
+    length of the one queue that all share: statistics, rebalances and errors that wait for a poll included.
+    """
+    if statistics.get("type") == "consumer":
+        partitions = [partition for _, partition in _partitions(statistics)]
+        waiting = [_waiting(each) for each in partitions]
+        queued = _shared(partitions, "fetchq_cnt")
+        begun = None not in waiting or _shared(partitions, "fetchq_size") == 0
+        yield {}, min(queued, sum(each or 0 for each in waiting)) if begun else queued
+
+
+def _fetched_bytes(statistics: Statistics) -> Iterator[Reading]:
+    """The bodies in the one queue; an event there counts nothing."""
+    if statistics.get("type") == "consumer":
+        yield {}, _shared([partition for _, partition in _partitions(statistics)], "fetchq_size")
+
+
+def _shared(partitions: Iterable[Mapping[str, Any]], field: str) -> int:
+    return max((int(each.get(field, 0)) for each in partitions), default=0)
+
+
+def _waiting(partition: Mapping[str, Any]) -> int | None:
+    """Offsets between what was handed over and what is fetched next; ``None`` where nothing tells the beginning."""
+    fetched, first = partition.get("next_offset", -1), partition.get("query_offset")
+    known = [partition.get(name, -1) for name in ("app_offset", "committed_offset", "query_offset")]
+    known += [partition.get("lo_offset", -1)] if first == _FROM_THE_BEGINNING else []
+    handed = next((each for each in known if each >= 0), None)
+    if fetched <= 0:
+        return 0
+    return None if handed is None else max(0, int(fetched) - int(handed))
 
 
 def _whole(field: str) -> Callable[[Statistics], Iterator[Reading]]:
@@ -130,10 +159,10 @@ MEASUREMENTS: Final = (
         "mqtrace.client.consumer.queue.messages",
         "{message}",
         "Messages fetched from the brokers that wait for the application.",
-        _assigned("fetchq_cnt"),
+        _fetched,
     ),
     Measurement(
-        "mqtrace.client.consumer.queue.bytes", "By", "The size of what was fetched and waits.", _assigned("fetchq_size")
+        "mqtrace.client.consumer.queue.bytes", "By", "The size of what was fetched and waits.", _fetched_bytes
     ),
     Measurement(
         "mqtrace.client.consumer.rebalances", "{rebalance}", "Rebalances of the group.", _rebalances, grows=True

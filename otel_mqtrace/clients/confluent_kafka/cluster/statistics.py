@@ -6,6 +6,7 @@ The callback keeps the text and hands it on to the application's own callback; t
 from __future__ import annotations
 
 import json
+import logging
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,9 @@ _CALLBACK: Final = "stats_cb"
 _FRESH_INTERVALS: Final = 3
 _FRESH_AT_LEAST_MS: Final = 60_000
 _NS_PER_MS: Final = 1_000_000
+_MOST_TOTALS: Final = 1_000
+"""Sums kept, one for each metric and set of attributes; those of clients that live are kept in any case."""
+_log: Final = logging.getLogger(__name__)
 
 Key = tuple[tuple[str, str | int], ...]
 """Attributes as something to look up."""
@@ -79,6 +83,7 @@ class ClientStatistics:
         self._reports: weakref.WeakValueDictionary[int, ClientReport] = weakref.WeakValueDictionary()
         self._seen: weakref.WeakKeyDictionary[ClientReport, dict[tuple[str, Key], float]] = weakref.WeakKeyDictionary()
         self._totals: dict[tuple[str, Key], float] = {}
+        self._dropped = False
         for each in MEASUREMENTS:
             make = meter.create_observable_counter if each.grows else meter.create_observable_gauge
             make(each.name, [self._observer(each)], unit=each.unit, description=each.description)
@@ -98,6 +103,7 @@ class ClientStatistics:
                 else:
                     joined[key] = measurement.combine(joined[key], value) if key in joined else value
         if measurement.grows and live.tracing is not None:
+            self._drop_oldest()
             joined = {key: total for (name, key), total in list(self._totals.items()) if name == measurement.name}
         return [Observation(value, dict(key)) for key, value in joined.items()]
 
@@ -106,6 +112,25 @@ class ClientStatistics:
         seen = self._seen.setdefault(report, {})
         self._totals[place] = self._totals.get(place, 0) + max(0, value - seen.get(place, 0))
         seen[place] = value
+
+    def _drop_oldest(self) -> None:
+        """Forget sums of clients that are gone, the oldest first: a program may make clients for ever.
+
+        They end; adding them to another series would look like a burst to whoever computes rates.
+        """
+        too_many = len(self._totals) - _MOST_TOTALS
+        if too_many <= 0:
+            return
+        living = set().union(*list(self._seen.values()))
+        for place in [each for each in self._totals if each not in living][:too_many]:
+            del self._totals[place]
+        if not self._dropped:
+            self._dropped = True
+            _log.warning(
+                "mqtrace: more than %d sums of Kafka clients, each with a client.id of its own: those of clients that "
+                "are gone are not exported any more; give clients that follow one another the same client.id",
+                _MOST_TOTALS,
+            )
 
     def _observer(self, measurement: Measurement) -> Callable[[CallbackOptions], Iterable[Observation]]:
         @guarded("ClientStatistics.observe")

@@ -201,3 +201,15 @@ def test_two_loops_one_after_the_other_share_nothing(instrument, spans, kafka, t
     play(story)
     sent = spans.take_all(f"send {topic}")
     assert len({span.attributes["messaging.message.id"] for span in sent}) == len(sent) == 10
+
+
+def test_what_the_client_does_not_have_is_told_to_the_doctor(instrument, monkeypatch):
+    """A method that this version lacks, or that a later one renamed."""
+    instrument()
+    assert AioKafkaInstrumentor().patches.survey() == {"untraceable": [], "wrappers": []}
+    AioKafkaInstrumentor().uninstrument()
+    monkeypatch.delattr(AIOKafkaProducer, "send_batch")
+    instrument()
+    (untraceable,) = AioKafkaInstrumentor().patches.survey()["untraceable"]
+    assert untraceable.endswith(".AIOKafkaProducer.send_batch")
+    AioKafkaInstrumentor().uninstrument()

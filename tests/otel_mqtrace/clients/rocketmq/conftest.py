@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import count
 
 import pytest
@@ -12,6 +13,16 @@ from otel_mqtrace.testing import ManualClock, recording_provider
 from tests.support.rocketmq_proxy import RocketMqProxy
 
 _numbers = count(1)
+
+
+@pytest.fixture(autouse=True)
+def loop_of_the_main_thread():
+    """The client asks for the thread's event loop in its async calls; asyncio.run() elsewhere leaves it without one."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 @pytest.fixture

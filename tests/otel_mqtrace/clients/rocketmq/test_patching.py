@@ -135,3 +135,29 @@ def test_broken_off_half_way_nothing_stays_changed(instrument, monkeypatch):
     with pytest.raises(TypeError):
         patching.apply(None)
     assert _as_it_is() == before
+
+
+def test_what_the_client_does_not_have_is_told_to_the_doctor(instrument, monkeypatch):
+    """An older client lacks a class or a method: nothing goes untraced in silence."""
+    monkeypatch.delattr(rocketmq, "PushConsumer")
+    monkeypatch.delattr(rocketmq.Producer, "recall_message_async")
+    instrument()
+    survey = RocketMqInstrumentor().patches.survey()
+    assert [each.rpartition(".")[2] for each in survey["untraceable"]] == ["recall_message_async", "PushConsumer"]
+    assert survey["wrappers"] == []
+    RocketMqInstrumentor().uninstrument()
+
+
+def test_a_whole_client_has_nothing_untraced(instrument):
+    """The doctor finds nothing to say of it."""
+    instrument()
+    assert RocketMqInstrumentor().patches.survey() == {"untraceable": [], "wrappers": []}
+
+
+def test_what_is_no_message_is_the_clients_to_refuse(instrument, producer, spans):
+    """send(None) is the application's mistake, and no failure of tracing."""
+    with pytest.raises(AttributeError) as raised:
+        producer.send(None)
+    RocketMqInstrumentor().uninstrument()
+    with pytest.raises(type(raised.value)):
+        producer.send(None)

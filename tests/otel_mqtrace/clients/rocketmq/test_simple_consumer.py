@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from types import SimpleNamespace
 
 import pytest
 import rocketmq
@@ -12,6 +14,10 @@ from rocketmq.grpc_protocol import Code
 from rocketmq.v5.exception import BadRequestException, ClientException
 
 from otel_mqtrace import process
+from otel_mqtrace.clients.rocketmq.holding import consumers
+from otel_mqtrace.clients.rocketmq.live import Bound, live
+from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.model import ContextCode
 from tests.support.rocketmq_proxy import QUEUE_ID, STORE_HOST, STORE_SECONDS
@@ -379,3 +385,37 @@ def test_switching_tracing_off_ends_what_is_open(send, consumer, spans, topic):
     assert not trace.get_current_span().get_span_context().is_valid
     assert _code(spans.take(f"process {topic}")) == "RETURNNULL"
     consumer.ack(message)
+
+
+def test_a_consumer_that_is_collected_leaves_no_open_span(send, consumer_of, topic, spans, clock):
+    """Without shutdown and without acknowledgement: RETURNNULL as of then, once the next hook is called."""
+    send(b"x")
+    consumer = consumer_of(topic)
+    (message,) = consumer.receive(16, 30)
+    clock.advance(ms=5)
+    holding = consumers.of(consumer)
+    holding.abandon()  # what the collector calls
+    clock.advance(ms=500)
+    spans.assert_empty()
+    assert not trace.get_current_span().get_span_context().is_valid
+    end_left_behind()
+    span = spans.take(f"process {topic}")
+    assert (_code(span), span.end_time - span.start_time) == ("RETURNNULL", 5_000_000)
+    assert message.body == b"x"
+
+
+def test_the_collector_of_a_client_is_told_of_what_it_held(monkeypatch):
+    """Each client once, whatever it held."""
+    abandoned = []
+    monkeypatch.setattr(live, "tracing", Tracing.create())
+    bound = Bound(lambda tracing, facts: facts.client_id, abandon=abandoned.append)
+
+    class Client:
+        client_id = "shop"
+        client_configuration = SimpleNamespace(rpc_endpoints=None, namespace="")
+
+    client = Client()
+    assert [bound.of(client), bound.of(client)] == ["shop", "shop"]
+    del client
+    gc.collect()
+    assert (abandoned, bound.forget()) == (["shop"], [])
