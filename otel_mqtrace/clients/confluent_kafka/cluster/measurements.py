@@ -19,8 +19,6 @@ Statistics = Mapping[str, Any]
 _MOST_PARTITIONS: Final = 1_000
 _MOST_BROKERS: Final = 64
 _MICROSECONDS: Final = 1e6
-_FROM_THE_BEGINNING: Final = -2
-"""``OFFSET_BEGINNING``: what a partition was asked from."""
 
 
 class Measurement(NamedTuple):
@@ -84,10 +82,7 @@ def _fetched(statistics: Statistics) -> Iterator[Reading]:
     """
     if statistics.get("type") == "consumer":
         partitions = [partition for _, partition in _partitions(statistics)]
-        waiting = [_waiting(each) for each in partitions]
-        queued = _shared(partitions, "fetchq_cnt")
-        begun = None not in waiting or _shared(partitions, "fetchq_size") == 0
-        yield {}, min(queued, sum(each or 0 for each in waiting)) if begun else queued
+        yield {}, min(_shared(partitions, "fetchq_cnt"), sum(map(_waiting, partitions)))
 
 
 def _fetched_bytes(statistics: Statistics) -> Iterator[Reading]:
@@ -100,15 +95,10 @@ def _shared(partitions: Iterable[Mapping[str, Any]], field: str) -> int:
     return max((int(each.get(field, 0)) for each in partitions), default=0)
 
 
-def _waiting(partition: Mapping[str, Any]) -> int | None:
-    """Offsets between what was handed over and what is fetched next; ``None`` where nothing tells the beginning."""
-    fetched, first = partition.get("next_offset", -1), partition.get("query_offset")
-    known = [partition.get(name, -1) for name in ("app_offset", "committed_offset", "query_offset")]
-    known += [partition.get("lo_offset", -1)] if first == _FROM_THE_BEGINNING else []
-    handed = next((each for each in known if each >= 0), None)
-    if fetched <= 0:
-        return 0
-    return None if handed is None else max(0, int(fetched) - int(handed))
+def _waiting(partition: Mapping[str, Any]) -> int:
+    """Offsets between what was handed over and what is fetched next; all that came, where nothing was handed over."""
+    handed, fetched = partition.get("app_offset", -1), partition.get("next_offset", -1)
+    return max(0, int(fetched) - int(handed)) if handed >= 0 else int(partition.get("rxmsgs", 0))
 
 
 def _whole(field: str) -> Callable[[Statistics], Iterator[Reading]]:
@@ -161,9 +151,7 @@ MEASUREMENTS: Final = (
         "Messages fetched from the brokers that wait for the application.",
         _fetched,
     ),
-    Measurement(
-        "mqtrace.client.consumer.queue.bytes", "By", "The size of what was fetched and waits.", _fetched_bytes
-    ),
+    Measurement("mqtrace.client.consumer.queue.bytes", "By", "The size of what was fetched and waits.", _fetched_bytes),
     Measurement(
         "mqtrace.client.consumer.rebalances", "{rebalance}", "Rebalances of the group.", _rebalances, grows=True
     ),
