@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bridge.codec.native.dialects import dialect_named
 from bridge.exporters.batching import pack
 from otel_mqtrace import semconv
+from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
 from otel_mqtrace.spans.mapping import trace_context_of
-from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, ExportOutcome
+from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, TRUNCATED, ExportOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,11 +24,22 @@ if TYPE_CHECKING:
 
 __all__ = ["NativeCounts", "SpanPacker", "has_record"]
 
+_logger = logging.getLogger(__name__)
+_TOO_LOW: Final = (
+    "mqtrace: native traces are incomplete: the span limit %s (by that variable, a more general one, or SpanLimits) is "
+    "too low: raise it to OpenTelemetry's default or unset it (said once; counted as %s in stats())"
+)
+
 
 def has_record(span: ReadableSpan) -> bool:
-    """Whether ``span``, as far as it has come, is a record: an ended one of any trace type, a started ``Sub``."""
+    """Whether ``span``, as far as it has come, is a record: an ended one of any trace type, a started ``Sub``.
+
+    So is one that span limits robbed of its type: it will be counted.
+    """
     trace_type = (span.attributes or {}).get(semconv.MQTRACE_TRACE_TYPE)
-    return trace_type is not None and (span.end_time is not None or trace_type == semconv.TRACE_TYPE_SUB)
+    if trace_type is None:
+        return lost_its_type(span)
+    return span.end_time is not None or trace_type == semconv.TRACE_TYPE_SUB
 
 
 @dataclass(slots=True)
@@ -58,6 +71,7 @@ class SpanPacker:
         self._max_message_bytes = max_message_bytes
         self._region_id = region_id
         self.counts = NativeCounts()
+        self._told: set[str] = set()
 
     @property
     def dialect(self) -> str:
@@ -73,7 +87,8 @@ class SpanPacker:
             dialect=self._dialect,
             max_message_bytes=self._max_message_bytes,
         )
-        packed.refused |= unmapped
+        for origin, reason in unmapped.items():
+            packed.refused.setdefault(origin, reason)
         return packed
 
     def settle(
@@ -101,14 +116,35 @@ class SpanPacker:
     def after_fork(self) -> None:
         """Count anew in a child."""
         self.counts = NativeCounts()
+        self._told = set()
 
     def _contexts(self, spans: Sequence[ReadableSpan], unmapped: dict[int, str]) -> Iterator[tuple[int, TraceContext]]:
+        """Yield the contexts with the places of their spans; ``unmapped`` tells of those that are not whole."""
         for origin, span in enumerate(spans):
             try:
                 trace_ctx = trace_context_of(span)
+                if hit := limits_hit(span):
+                    unmapped[origin] = TRUNCATED
+                    self._tell_once(hit)
+                    trace_ctx = trace_ctx and _named(trace_ctx, span)
             except Exception:  # noqa: BLE001 - a span with impossible attributes must not take its batch along
                 unmapped[origin] = ENCODE_ERROR
                 continue
             if trace_ctx is not None and trace_ctx.beans:
                 missing = trace_ctx.region_id is None and self._region_id is not None
                 yield origin, replace(trace_ctx, region_id=self._region_id) if missing else trace_ctx
+
+    def _tell_once(self, limits: Iterable[str]) -> None:
+        for limit in set(limits) - self._told:
+            self._told.add(limit)
+            _logger.warning(_TOO_LOW, limit, TRUNCATED)
+
+
+def _named(trace_ctx: TraceContext, span: ReadableSpan) -> TraceContext:
+    """Return ``trace_ctx`` without messages whose topic or id is not whole: under a wrong name a record misleads."""
+    whole = [
+        bean
+        for bean in trace_ctx.beans
+        if bean.topic and bean.msg_id and not (was_cut(bean.topic, span) or was_cut(bean.msg_id, span))
+    ]
+    return replace(trace_ctx, beans=tuple(whole))

@@ -18,6 +18,7 @@ from otel_mqtrace._clock import MonotonicNs, SystemClock
 from otel_mqtrace.config import Settings
 from otel_mqtrace.spans.lane import Lane
 from otel_mqtrace.spans.ledger import Ledger
+from otel_mqtrace.spans.limits import bounded
 from otel_mqtrace.spans.self_metrics import observe
 from otel_mqtrace.spans.settings import LaneSettings, fitting_batch, refuse_wrong, resolve
 from otel_mqtrace.spans.worker import refuse_subinterpreter

@@ -1,0 +1,139 @@
+"""This module knows what OpenTelemetry's span limits take from a span, and how a span that has lost something is known.
+
+The SDK drops the oldest attributes and links of a span that is full, and cuts long texts, without a word on the span:
+what is left looks like a span that never had more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.attributes import BoundedAttributes
+
+from otel_mqtrace import semconv
+from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
+from otel_mqtrace.spans.mapping import MESSAGE_ATTRIBUTES, OPERATIONS, RECORD_ATTRIBUTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.util.types import AttributeValue
+
+__all__ = [
+    "ATTRIBUTES",
+    "LENGTH",
+    "LINKS",
+    "LINK_ATTRIBUTES",
+    "SCOPE",
+    "bounded",
+    "limits_hit",
+    "lost_its_type",
+    "was_cut",
+]
+
+SCOPE: Final = "otel_mqtrace"
+"""The instrumentation scope of the spans made here."""
+ATTRIBUTES: Final = "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"
+LENGTH: Final = "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"
+LINKS: Final = "OTEL_SPAN_LINK_COUNT_LIMIT"
+LINK_ATTRIBUTES: Final = "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT"
+
+_RECORDED: Final = frozenset({operation.name for operation in OPERATIONS.values()})
+_STARTED: Final = frozenset({OPERATIONS[TraceType.SUB_BEFORE].name})
+_WHOLE_ID: Final = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_WORDS: Final = frozenset(
+    {
+        *(operation.trace_type for operation in OPERATIONS.values()),
+        *(each.value for each in MessageType),
+        *(each.name for each in TransactionState),
+        *(each.name for each in ContextCode),
+    }
+)
+"""Texts of a fixed vocabulary: none is the beginning of another one."""
+
+
+def limits_hit(span: ReadableSpan) -> tuple[str, ...]:
+    """Return the limits, by OpenTelemetry's variable, that took something of ``span``'s trace record; mostly none.
+
+    A text exactly as long as the limit may have been cut or not: unless it can be shown to be whole, it counts as cut.
+    """
+    attributes = span.attributes or {}
+    messages = _of_messages(span)
+    hit: list[str] = []
+    # The oldest go first, and what a record is read from stands on its span from the start. What the SDK dropped of a
+    # span that is not full had no proper name.
+    if span.dropped_attributes and len(attributes) == _bound(span, "maxlen"):
+        hit.append(ATTRIBUTES)
+    if any(map(_dropped, messages)):
+        hit.append(LINK_ATTRIBUTES)
+    if span.dropped_links and (messages or semconv.MESSAGING_MESSAGE_ID not in attributes):
+        hit.append(LINKS)
+    if _bound(span, "max_value_len") is not None and any(
+        was_cut(text, span) for text in _texts((attributes, *messages))
+    ):
+        hit.append(LENGTH)
+    return tuple(hit)
+
+
+def was_cut(text: str | None, span: ReadableSpan) -> bool:
+    """Whether ``text``, a value of ``span`` or its links, may be the beginning of a longer one."""
+    if text is None or len(text) != _bound(span, "max_value_len") or text in _WORDS:
+        return False
+    return _WHOLE_ID.fullmatch(text) is None and text not in span.name.split(" ")  # a name is never cut
+
+
+def lost_its_type(span: ReadableSpan) -> bool:
+    """Whether ``span`` is one that was made here to be a record, and does not say any more of what type."""
+    if not span.dropped_attributes or not _is_ours(span) or semconv.MQTRACE_TRACE_TYPE in (span.attributes or {}):
+        return False
+    words = span.name.split(" ")
+    verbs = _RECORDED if span.end_time is not None else _STARTED
+    return words[0] in verbs or words[-1] in verbs  # last in the old names
+
+
+def bounded(span: ReadableSpan, attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
+    """Return ``attributes``, a copy of the span's, such that a new span with them tells the same of its limits."""
+    length = _bound(span, "max_value_len")
+    if length is None and not span.dropped_attributes:
+        return attributes
+    copied = BoundedAttributes(_bound(span, "maxlen"), attributes, max_value_len=length)
+    copied.dropped = span.dropped_attributes
+    return copied
+
+
+def _is_ours(span: ReadableSpan) -> bool:
+    scope = span.instrumentation_scope
+    return scope is not None and scope.name == SCOPE
+
+
+def _bound(span: ReadableSpan, name: str) -> int | None:
+    """Return how many attributes ``span`` keeps (``maxlen``), or how long a text (``max_value_len``).
+
+    No public name tells.
+    """
+    bound = getattr(getattr(span, "_attributes", None), name, None)
+    return bound if isinstance(bound, int) else None
+
+
+def _of_messages(span: ReadableSpan) -> list[Mapping[str, object]]:
+    """Return what the links say of messages, or did before the SDK took it."""
+    said = (link.attributes for link in span.links)
+    return [each for each in said if each is not None and (_dropped(each) or not MESSAGE_ATTRIBUTES.isdisjoint(each))]
+
+
+def _dropped(attributes: Mapping[str, object]) -> int:
+    """Return how many attributes of a link the SDK dropped."""
+    return attributes.dropped if isinstance(attributes, BoundedAttributes) else 0
+
+
+def _texts(said: Iterable[Mapping[str, object]]) -> Iterator[str]:
+    for attributes in said:
+        for name in RECORD_ATTRIBUTES.intersection(attributes):
+            value = attributes[name]
+            if isinstance(value, str):
+                yield value
+            elif isinstance(value, Sequence):
+                yield from (each for each in value if isinstance(each, str))
