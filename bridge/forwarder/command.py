@@ -45,8 +45,8 @@ _ClientConfig = Annotated[
 ]
 _LandingFormat = Annotated[str, typer.Option(help="parquet, or jsonl without the spark extra.")]
 _AcceptTrimmed = Annotated[bool, typer.Option("--accept-trimmed", help="Go on after messages that retention removed.")]
-_TimeoutMs = Annotated[float, typer.Option(help="How long one answer of the broker may take.")]
-_OtlpTimeoutMs = Annotated[float, typer.Option(help="How long an OTLP request may take, with retries.")]
+_TimeoutMs = Annotated[float, typer.Option(min=1, help="How long one answer of the broker may take.")]
+_OtlpTimeoutMs = Annotated[float, typer.Option(min=1, help="How long an OTLP request may take, with retries.")]
 _PairTimeout = Annotated[str, typer.Option(help="How long half a listener call waits: 60s, 5m, 500ms.")]
 _MaxPending = Annotated[int, typer.Option(min=1, help="Records that may wait; each takes about 1 KB.")]
 _NameFrom = Annotated[

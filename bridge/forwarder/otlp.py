@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -20,6 +20,8 @@ __all__ = ["OtlpDelivery", "open_exporter"]
 
 _TRACES_PATH: Final = "/v1/traces"
 _AT_ONCE: Final = 512
+_MOST_CHARACTERS: Final = 1 << 20
+"""Of the attributes of one request: a gRPC receiver takes 4 MiB unless told otherwise, and a character is up to 4."""
 _EXPORTER_LOGGERS: Final = "opentelemetry.exporter.otlp"
 _GRPC: Final = {"grpc": True, "grpcs": False}
 """URL scheme → whether the connection is in the clear."""
@@ -55,14 +57,16 @@ class OtlpDelivery:
         Raises:
             PeerError: some were not, after the exporter's own retries; any of them may have been.
         """
-        for first in range(0, len(spans), _AT_ONCE):
+        left = len(spans)
+        for request in _requests(spans):
             self._reasons.text = ""
-            if self._exporter.export(spans[first : first + _AT_ONCE]) is not SpanExportResult.SUCCESS:
+            if self._exporter.export(request) is not SpanExportResult.SUCCESS:
                 said = f" ({self._reasons.text})" if self._reasons.text else ""
                 raise PeerError(
-                    f"the OTLP receiver {self.endpoint} did not accept {len(spans) - first} spans{said}; "
+                    f"the OTLP receiver {self.endpoint} did not accept {left} spans{said}; "
                     "they are not committed and will be forwarded again"
                 )
+            left -= len(request)
 
     def close(self) -> None:
         """Let the connection go."""
@@ -81,9 +85,25 @@ class OtlpDelivery:
             return
 
 
+def _requests(spans: Sequence[ReadableSpan]) -> Iterator[Sequence[ReadableSpan]]:
+    """Cut ``spans`` into requests that no receiver finds too large: it would refuse them again and again."""
+    first, characters = 0, 0
+    for number, span in enumerate(spans):
+        own = sum(len(str(value)) for value in (span.attributes or {}).values())
+        if number > first and (number - first >= _AT_ONCE or characters + own > _MOST_CHARACTERS):
+            yield spans[first:number]
+            first, characters = number, 0
+        characters += own
+    if first < len(spans):
+        yield spans[first:]
+
+
 def open_exporter(endpoint: str, *, timeout_s: float, on_reply: Any = None) -> SpanExporter:
     """Return OpenTelemetry's exporter for ``endpoint``; ``on_reply`` is given the body of each good HTTP reply."""
-    scheme, host, path, query, _ = urlsplit(endpoint)
+    try:
+        scheme, host, path, query, _ = urlsplit(endpoint)
+    except ValueError:  # a bracket that nothing closes
+        scheme = host = path = query = ""
     if not host or scheme not in {"http", "https", *_GRPC}:
         raise UsageError(
             f"--otlp-endpoint {endpoint} is not understood: give http[s]://HOST:PORT[/PATH] or grpc[s]://HOST:PORT"

@@ -22,6 +22,7 @@ from bridge.forwarder.settled import SettledMemory
 from bridge.forwarder.sources import files_directory, open_source
 from bridge.forwarder.spans import SpanRules
 from bridge.forwarder.traces import SpanForwarding
+from bridge.landing.layout import native_directory
 from bridge.landing.writer import LandingWriter
 from otel_mqtrace._errors import PeerError, UsageError
 
@@ -71,6 +72,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     """
     if options.landing is None and options.otlp_endpoint is None:
         raise UsageError("nowhere to forward to: give --otlp-endpoint URL, --landing DIR or both")
+    _check_circle(options)
     landing = None if options.landing is None else LandingWriter(options.landing, format=options.landing_format)
     with ExitStack() as opened:
         source = opened.enter_context(_open_source(options))
@@ -94,6 +96,19 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
             return _STOPPED_ON_ERROR
         typer.echo((_as_json if as_json else _as_text)(counts, source, spans, options))
     return 0
+
+
+def _check_circle(options: ForwardOptions) -> None:
+    """Refuse a landing that is its own source: every pass would find what the one before has written."""
+    files = files_directory(options.source)
+    if files is None or options.landing is None:
+        return
+    read, written = files.resolve(), native_directory(options.landing).resolve()
+    if written.is_relative_to(read) or read.is_relative_to(written):
+        raise UsageError(
+            f"--landing {options.landing} and --source {options.source} overlap: what is written would be read again "
+            "without end; land somewhere else"
+        )
 
 
 def _open_source(options: ForwardOptions) -> OpenSource:

@@ -63,7 +63,7 @@ class KafkaTraceSource:
         timeout_ms: How long one answer of the broker may take.
 
     Raises:
-        PeerError: the broker does not answer, the topic does not exist, or messages were trimmed.
+        PeerError: the broker does not answer, the topic does not exist or was made anew, or messages were trimmed.
     """
 
     def __init__(  # noqa: PLR0913 - every tunable by name
@@ -80,6 +80,7 @@ class KafkaTraceSource:
         self.topic = topic
         self.trimmed: list[Trimmed] = []
         self.behind: Collection[int | None] = ()
+        self._group = group
         self._bootstrap_servers = bootstrap_servers
         self._accept_trimmed = accept_trimmed
         self._timeout_s = timeout_ms / 1e3
@@ -175,6 +176,7 @@ class KafkaTraceSource:
                 low, ends[partition] = self._consumer.get_watermark_offsets(
                     TopicPartition(self.topic, partition), timeout=self._timeout_s
                 )
+                self._check_overrun(partition, ends[partition])
                 self._check_trimmed(partition, low)
         except KafkaException as error:
             raise self._silent(error) from error
@@ -197,6 +199,14 @@ class KafkaTraceSource:
                 f"the trace topic {self.topic} cannot be read on {self._bootstrap_servers}: {known.error.str()}"
             )
         return sorted(known.partitions)
+
+    def _check_overrun(self, partition: int, end: int) -> None:
+        """Complain of a partition that is shorter than what was committed: nothing new would be read of it for long."""
+        if self._next[partition] > end:
+            raise PeerError(
+                f"{self.topic} [{partition}] ends at {end}, but the group {self._group} remembers "
+                f"{self._next[partition]}: the topic was made anew, or messages were lost; go on with another --group"
+            )
 
     def _check_trimmed(self, partition: int, low: int) -> None:
         position = self._next[partition]

@@ -6,6 +6,7 @@ cut off its ``KEYS``, and each broker tells of 64 messages at most. A scan reads
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.landing.layout import LandedMessage
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["BrokerArchive"]
 
 _MOST_OF_INDEX: Final = 64
+_QUEUES_AT_ONCE: Final = 16
+"""Pulls on the way at the same time: what they bring, 256 KiB each, is what is held in memory."""
 _GROUP: Final = "mqtrace-query"  # a pull must name a group; nothing is ever committed to it
 _INDEX_ONLY: Final = (
     "only the brokers' index was asked, which does not know the single ids of a batch nor keys that a client cut off; "
@@ -100,18 +103,18 @@ class BrokerArchive:
         ranges = {queue: span for topic in self._topics for queue, span in self._ranges(topic).items()}
         self._pace.begin(sum(end - start for start, end in ranges.values()))
         while ranges:
-            for queue, pulled in self._client.pull(
-                {q: start for q, (start, _) in ranges.items()}, group=_GROUP
-            ).items():
-                start, end = ranges[queue]
+            asked = {queue: start for queue, (start, _) in islice(ranges.items(), _QUEUES_AT_ONCE)}
+            for queue, pulled in self._client.pull(asked, group=_GROUP).items():
+                start, end = ranges.pop(queue)
                 inside = [(queue.broker, message) for message in pulled.messages if message.queue_offset < end]
                 yield from (message for message in self._landed(inside) if mentioned(message, needles))
-                reached = min(max(pulled.next_offset, start), end)
-                if reached == start and not pulled.messages:
-                    reached = end  # the broker has nothing more to give, whatever it said before
+                reached = min(pulled.next_offset, end)
+                if reached <= start:
+                    reached = end
+                    self._pace.remark(f"{queue} leads no further than offset {start}: {end - start} were not read")
                 self._pace.advance(reached - start)
-                ranges[queue] = (reached, end)
-            ranges = {queue: span for queue, span in ranges.items() if span[0] < span[1]}
+                if reached < end:
+                    ranges[queue] = (reached, end)  # behind the others, so that every queue has its turn
 
     def _ranges(self, topic: str) -> dict[Queue, tuple[int, int]]:
         """Return, for each queue that has something to read, the first offset and the one behind the last."""

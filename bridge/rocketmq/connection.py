@@ -150,7 +150,7 @@ class _Connection:
         try:
             self._socket = socket.create_connection(read_address(address), timeout=timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
+        except (OSError, ValueError, UsageError) as error:  # what a server tells of others need be no address, no name
             raise SilentError(f"{address} cannot be reached: {error}") from error
 
     def send(self, frame: bytes, opaque: int, timeout_s: float) -> None:

@@ -35,6 +35,7 @@ class OtlpReceiver:
         self.spans: dict[tuple[bytes, bytes], list[tuple[str, bytes]]] = defaultdict(list)
         self.requests = 0
         self.paths: list[str] = []
+        self.request_bytes: list[int] = []
         self.status = _OK
         self.rejects = 0
         self.on_request = on_request
@@ -86,6 +87,7 @@ class OtlpReceiver:
                     receiver.requests += 1
                     number = receiver.requests
                     receiver.paths.append(self.path)
+                    receiver.request_bytes.append(len(body))
                 if receiver._tell(number, "before"):
                     return
                 if receiver.status == _OK:

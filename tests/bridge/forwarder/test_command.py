@@ -152,6 +152,7 @@ def test_files_remember_beside_themselves_what_was_told(receiver, tmp_path):
     [
         (["--source", "files:."], "give --otlp-endpoint URL, --landing DIR or both"),
         (["--source", "files:.", "--otlp-endpoint", "x"], "--otlp-endpoint x is not understood"),
+        (["--source", "files:.", "--otlp-endpoint", "http://[::1"], "--otlp-endpoint http://[::1 is not understood"),
         (["--source", "files:/nowhere/at/all", "--landing", "x"], "there is no such directory"),
         (["--source", "rocketmq://host", "--landing", "x"], "rocketmq://NAMESRV"),
         (["--source", "files:.", "--landing", "x", "--pair-timeout", "soon"], "--pair-timeout 'soon' is no duration"),
@@ -172,3 +173,26 @@ def test_rocketmq_keys_of_another_name_are_refused(tmp_path, capsys):
     options = ["--source", "rocketmq://h:1/T", "--landing", str(tmp_path), "--client-config", str(tmp_path / "acl")]
     assert main(["forward", *options]) == 2
     assert "accessKey, secretKey" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "landing"), [("all", "all"), ("all", "all/deep"), ("all/native/date=2026-11-21", "all"), ("all", "link")]
+)
+def test_a_landing_is_not_its_own_source(source, landing, tmp_path, monkeypatch, capsys):
+    """Every pass would find what the one before has written, and land it again, without end."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "all/native/date=2026-11-21").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("all")
+    assert main(["forward", "--source", f"files:{source}", "--landing", landing, "--once"]) == 2
+    err = capsys.readouterr().err
+    assert "overlap" in err
+    assert err.count("\n") == 1
+
+
+def test_a_landing_beside_its_source_is_fine(tmp_path, capsys):
+    """What was written to one directory may be landed in another."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.bin").write_bytes(body_of(pub()))
+    options = ["--landing", str(tmp_path / "out"), "--once"]
+    assert main(["forward", "--source", f"files:{tmp_path / 'in'}", *options]) == 0
+    assert "1 trace messages" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.cimpl import Consumer, Producer
 
 from bridge.embedded.cluster import EmbeddedKafka
@@ -222,6 +222,18 @@ def test_what_retention_removed_can_be_accepted_and_is_counted(kafka, tmp_path):
     with _source(kafka, accept_trimmed=True) as source:
         assert forward_once(source, LandingWriter(tmp_path)).messages == high - low
         assert [(gone.partition, gone.offsets) for gone in source.trimmed] == [(0, low)]
+
+
+def test_a_topic_that_is_shorter_than_what_was_committed_is_a_loud_failure(kafka, tmp_path):
+    """It was made anew: up to the old position, whatever comes would be passed over without a word."""
+    _send(kafka, b"1", b"2", partition=1)
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": source_module.DEFAULT_GROUP})
+    consumer.commit(offsets=[TopicPartition(TOPIC, 1, 7)], asynchronous=False)
+    consumer.close()
+    with _source(kafka) as source, pytest.raises(PeerError, match=r"\[1\] ends at 2, .* remembers 7.*--group"):
+        forward_once(source, LandingWriter(tmp_path))
+    with _source(kafka, group="another") as source:
+        assert forward_once(source, LandingWriter(tmp_path)).messages == 2
 
 
 def test_an_unreachable_broker_is_one_sentence():

@@ -155,6 +155,14 @@ def test_a_receiver_that_is_not_there_is_one_sentence():
     delivery.close()
 
 
+def test_no_request_is_larger_than_what_receivers_take(receiver, delivery):
+    """gRPC's bound is 4 MiB: what is refused for its size would be refused for ever."""
+    bodies = [body_of(pub(f"M{n}", keys="键" * 30_000)) for n in range(100)]
+    forward_once(_Log(*bodies), spans=SpanForwarding(delivery))
+    assert len(receiver.ids()) == 100
+    assert max(receiver.request_bytes) < 4 << 20
+
+
 def test_spans_that_the_receiver_rejects_are_counted(receiver, delivery):
     """OTLP's partial success: asking again would not help, so the position moves."""
     receiver.rejects = 1

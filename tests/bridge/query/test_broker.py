@@ -10,6 +10,7 @@ from bridge.query.findings import findings, in_one_sentence
 from bridge.query.instants import ArrivalRange
 from bridge.query.search import search
 from bridge.query.wanted import Wanted
+from bridge.rocketmq.commands import ResponseCode
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.cli import main
 from tests.support.archives import ID, T0, consume, landed, pub
@@ -61,6 +62,23 @@ def test_a_scan_reads_everything_in_as_many_pulls_as_it_takes(cluster):
     answer = _search(cluster, scan=True, on_progress=lambda done, whole: seen.append((done, whole)))
     assert (answer.searched.messages, seen[-1]) == (104, (104, 104))
     assert answer.searched.remarks == ()
+
+
+@pytest.mark.parametrize("code", [ResponseCode.PULL_NOT_FOUND, ResponseCode.SUCCESS])
+def test_a_scan_that_gets_nowhere_says_so(cluster, monkeypatch, code):
+    """What a broker announced and does not give may be what is looked for; and nobody asks for it for ever."""
+    broker, given = cluster.brokers[0], []
+
+    def pull(fields, _):
+        given.append(fields)
+        queue = broker.stored["T", int(fields["queueId"])]
+        said = {"minOffset": 0, "maxOffset": queue.high, "nextBeginOffset": fields["queueOffset"]}
+        return code, said, b"".join(queue.messages) if code == ResponseCode.SUCCESS else b""
+
+    monkeypatch.setattr(broker, "_pull_message", pull)
+    remarks = _search(cluster, scan=True).searched.remarks
+    assert remarks == tuple(f"T [broker-a {n}] leads no further than offset 0: 1 were not read" for n in range(2))
+    assert len(given) == 2
 
 
 def test_what_the_index_does_not_know_a_scan_finds(cluster):

@@ -233,6 +233,14 @@ def test_an_interruption_ends_what_waits_in_another_thread(cluster, client):
         client.route("another")
 
 
+@pytest.mark.parametrize("address", ["nonsense", "..:10911", f"{'x' * 64}:10911", "a\0b:10911", "::1]:70000"])
+def test_an_address_that_a_name_server_made_up_is_a_broker_that_is_away(cluster, client, address):
+    """No reason to blame the user's options, nor for an error that is none of ours."""
+    cluster.brokers[0].address = address
+    with pytest.raises(SilentError, match="cannot be reached"):
+        client.bounds(client.route("T").readable)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_connections_of_its_own(cluster, client):
     """And the parent's go on after it."""
