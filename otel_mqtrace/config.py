@@ -8,15 +8,21 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Mapping  # noqa: TC003 - declarative configuration asks for the types of the settings
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace.settings_text import READERS, one_of, without_password
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
 
 __all__ = [
     "BATCH_SIZE",
     "ENVIRONMENT_PREFIX",
     "LINGER_MS",
+    "NEVER_SHOWN",
     "QUEUE_SIZE",
     "Settings",
     "application_kafka_config",
@@ -105,16 +111,16 @@ class Settings:
 
         ``choices`` names the values of settings that only the caller can judge; any other value is a wrong one.
         """
-        parsers = _PARSERS | {name: _one_of(*allowed) for name, allowed in (choices or {}).items()}
+        readers = {**READERS, **{name: one_of(*allowed) for name, allowed in (choices or {}).items()}}
         environment = os.environ if environ is None else environ
         found: dict[str, Any] = {}
         for each in fields(cls):
             text = environment.get(ENVIRONMENT_PREFIX + each.name.upper())
             if text is not None and text.strip():
-                _accept(found, parsers, each.name, text.strip(), source=ENVIRONMENT_PREFIX + each.name.upper())
+                _accept(found, readers, each.name, text.strip(), source=ENVIRONMENT_PREFIX + each.name.upper())
         for name, value in (overrides or {}).items():
             if value is not None:
-                _accept(found, parsers, name, value, source=f"option {name}")
+                _accept(found, readers, name, value, source=f"option {name}")
         _fit_batch(found)
         return replace(cls(), **found)
 
@@ -140,20 +146,20 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _accept(
-    found: dict[str, Any], parsers: Mapping[str, Callable[[object], Any]], name: str, value: object, *, source: str
+    found: dict[str, Any], readers: Mapping[str, Callable[[object], Any]], name: str, value: object, *, source: str
 ) -> None:
-    parse = parsers.get(name)
-    if parse is None:
+    read = readers.get(name)
+    if read is None:
         _warn_once(f"{source} ({type(value).__name__})", "there is no such setting; it is ignored")
         return
     try:
-        found[name] = parse(value)
+        found[name] = read(value)
     except (TypeError, ValueError) as problem:
-        if name in _NEVER_SHOWN:
+        if name in NEVER_SHOWN:
             _warn_once(f"{source} ({type(value).__name__})", f"{problem}; it is ignored")
             return
         instead = repr(found[name]) if name in found else _UNSAID.get(name) or repr(getattr(_DEFAULTS, name))
-        _warn_once(f"{source} = {value!r}", f"{problem}; {instead} is used")
+        _warn_once(f"{source} = {without_password(repr(value))}", f"{problem}; {instead} is used")
 
 
 def _fit_batch(found: dict[str, Any]) -> None:
@@ -173,123 +179,6 @@ def _warn_once(setting: str, what: str) -> None:
         _log.warning("mqtrace: %s: %s", setting, what)
 
 
-def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = str(value).strip().lower()
-    if word in {"true", "1", "yes", "on"}:
-        return True
-    if word in {"false", "0", "no", "off"}:
-        return False
-    raise ValueError("true or false was expected")
-
-
-def _whole(value: object) -> int:
-    try:
-        return int(str(value))
-    except ValueError:
-        raise ValueError("a whole number was expected") from None
-
-
-def _positive(value: object) -> int:
-    number = _whole(value)
-    if number <= 0:
-        raise ValueError("a number above zero was expected")
-    return number
-
-
-def _names(value: object) -> tuple[str, ...]:
-    parts = value.split(",") if isinstance(value, str) else [str(part) for part in _iterable(value)]
-    return tuple(part.strip() for part in parts if part.strip() and part.strip() != "none")
-
-
-def _ratios(value: object) -> dict[str, float]:
-    pairs = value.items() if isinstance(value, Mapping) else (each.rpartition("=")[::2] for each in _names(value))
-    ratios = {}
-    for pattern, said in pairs:
-        try:
-            ratio = float(said)
-        except (TypeError, ValueError):
-            ratio = -1.0
-        if not pattern or not 0 <= ratio <= 1:
-            raise ValueError("pattern=share pairs were expected, each share from 0 to 1, as in audit.*=0,orders=0.1")
-        ratios[str(pattern).strip()] = ratio
-    return ratios
-
-
-def _iterable(value: object) -> Iterable[object]:
-    if not isinstance(value, Iterable):
-        raise TypeError("a list of names was expected")
-    return value
-
-
-def _text(value: object) -> str:
-    text = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if not isinstance(text, str) or not text:
-        raise ValueError("some text was expected")
-    return text
-
-
-def _client_properties(value: object) -> str | dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    try:
-        return _text(value)
-    except ValueError:
-        raise ValueError("a path or a mapping of client properties was expected") from None
-
-
-def _one_of(*allowed: str) -> Callable[[object], str]:
-    def parse(value: object) -> str:
-        if value not in allowed:
-            raise ValueError(f"one of {', '.join(allowed)} was expected")
-        return str(value)
-
-    return parse
-
-
-_PARSERS: Final[dict[str, Callable[[object], Any]]] = {
-    "enabled": _flag,
-    "trace_topic": _text,
-    "exporters": _names,
-    "bootstrap_servers": _text,
-    "kafka_config": _client_properties,
-    "namesrv": _text,
-    "rocketmq_access_key": _text,
-    "rocketmq_secret_key": _text,
-    "landing_dir": _text,
-    "dialect": _text,
-    "region_id": _text,
-    "region_name": _text,
-    "group_name": _text,
-    "preset": _one_of("rocketmq4", "rocketmq5"),
-    "queue_size": _positive,
-    "batch_size": _positive,
-    "linger_ms": _positive,
-    "ledger_dir": _text,
-    "max_message_bytes": _positive,
-    "process_context": _one_of("auto", "link", "parent", "both"),
-    "process_spans": _one_of("auto", "explicit"),
-    "process_timeout_ms": _positive,
-    "receive_spans": _flag,
-    "empty_poll_spans": _flag,
-    "settle_spans": _flag,
-    "topic_include": _names,
-    "topic_exclude": _names,
-    "topic_sampling": _ratios,
-    "propagation": _flag,
-    "creation_context": _one_of("replace", "keep"),
-    "headerless_sends": _one_of("correlate", "send_each", "leave"),
-    "retry_header": _text,
-    "capture_headers": _names,
-    "redact_headers": _names,
-    "client_metrics": _flag,
-    "client_metrics_interval_ms": _positive,
-    "create_trace_topic": _flag,
-    "spool_dir": _text,
-    "spool_bytes": _positive,
-    "on_conflict": _one_of("step_back", "wrap"),
-}
 _DEFAULTS: Final = Settings()
 _UNSAID: Final[Mapping[str, str]] = {
     "namesrv": "no name server",
@@ -303,7 +192,8 @@ _UNSAID: Final[Mapping[str, str]] = {
     "spool_dir": "no directory",
 }
 """What is used where the default is ``None``, in words."""
-_NEVER_SHOWN: Final = frozenset({"bootstrap_servers", "kafka_config", "rocketmq_access_key", "rocketmq_secret_key"})
+NEVER_SHOWN: Final = frozenset({"bootstrap_servers", "kafka_config", "rocketmq_access_key", "rocketmq_secret_key"})
+"""What may hold a secret: a value of these is in no line of a log and in nothing the doctor tells."""
 
 # -- the application's own connection, learned from its first client, for exporters that were told nothing ---------
 _CONNECTION_KEYS: Final = re.compile(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import fields
+from typing import get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.codec.native import layout
 from otel_mqtrace import config
 from otel_mqtrace.config import (
     Settings,
@@ -16,6 +18,7 @@ from otel_mqtrace.config import (
     forget_application_kafka_config,
     remember_application_kafka_config,
 )
+from otel_mqtrace.settings_text import DIALECTS, without_password
 
 
 def test_the_defaults_are_those_of_the_contract():
@@ -42,6 +45,9 @@ def test_code_wins_over_the_environment():
         ("MQTRACE_ENABLED", "perhaps", "True"),
         ("MQTRACE_PROCESS_CONTEXT", "sideways", "'auto'"),
         ("MQTRACE_PRESET", "rocketmq9", "no preset"),
+        ("MQTRACE_DIALECT", "9.9", "'5.5.0'"),
+        ("MQTRACE_QUEUE_SIZE", str(10**30), "2048"),
+        ("MQTRACE_TOPIC_SAMPLING", "5", "{}"),
     ],
 )
 def test_a_wrong_value_warns_once_with_its_name_its_value_and_the_default(caplog, monkeypatch, name, value, default):
@@ -118,7 +124,9 @@ def test_only_connection_settings_of_the_first_client_are_remembered():
     "overrides",
     [
         {"kafka_config": {"sasl.password": "hunter2"}},
-        {"kafka_config": 5, "bootstrap_servers": ["hunter2:9092"]},
+        {"kafka_config": 5, "bootstrap_servers": ["hunter2:9092", 5]},
+        {"bootstrap_servers": ["hunter2:9092"]},
+        {"preset": "https://me:hunter2@host/path"},
         {"sasl_password": "hunter2"},
         {"kafka_config": ["sasl.password=hunter2"]},
     ],
@@ -148,3 +156,50 @@ def test_a_wrong_connection_setting_is_named_by_its_type(caplog, monkeypatch):
     wrong, unknown = (record.getMessage() for record in caplog.records)
     assert wrong.startswith("mqtrace: option kafka_config (int): a path or a mapping of client properties was expected")
     assert unknown == "mqtrace: option sasl_password (str): there is no such setting; it is ignored"
+
+
+def test_the_dialects_are_those_the_codec_writes():
+    """Told here, so that a wrong one is seen before anything is written."""
+    assert list(DIALECTS) == list(layout.DIALECTS)
+
+
+def test_declarative_configuration_can_ask_for_the_type_of_every_setting():
+    """It resolves the annotations of the dataclass."""
+    assert set(get_type_hints(Settings)) == {each.name for each in fields(Settings)}
+
+
+@pytest.mark.parametrize("value", ["a:1, b:2", ["a:1", "b:2"], ("a:1 ", " b:2")])
+def test_brokers_may_be_a_list_as_other_clients_take_it(value):
+    """What reaches the exporter is one text."""
+    assert Settings.from_env({"bootstrap_servers": value}, environ={}).bootstrap_servers == "a:1,b:2"
+
+
+@pytest.mark.parametrize("value", [b"audit", ["a", None], [5], {"a": 1, 5: 2}])
+@pytest.mark.parametrize("name", ["topic_exclude", "capture_headers", "exporters"])
+def test_names_are_texts_and_nothing_else_becomes_one(caplog, monkeypatch, name, value):
+    """Bytes are a list of numbers; None is no name."""
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    assert getattr(Settings.from_env({name: value}, environ={}), name) == getattr(Settings(), name)
+    assert f"{name} = {value!r}: a list of names was expected" in caplog.text
+
+
+@pytest.mark.parametrize("value", [5, b"a=1", [5], ["a=2"], {"a": "much"}])
+def test_shares_that_are_none_are_told_as_what_was_expected(caplog, monkeypatch, value):
+    """Not as a list of names."""
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    assert Settings.from_env({"topic_sampling": value}, environ={}).topic_sampling == {}
+    assert "pattern=share pairs were expected" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("see https://me:hush@host:1/x and http://host:2", "see https://…@host:1/x and http://host:2"),
+        ("'otlp://me:hu@sh@host'", "'otlp://…@host'"),
+        ("a:1@b:2", "a:1@b:2"),
+        ("https://host/a:b@c", "https://host/a:b@c"),
+    ],
+)
+def test_an_address_is_shown_without_user_and_password(text, shown):
+    """Nothing else of it is hidden."""
+    assert without_password(text) == shown
