@@ -79,4 +79,5 @@ class NativeKafkaSpanExporter(NativeDeliveryExporter):
         delivery = kept_in_spool(producer, settings, spool_dir, timeout_ms=export_timeout_millis, clock=clock)
         if delivery is not producer:
             producer.timeout_ms = min(producer.timeout_ms, PATIENCE_MS)  # its verdict must come while the spool waits
+            producer.failures.kept = True
         super().__init__(packer, delivery, timeout_ms=export_timeout_millis, clock=clock)

@@ -82,11 +82,13 @@ class NativeRocketMqSpanExporter(NativeDeliveryExporter):
             region_id=region_id,
         )
         channel = _channel(access_channel)
-        delivery: MessageDelivery = RocketMqTraceProducer(
+        producer = RocketMqTraceProducer(
             settings, dialect=packer.dialect, access_channel=channel, timeout_ms=export_timeout_millis, clock=clock
         )
+        delivery: MessageDelivery = producer
         if channel is AccessChannel.LOCAL:
-            delivery = kept_in_spool(delivery, settings, spool_dir, timeout_ms=export_timeout_millis, clock=clock)
+            delivery = kept_in_spool(producer, settings, spool_dir, timeout_ms=export_timeout_millis, clock=clock)
+            producer.failures.kept = delivery is not producer
         elif spool_dir or settings.spool_dir:
             _logger.warning(
                 "mqtrace: an outage of the trace broker will lose traces: a spool does not keep the region, which "

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Final
 
+from bridge.exporters.delivery_failures import DeliveryFailures
 from bridge.exporters.trace_producer import Undelivered
 from bridge.rocketmq.answers import Outgoing, Sent
 from bridge.rocketmq.client import RemotingClient
@@ -70,7 +71,7 @@ class RocketMqTraceProducer:
 
     What one broker does not take is tried with another, and again after a pause that grows to two seconds, until the
     deadline or for ``timeout_ms``; a topic that never was there is waited for five seconds only. Over the channel
-    ``CLOUD`` every region has a topic of its own.
+    ``CLOUD`` every region has a topic of its own. ``failures`` tells why something was not delivered.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class RocketMqTraceProducer:
         self._shunned: dict[str, MonotonicNs] = {}
         self._delivering = Lock()
         self._closed = Event()
-        self._told: set[str] = set()
+        self.failures = DeliveryFailures()
 
     def idle(self) -> None:
         """Nothing is left to do: ``deliver`` has waited for every answer."""
@@ -120,7 +121,7 @@ class RocketMqTraceProducer:
         closed, self._closed = self._closed, Event()
         if closed.is_set():
             self._closed.set()
-        self._told = set()
+        self.failures.after_fork()
 
     def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
         """Send ``messages`` and return those that were not acknowledged by ``deadline``. One thread at a time does."""
@@ -130,12 +131,12 @@ class RocketMqTraceProducer:
             attempts = [self._attempt(message) for message in messages]
             self._deliver(self._connected(), attempts, min(deadline, self._after(self._timeout_ms)))
         except MqTraceError as error:
-            self._tell_once(str(error))
+            self.failures.tell(str(error))
             return Undelivered(tuple(messages))
         finally:
             self._delivering.release()
-        for said in sorted({str(each.error) for each in attempts if not each.is_sent}):
-            self._tell_once(said)
+        for said, hopeless in sorted({(str(each.error), each.is_hopeless) for each in attempts if not each.is_sent}):
+            self.failures.tell(said, hopeless=hopeless)
         return Undelivered(
             tuple(each.message for each in attempts if each.is_open),
             tuple(each.message for each in attempts if each.is_hopeless),
@@ -250,11 +251,6 @@ class RocketMqTraceProducer:
 
     def _after(self, wait_ms: float) -> MonotonicNs:
         return MonotonicNs(self._clock.monotonic_ns() + int(wait_ms * _NS_PER_MS))
-
-    def _tell_once(self, text: str) -> None:
-        level = logging.DEBUG if text in self._told else logging.WARNING
-        self._told.add(text)
-        _logger.log(level, "mqtrace: native traces are not delivered: %s (said once; counted in stats())", text)
 
 
 def trace_topic_of(message: TraceMessage, trace_topic: str, access_channel: AccessChannel) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bridge.exporters.connection import connection_of
+from bridge.exporters.delivery_failures import DeliveryFailures, kafka_failure, servers_of
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError
@@ -90,7 +91,7 @@ class TraceProducer:
     """Delivers to ``settings.trace_topic`` of the broker that :func:`connection_of` finds. Never raises.
 
     ``timeout_ms`` is what librdkafka may take for a message at most, and may be lowered until the first delivery;
-    ``dialect`` is said in a header.
+    ``dialect`` is said in a header; ``failures`` tells why something was not delivered.
     """
 
     def __init__(  # noqa: PLR0913 - collaborators by their names
@@ -113,7 +114,7 @@ class TraceProducer:
         self._properties: Mapping[str, Any] = {}
         self._create_topic = settings.create_trace_topic
         self._closed = False
-        self._told: set[str] = set()
+        self.failures = DeliveryFailures()
 
     def idle(self) -> None:
         """Nothing is left to do: ``deliver`` has waited for every answer."""
@@ -135,14 +136,14 @@ class TraceProducer:
         if inherited is not None:
             # Its destructor would join threads that do not exist here, for ever: let it never run.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
-        self._told = set()
+        self.failures.after_fork()
 
     def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
         """Send ``messages`` and return those that were not acknowledged by ``deadline``."""
         try:
             producer = self._connected(deadline)
         except MqTraceError as error:
-            self._tell_once(str(error))
+            self.failures.tell(str(error))
             return Undelivered(tuple(messages))
         delivery = _Delivery(messages)
         for position, message in enumerate(messages):
@@ -155,7 +156,8 @@ class TraceProducer:
             producer.purge(in_queue=True, in_flight=True, blocking=True)
             producer.poll(_SETTLE_S)
         for code, text in delivery.errors.items():
-            self._tell_failure(code, text)
+            said = kafka_failure(code, text, topic=self._settings.trace_topic, properties=self._properties)
+            self.failures.tell(said, hopeless=code in _HOPELESS)
         return delivery.undelivered()
 
     def _produce(
@@ -204,7 +206,10 @@ class TraceProducer:
         try:
             return Producer({**_DEFAULTS, **bounds, **properties}, logger=_logger)
         except (KafkaException, TypeError, ValueError) as error:
-            raise PeerError(f"the trace producer cannot be built: {error}") from error
+            mend = "mend the properties in the file of MQTRACE_KAFKA_CONFIG, or in kafka_config"
+            raise PeerError(
+                f"the trace producer for {servers_of(properties)} cannot be built: {error}: {mend}"
+            ) from error
 
     def _topic_created(self, deadline: MonotonicNs) -> bool:
         """Ask for the trace topic; return ``False`` when no answer came and the next export has to ask again.
@@ -228,22 +233,6 @@ class TraceProducer:
         except Exception as error:  # noqa: BLE001 - there already, or not ours to create: sending will tell
             _logger.debug("the trace topic %s was not created: %s", topic, error)
         return True
-
-    # -- what is told ------------------------------------------------------------------------------------------------
-
-    def _tell_failure(self, code: str, text: str) -> None:
-        if code in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"}:
-            topic = self._settings.trace_topic
-            text = (
-                f"the trace topic {topic} does not exist: create it, let MQTRACE_CREATE_TRACE_TOPIC=true create it, "
-                "or name another one in MQTRACE_TRACE_TOPIC"
-            )
-        self._tell_once(text)
-
-    def _tell_once(self, text: str) -> None:
-        level = logging.DEBUG if text in self._told else logging.WARNING
-        self._told.add(text)
-        _logger.log(level, "mqtrace: native traces are not delivered: %s (said once; counted in stats())", text)
 
     def _left_s(self, deadline: MonotonicNs) -> float:
         return max(0.0, (deadline - self._clock.monotonic_ns()) / 1e9)

@@ -142,11 +142,11 @@ def test_a_missing_trace_topic_is_told_once_with_the_setting_that_mends_it(kafka
     processor, trace = traced(
         _exporter(kafka, kafka_config={"topic.metadata.propagation.max.ms": 50}), max_export_batch_size=1
     )
-    with caplog.at_level(logging.WARNING, logger="bridge.exporters.trace_producer"):
+    with caplog.at_level(logging.WARNING, logger="bridge.exporters.delivery_failures"):
         for number in range(2):
             trace(pub(number))
             processor.run_once()
-    [line] = [r.getMessage() for r in caplog.records if r.name == "bridge.exporters.trace_producer"]
+    [line] = [r.getMessage() for r in caplog.records if r.name == "bridge.exporters.delivery_failures"]
     assert TOPIC in line
     assert "MQTRACE_CREATE_TRACE_TOPIC" in line
     assert processor.stats()[NAME]["failed"] == 2
@@ -209,21 +209,35 @@ def test_a_topic_that_cannot_be_created_is_sent_to_all_the_same(kafka, monkeypat
     assert built == [1]
 
 
+class _Patient(NativeKafkaSpanExporter):
+    """Gives each batch the time that a test says, whatever the lane says."""
+
+    patience_ms = 20_000
+
+    def __init__(self, kafka):
+        super().__init__(bootstrap_servers=kafka.bootstrap_servers, export_timeout_millis=20_000)
+
+    def export(self, spans, timeout_millis=None):
+        assert timeout_millis == 30_000
+        return super().export(spans, self.patience_ms)
+
+
 @pytest.mark.parametrize("rtt_ms", [None, 600], ids=["down", "slow"])
 def test_what_was_given_up_does_not_come_later_and_the_broker_is_used_again(kafka, rtt_ms):
     """Away for one batch, or slower than the timeout: that batch is failed for good, the next one arrives."""
     kafka.create_topic(TOPIC)
-    processor, trace = traced(_exporter(kafka), max_export_batch_size=1, export_timeout_millis=5000)
+    exporter = _Patient(kafka)
+    processor, trace = traced(exporter, max_export_batch_size=1)
     trace(pub(1))
     assert processor.force_flush()
     if rtt_ms is None:
         kafka.broker_down(1)
     else:
         kafka.set_rtt(1, rtt_ms)
-    processor.lanes[0]._export_arguments["timeout_millis"] = 200
+    exporter.patience_ms = 200
     trace(pub(2))
     assert not processor.force_flush()
-    processor.lanes[0]._export_arguments["timeout_millis"] = 20_000
+    exporter.patience_ms = 20_000
     if rtt_ms is None:
         kafka.broker_up(1)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import count
 from threading import Event
 
 import pytest
@@ -11,6 +12,7 @@ from bridge.codec.native import decode_body
 from bridge.exporters import rocketmq_producer
 from bridge.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from bridge.rocketmq.commands import RequestCode, ResponseCode
+from bridge.rocketmq.frames import response_to
 from bridge.rocketmq.source import RemotingTraceSource
 from tests.support.native_spans import bean, pub, traced
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
@@ -153,7 +155,7 @@ def test_a_missing_trace_topic_is_told_once_with_the_mend(cluster, caplog):
         for number in range(2):
             trace(pub(number))
             processor.run_once()
-    [line] = [r.getMessage() for r in caplog.records if r.name == "bridge.exporters.rocketmq_producer"]
+    [line] = [r.getMessage() for r in caplog.records if r.name == "bridge.exporters.delivery_failures"]
     assert TOPIC in line
     assert "traceTopicEnable=true" in line
     assert processor.stats()[NAME]["failed"] == 2
@@ -221,3 +223,26 @@ def test_over_cloud_a_spool_is_declined(cluster, tmp_path, caplog):
     assert "a spool does not keep the region" in caplog.text
     assert "spooled" not in exporter.stats()
     exporter.shutdown()
+
+
+def test_a_refusal_is_told_once_whatever_its_numbers(cluster, caplog, monkeypatch):
+    """Busy brokers say how long their queues are, which is another number each time: that must not fill the log."""
+    lengths = count()
+    for broker in cluster.brokers:
+        answer = broker._answer
+
+        def busy(request, answer=answer):
+            if request.code != SEND:
+                return answer(request)
+            return response_to(request, ResponseCode.SYSTEM_BUSY, remark=f"[REJECTREQUEST] queue: {next(lengths)}")
+
+        monkeypatch.setattr(broker, "_answer", busy)
+    processor, trace = traced(_exporter(cluster, export_timeout_millis=250), max_export_batch_size=1)
+    with caplog.at_level(logging.WARNING, logger=rocketmq_producer.__name__):
+        for number in range(3):
+            trace(pub(number))
+            processor.force_flush()
+    processor.shutdown()
+    told = [record.getMessage() for record in caplog.records if "SYSTEM_BUSY" in record.getMessage()]
+    assert next(lengths) > 3
+    assert len({message.split(" refused ")[0] for message in told}) == len(told) >= 1
