@@ -1,6 +1,7 @@
 """This module knows how our processor comes onto the SDK's TracerProvider, as soon as there is one, and off again.
 
-Instrumentors of several clients share one processor: it is taken off when the last of them is done.
+Instrumentors of several clients share one processor: it is taken off when the last of them is done. One that the
+application added itself is the application's: ours comes beside it, with the exporters that it does not have.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -18,20 +20,22 @@ from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
 from otel_mqtrace._errors import SubinterpreterError
 from otel_mqtrace.hooks._once import Once
 from otel_mqtrace.hooks._sdk import processors_of, take_off
+from otel_mqtrace.settings_text import without_password
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
     from otel_mqtrace.config import Settings
 
-__all__ = ["Attachment", "told_apart"]
+__all__ = ["EXPORTER_GROUP", "Attachment", "told_apart"]
 
 _log: Final = logging.getLogger(__name__)
-_EXPORTER_GROUP: Final = "opentelemetry_traces_exporter"
+EXPORTER_GROUP: Final = "opentelemetry_traces_exporter"
+"""The entry points that exporters are named by."""
 _EXPORTER_OPTIONS: Final = {
     "bootstrap_servers": "bootstrap_servers",
     "kafka_config": "kafka_config",
@@ -48,16 +52,22 @@ _EXPORTER_OPTIONS: Final = {
 }
 """Option of ``instrument()`` → keyword of an exporter that takes it; what is not given the exporter finds by itself."""
 _holders: Final[WeakKeyDictionary[MqTraceSpanProcessor, list[Attachment]]] = WeakKeyDictionary()
+_told: Final[WeakKeyDictionary[MqTraceSpanProcessor, set[str]]] = WeakKeyDictionary()
+"""Of a processor of the application's, the exporters that were said to be there already."""
 
 
 def told_apart(
     exporters: str | Iterable[str | SpanExporter] | None,
 ) -> tuple[list[SpanExporter], str | list[str] | None]:
-    """Split exporter objects from exporter names; ``None`` for the names leaves them to the settings."""
-    if exporters is None or isinstance(exporters, str):
+    """Split exporter objects from exporter names; ``None`` for the names leaves them to the settings.
+
+    What is neither stays among the names, for the settings to refuse.
+    """
+    if exporters is None or isinstance(exporters, str) or not isinstance(exporters, Iterable):
         return [], exporters
-    given = list(exporters)
-    return [each for each in given if not isinstance(each, str)], [each for each in given if isinstance(each, str)]
+    given: list[Any] = list(exporters)
+    ready = [each for each in given if callable(getattr(each, "export", None))]
+    return ready, [each for each in given if not callable(getattr(each, "export", None))]
 
 
 class Attachment:
@@ -81,6 +91,11 @@ class Attachment:
         self._unsaid = Once()
         self.processor: MqTraceSpanProcessor | None = None
 
+    @property
+    def provider(self) -> trace.TracerProvider:
+        """Who records the spans of the client: the provider given, or the global one of this moment."""
+        return trace.get_tracer_provider() if self._provider is None else self._provider
+
     def before_span(self) -> None:
         """Attach, if that has not been done; a first span that nobody records is worth a warning."""
         if self._turn.is_left:
@@ -92,7 +107,7 @@ class Attachment:
         """Attach once, as soon as there is a provider to attach to."""
         if not self._turn.is_left:
             return
-        provider: Any = self._provider or trace.get_tracer_provider()
+        provider: Any = self.provider
         if not hasattr(provider, "add_span_processor"):
             return
         if not self._turn.take():
@@ -100,13 +115,13 @@ class Attachment:
         self._provider = provider
         if not self._wanted:
             return
-        present = next((each for each in processors_of(provider) if isinstance(each, MqTraceSpanProcessor)), None)
-        if present is not None:
-            if present in _holders:  # one that the application added itself is the application's
-                _holders[present].append(self)
-                self.processor = present
+        present = [each for each in processors_of(provider) if isinstance(each, MqTraceSpanProcessor)]
+        ours = next((each for each in present if each in _holders), None)
+        if ours is not None:
+            _holders[ours].append(self)
+            self.processor = ours
             return
-        exporters = [*self._ready, *self._loaded()]
+        exporters = self._missing_from(present)
         if exporters:
             try:
                 self.processor = self._processor(exporters)
@@ -144,9 +159,20 @@ class Attachment:
             return MqTraceSpanProcessor.preset(settings.preset, *exporters, **given)
         return MqTraceSpanProcessor(*exporters, **given)
 
-    def _loaded(self) -> list[SpanExporter]:
-        found = [_load_exporter(name, self._options) for name in self._settings.exporters]
-        return [each for each in found if each is not None]
+    def _missing_from(self, theirs: list[MqTraceSpanProcessor]) -> list[SpanExporter]:
+        """Return the exporters wanted, but not those the application's own processors have: nothing goes out twice."""
+        there = [lane.exporter for each in theirs for lane in each.lanes]
+        missing = [each for each in self._ready if all(each is not other for other in there)]
+        for name in self._settings.exporters:
+            factory = _factory_of(name)
+            if factory is None:
+                continue
+            if any(type(each) is factory for each in there):
+                _say_that_it_is_there(name, theirs)
+                continue
+            exporter = _made(name, factory, self._options, self._settings)
+            missing += [] if exporter is None else [exporter]
+        return missing
 
 
 def _say_that_nothing_is_recorded() -> None:
@@ -158,21 +184,44 @@ def _say_that_nothing_is_recorded() -> None:
         )
 
 
-def _load_exporter(name: str, options: dict[str, Any]) -> SpanExporter | None:
-    """Return the exporter of that entry-point name; one that cannot be had is one warning, and the others go on."""
+def _say_that_it_is_there(name: str, theirs: list[MqTraceSpanProcessor]) -> None:
+    """Once, however many clients are instrumented: what was set for this exporter goes nowhere."""
+    told = _told.setdefault(theirs[0], set())
+    if name not in told:
+        told.add(name)
+        _log.warning(
+            "mqtrace: the exporter %r is on the application's own MqTraceSpanProcessor and is not added again: "
+            "settings made for it elsewhere have no effect; leave it out of MQTRACE_EXPORTERS",
+            name,
+        )
+
+
+def _factory_of(name: str) -> Callable[..., SpanExporter] | None:
+    """Return what makes the exporter of that entry-point name; one that cannot be had is one warning."""
+    shown = without_password(name)
     try:
-        factory = next(iter(entry_points(group=_EXPORTER_GROUP, name=name))).load()
+        point = next(iter(entry_points(group=EXPORTER_GROUP, name=name)), None)
+        factory: Callable[..., SpanExporter] | None = None if point is None else point.load()
+    except Exception as problem:  # noqa: BLE001 - whatever its module raises, the application starts
+        _log.warning("mqtrace: the exporter %r cannot be used: %s", shown, problem)
+        return None
+    if factory is None:
+        _log.warning("mqtrace: there is no exporter named %r; spans do not go there", shown)
+    return factory
+
+
+def _made(
+    name: str, factory: Callable[..., SpanExporter], options: dict[str, Any], settings: Settings
+) -> SpanExporter | None:
+    """Return an exporter with the options given in code as they were read, not as they came: some were refused."""
+    try:
         accepted = inspect.signature(factory).parameters
-        keywords = {
-            keyword: options[option]
+        given = {
+            keyword: getattr(settings, option)
             for option, keyword in _EXPORTER_OPTIONS.items()
             if keyword in accepted and options.get(option) is not None
         }
-        exporter: SpanExporter = factory(**keywords)
-    except StopIteration:
-        _log.warning("mqtrace: there is no exporter named %r; spans do not go there", name)
-        return None
+        return factory(**{keyword: value for keyword, value in given.items() if value is not None})
     except Exception as problem:  # noqa: BLE001 - whatever an exporter raises, the application starts
         _log.warning("mqtrace: the exporter %r cannot be used: %s", name, problem)
         return None
-    return exporter

@@ -6,6 +6,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
+from opentelemetry import trace
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # it is untyped
 
 from otel_mqtrace._errors import MissingExtraError
@@ -20,7 +21,6 @@ from otel_mqtrace.hooks.transaction import overflowed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from opentelemetry import trace
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
@@ -51,19 +51,35 @@ class _ClientModule(Protocol):
     def foreign_wrapper(self) -> str | None: ...
 
 
+def _able(given: Any, method: str, option: str) -> Any:
+    """Return ``given`` if it can do what it is for; else say so and go on as if it had not been given."""
+    if given is None or callable(getattr(given, method, None)):
+        return given
+    _log.warning("mqtrace: option %s (%s): it has no %s(); it is ignored", option, type(given).__name__, method)
+    return None
+
+
+def _callable(given: Any, option: str) -> Any:
+    if given is None or callable(given):
+        return given
+    _log.warning("mqtrace: option %s (%s): a function was expected; it is ignored", option, type(given).__name__)
+    return None
+
+
 class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
     """Instruments one client: ``.instrument()``; options are the settings in lower case.
 
     ``exporters`` may hold exporter objects besides names. ``tracer_provider`` and ``meter_provider`` default to the
     global ones; a global TracerProvider that comes later is found at the first span. Nothing here ever raises.
 
-    A subclass names the client: ``client`` for messages, ``requirement`` as pip writes it, ``extra`` that installs it,
-    ``patching`` the module whose ``apply(tracing)`` returns :class:`ClientPatches` and whose ``foreign_wrapper()``
-    names another instrumentation already at work.
+    A subclass names the client: ``client`` for messages, ``module`` as Python imports it, ``requirement`` as pip writes
+    it, ``extra`` that installs it, ``patching`` the module whose ``apply(tracing)`` returns :class:`ClientPatches` and
+    whose ``foreign_wrapper()`` names another instrumentation already at work.
     """
 
     configuration: ClassVar[type[Settings]] = Settings
     client: ClassVar[str]
+    module: ClassVar[str]
     requirement: ClassVar[str]
     extra: ClassVar[str]
     patching: ClassVar[str]
@@ -82,6 +98,12 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         """The span processor instrumentors attached, if they have: its ``stats()`` tell what became of every span."""
         attachment: Attachment | None = getattr(self, "_attachment", None)
         return None if attachment is None else attachment.processor
+
+    @property
+    def provider(self) -> trace.TracerProvider:
+        """The TracerProvider whose spans the client's are: the one given, or the global one of this moment."""
+        attachment: Attachment | None = getattr(self, "_attachment", None)
+        return trace.get_tracer_provider() if attachment is None else attachment.provider
 
     @property
     def unrecorded(self) -> dict[str, int]:
@@ -117,6 +139,8 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         clock: Any = None,
         **options: Any,
     ) -> None:
+        tracer_provider = _able(tracer_provider, "get_tracer", "tracer_provider")
+        meter_provider = _able(meter_provider, "get_meter", "meter_provider")
         ready, names = told_apart(exporters)
         settings = Settings.from_env({**options, "exporters": names})
         if not settings.enabled:
@@ -124,7 +148,6 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             return
         patching = self._client_module()
         if patching is None:
-            testify(self, outcome="no_client")
             return
         foreign = patching.foreign_wrapper()
         if foreign is not None and settings.on_conflict == "step_back":
@@ -138,7 +161,11 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             return
         self._switch_off()  # what an uninstrument() left behind that was broken off
         self._attachment = Attachment(tracer_provider, meter_provider, settings, ready, options)
-        given = {"clock": clock, "produce_hook": produce_hook, "consume_hook": consume_hook}
+        given = {
+            "clock": clock,
+            "produce_hook": _callable(produce_hook, "produce_hook"),
+            "consume_hook": _callable(consume_hook, "consume_hook"),
+        }
         tracing = Tracing.create(
             settings=settings,
             tracer_provider=tracer_provider,
@@ -163,10 +190,20 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         forget_application_kafka_config()
 
     def _client_module(self) -> _ClientModule | None:
+        """Return what changes the client; a client that is absent is one thing, one that cannot be imported another."""
         try:
             return import_module(self.patching)
-        except ImportError:
-            _log.warning("mqtrace: nothing is traced: %s", MissingExtraError(f"tracing {self.client}", self.extra))
+        except ImportError as problem:
+            if isinstance(problem, ModuleNotFoundError) and problem.name == self.module:
+                _log.warning("mqtrace: nothing is traced: %s", MissingExtraError(f"tracing {self.client}", self.extra))
+                testify(self, outcome="no_client")
+            else:
+                _log.warning(
+                    "mqtrace: nothing is traced: %s cannot be imported: %s: mend it, or install it anew",
+                    self.client,
+                    problem,
+                )
+                testify(self, outcome=f"broken_client: {problem}")
             return None
 
 
@@ -174,6 +211,7 @@ class MqTraceInstrumentor(ClientInstrumentor):
     """Instruments confluent-kafka: ``MqTraceInstrumentor().instrument()``; see :class:`ClientInstrumentor`."""
 
     client = "confluent-kafka"
+    module = "confluent_kafka"
     requirement = "confluent-kafka >= 2.6"
     extra = "kafka"
     patching = "otel_mqtrace.clients.confluent_kafka.patching"
@@ -183,6 +221,7 @@ class AioKafkaInstrumentor(ClientInstrumentor):
     """Instruments aiokafka: ``AioKafkaInstrumentor().instrument()``; see :class:`ClientInstrumentor`."""
 
     client = "aiokafka"
+    module = "aiokafka"
     requirement = "aiokafka >= 0.10"
     extra = "aiokafka"
     patching = "otel_mqtrace.clients.aiokafka.patching"
@@ -192,6 +231,7 @@ class RocketMqInstrumentor(ClientInstrumentor):
     """Instruments Apache's gRPC client rocketmq-python-client; see :class:`ClientInstrumentor`."""
 
     client = "rocketmq-python-client"
+    module = "rocketmq"
     requirement = "rocketmq-python-client >= 5.0.9"
     extra = "rocketmq"
     patching = "otel_mqtrace.clients.rocketmq.patching"

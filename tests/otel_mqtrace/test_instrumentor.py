@@ -18,8 +18,10 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
+from bridge.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
 from otel_mqtrace.config import Settings, application_kafka_config
+from otel_mqtrace.hooks._sdk import processors_of
 from otel_mqtrace.testing import RecordingExporter
 
 
@@ -57,13 +59,108 @@ def test_our_processor_is_attached_with_the_exporters_given(clean, kafka, topic)
     assert provider._active_span_processor._span_processors == ()
 
 
-def test_a_processor_the_application_attached_itself_is_left_alone(clean):
-    """No second set of lanes for the same spans."""
+def test_a_processor_of_the_application_stays_and_ours_comes_beside_it(clean, kafka, topic, tmp_path):
+    """Its exporters go on, and those that only we were told of write too; uninstrument takes ours alone."""
+    theirs, ours = RecordingExporter(), RecordingExporter()
+    own = MqTraceSpanProcessor(theirs)
     provider = TracerProvider()
-    provider.add_span_processor(MqTraceSpanProcessor(RecordingExporter()))
-    MqTraceInstrumentor().instrument(tracer_provider=provider, exporters=[RecordingExporter()])
-    assert MqTraceInstrumentor().processor is None
+    provider.add_span_processor(own)
+    MqTraceInstrumentor().instrument(
+        tracer_provider=provider, exporters=[ours, theirs, "mqtrace_native_file"], landing_dir=tmp_path / "landing"
+    )
+    assert MqTraceInstrumentor().processor is not own
+    lanes = [each.name for each in MqTraceInstrumentor().processor.lanes]
+    assert lanes == ["RecordingExporter", "NativeFileSpanExporter"]
+    _send(kafka, topic)
+    provider.force_flush()
+    theirs.take(f"send {topic}")
+    ours.take(f"send {topic}")
+    MqTraceInstrumentor().uninstrument()
+    assert list((tmp_path / "landing").glob("native/*/*.jsonl"))
+    assert processors_of(provider) == (own,)
     provider.shutdown()
+
+
+def test_an_exporter_the_application_has_is_not_added_twice_and_that_is_said_once(clean, caplog, tmp_path, monkeypatch):
+    """By its name, whoever asked for it, and however often."""
+    monkeypatch.setenv("MQTRACE_LANDING_DIR", str(tmp_path))
+    provider = TracerProvider()
+    provider.add_span_processor(MqTraceSpanProcessor(NativeFileSpanExporter()))
+    for _ in range(2):
+        MqTraceInstrumentor().instrument(tracer_provider=provider, exporters="mqtrace_native_file")
+        assert MqTraceInstrumentor().processor is None
+        assert len(processors_of(provider)) == 1
+        MqTraceInstrumentor().uninstrument()
+    (said,) = [each.getMessage() for each in caplog.records if "not added again" in each.getMessage()]
+    assert "'mqtrace_native_file'" in said
+    provider.shutdown()
+
+
+def test_an_option_that_was_refused_does_not_reach_the_exporter(clean, caplog, monkeypatch):
+    """What is said to be used instead is used: here, the setting of the environment."""
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    monkeypatch.setenv("MQTRACE_SPOOL_DIR", "")
+    provider = TracerProvider()
+    MqTraceInstrumentor().instrument(tracer_provider=provider, exporters="mqtrace_native", spool_dir=5, trace_topic=7)
+    assert [each.name for each in MqTraceInstrumentor().processor.lanes] == ["NativeKafkaSpanExporter"]
+    said = [each.getMessage() for each in caplog.records]
+    assert len(said) == 2
+    assert not any("cannot be used" in each for each in said)
+    provider.shutdown()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"tracer_provider": "nonsense"},
+        {"meter_provider": 5},
+        {"produce_hook": 3},
+        {"consume_hook": "f"},
+        {"exporters": 5},
+        {"exporters": [5]},
+    ],
+)
+def test_an_object_that_cannot_do_what_it_is_for_is_one_sentence(clean, caplog, monkeypatch, option):
+    """No traceback of ours, no failure of ours; instrumented all the same."""
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    before = MqTraceInstrumentor().unrecorded
+    given = {"tracer_provider": TracerProvider(), "exporters": (), **option}
+    MqTraceInstrumentor().instrument(**given)
+    (said,) = caplog.records
+    assert f"option {next(iter(option))}" in said.getMessage()
+    assert said.exc_info is None
+    assert MqTraceInstrumentor().patches is not None
+    assert MqTraceInstrumentor().unrecorded == before
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("raise ImportError('libssl.so.3: cannot open')", "confluent-kafka cannot be imported: libssl.so.3"),
+        ("import no_such_part", "confluent-kafka cannot be imported: No module named 'no_such_part'"),
+        (None, "pip install 'otel-mqtrace[kafka]'"),
+    ],
+)
+def test_a_client_that_cannot_be_imported_says_why(tmp_path, broken, said):
+    """Absent is one thing, broken is another."""
+    hidden = f"sys.path.insert(0, {str(tmp_path)!r})" if broken else "sys.meta_path.insert(0, Hidden())"
+    if broken:
+        (tmp_path / "confluent_kafka").mkdir()
+        (tmp_path / "confluent_kafka" / "__init__.py").write_text(broken, encoding="utf-8")
+    program = f"""
+import logging, sys
+class Hidden:
+    def find_spec(self, name, *_):
+        if name == "confluent_kafka":
+            raise ModuleNotFoundError("No module named 'confluent_kafka'", name="confluent_kafka")
+logging.basicConfig()
+{hidden}
+from otel_mqtrace import MqTraceInstrumentor
+MqTraceInstrumentor().instrument()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_provider_that_comes_late_is_found_at_the_first_span(clean, kafka, topic, monkeypatch):
