@@ -118,7 +118,7 @@ _UNTRACED: Final = {
     "untraceable": (
         "untraceable_class",
         "warning",
-        "{name} cannot be traced: it shows no place for headers, or lets nobody change it",
+        "{name} cannot be traced: it shows no place for headers, lets nobody change it, or is not in this client",
         "let its produce take headers and on_delivery (or *args, **kwargs), and its objects have a __dict__",
     ),
     "classes_made_later": (

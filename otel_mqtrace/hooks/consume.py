@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_mqtrace.hooks._headers import HeaderIndex
+    from otel_mqtrace.hooks.metrics import MessagingMetrics
 
 __all__ = ["ConsumeHook", "IncomingMessage", "ProcessCall"]
 
@@ -94,6 +95,8 @@ class ConsumeHook:
         self._reader = MessageReader(self._tracing, facts)
         self._receive = ReceiveHook(self._tracing, facts, self._reader)
         self._polls = False
+        self._asks_at_polls = False
+        self._metrics: MessagingMetrics | None = None
         self._mode = self._tracing.settings.process_context
         self._timeout_ns = self._tracing.settings.process_timeout_ms * _NS_PER_MS
 
@@ -103,8 +106,9 @@ class ConsumeHook:
 
     def poll_begins(self) -> int | None:
         """Return when the poll that begins now did, to be told with its end; ``None`` while nobody listens to polls."""
-        self._polls = True
-        return self._tracing.clock.wall_ns() if self._receive.listens else None
+        self._polls = self._asks_at_polls = True
+        self._metrics = self._tracing.collecting
+        return self._tracing.clock.wall_ns() if self._receive.listens(self._metrics) else None
 
     def received(self, messages: Sequence[IncomingMessage], *, start_ns: int | None, batch: bool = False) -> None:
         """Count the messages a poll returned and, when asked for by ``receive_spans``, record the poll as a span.
@@ -191,7 +195,7 @@ class ConsumeHook:
             end_left_behind()
         if not call.claim():
             return
-        metrics = self._tracing.collecting
+        metrics = self._metrics if self._asks_at_polls else self._tracing.collecting
         span = call.span
         if metrics is None and not span.is_recording():
             return

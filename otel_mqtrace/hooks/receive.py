@@ -22,6 +22,7 @@ from otel_mqtrace.spans.mapping import Attributes, Operation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_mqtrace.hooks.metrics import MessagingMetrics
     from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 
 __all__ = ["ReceiveHook"]
@@ -45,14 +46,13 @@ class ReceiveHook:
         if facts.group_name is not None:
             self._constant[semconv.MESSAGING_CONSUMER_GROUP_NAME] = facts.group_name
 
-    @property
-    def listens(self) -> bool:
-        """Whether anybody wants to know of polls now."""
-        return self._spans or self._tracing.collecting is not None
+    def listens(self, metrics: MessagingMetrics | None) -> bool:
+        """Whether anybody wants to know of polls, where ``metrics`` are collected now."""
+        return self._spans or metrics is not None
 
     def received(self, messages: Sequence[IncomingMessage], *, start_ns: int, batch: bool) -> None:
         """Count the messages a poll returned and, when asked for, record the poll."""
-        if self.listens:
+        if self.listens(self._tracing.collecting):
             self._received(messages, start_ns, batch=batch)
 
     def empty(self, *, start_ns: int, batch: bool) -> None:
@@ -64,7 +64,7 @@ class ReceiveHook:
         self, *, start_ns: int, error: str | None, description: str | None, exception: BaseException | None, batch: bool
     ) -> None:
         """Measure and, when asked for, record a poll that raised or returned an error."""
-        if self.listens:
+        if self.listens(self._tracing.collecting):
             error = error or ("_OTHER" if exception is None else type(exception).__qualname__)
             failure: Attributes = {semconv.ERROR_TYPE: error}
             self._without_messages(failure, start_ns, batch=batch, description=description, exception=exception)

@@ -369,3 +369,39 @@ def test_a_kafka_exception_out_of_a_poll_is_the_application_s(instrument, spans)
         with pytest.raises(KafkaException):
             consumer.poll()
         assert (_code(spans.take()), current_span_id()) == (ContextCode.SUCCESS, 0)
+
+
+class Watched(confluent_kafka.Consumer):
+    """A consumer whose consume() lets another thread poll, and looks at whose it is before and after."""
+
+    seen = ()
+
+    def consume(self, num_messages=1, timeout=-1):
+        """Return two messages."""
+        before = known_state(self).polling
+        _in_thread(lambda: confluent_kafka.Consumer.poll(self, 0))
+        self.seen = before, known_state(self).polling
+        return [_ready(0), _ready(1)]
+
+
+def test_a_plain_poll_of_another_thread_takes_nothing_from_a_composed_one(instrument, spans):
+    """Who is inside a consume of an application's own stays so until that returns, whoever else polls."""
+    instrument()
+    with Watched(NOWHERE) as consumer:
+        consumer.consume(2)
+        assert known_state(consumer).polling is None
+    assert consumer.seen == (threading.get_ident(), threading.get_ident())
+    assert spans.take("process orders").attributes["messaging.batch.message_count"] == 2
+
+
+def test_an_interruption_is_no_failed_poll(instrument, spans):
+    """Ctrl-C while waiting: nothing of Kafka's went wrong."""
+
+    class Interrupted(confluent_kafka.Consumer):
+        def poll(self, timeout=-1):
+            raise KeyboardInterrupt
+
+    instrument(receive_spans=True)
+    with pytest.raises(KeyboardInterrupt):
+        Interrupted(NOWHERE).poll()
+    spans.assert_empty()

@@ -106,7 +106,7 @@ class ConsumerState:
 
         ``handed`` is what the poll returned.
         """
-        hook = self.bind(tracing)
+        hook = (self._hook if self._tracing is tracing else None) or self.bind(tracing)
         received = [self.incoming(message) for message in messages]
         if start_ns is not None:
             hook.received(received, start_ns=start_ns, batch=batch)
