@@ -52,16 +52,20 @@ def servers_of(properties: Mapping[str, object]) -> str:
 
 
 class DeliveryFailures:
-    """Tells each text once as a warning, then at DEBUG; :attr:`kept` says that a spool keeps what was not delivered."""
+    """Tells each kind of failure once as a warning, then at DEBUG.
+
+    :attr:`kept` says that a spool keeps what was not delivered.
+    """
 
     def __init__(self) -> None:
         self.kept = False
         self._told: set[str] = set()
 
-    def tell(self, text: str, *, hopeless: bool = False) -> None:
-        """Log ``text``; what is ``hopeless`` no spool keeps."""
-        level = logging.DEBUG if text in self._told else logging.WARNING
-        self._told.add(text)
+    def tell(self, text: str, *, kind: str | None = None, hopeless: bool = False) -> None:
+        """Log ``text``, which may differ within its ``kind`` (the text itself); what is ``hopeless`` no spool keeps."""
+        kind = text if kind is None else kind
+        level = logging.DEBUG if kind in self._told else logging.WARNING
+        self._told.add(kind)
         if self.kept and not hopeless:
             _logger.log(level, "mqtrace: native traces wait on disk: %s (said once; counted as spooled)", text)
         else:

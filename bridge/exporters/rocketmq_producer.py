@@ -131,12 +131,13 @@ class RocketMqTraceProducer:
             attempts = [self._attempt(message) for message in messages]
             self._deliver(self._connected(), attempts, min(deadline, self._after(self._timeout_ms)))
         except MqTraceError as error:
-            self.failures.tell(str(error))
+            self.failures.tell(str(error), kind=_kind_of(error))
             return Undelivered(tuple(messages))
         finally:
             self._delivering.release()
-        for said, hopeless in sorted({(str(each.error), each.is_hopeless) for each in attempts if not each.is_sent}):
-            self.failures.tell(said, hopeless=hopeless)
+        for each in attempts:
+            if each.error is not None and not each.is_sent:
+                self.failures.tell(str(each.error), kind=_kind_of(each.error), hopeless=each.is_hopeless)
         return Undelivered(
             tuple(each.message for each in attempts if each.is_open),
             tuple(each.message for each in attempts if each.is_hopeless),
@@ -251,6 +252,11 @@ class RocketMqTraceProducer:
 
     def _after(self, wait_ms: float) -> MonotonicNs:
         return MonotonicNs(self._clock.monotonic_ns() + int(wait_ms * _NS_PER_MS))
+
+
+def _kind_of(error: MqTraceError) -> str:
+    """Return what makes ``error`` one that was told: a busy broker's remark has another number each time."""
+    return f"{error.address} {error.code}" if isinstance(error, RefusedError) else str(error)
 
 
 def trace_topic_of(message: TraceMessage, trace_topic: str, access_channel: AccessChannel) -> str:

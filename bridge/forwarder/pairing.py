@@ -111,7 +111,7 @@ class Pairing:
         self.counts = PairingCounts()
         self._timeout_ms = timeout_ms
         self._max_pending = max_pending
-        self._waiting: dict[_Key, list[Record]] = {}
+        self._waiting: dict[_Key, dict[TraceContext, Record]] = {}  # by what they say, in the order they came
         self._pending = 0
         self._oldest: list[tuple[int, int, _Key]] = []  # a heap by arrival; keys that are gone are passed over
         self._ordinals = itertools.count()
@@ -124,7 +124,7 @@ class Pairing:
 
     def waiting(self) -> Iterator[Record]:
         """Yield the records that wait."""
-        return itertools.chain.from_iterable(self._waiting.values())
+        return itertools.chain.from_iterable(records.values() for records in self._waiting.values())
 
     def held(self) -> Iterator[Place]:
         """Yield where the waiting records lie: what must be read again if it is not remembered here."""
@@ -164,7 +164,7 @@ class Pairing:
         waiting = self._waiting.get(key)
         if waiting is None:
             return [] if self._is_repeated(key) else self._wait(key, record)
-        first = waiting[0]
+        first = next(iter(waiting.values()))
         if first.trace_ctx.trace_type is record.trace_ctx.trace_type:
             self.counts.repeated += 1
             return []
@@ -196,7 +196,7 @@ class Pairing:
         if record.trace_ctx.success is False:
             if key in self._settled:
                 return [Event(record=record, is_root=False)]
-            if any(other.trace_ctx == record.trace_ctx for other in self._waiting.get(key, ())):
+            if record.trace_ctx in self._waiting.get(key, ()):
                 self.counts.repeated += 1
                 return []
             return self._wait(key, record)
@@ -213,10 +213,10 @@ class Pairing:
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def _wait(self, key: _Key, record: Record) -> list[Event]:
-        waiting = self._waiting.setdefault(key, [])
+        waiting = self._waiting.setdefault(key, {})
         if not waiting:
             heapq.heappush(self._oldest, (record.arrival_ms, next(self._ordinals), key))
-        waiting.append(record)
+        waiting[record.trace_ctx] = record
         self._pending += 1
         events: list[Event] = []
         while self._pending > self._max_pending:
@@ -226,7 +226,7 @@ class Pairing:
         return events
 
     def _forget(self, key: _Key) -> list[Record]:
-        records = self._waiting.pop(key, [])
+        records = list(self._waiting.pop(key, {}).values())
         self._pending -= len(records)
         if len(self._oldest) > 2 * len(self._waiting) + self._max_pending:
             self._oldest = [entry for entry in self._oldest if entry[2] in self._waiting]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from bridge.codec.native import decode_body
 from bridge.codec.reading import Reading
 from bridge.forwarder.files import MEMORY_DIRECTORY
 from bridge.forwarder.measures import Measures
@@ -73,6 +74,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     if options.landing is None and options.otlp_endpoint is None:
         raise UsageError("nowhere to forward to: give --otlp-endpoint URL, --landing DIR or both")
     _check_circle(options)
+    decode_body(b" ", charset=options.charset)  # a wrong charset fails before anything is read
     landing = None if options.landing is None else LandingWriter(options.landing, format=options.landing_format)
     with ExitStack() as opened:
         source = opened.enter_context(_open_source(options))

@@ -110,13 +110,17 @@ _MENDS: Final[Mapping[int, str]] = {
 
 
 class RefusedError(PeerError):
-    """A server answered, and not with what was asked for; ``code`` is its response code, ``remark`` its sentence."""
+    """A server answered, and not with what was asked for.
+
+    ``address`` is the server, ``code`` its response code, ``remark`` its sentence.
+    """
 
     def __init__(self, address: str, code: int, remark: str | None, doing: str) -> None:
         known = ResponseCode(code).name if code in set(ResponseCode) else "unknown"
         said = (remark or "no reason given").splitlines()[0]
         mend = f"; {_MENDS[code]}" if code in _MENDS else ""
         super().__init__(f"{address} refused {doing}: {code} ({known}): {said}{mend}")
+        self.address = address
         self.code = code
         self.remark = remark
 

@@ -238,7 +238,7 @@ def test_a_refusal_is_told_once_whatever_its_numbers(cluster, caplog, monkeypatc
 
         monkeypatch.setattr(broker, "_answer", busy)
     processor, trace = traced(_exporter(cluster, export_timeout_millis=250), max_export_batch_size=1)
-    with caplog.at_level(logging.WARNING, logger=rocketmq_producer.__name__):
+    with caplog.at_level(logging.WARNING):
         for number in range(3):
             trace(pub(number))
             processor.force_flush()

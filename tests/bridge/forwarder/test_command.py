@@ -155,6 +155,8 @@ def test_files_remember_beside_themselves_what_was_told(receiver, tmp_path):
         (["--source", "files:.", "--otlp-endpoint", "http://[::1"], "--otlp-endpoint http://[::1 is not understood"),
         (["--source", "files:/nowhere/at/all", "--landing", "x"], "there is no such directory"),
         (["--source", "rocketmq://host", "--landing", "x"], "rocketmq://NAMESRV"),
+        (["--source", "files:.", "--otlp-endpoint", "http://h", "--charset", "runes"], "unknown charset 'runes'"),
+        (["--source", "files:.", "--otlp-endpoint", "http://h", "--otlp-timeout-ms", "0"], "--otlp-timeout-ms"),
         (["--source", "files:.", "--landing", "x", "--pair-timeout", "soon"], "--pair-timeout 'soon' is no duration"),
     ],
 )
