@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 
 from otel_mqtrace.hooks._scope import EnteredScope
@@ -26,8 +26,8 @@ def heard_first(answer: Any, hear: Callable[[Any, BaseException | None], None], 
     told: Future[Any] = Future()
 
     def pass_on(done: Future[Any]) -> None:
-        exception = None if done.cancelled() else done.exception()
-        result = None if done.cancelled() or exception is not None else done.result()
+        exception = CancelledError() if done.cancelled() else done.exception()
+        result = None if exception is not None else done.result()
         hear(result, exception)
         scope = None if ambient is None else EnteredScope(ambient)
         try:
