@@ -1,7 +1,8 @@
 """This module knows how trace messages wait on disk: appended and synced, taken oldest first, each marked when taken.
 
-A spool is a directory of segments, ``spool-<host>-<pid>-<n>.mqspool``, each written by one process that holds its lock.
-What a process leaves behind, another one adopts once the lock is free.
+A spool is a directory of segments, ``spool-<host>-<pid>-<ns>.mqspool``, each written by one process that holds its
+lock. What a process leaves behind, another one adopts once the lock is free, in the order of the times in the names:
+marks change a file's own.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bridge.exporters.spool_segment import HAS_LOCKS, Segment, framed, opened
+from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from bridge.exporters.batching import TraceMessage
+    from otel_mqtrace._clock import Clock
 
 __all__ = ["Spool", "Waiting"]
 
 _logger = logging.getLogger(__name__)
 _SUFFIX: Final = ".mqspool"
 _SEGMENT_BYTES: Final = 8 * 1024 * 1024
-_numbers: Final = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,13 @@ class Spool:
         UsageError: the directory cannot be written, or this platform has no file locks.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, max_bytes: int) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, max_bytes: int, clock: Clock | None = None) -> None:
         if not HAS_LOCKS:
             raise UsageError("a spool needs POSIX file locks, which this platform lacks: unset MQTRACE_SPOOL_DIR")
         self._directory = Path(directory)
         self._max_bytes = max_bytes
+        self._clock = clock or SystemClock()
+        self._number = 0
         self._told: set[str] = set()
         self.torn = 0
         self._begin()
@@ -214,7 +218,8 @@ class Spool:
         self._directory.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
         while True:
             # A container's process often has the name and number of the one before it, and its files are still here.
-            name = f"spool-{socket.gethostname()}-{os.getpid()}-{next(_numbers)}{_SUFFIX}"
+            self._number = max(self._number + 1, self._clock.wall_ns())
+            name = f"spool-{socket.gethostname()}-{os.getpid()}-{self._number}{_SUFFIX}"
             try:
                 segment = opened(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             except FileExistsError:
@@ -262,10 +267,8 @@ class Spool:
 
 
 def _age(path: Path) -> tuple[int, str]:
-    try:
-        return path.stat().st_mtime_ns, path.name
-    except OSError:  # taken and removed by another process meanwhile
-        return 0, path.name
+    number = path.stem.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0, path.name
 
 
 def _sync_directory(directory: Path) -> None:

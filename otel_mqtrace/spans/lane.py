@@ -5,16 +5,13 @@ One lane per exporter, so that a slow Collector never delays Kafka, nor the reve
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
-
-from opentelemetry.instrumentation.utils import suppress_instrumentation
-from opentelemetry.sdk.trace.export import SpanExportResult
+from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace.spans.exporter_side import ExporterSide
 from otel_mqtrace.spans.flushes import Flush, Flushes
 from otel_mqtrace.spans.losses import LossWatch
 from otel_mqtrace.spans.queue import SpanQueue
@@ -45,11 +42,7 @@ _IDLE_S: Final = 1.0
 class Lane:
     """Everything between ``offer`` and one exporter.
 
-    An exporter may add to OpenTelemetry's interface, each part optional: ``exports_starts`` and ``wants(span)`` (what
-    it is offered), ``timeout_millis`` on ``export`` and ``shutdown`` (the time it has; without it, the exporter owns
-    its timeout), ``take_outcome()`` (a batch's fate, span by span), ``on_idle()`` (called now and then while nothing
-    comes, never during an export), ``after_fork()`` (in the child), ``ledger_side`` (``native``, else ``otlp``)
-    and ``component_type`` (the processor then reports the exporter's self-metrics under that name).
+    :mod:`otel_mqtrace.spans.exporter_side` lists what an exporter may add to OpenTelemetry's interface.
     """
 
     def __init__(  # noqa: PLR0913 - collaborators by their names
@@ -64,16 +57,10 @@ class Lane:
     ) -> None:
         self.name = name
         self.exporter = exporter
-        self.exports_starts = bool(getattr(exporter, "exports_starts", False))
-        component_type = getattr(exporter, "component_type", None)
-        self.exporter_type = component_type if isinstance(component_type, str) else None
+        self._side = ExporterSide(exporter, name=name, export_timeout_ms=settings.export_timeout_ms)
+        self.exports_starts = self._side.exports_starts
+        self.exporter_type = self._side.component_type
         self.on_exported: Callable[[int, bool], None] | None = None
-        self._wants: Callable[[ReadableSpan], bool] | None = getattr(exporter, "wants", None)
-        self._take_outcome: Callable[[], ExportOutcome | None] | None = getattr(exporter, "take_outcome", None)
-        self._on_idle: Callable[[], None] | None = getattr(exporter, "on_idle", None)
-        self._export_arguments: dict[str, Any] = (
-            {"timeout_millis": settings.export_timeout_ms} if _takes_timeout(exporter.export) else {}
-        )
         self._settings = settings
         self._linger_ns = int(settings.schedule_delay_ms * _NS_PER_MS)
         self._clock = clock
@@ -84,8 +71,8 @@ class Lane:
 
     def _begin(self) -> None:
         """Start from nothing, as a new process does."""
-        side = str(getattr(self.exporter, "ledger_side", "otlp"))
-        book = None if self._ledger is None else self._ledger.book(side=side, component=self.name)
+        ledger = self._ledger
+        book = None if ledger is None else ledger.book(side=self._side.ledger_side, component=self.name)
         self._queue: SpanQueue[ReadableSpan] = SpanQueue(
             max_size=self._settings.max_queue_size,
             clock=self._clock,
@@ -115,10 +102,11 @@ class Lane:
 
     def wants(self, span: ReadableSpan) -> bool:
         """Whether the exporter has any use for ``span``; one that raises loses it, counted."""
-        if self._wants is None:
+        wants = self._side.wants
+        if wants is None:
             return True
         try:
-            return self._wants(span)
+            return wants(span)
         except Exception:  # noqa: BLE001 - a foreign exporter's mistake must not reach the application
             self._queue.refuse(WANTS_ERROR, span)
             return False
@@ -161,7 +149,7 @@ class Lane:
             outcome = ExportOutcome(failed=len(batch))
             began_ns = self._clock.monotonic_ns()
             try:
-                outcome = self._export(batch)
+                outcome = self._side.export(batch)
             finally:
                 self._queue.settle(outcome)
         if self.on_exported is not None:
@@ -176,19 +164,6 @@ class Lane:
             linger_ns=self._linger_ns,
             since_ns=self._left_ns if self._settings.linger_from == "last_batch" else None,
         )
-
-    def _export(self, batch: list[ReadableSpan]) -> ExportOutcome:
-        with suppress_instrumentation():
-            try:
-                result = self.exporter.export(batch, **self._export_arguments)
-                told = self._take_outcome() if self._take_outcome else None
-            except Exception as error:  # counted as failed; the worker goes on
-                _logger.debug("%s raised during export", self.name, exc_info=error)
-                return ExportOutcome(failed=len(batch))
-        if told is not None and told.total == len(batch):
-            return told
-        succeeded = result is SpanExportResult.SUCCESS
-        return ExportOutcome(exported=len(batch)) if succeeded else ExportOutcome(failed=len(batch))
 
     def _work(self) -> None:
         """Export until the lane is closed and empty, then shut the exporter down: no lane waits for another one's."""
@@ -230,12 +205,9 @@ class Lane:
 
     def _idle(self) -> None:
         self._tell_losses()
-        if self._on_idle is not None:
-            try:
-                with self._exporting, suppress_instrumentation():
-                    self._on_idle()
-            except Exception as error:  # nothing was in flight; the worker goes on
-                _logger.debug("%s raised while idle", self.name, exc_info=error)
+        if self._side.uses_idleness:
+            with self._exporting:
+                self._side.idle()
 
     def _tell_losses(self, *, last: bool = False) -> None:
         self._losses.look(self.stats(), self._clock.monotonic_ns(), last=last)
@@ -272,7 +244,7 @@ class Lane:
     def _answer_flushes(self, until: MonotonicNs | None = None) -> None:
         with self._alone(until) as alone:
             if alone:
-                self._flushes.answer(self._flush_exporter)
+                self._flushes.answer(lambda deadline: self._side.flush(self._remaining_ms(deadline)))
 
     @contextmanager
     def _alone(self, until: MonotonicNs | None) -> Iterator[bool]:
@@ -322,12 +294,7 @@ class Lane:
             self._queue.close()
             self._closing.acquire()  # the parent's to close
             self._exporter_closed.set()
-        notify = getattr(self.exporter, "after_fork", None)
-        if notify is not None:
-            try:
-                notify()
-            except Exception as error:  # the other lanes must begin anew all the same
-                _logger.debug("%s raised after a fork", self.name, exc_info=error)
+        self._side.after_fork()
 
     def _ensure_worker(self) -> bool:
         """Start the worker if it does not live; return ``False`` when the calling thread has to do the work."""
@@ -340,36 +307,15 @@ class Lane:
         while not done() and self._clock.monotonic_ns() < deadline:
             self.run_once(self._clock.monotonic_ns(), until=deadline)
 
-    def _flush_exporter(self, deadline: MonotonicNs) -> bool:
-        try:
-            with suppress_instrumentation():
-                return self.exporter.force_flush(int(self._remaining_ms(deadline))) is not False
-        except Exception as error:  # a flush that raises is a flush that failed
-            _logger.debug("%s raised during force_flush", self.name, exc_info=error)
-            return False
-
     def _close_exporter(self) -> None:
         """Call ``exporter.shutdown``, once, with the time that is left if it takes one."""
         if not self._closing.acquire(blocking=False):
             return
-        arguments: dict[str, Any] = (
-            {"timeout_millis": self._remaining_ms(self._close_by)} if _takes_timeout(self.exporter.shutdown) else {}
-        )
         try:
-            with suppress_instrumentation():
-                self.exporter.shutdown(**arguments)
-        except BaseException as error:  # its own business: on a thread of ours, or in an interpreter that is ending
-            _logger.debug("%s raised during shutdown", self.name, exc_info=error)
+            self._side.shutdown(self._remaining_ms(self._close_by))
         finally:
             self._exporter_closed.set()
             self._queue.wake()
 
     def _remaining_ms(self, deadline: MonotonicNs) -> float:
         return max(0.0, (deadline - self._clock.monotonic_ns()) / _NS_PER_MS)
-
-
-def _takes_timeout(method: Callable[..., object]) -> bool:
-    try:
-        return "timeout_millis" in inspect.signature(method).parameters
-    except (TypeError, ValueError):
-        return False

@@ -244,7 +244,7 @@ def test_what_was_given_up_does_not_come_later_and_the_broker_is_used_again(kafk
         kafka.set_rtt(1, 0)
     trace(pub(3))
     assert processor.force_flush()
-    stats = processor.stats()[NAME]
+    stats = processor.stats()["_Patient"]
     assert (stats["exported"], stats["failed"]) == (2, 1)
     seen = [record.beans[0].msg_id for record in _records(_landed(kafka))]
     in_flight = {bean(2).msg_id} if rtt_ms else set()  # a request the broker already had may be in the log

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import subprocess
@@ -10,13 +9,13 @@ import sys
 import textwrap
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bridge.exporters import spool as spool_module
 from bridge.exporters.batching import TraceMessage
 from bridge.exporters.spool import Spool
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.testing import ManualClock
 
 PLENTY = 1024 * 1024
 
@@ -91,6 +90,7 @@ def test_two_spools_of_one_directory_do_not_touch_each_other(tmp_path):
     assert sorted(values(Spool(tmp_path, max_bytes=PLENTY))) == ["first", "second"]
 
 
+@settings(deadline=None)
 @given(cut=st.integers(min_value=0, max_value=200))
 def test_a_torn_tail_costs_only_itself(tmp_path_factory, cut):
     """Wherever a crash or a full disk cut the file, the whole frames before it are there and nothing raises."""
@@ -137,6 +137,8 @@ def test_a_directory_that_is_a_file_is_refused_in_one_line(tmp_path):
         max_size=12,
     )
 )
+@settings(deadline=None)
+@example(steps=[("put", 2), ("reopen", 0), ("put", 1), ("reopen", 0), ("put", 1), ("took", 1), ("reopen", 0)])
 def test_a_spool_is_a_queue_whatever_happens_to_its_process(tmp_path_factory, steps):
     """Against a list: put appends, took removes from the front, a restart changes nothing."""
     directory = tmp_path_factory.mktemp("spool")
@@ -157,17 +159,11 @@ def test_a_spool_is_a_queue_whatever_happens_to_its_process(tmp_path_factory, st
     spool.close()
 
 
-def test_a_restarted_container_writes_beside_what_its_predecessor_left(tmp_path, monkeypatch):
-    """Same host, same process number, counted from 0 again: its first message must find a place all the same."""
-    Spool(tmp_path, max_bytes=PLENTY).put([message("before")])
-    monkeypatch.setattr(spool_module, "_numbers", itertools.count(_number_in(tmp_path)))
-    restarted = Spool(tmp_path, max_bytes=PLENTY)
-    assert restarted.put([message("after")]) == 1
-
-
-def _number_in(directory):
-    (path,) = directory.iterdir()
-    return int(path.stem.rpartition("-")[2])
+def test_a_restarted_container_writes_beside_what_its_predecessor_left(tmp_path):
+    """Same host, same process number, and a clock that was set back: its first message finds a place all the same."""
+    clock = ManualClock()
+    Spool(tmp_path, max_bytes=PLENTY, clock=clock).put([message("before")])
+    assert Spool(tmp_path, max_bytes=PLENTY, clock=clock).put([message("after")]) == 1
 
 
 def test_a_file_that_cannot_be_read_costs_nobody_the_spool(tmp_path, caplog):
