@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from bridge.codec.native import EncodedContext
-    from otel_mqtrace.model import TraceContext
+    from otel_mqtrace.model import TraceBean, TraceContext
 
 __all__ = ["MAX_KEYS_BYTES", "Encode", "Packed", "TraceMessage", "pack"]
 
@@ -160,10 +160,12 @@ def _pieces(trace_ctx: TraceContext) -> list[TraceContext]:
     """Return ``trace_ctx`` as contexts that the wire can say and that have one source topic each."""
     if trace_ctx.trace_type in FIRST_BEAN_ONLY:
         return _split(trace_ctx) or [trace_ctx]
-    topics = dict.fromkeys(bean.topic for bean in trace_ctx.beans)
-    if len(topics) <= 1:
+    by_topic: dict[str | None, list[TraceBean]] = {}
+    for bean in trace_ctx.beans:
+        by_topic.setdefault(bean.topic, []).append(bean)
+    if len(by_topic) <= 1:
         return [trace_ctx]
-    return [replace(trace_ctx, beans=tuple(b for b in trace_ctx.beans if b.topic == topic)) for topic in topics]
+    return [replace(trace_ctx, beans=tuple(beans)) for beans in by_topic.values()]
 
 
 def _split(trace_ctx: TraceContext) -> list[TraceContext]:
