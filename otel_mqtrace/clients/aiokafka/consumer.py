@@ -16,6 +16,7 @@ from otel_mqtrace.clients.aiokafka.handover import handed_over
 from otel_mqtrace.clients.aiokafka.live import Cluster, facts_of, known_state, live, state_of
 from otel_mqtrace.clients.aiokafka.messages import error_type, incoming
 from otel_mqtrace.clients.alive import Alive
+from otel_mqtrace.clients.creations import Creations
 from otel_mqtrace.hooks._ending import text_of
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._holding import LateSpan, TaskHoldings, leaving_with
@@ -49,6 +50,7 @@ class ConsumerState:
         self.cluster = Cluster(connection.cluster)
         self.holdings = TaskHoldings()
         self.positions: dict[tuple[str, int], int] = {}
+        self.creations = Creations(self.facts)
         self.reference: weakref.ref[ConsumerState] = weakref.ref(self)
         self.blocks = LeftToBlocks("")
         self._hook: ConsumeHook | None = None
@@ -87,6 +89,7 @@ class ConsumerState:
             hook.received(received, start_ns=start_ns, batch=batch)
         if self._settlement is not None:
             self.positions.update({(record.topic, record.partition): record.offset + 1 for record in records})
+            self.creations.note(received)
         left = self.blocks.now and self.blocks.left(len(received))
         calls = [] if left else hook.before(received, batch=batch)
         # First of all: what is open must be ended, whatever fails from here on.

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.clients.aiokafka.consumer import ConsumerState
 from otel_mqtrace.clients.aiokafka.live import live, state_of
 from otel_mqtrace.clients.aiokafka.messages import error_type
 from otel_mqtrace.clients.aiokafka.producer import ProducerState
+from otel_mqtrace.clients.creations import remembered
 from otel_mqtrace.hooks._ending import text_of
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.settle import SettleCall, SettledOffset, SettleHook
@@ -20,7 +21,12 @@ from otel_mqtrace.hooks.settle import SettleCall, SettledOffset, SettleHook
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from opentelemetry.trace import SpanContext
+
 __all__ = ["traced_commit", "traced_send_offsets"]
+
+_SEND_OFFSETS: Final = "send_offsets"
+"""As confluent-kafka's is called."""
 
 
 class _Settling:
@@ -87,7 +93,7 @@ def _commit(consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Se
     offsets = args[0] if args else kwargs.get("offsets")
     if offsets is None:
         offsets = {each: state.positions.get(tuple(each)) for each in consumer.assignment()}
-    return _Settling(hook, call, _settled(offsets))
+    return _Settling(hook, call, _settled(offsets, state.creations.of))
 
 
 @guarded("send_offsets_to_transaction.before")
@@ -97,18 +103,26 @@ def _send_offsets(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if tracing is None or not isinstance(given.get("group_id"), str):
         return None
     state: ProducerState = state_of(producer, ProducerState)
-    hook = SettleHook(tracing=tracing, facts=replace(state.facts, group_name=given["group_id"]))
-    call = hook.before("commit")
-    return None if call is None else _Settling(hook, call, _settled(given["offsets"]))
+    facts = replace(state.facts, group_name=given["group_id"])
+    hook = SettleHook(tracing=tracing, facts=facts)
+    call = hook.before(_SEND_OFFSETS)
+    if call is None:
+        return None
+    creation_of = functools.partial(remembered, server=facts.server, group_name=facts.group_name)
+    return _Settling(hook, call, _settled(given["offsets"], creation_of))
 
 
-def _settled(offsets: Any) -> list[SettledOffset]:
-    """Read ``TopicPartition → offset | (offset, metadata)``; a partition nothing was handed over of is left out."""
-    return [
-        SettledOffset(each.topic, each.partition, offset if isinstance(offset, int) else offset[0])
-        for each, offset in offsets.items()
-        if offset is not None
-    ]
+def _settled(offsets: Any, creation_of: Callable[[str, int, int], SpanContext | None]) -> list[SettledOffset]:
+    """Read ``TopicPartition → offset | (offset, metadata)``; a partition nothing was handed over of is left out.
+
+    An offset is where to go on from; the message before it is the one that is settled last.
+    """
+    settled = []
+    for (topic, partition), said in offsets.items():
+        if said is not None:
+            offset = said if isinstance(said, int) else said[0]
+            settled.append(SettledOffset(topic, partition, offset, creation_of(topic, partition, offset - 1)))
+    return settled
 
 
 traced_commit = _traced(_commit)

@@ -9,7 +9,9 @@ from opentelemetry.trace import SpanKind
 
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
+from tests.support.consuming import poll
 
+_CREATED = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 END_TXN = 26
 MSG_SIZE_TOO_LARGE, COORDINATOR_LOADING, PRODUCER_FENCED = 10, 14, 90
 
@@ -126,6 +128,20 @@ class TestOffsets:
         assert settled.attributes["messaging.destination.partition.id"] == "0"
         assert settled.attributes["messaging.kafka.offset"] == 7
         assert settled.attributes.keys().isdisjoint({"error.type", "messaging.consumer.group.name"})
+        transactional.commit_transaction(10)
+
+    def test_a_message_that_was_handed_over_here_is_linked(self, transactional_of, consumer_of, fill, spans, topic):
+        """To the context it was created in, wherever in this process it was read."""
+        fill(topic, {"value": b"1", "headers": [_CREATED]})
+        transactional = transactional_of(settle_spans=True)
+        consumer = consumer_of(topic)
+        poll(consumer)
+        group = consumer.consumer_group_metadata()
+        transactional.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], group, 10)
+        [link] = spans.take(f"send_offsets {topic}").links
+        assert link.context.span_id == 0xB7AD6B7169203331
+        consumer.close()
+        spans.take(f"process {topic}")
         transactional.commit_transaction(10)
 
     def test_offsets_the_client_refuses_are_recorded_as_failed(self, transactional_of, spans, topic, group):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +16,9 @@ from confluent_kafka import KafkaException, cimpl
 
 from otel_mqtrace.clients.confluent_kafka.live import Arguments, known_state, live
 from otel_mqtrace.clients.confluent_kafka.messages import Place, error_text, error_type, header_pairs, is_message
+from otel_mqtrace.clients.creations import Creations
 from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._headers import Headers, indexed
+from otel_mqtrace.hooks._headers import indexed
 from otel_mqtrace.hooks._propagation import creation_of
 from otel_mqtrace.hooks.settle import SettleCall, SettledOffset, SettleHook
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Settlement", "Settles", "Settling", "begun", "offsets_asked", "traced_settlement"]
 
-_MAX_REMEMBERED: Final = 10_000
 _COMMIT: Final = "commit"
 _COMMIT_ORDER: Final = ("message", "offsets")
 """The positional parameters that say what to settle; the C methods have no signature to ask."""
@@ -46,7 +45,7 @@ class Settling:
         self._facts = facts
         self._hook: SettleHook | None = None
         self._tracing: Tracing | None = None
-        self._headers: OrderedDict[Place, Headers] = OrderedDict()
+        self._creations = Creations(facts)
         self._next: dict[tuple[str, int | None], int] = {}
 
     def hook(self, tracing: Tracing) -> SettleHook:
@@ -58,17 +57,15 @@ class Settling:
 
     def note(self, received: Iterable[IncomingMessage]) -> None:
         """Remember what was handed over; the last 10,000 messages are."""
-        for message in received:
-            self._headers[Place(message.topic, message.partition, message.offset)] = message.headers
+        found = list(received)
+        self._creations.note(found)
+        for message in found:
             if message.offset is not None:
                 self._next[message.topic, message.partition] = message.offset + 1
-        while len(self._headers) > _MAX_REMEMBERED:
-            self._headers.popitem(last=False)
 
     def creation(self, place: Place) -> SpanContext | None:
         """Return the context the message at ``place`` was created in, while it is remembered."""
-        headers = self._headers.get(place)
-        return None if headers is None else creation_of(indexed(headers))
+        return self._creations.of(*place)
 
     def positions(self, assigned: Collection[tuple[str, int]] | None = None) -> list[SettledOffset]:
         """Return where the application stands in each partition it was handed something of that is not settled yet.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from otel_mqtrace.clients.confluent_kafka.live import live
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type
 from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, producer_state
+from otel_mqtrace.clients.creations import remembered
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.settle import SettleCall, SettledOffset
 
@@ -81,11 +82,17 @@ def _settled(state: ProducerState, call: SettleCall, offsets: Any, failure: Any)
     if state.settle is not None:
         state.settle.after(
             call,
-            [SettledOffset(each.topic, each.partition, each.offset) for each in offsets or ()],
+            [_settled_offset(each, state.facts.server) for each in offsets or ()],
             error=None if failure is None else error_type(failure),
             description=None if failure is None else error_text(failure),
             exception=failure if isinstance(failure, BaseException) else None,
         )
+
+
+def _settled_offset(place: Any, server: str | None) -> SettledOffset:
+    """Return an offset to go on from; the message before it, if a consumer of this process had it, is settled last."""
+    topic, partition, offset = place.topic, place.partition, place.offset
+    return SettledOffset(topic, partition, offset, remembered(topic, partition, offset - 1, server=server))
 
 
 def _transaction_of(producer: Any) -> TransactionHook | None:

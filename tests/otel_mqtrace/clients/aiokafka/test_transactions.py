@@ -11,6 +11,8 @@ from otel_mqtrace.model import MessageType, TransactionState
 from otel_mqtrace.spans.mapping import trace_context_of
 from tests.support.asyncio_kafka import consuming, play, producing
 
+_CREATED = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_end_of_a_transaction_is_told_for_each_message(instrument, spans, kafka, topic, fails):
@@ -58,7 +60,7 @@ def test_a_batch_belongs_to_the_transaction_too(instrument, spans, kafka, topic)
 
 
 def test_offsets_that_go_with_a_transaction_are_settled_for_their_group(instrument, spans, kafka, topic):
-    """``send_offsets_to_transaction``, when settlements are recorded."""
+    """``send_offsets_to_transaction``, when settlements are recorded; under the name confluent-kafka's has."""
     instrument(settle_spans=True)
 
     async def story():
@@ -66,7 +68,8 @@ def test_offsets_that_go_with_a_transaction_are_settled_for_their_group(instrume
             await producer.send_offsets_to_transaction({TopicPartition(topic, 0): 7}, "billing")
 
     play(story)
-    span = spans.take(f"commit {topic}")
+    span = spans.take(f"send_offsets {topic}")
+    assert span.attributes["messaging.operation.name"] == "send_offsets"
     assert span.kind is SpanKind.CLIENT
     assert span.attributes["messaging.consumer.group.name"] == "billing"
     assert span.attributes["messaging.kafka.offset"] == 7
@@ -91,6 +94,31 @@ def test_a_commit_says_what_was_settled(instrument, spans, fill, kafka, topic, g
     assert commit.attributes["messaging.kafka.offset"] == 1
     assert commit.attributes["messaging.consumer.group.name"] == "billing"
     assert commit.parent.span_id == handled.context.span_id
+
+
+@pytest.mark.parametrize("by", ["all", "offsets", "transaction"])
+def test_a_settlement_is_linked_to_the_creation_of_the_message_before_it(instrument, spans, fill, kafka, topic, by):
+    """As confluent-kafka's are; a transaction takes it from a consumer of its group in this process."""
+    fill(topic, {"value": b"1", "headers": [_CREATED]}, {"value": b"2"})
+    instrument(settle_spans=True)
+
+    async def story():
+        async with consuming(kafka, topic) as consumer, producing(kafka, transactional_id=topic) as producer:
+            await consumer.getone()
+            offsets = {TopicPartition(topic, 0): 1}
+            if by == "transaction":
+                async with producer.transaction():
+                    await producer.send_offsets_to_transaction(offsets, "others")
+                    await producer.send_offsets_to_transaction(offsets, "billing")
+            else:
+                await consumer.commit(*([offsets] if by == "offsets" else []))
+
+    play(story)
+    name = "send_offsets" if by == "transaction" else "commit"
+    settled = spans.take_all(f"{name} {topic}")
+    assert [link.context.span_id for link in settled[-1].links] == [0xB7AD6B7169203331]
+    assert not any(each.links for each in settled[:-1])
+    spans.take(f"process {topic}")
 
 
 def test_a_commit_that_fails_is_an_error(instrument, spans, kafka, topic):
