@@ -109,11 +109,13 @@ def _stored_again(story: MessageStory) -> str | None:
 def _undecided(story: MessageStory) -> str | None:
     if not _is_half(story):
         return None
+    if story.transaction_ends and story.transaction_ends[-1].state is not TransactionState.UNKNOW:
+        return None
+    if story.groups:
+        return "It was consumed, so its transaction was committed, and that commit is not in the trace."
     if not story.transaction_ends:
         return "A half message whose transaction's end is not in the trace: consumers do not see it before a commit."
-    if story.transaction_ends[-1].state is TransactionState.UNKNOW:
-        return "The transaction is undecided: the broker goes on asking its producer, and consumers do not see it."
-    return None
+    return "The transaction is undecided: the broker goes on asking its producer, and consumers do not see it."
 
 
 def _rolled_back(story: MessageStory) -> str | None:

@@ -118,8 +118,8 @@ class Consume:
 
     @property
     def elapsed_ms(self) -> int | None:
-        """From begin to end on the consumer's clock; the cost where one of them is missing."""
-        if self.begin_ms is None or self.end_ms is None:
+        """From begin to end on the consumer's clock; the cost where one is missing or the clock was set back."""
+        if self.begin_ms is None or self.end_ms is None or self.end_ms < self.begin_ms:
             return self.cost_ms
         return self.end_ms - self.begin_ms
 

@@ -128,3 +128,10 @@ def test_a_hostile_group_cannot_leave_its_finding():
     (finding,) = findings(story_of(pub(), *bad))
     assert "⟨U+001B⟩[2J⟨U+202E⟩ggg" in finding.text
     assert len(finding.text) < 200
+
+
+@pytest.mark.parametrize("ends", [[], [end(T0 + 20, TransactionState.UNKNOW)]])
+def test_what_was_consumed_is_not_said_to_be_invisible(ends):
+    """Its commit happened, and it is the trace that lacks it."""
+    (finding,) = findings(story_of(HALF, *ends, *USED))
+    assert (finding.code, finding.text.partition(",")[0]) == ("transaction_undecided", "It was consumed")

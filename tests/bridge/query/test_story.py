@@ -142,6 +142,13 @@ def test_the_cost_of_a_batch_listener_is_a_share_and_the_time_it_took_is_told():
     assert (group.attempts[0].cost_ms, group.attempts[0].elapsed_ms) == (20, 60)
 
 
+def test_a_clock_that_was_set_back_takes_no_time_away():
+    """The listener measured its cost by another clock; both times stay as they were written."""
+    before, after = consume("R", T0, 60)
+    (group,) = story_of(before, replace(after, timestamp_ms=T0 - 900)).groups
+    assert (group.attempts[0].end_ms, group.attempts[0].elapsed_ms) == (T0 - 900, 60)
+
+
 def test_the_client_host_is_told_where_it_is_on_the_wire():
     """4.8.0 wrote it; a reader that makes it up shows its own machine."""
     assert story_of(pub(client_host="10.0.0.1"), dialect="4.8.0").sends[0].client_host == "10.0.0.1"
