@@ -32,8 +32,7 @@ one queue and one worker per exporter -> test_processor_has_a_lane_for_each_expo
 preset rocketmq4, rocketmq5 -> test_processor_presets
 stats() adds up at every instant -> test_stats_add_up
 tunables from MQTRACE_*, then OTEL_BSP_* -> test_tunables_come_from_ours_then_from_opentelemetrys
-exporters mqtrace_native, mqtrace_native_file -> test_exporters_are_entry_points_with_plain_keywords
-exporter mqtrace_native_rocketmq -> test_the_rocketmq_exporter_is_an_entry_point
+exporters mqtrace_native, mqtrace_native_file, mqtrace_native_rocketmq -> test_exporters_are_entry_points_with_plain_keywords
 SendHook, ConsumeHook -> test_send_hook_and_consume_hook_are_the_manual_door
 codec -> test_codec_is_standard_library_only
 otel_mqtrace.testing -> test_the_test_kit

@@ -244,19 +244,13 @@ def test_tunables_come_from_ours_then_from_opentelemetrys(monkeypatch):
     assert (settings.max_queue_size, settings.max_export_batch_size, settings.schedule_delay_ms) == (200, 30, 7)
 
 
-@pytest.mark.parametrize("name", ["mqtrace_native", "mqtrace_native_file"])
+@pytest.mark.parametrize("name", ["mqtrace_native", "mqtrace_native_file", "mqtrace_native_rocketmq"])
 def test_exporters_are_entry_points_with_plain_keywords(name):
     """Declarative configuration calls them with the YAML mapping."""
     (point,) = entry_points(group="opentelemetry_traces_exporter", name=name)
     parameters = inspect.signature(point.load()).parameters.values()
     assert {each.kind for each in parameters} == {inspect.Parameter.KEYWORD_ONLY}
     assert all(each.default is not inspect.Parameter.empty for each in parameters)
-
-
-@pytest.mark.xfail(reason="the exporter to a RocketMQ broker is an issue of its own", strict=True)
-def test_the_rocketmq_exporter_is_an_entry_point():
-    """``mqtrace_native_rocketmq``."""
-    assert entry_points(group="opentelemetry_traces_exporter", name="mqtrace_native_rocketmq")
 
 
 def test_send_hook_and_consume_hook_are_the_manual_door():

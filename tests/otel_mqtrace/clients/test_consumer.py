@@ -307,7 +307,9 @@ class TestHowItEnds:
         )
         with pytest.raises(confluent_kafka.error.ValueDeserializationError):
             poll(consumer)
-        assert trace_context_of(spans.take()).context_code is ContextCode.EXCEPTION
+        span = spans.take()
+        assert trace_context_of(span).context_code is ContextCode.EXCEPTION
+        assert span.attributes["error.type"] == "_VALUE_DESERIALIZATION"
 
 
 def test_a_success_slower_than_the_limit_is_a_time_out(instrument, spans, fill, consumer_of, topic):
@@ -356,3 +358,16 @@ def test_a_context_attached_by_the_handler_is_not_disturbed(instrument, spans, f
     consumer.poll(0)
     assert not trace.get_current_span().get_span_context().is_valid
     spans.take()
+
+
+def test_an_interruption_is_no_failed_poll(instrument, spans):
+    """Ctrl-C while waiting: nothing of Kafka's went wrong."""
+
+    class Interrupted(confluent_kafka.Consumer):
+        def poll(self, timeout=-1):
+            raise KeyboardInterrupt
+
+    instrument(receive_spans=True)
+    with pytest.raises(KeyboardInterrupt):
+        Interrupted({"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}).poll()
+    spans.assert_empty()

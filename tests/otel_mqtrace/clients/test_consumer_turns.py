@@ -17,15 +17,10 @@ from otel_mqtrace.clients.confluent_kafka.live import known_state
 from otel_mqtrace.hooks._left_behind import end_left_behind
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
-from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import ManualClock
-from tests.support.consuming import current_span_id, poll
+from tests.support.consuming import code_of, current_span_id, poll
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "billing", "log_level": 0}
-
-
-def _code(span):
-    return trace_context_of(span).context_code
 
 
 def _in_thread(act):
@@ -55,7 +50,7 @@ class TestLoops:
         work()
         gc.collect()
         end_left_behind()
-        assert (_code(spans.take()), current_span_id()) == (ContextCode.RETURNNULL, 0)
+        assert (code_of(spans.take()), current_span_id()) == (ContextCode.RETURNNULL, 0)
 
     def test_a_generator_of_messages_keeps_the_span_in_the_loop_over_it(
         self, instrument, spans, fill, consumer_of, topic
@@ -150,7 +145,7 @@ class TestThreads:
         assert _in_thread(lambda: poll(consumer).offset()) == 0
         assert current_span_id() == 0
         consumer.poll(0)
-        assert _code(spans.take()) is ContextCode.SUCCESS
+        assert code_of(spans.take()) is ContextCode.SUCCESS
 
     def test_two_threads_in_a_poll_at_once_lose_no_span(self, instrument, spans):
         """Each gets a message; the first one's span ends when the second is handed over."""
@@ -176,7 +171,7 @@ class TestThreads:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         spans.assert_empty()
         consumer.close()
-        assert _code(spans.take()) is ContextCode.SUCCESS
+        assert code_of(spans.take()) is ContextCode.SUCCESS
 
     @pytest.mark.parametrize("elsewhere", [True, False])
     def test_switching_off_ends_what_is_being_handled(self, instrument, spans, fill, consumer_of, topic, elsewhere):
@@ -186,7 +181,7 @@ class TestThreads:
         poll(consumer := consumer_of(topic))
         off = MqTraceInstrumentor().uninstrument
         _in_thread(off) if elsewhere else off()
-        assert _code(spans.take()) is ContextCode.RETURNNULL
+        assert code_of(spans.take()) is ContextCode.RETURNNULL
         assert poll(consumer).value() == b"2"
         assert current_span_id() == 0
 
@@ -368,7 +363,7 @@ def test_a_kafka_exception_out_of_a_poll_is_the_application_s(instrument, spans)
         consumer.poll()
         with pytest.raises(KafkaException):
             consumer.poll()
-        assert (_code(spans.take()), current_span_id()) == (ContextCode.SUCCESS, 0)
+        assert (code_of(spans.take()), current_span_id()) == (ContextCode.SUCCESS, 0)
 
 
 class Watched(confluent_kafka.Consumer):
@@ -392,16 +387,3 @@ def test_a_plain_poll_of_another_thread_takes_nothing_from_a_composed_one(instru
         assert known_state(consumer).polling is None
     assert consumer.seen == (threading.get_ident(), threading.get_ident())
     assert spans.take("process orders").attributes["messaging.batch.message_count"] == 2
-
-
-def test_an_interruption_is_no_failed_poll(instrument, spans):
-    """Ctrl-C while waiting: nothing of Kafka's went wrong."""
-
-    class Interrupted(confluent_kafka.Consumer):
-        def poll(self, timeout=-1):
-            raise KeyboardInterrupt
-
-    instrument(receive_spans=True)
-    with pytest.raises(KeyboardInterrupt):
-        Interrupted(NOWHERE).poll()
-    spans.assert_empty()

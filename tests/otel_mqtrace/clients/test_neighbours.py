@@ -11,7 +11,8 @@ from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrume
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_mqtrace.clients.confluent_kafka.produce import producer as ours
-from otel_mqtrace.clients.confluent_kafka.rebinding.neighbours import NEIGHBOURS, neighbour_of, wrapper_among
+from otel_mqtrace.clients.confluent_kafka.rebinding.neighbours import neighbour_of, wrapper_among
+from otel_mqtrace.clients.neighbours import NEIGHBOURS
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 
 SHAPES = {
@@ -49,7 +50,7 @@ def incumbent():
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_a_neighbour_is_known_by_its_classes(stranger, name):
     """Every one in the table, with the switch that keeps it off this client."""
-    (known,) = [each for each in NEIGHBOURS if each.name == name]
+    (known,) = [each for each in NEIGHBOURS["confluent-kafka"] if each.name == name]
     assert neighbour_of(stranger(SHAPES[name])) == f"{name} (off with {known.switched_off_by})"
 
 

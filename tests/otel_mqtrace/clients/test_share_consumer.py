@@ -17,7 +17,7 @@ from otel_mqtrace.hooks._left_behind import end_left_behind
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
-from tests.support.consuming import current_span_id
+from tests.support.consuming import code_of, current_span_id
 
 PARENT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 PARENT_SPAN = 0xB7AD6B7169203331
@@ -93,10 +93,6 @@ def share(instrument):
         consumer.close()
 
 
-def _code(span):
-    return trace_context_of(span).context_code
-
-
 def test_a_poll_is_one_process_span_for_each_topic_with_a_link_per_message(share, spans):
     """As consume(): the first is current until the next poll, and the group and retries are on it."""
     consumer = share([_message(0), _message(1), _message(0, topic="bills")], mode="implicit")
@@ -110,7 +106,7 @@ def test_a_poll_is_one_process_span_for_each_topic_with_a_link_per_message(share
     assert orders.attributes["messaging.batch.message_count"] == 2
     assert orders.attributes["messaging.consumer.group.name"] == "billing"
     assert orders.attributes["mqtrace.retry_times"] == 0
-    assert (_code(orders), current_span_id()) == (ContextCode.SUCCESS, 0)
+    assert (code_of(orders), current_span_id()) == (ContextCode.SUCCESS, 0)
     assert consumer.seen == [0, 0]
 
 
@@ -148,7 +144,7 @@ def test_what_is_acknowledged_is_the_outcome(share, spans, said, code):
     spans.assert_empty()
     consumer.poll(1)
     span = spans.take()
-    assert _code(span) is code
+    assert code_of(span) is code
     assert (span.status.status_code is StatusCode.ERROR) == (code is ContextCode.FAILED)
 
 
@@ -160,7 +156,7 @@ def test_the_last_word_counts(share, spans):
     consumer.acknowledge_offset(offset=0, partition=0, topic="orders")
     consumer.acknowledge(ack_type=ACCEPT, message=_message(1))
     consumer.poll(1)
-    assert _code(spans.take()) is ContextCode.SUCCESS
+    assert code_of(spans.take()) is ContextCode.SUCCESS
 
 
 def test_a_poll_that_is_refused_ends_nothing(share, spans):
@@ -184,7 +180,7 @@ def test_an_acknowledgement_that_is_refused_says_nothing(share, spans):
     with pytest.raises(IllegalStateException):
         consumer.acknowledge(message, REJECT)
     consumer.poll(1)
-    assert _code(spans.take()) is ContextCode.SUCCESS
+    assert code_of(spans.take()) is ContextCode.SUCCESS
 
 
 class TestHowItEnds:
@@ -195,7 +191,7 @@ class TestHowItEnds:
         consumer = share([_message(0), _message(1)])
         consumer.acknowledge(consumer.poll(1)[0])
         consumer.close()
-        assert _code(spans.take()) is ContextCode.RETURNNULL
+        assert code_of(spans.take()) is ContextCode.RETURNNULL
 
     def test_closing_after_everything_was_said_keeps_it(self, share, spans):
         """Even when an exception closes the consumer: it is not about these messages."""
@@ -210,7 +206,7 @@ class TestHowItEnds:
 
         with pytest.raises(RuntimeError):
             work()
-        assert _code(spans.take()) is ContextCode.SUCCESS
+        assert code_of(spans.take()) is ContextCode.SUCCESS
 
     def test_an_exception_on_its_way_out_is_the_outcome(self, share, spans):
         """with ShareConsumer(...): raise before the acknowledgement."""
@@ -223,7 +219,7 @@ class TestHowItEnds:
         with pytest.raises(RuntimeError):
             work()
         span = spans.take()
-        assert (_code(span), span.attributes["error.type"]) == (ContextCode.EXCEPTION, "RuntimeError")
+        assert (code_of(span), span.attributes["error.type"]) == (ContextCode.EXCEPTION, "RuntimeError")
 
     def test_a_forgotten_consumer_is_returnnull(self, instrument, spans):
         """Nobody said."""
@@ -234,14 +230,14 @@ class TestHowItEnds:
         del consumer
         gc.collect()
         end_left_behind()
-        assert _code(spans.take()) is ContextCode.RETURNNULL
+        assert code_of(spans.take()) is ContextCode.RETURNNULL
 
     def test_switching_off_ends_what_is_being_handled(self, share, spans):
         """RETURNNULL, and nothing stays current."""
         consumer = share([_message(0)], [_message(1)], mode="implicit")
         consumer.poll(1)
         MqTraceInstrumentor().uninstrument()
-        assert (_code(spans.take()), current_span_id()) == (ContextCode.RETURNNULL, 0)
+        assert (code_of(spans.take()), current_span_id()) == (ContextCode.RETURNNULL, 0)
         assert len(consumer.poll(1)) == 1
 
 
@@ -258,7 +254,7 @@ class TestBlocks:
                 if message.offset() == 2:
                     handling.outcome("RETURNNULL")
         ended = spans.take_all()
-        assert [_code(span) for span in ended] == [ContextCode.SUCCESS, ContextCode.FAILED, ContextCode.RETURNNULL]
+        assert [code_of(span) for span in ended] == [ContextCode.SUCCESS, ContextCode.FAILED, ContextCode.RETURNNULL]
         assert [span.attributes["mqtrace.retry_times"] for span in ended] == [0, 1, 0]
 
     def test_a_shared_batch_is_named_by_its_worst_block(self, share, spans):
@@ -269,8 +265,8 @@ class TestBlocks:
                 with process(message):
                     consumer.acknowledge(message, ack_type)
         shared, *own = spans.take_all()
-        assert (len(shared.links), _code(shared)) == (2, ContextCode.FAILED)
-        assert [_code(span) for span in own] == [ContextCode.SUCCESS] * 2
+        assert (len(shared.links), code_of(shared)) == (2, ContextCode.FAILED)
+        assert [code_of(span) for span in own] == [ContextCode.SUCCESS] * 2
 
 
 def test_a_message_its_deserialiser_refused_failed(share, spans):
@@ -280,7 +276,7 @@ def test_a_message_its_deserialiser_refused_failed(share, spans):
     consumer = share([_message(0, error=refused), _message(1), _message(2, error=lost)], mode="implicit")
     consumer.poll(1)
     span = spans.take()
-    assert (_code(span), span.attributes["messaging.kafka.offset"]) == (ContextCode.EXCEPTION, 0)
+    assert (code_of(span), span.attributes["messaging.kafka.offset"]) == (ContextCode.EXCEPTION, 0)
     consumer.poll(1)
     assert trace_context_of(spans.take()).beans[0].offset_msg_id == "orders-0@1"
 
