@@ -15,23 +15,6 @@ from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from tests.support.rocketmq_proxy import QUEUE_ID, STORE_HOST, STORE_SECONDS
 
 
-@pytest.fixture
-def send(producer, spans, message):
-    """Send messages with these bodies; return their send spans."""
-
-    def put(*bodies):
-        receipts = [producer.send(message(body, tag="paid", keys="order-1")) for body in bodies]
-        return [spans.take(f"send {receipt.message_queue.topic}") for receipt in receipts]
-
-    return put
-
-
-@pytest.fixture
-def consumer(send, consumer_of, topic):
-    """A simple consumer of the topic, made under tracing."""
-    return consumer_of(topic)
-
-
 def _code(span):
     return span.attributes["mqtrace.context_code"]
 
