@@ -38,6 +38,7 @@ NATIVE_DIRECTORY: Final = "native"
 MANIFEST_NAME: Final = "_manifest.jsonl"
 """The underscore keeps Spark, and every reader with Hadoop's manners, from taking it for data."""
 IN_PROGRESS_SUFFIX: Final = ".inprogress"
+_LATEST_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999
 FIELDS: Final = ("source", "partition", "offset", "arrival_ms", "keys", "body")
 """Columns of a parquet part, in order; a JSON line has the same fields with ``body_base64`` for ``body``."""
 BODY_BASE64: Final = "body_base64"
@@ -82,8 +83,12 @@ def manifest_path(landing: Path) -> Path:
 
 
 def date_of(arrival_ms: int) -> str:
-    """Return the UTC day of ``arrival_ms`` as ``YYYY-MM-DD``."""
-    return datetime.fromtimestamp(arrival_ms // 1000, tz=timezone.utc).date().isoformat()
+    """Return the UTC day of ``arrival_ms`` as ``YYYY-MM-DD``; the nearest there is of a time that no calendar has.
+
+    Where producers stamp their messages themselves, some stamp microseconds.
+    """
+    stamp_ms = min(max(arrival_ms, 0), _LATEST_MS)
+    return datetime.fromtimestamp(stamp_ms // 1000, tz=timezone.utc).date().isoformat()
 
 
 def part_directory(landing: Path, date: str) -> Path:

@@ -97,6 +97,17 @@ def test_each_day_has_its_own_directory(tmp_path):
     assert [path.split("/")[1] for path in _visible(tmp_path)] == ["date=2023-11-14", "date=2023-11-15"]
 
 
+@pytest.mark.parametrize(
+    ("arrival_ms", "date"), [(NOW_MS * 1_000, "9999-12-31"), (2**63 - 1, "9999-12-31"), (-(2**63), "1970-01-01")]
+)
+def test_a_time_that_no_calendar_has_stops_nothing(tmp_path, arrival_ms, date):
+    """A producer that stamps microseconds must not keep everything behind it from being landed."""
+    with LandingWriter(tmp_path) as writer:
+        writer.write([_message(1, arrival_ms=arrival_ms), _message(2)])
+    [part, _] = sorted(_manifest(tmp_path), key=lambda part: part.first_arrival_ms != arrival_ms)
+    assert (part.file.split("/")[0], part.first_arrival_ms) == (f"date={date}", arrival_ms)
+
+
 def test_the_manifest_counts_what_each_part_holds(tmp_path):
     """One line per part, relative to native/."""
     writer = LandingWriter(tmp_path)
