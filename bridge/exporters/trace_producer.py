@@ -106,12 +106,14 @@ class TraceProducer:
     ) -> None:
         self._settings = settings
         self._dialect = dialect
-        self._bootstrap_servers = bootstrap_servers
-        self._kafka_config = kafka_config
+        # Held by functions: what shows the attributes of an exporter, a crash report say, shows no password.
+        self._connection: Callable[[], Mapping[str, Any]] = lambda: connection_of(
+            settings, bootstrap_servers=bootstrap_servers, kafka_config=kafka_config
+        )
+        self._properties: Callable[[], Mapping[str, Any]] = dict
         self.timeout_ms = timeout_ms
         self._clock = clock
         self._producer: Any = None
-        self._properties: Mapping[str, Any] = {}
         self._create_topic = settings.create_trace_topic
         self._closed = False
         self.failures = DeliveryFailures()
@@ -156,7 +158,7 @@ class TraceProducer:
             producer.purge(in_queue=True, in_flight=True, blocking=True)
             producer.poll(_SETTLE_S)
         for code, text in delivery.errors.items():
-            said = kafka_failure(code, text, topic=self._settings.trace_topic, properties=self._properties)
+            said = kafka_failure(code, text, topic=self._settings.trace_topic, properties=self._properties())
             self.failures.tell(said, hopeless=code in _HOPELESS)
         return delivery.undelivered()
 
@@ -184,10 +186,9 @@ class TraceProducer:
         if self._closed:
             raise PeerError("the native exporter was shut down")
         if self._producer is None:
-            self._properties = connection_of(
-                self._settings, bootstrap_servers=self._bootstrap_servers, kafka_config=self._kafka_config
-            )
-            self._producer = self._build(self._properties)
+            properties = self._connection()
+            self._properties = lambda: properties
+            self._producer = self._build(properties)
         producer = self._producer  # a shutdown meanwhile takes it away
         if self._create_topic:
             self._create_topic = not self._topic_created(deadline)
@@ -223,7 +224,7 @@ class TraceProducer:
             from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - optional extra
             from confluent_kafka.cimpl import NewTopic  # noqa: PLC0415 - optional extra
 
-            admin = AdminClient({**self._properties, "log_level": 0}, logger=_logger)
+            admin = AdminClient({**self._properties(), "log_level": 0}, logger=_logger)
             answer = admin.create_topics([NewTopic(topic, -1, -1)])[topic]
             while not answer.done():
                 if not self._may_wait(give_up):

@@ -183,13 +183,15 @@ class ConsumeHook:
         *,
         code: ContextCode = ContextCode.SUCCESS,
         exception: BaseException | None = None,
+        error: str | None = None,
         end_ns: int | None = None,
     ) -> None:
         """End the span of ``call``, once, now or at ``end_ns`` where its end comes to light late.
 
         A success slower than the limit says ``TIME_OUT``, as RocketMQ's does. A success gives way to what the handler
         said itself: by ``process.current()``, or by setting the status of the span to ERROR, which says ``FAILED``.
-        A ``code`` that is none reads ``RETURNNULL``.
+        A ``code`` that is none reads ``RETURNNULL``. ``error`` is its ``error.type``, the class of ``exception`` unless
+        said.
         """
         if left_behind:
             end_left_behind()
@@ -209,7 +211,7 @@ class ConsumeHook:
             semconv.MQTRACE_CONTEXT_CODE: said.name,
         }
         if not success:
-            attributes[semconv.ERROR_TYPE] = _error_type(span, said, exception)
+            attributes[semconv.ERROR_TYPE] = error or _error_type(span, said, exception)
         try:
             self._tracing.say(span, attributes)
             if not success and not (failed_already and exception is None):

@@ -9,6 +9,7 @@ import pytest
 from bridge.embedded.cluster import EmbeddedKafka
 from bridge.exporters.native_kafka import NativeKafkaSpanExporter
 from tests.support.native_spans import pub, traced
+from tests.support.shown import shown
 
 NOT_AUTHORISED = 29
 PRODUCE, TOO_LARGE = 0, 10
@@ -81,3 +82,15 @@ def test_what_no_spool_keeps_is_said_to_be_lost(said, tmp_path):
         )
         [line] = said(exporter, timeout_ms=5_000)
     assert "not delivered" in line
+
+
+def test_an_exporter_does_not_show_its_password(said):
+    """Neither given, nor found, nor in what it tells: a crash report shows attributes."""
+    conf = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "ali"}
+    exporter = NativeKafkaSpanExporter(
+        bootstrap_servers=DEAD, trace_topic="MY_TRACE", kafka_config={**conf, "sasl.password": "open-sesame"}
+    )
+    lines = said(exporter)
+    seen = shown(exporter)
+    assert "MY_TRACE" in seen
+    assert "open-sesame" not in f"{seen}{lines}"

@@ -27,8 +27,10 @@ __all__ = ["Leaders", "ask_cluster", "forget_leaders", "leaders_of"]
 
 Hosts = Mapping[int, str]
 """Partition → ``host:port`` of its leader."""
-LookUp = Callable[[Mapping[str, Any], Iterable[str]], Iterator[tuple[str, Hosts, str | None]]]
-"""Connection, topics → for each topic its leaders and the id of the cluster that said so."""
+Answer = tuple[str, Hosts, str | None]
+"""A topic, its leaders, the id of the cluster that said so."""
+LookUp = Callable[[Mapping[str, Any], Iterable[str]], Iterator[Answer]]
+"""Connection, topics → an answer for each topic."""
 
 _NS_PER_S: Final = 1_000_000_000
 _FRESH_S: Final = 300
@@ -67,8 +69,9 @@ class Leaders:
         retry_s: int = _RETRY_S,
         max_topics: int = _MAX_TOPICS,
     ) -> None:
-        self._connection = connection
-        self._look_up = look_up or ask_cluster
+        ask = look_up or ask_cluster
+        # Held by a function: what shows the attributes of a client, a crash report say, shows no password.
+        self._look_up: Callable[[Iterable[str]], Iterator[Answer]] = lambda topics: ask(connection, topics)
         self._clock = clock or SystemClock()
         self._background = background
         self._fresh_ns = fresh_s * _NS_PER_S
@@ -117,7 +120,7 @@ class Leaders:
         while self._wanted:
             asked = tuple(self._wanted)
             try:
-                for topic, hosts, cluster_id in self._look_up(self._connection, asked):
+                for topic, hosts, cluster_id in self._look_up(asked):
                     self._cluster_id = cluster_id or self._cluster_id
                     self._remember(topic, hosts, self._fresh_ns if hosts else self._retry_ns)
             except KafkaException:

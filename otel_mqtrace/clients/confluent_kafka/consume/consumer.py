@@ -137,7 +137,7 @@ def refused(state: ConsumerState, tracing: Tracing, raised: Any, *, start_ns: in
         received = [state.incoming(message)]
         hook.received(received, start_ns=start_ns, batch=batch)
         for call in hook.before(received):
-            hook.after(call, code=ContextCode.EXCEPTION, exception=exception)
+            hook.after(call, code=ContextCode.EXCEPTION, exception=exception, error=error_type(raised))
     elif message is not None:
         _failed(state, tracing, message, start_ns=start_ns, batch=batch)
     else:
