@@ -1,9 +1,10 @@
-"""This module knows that an exception of ours never reaches the caller: it is counted, and logged once per place."""
+"""This module knows that no exception of ours reaches the caller: it is counted, and logged once per place and type."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import sys
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _log: Final = logging.getLogger(__name__)
 _failures: Final[dict[str, int]] = {}
+_told: Final[set[tuple[str, str]]] = set()
+_MAX_TOLD: Final = 1_000
+"""An application that makes a class for each exception must not fill the memory."""
 
 
 def guarded(place: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]:
@@ -35,10 +39,11 @@ def guarded(place: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R | None]]
 
 
 def note_failure(place: str) -> None:
-    """Count the exception being handled under ``place``; the first one of a place is logged with its traceback."""
-    seen = _failures.get(place, 0)
-    _failures[place] = seen + 1
-    if not seen:
+    """Count the exception being handled under ``place``; the first of each type is logged with its traceback."""
+    _failures[place] = _failures.get(place, 0) + 1
+    kind = place, getattr(sys.exc_info()[0], "__qualname__", "")
+    if kind not in _told and len(_told) < _MAX_TOLD:
+        _told.add(kind)
         _log.warning("mqtrace: tracing failed in %s; the application goes on untouched", place, exc_info=True)
 
 

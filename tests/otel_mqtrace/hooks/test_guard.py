@@ -1,0 +1,46 @@
+"""An exception of ours is counted every time, and told once for each place and type."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from otel_mqtrace.hooks import _guard
+from otel_mqtrace.hooks._guard import guarded
+
+
+@pytest.fixture
+def told(monkeypatch, caplog):
+    """The lines logged since the test began, in a process where nothing failed yet."""
+    monkeypatch.setattr(_guard, "_failures", {})
+    monkeypatch.setattr(_guard, "_told", set())
+    caplog.set_level(logging.WARNING, logger=_guard.__name__)
+    return lambda: [(record.args[0], record.exc_info[0]) for record in caplog.records]
+
+
+def test_another_exception_at_the_same_place_is_told_too(told):
+    """The first may hide what matters: one line for each type, however often it comes."""
+
+    @guarded("Hook.before")
+    def fail(kind):
+        raise kind("mine")
+
+    for kind in (ValueError, KeyError, ValueError, KeyError):
+        assert fail(kind) is None
+    assert told() == [("Hook.before", ValueError), ("Hook.before", KeyError)]
+    assert _guard.failures() == {"Hook.before": 4}
+
+
+def test_types_without_end_fill_neither_log_nor_memory(told, monkeypatch):
+    """An application may make a class for each exception."""
+    monkeypatch.setattr(_guard, "_MAX_TOLD", 3)
+
+    @guarded("Hook.before")
+    def fail(number):
+        raise type(f"Failure{number}", (Exception,), {})
+
+    for number in range(5):
+        fail(number)
+    assert len(told()) == len(_guard._told) == 3
+    assert _guard.failures() == {"Hook.before": 5}
