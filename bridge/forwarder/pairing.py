@@ -54,7 +54,8 @@ class Half(str, Enum):
 class Record:
     """One trace record about one message: ``trace_ctx`` has one bean.
 
-    ``arrival_ms`` is when the trace topic got it, in epoch milliseconds. ``writer`` is the dialect it was read as;
+    ``arrival_ms`` is when the trace topic got it, in epoch milliseconds; ``stored_ms`` is the same in the words of the
+    topic, whose clock may be ahead (by default the same number). ``writer`` is the dialect it was read as;
     ``messages`` is how many messages were sent by the call that it reports; ``index`` counts the records of its trace
     message from 0.
     """
@@ -62,6 +63,7 @@ class Record:
     trace_ctx: TraceContext
     place: Place
     arrival_ms: int
+    stored_ms: int | None = None
     writer: str | None = None
     messages: int = 1
     index: int = 0

@@ -68,16 +68,16 @@ class SettledMemory:
         self._next: dict[_Partition, int] = {}
         self._held: dict[_Partition, _Message] = {}  # the first message that was held at the last commit
 
-    def left_of(self, message: LandedMessage, arrival_ms: int) -> Container[int]:
+    def left_of(self, message: LandedMessage) -> Container[int]:
         """Return the indexes of the records of ``message`` that are still to be taken: ``EVERYTHING`` of a new one."""
-        offset = message.offset
+        offset, stored_ms = message.offset, message.arrival_ms
         if offset is None:
             return EVERYTHING
         partition = (message.source, message.partition)
         if partition not in self._started:
             self._started.add(partition)
-            self._begin(partition, (offset, arrival_ms))
-        self._first.setdefault(partition, (offset, arrival_ms))
+            self._begin(partition, (offset, stored_ms))
+        self._first.setdefault(partition, (offset, stored_ms))
         self._next[partition] = max(offset + 1, self._next.get(partition, 0))
         entry = self._resumed.get(partition)
         if entry is None or offset >= entry.next_offset:
@@ -99,7 +99,8 @@ class SettledMemory:
                 partition = (record.place.source, record.place.partition)
                 entry = held.setdefault(partition, _Entry(0))
                 entry.pending.setdefault(record.place.offset, []).append(record.index)
-                entry.begins.add((record.place.offset, record.arrival_ms))
+                stored_ms = record.arrival_ms if record.stored_ms is None else record.stored_ms
+                entry.begins.add((record.place.offset, stored_ms))
         entries = {
             partition: replace(entry, pending=dict(entry.pending))  # it is emptied as its messages come again
             for partition, entry in self._resumed.items()

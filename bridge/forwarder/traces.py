@@ -126,7 +126,7 @@ class SpanForwarding:
         for message in messages:
             arrival_ms = min(message.arrival_ms, now_ms)  # a clock that is ahead must not make anything wait longer
             self._arrived_ms[message.partition] = max(arrival_ms, self._arrived_ms.get(message.partition, 0))
-            left = self._memory.left_of(message, arrival_ms)
+            left = self._memory.left_of(message)
             if left is EVERYTHING:
                 new.append(message)
             for record in self._records(message, arrival_ms, left):
@@ -178,7 +178,14 @@ class SpanForwarding:
             self._since_settled += 1
             messages = explode(trace_ctx)
             for each in messages:
-                yield Record(trace_ctx=each, place=place, arrival_ms=arrival_ms, messages=len(messages), index=index)
+                yield Record(
+                    trace_ctx=each,
+                    place=place,
+                    arrival_ms=arrival_ms,
+                    stored_ms=message.arrival_ms,
+                    messages=len(messages),
+                    index=index,
+                )
 
     def _say(self, events: Iterable[Event]) -> None:
         self._ready += (span_of(event, self._rules) for event in events)

@@ -18,7 +18,7 @@ def _message(offset, *, partition=0, arrival_ms=None):
 
 def _read(memory, *offsets, partition=0):
     """What of each message is still to be taken, among its first three records."""
-    left = [memory.left_of(_message(each, partition=partition), 1_000 + each) for each in offsets]
+    left = [memory.left_of(_message(each, partition=partition)) for each in offsets]
     return ["all" if each is EVERYTHING else [index for index in range(3) if index in each] for each in left]
 
 
@@ -77,7 +77,7 @@ def test_a_topic_made_anew_is_not_mistaken_for_the_old_one(file):
     _read(memory, 0, 1)
     memory.remember(_waiting((0, 0, 0)))
     again = SettledMemory(file)
-    assert again.left_of(_message(0, arrival_ms=9_999), 9_999) is EVERYTHING
+    assert again.left_of(_message(0, arrival_ms=9_999)) is EVERYTHING
     assert _read(again, 1) == ["all"]
 
 

@@ -196,6 +196,21 @@ def test_what_is_settled_is_neither_landed_nor_told_again(receiver, delivery, tm
     assert sum(map(len, receiver.spans.values())) == 2
 
 
+def test_a_broker_whose_clock_is_ahead_does_not_void_the_memory(receiver, delivery, tmp_path):
+    """What a message is known by must not depend on when it was read."""
+    log, clock = _Log(body_of(before()), body_of(pub("M2"))), ManualClock(wall_ns=(START_MS - 500) * 1_000_000)
+
+    def run(source):
+        memory = SettledMemory(tmp_path / "memory.json")
+        return forward_once(source, spans=SpanForwarding(delivery, memory=memory, clock=clock))
+
+    run(log)
+    clock.advance(ms=100)
+    again = run(log.restarted())
+    assert (again.messages, again.spans) == (0, 0)
+    assert sum(map(len, receiver.spans.values())) == 1
+
+
 def test_a_gbk_body_of_another_map_is_read_as_told(receiver, delivery):
     """Charset and ordinals are options, as for decode."""
     body = body_of(pub(keys="订单"), dialect="5.0.0").decode().encode("gbk")
