@@ -12,7 +12,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 from otel_mqtrace._errors import MissingExtraError
 from otel_mqtrace.attachment import Attachment, told_apart
 from otel_mqtrace.config import Settings, forget_application_kafka_config
-from otel_mqtrace.doctor.witness import testify
+from otel_mqtrace.doctor.witness import listen, testify
 from otel_mqtrace.hooks._guard import failures, note_failure
 from otel_mqtrace.hooks._unrecorded import unrecorded
 from otel_mqtrace.hooks.tracing import Tracing
@@ -139,6 +139,7 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         clock: Any = None,
         **options: Any,
     ) -> None:
+        listen()
         tracer_provider = _able(tracer_provider, "get_tracer", "tracer_provider")
         meter_provider = _able(meter_provider, "get_meter", "meter_provider")
         ready, names = told_apart(exporters)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import SystemClock
-from otel_mqtrace.config import connection_settings
 from otel_mqtrace.message_id import new_unique_id
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _MOST_SKEW_MS: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 _EXPORTER: Final = "mqtrace_native"
 _NOT_WRITING: Final = "not measured: no message is written without --probe"
+_LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 _quiet: Final = logging.getLogger("otel_mqtrace.doctor.client")
 
 
@@ -55,9 +56,18 @@ def examine_broker(checkup: Checkup, settings: Settings, *, servers: str | None,
     with suppress_instrumentation():
         try:
             admin = AdminClient({**connection, **silent, "allow.auto.create.topics": False}, logger=_quiet)
+        except (KafkaException, TypeError, ValueError) as error:
+            checkup.error(
+                "kafka_config_refused",
+                f"the client refuses its properties, and every record is lost: {_text(error)}",
+                where="MQTRACE_KAFKA_CONFIG",
+                mend="leave out what librdkafka does not know, and give each property a value it takes",
+            )
+            return
+        try:
             found = admin.list_topics(timeout=_TIMEOUT_S)
-        except (KafkaException, ValueError) as error:
-            why = reasons[-1] if reasons else str(error.args[0] if error.args else error)
+        except KafkaException as error:
+            why = reasons[-1] if reasons else _text(error)
             checkup.error(
                 "broker_unreachable",
                 f"the brokers of the trace topic do not answer: {why}",
@@ -102,7 +112,7 @@ def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> di
             )
             return None
         properties["bootstrap.servers"] = servers
-    return connection_settings(properties)
+    return properties
 
 
 def _properties(path: str | None) -> dict[str, Any]:
@@ -119,6 +129,14 @@ def _properties(path: str | None) -> dict[str, Any]:
 
 
 def _missing(checkup: Checkup, settings: Settings) -> None:
+    if not _LEGAL_TOPIC.match(settings.trace_topic):
+        checkup.error(
+            "trace_topic_missing",
+            f"Kafka can have no topic named {settings.trace_topic!r}: every record is lost",
+            where="MQTRACE_TRACE_TOPIC",
+            mend="name one of at most 249 letters, digits, dots, hyphens and underscores",
+        )
+        return
     if settings.create_trace_topic:
         checkup.facts["broker"]["note"] = "the trace topic is missing and will be created by the first export"
         return
@@ -213,6 +231,11 @@ def _stamped(producer: Any, topic: str) -> tuple[float, float] | None:
     after, stamp_ms = stamps[0]
     middle_ms = (before + after) / 2 / _NS_PER_MS
     return stamp_ms - middle_ms, (after - before) / 2 / _NS_PER_MS
+
+
+def _text(error: BaseException) -> str:
+    reason = error.args[0] if error.args else error
+    return str(reason.str() if hasattr(reason, "str") else reason)
 
 
 def _name(error: BaseException) -> str:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from otel_mqtrace._errors import UsageError
+
 if TYPE_CHECKING:
-    from otel_mqtrace.doctor.findings import Checkup
+    from collections.abc import Mapping
 
 __all__ = ["doctor"]
 
@@ -34,7 +36,7 @@ def doctor(
         mqtrace doctor --json -- opentelemetry-instrument python app.py
     """
     from otel_mqtrace.doctor.broker import examine_broker  # noqa: PLC0415 - keep `mqtrace --help` fast
-    from otel_mqtrace.doctor.destinations import examine_landing, examine_otlp  # noqa: PLC0415 - as above
+    from otel_mqtrace.doctor.destinations import examine_directories, examine_otlp  # noqa: PLC0415 - as above
     from otel_mqtrace.doctor.environment import examine_environment  # noqa: PLC0415 - as above
     from otel_mqtrace.doctor.findings import Checkup  # noqa: PLC0415 - as above
     from otel_mqtrace.doctor.watched import examine_testimony, run_watched  # noqa: PLC0415 - as above
@@ -42,38 +44,47 @@ def doctor(
     checkup = Checkup()
     servers = None
     if command:
-        code, testimonies = run_watched(command, os.environ)
+        try:
+            code, testimonies = run_watched(command, os.environ)
+        except UsageError as error:
+            if as_json:
+                mend = "name a program that is there"
+                checkup.error("command_not_started", str(error), where="the command", mend=mend)
+                sys.stdout.write(f"{json.dumps(checkup.as_dict())}\n")
+            raise
         checkup.facts["command"] = {"arguments": len(command) - 1, "program": command[0], "exit_code": code}
         servers = examine_testimony(checkup, testimonies)
     settings = examine_environment(checkup, os.environ)
-    examine_landing(checkup, settings)
+    examine_directories(checkup, settings)
     examine_otlp(checkup, settings, os.environ)
     examine_broker(checkup, settings, servers=servers, probe=probe)
     if as_json:
         sys.stdout.write(f"{json.dumps(checkup.as_dict())}\n")
     else:
-        _print(checkup)
+        _print(checkup.as_dict())
     return 0 if checkup.healthy else 1
 
 
-def _print(checkup: Checkup) -> None:
+def _print(told: Mapping[str, Any]) -> None:
     from rich.console import Console  # noqa: PLC0415 - keep `mqtrace --help` fast
     from rich.markup import escape  # noqa: PLC0415 - as above
     from rich.table import Table  # noqa: PLC0415 - as above
 
     console = Console()
     facts = Table("what", "seen", title="Facts", title_justify="left")
-    for name, value in checkup.facts.items():
+    for name, value in told["facts"].items():
         facts.add_row(name, escape(_spoken(value)))
     console.print(facts)
-    if checkup.healthy:
+    if told["healthy"]:
         console.print("[green]healthy[/green]: nothing was found")
         return
     findings = Table(title="Findings", title_justify="left", show_lines=True)
     for name in ("what", "where", "mend"):
         findings.add_column(name, overflow="fold")
-    for each in checkup.findings:
-        findings.add_row(*map(escape, (f"{each.severity}: {each.what} ({each.code})", each.where, each.mend)))
+    for each in told["findings"]:
+        findings.add_row(
+            *map(escape, (f"{each['severity']}: {each['what']} ({each['code']})", each["where"], each["mend"]))
+        )
     console.print(findings)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import socket
+import tempfile
 import urllib.error
 import urllib.request
 from importlib.metadata import entry_points
@@ -17,27 +18,49 @@ if TYPE_CHECKING:
     from otel_mqtrace.config import Settings
     from otel_mqtrace.doctor.findings import Checkup
 
-__all__ = ["examine_landing", "examine_otlp"]
+__all__ = ["examine_directories", "examine_otlp"]
 
 _TIMEOUT_S: Final = 3.0
+_WRITTEN: Final = {"landing": "records", "spool": "what waits for the broker", "ledger": "what was lost"}
 _NOT_FOUND: Final = 404
 _PORTS: Final = {"https": 443, "http": 80}
 
 
-def examine_landing(checkup: Checkup, settings: Settings) -> None:
-    """See whether ``mqtrace_native_file`` can write where it is told to, leaving nothing there."""
-    if "mqtrace_native_file" not in settings.exporters:
-        return
-    directory = Path(settings.landing_dir).absolute()
-    checkup.facts["landing"] = str(directory)
-    there = next(each for each in (directory, *directory.parents) if each.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        checkup.error(
-            "landing_not_writable",
-            f"records cannot be written to {directory}",
-            where="MQTRACE_LANDING_DIR",
-            mend=f"let this user write to {there}, or name another directory",
-        )
+def examine_directories(checkup: Checkup, settings: Settings) -> None:
+    """See whether what is written to disk can be: native records, the spool, the ledger; nothing is left there."""
+    wanted = {
+        "landing": settings.landing_dir if "mqtrace_native_file" in settings.exporters else None,
+        "spool": settings.spool_dir,
+        "ledger": settings.ledger_dir,
+    }
+    for name, given in wanted.items():
+        if given is None:
+            continue
+        directory = Path(given).absolute()
+        checkup.facts[name] = str(directory)
+        problem = _unwritable(directory)
+        if problem is not None:
+            checkup.error(
+                f"{name}_not_writable",
+                f"{_WRITTEN[name]} cannot be written to {directory}: {problem}",
+                where=f"MQTRACE_{name.upper()}_DIR",
+                mend="let this user write there, or name another directory",
+            )
+
+
+def _unwritable(directory: Path) -> str | None:
+    """Say why no file can be made in ``directory``; it is made as an exporter makes it, for nothing less tells."""
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".mqtrace-doctor-"):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        for each in missing:
+            with contextlib.suppress(OSError):
+                each.rmdir()
 
 
 def examine_otlp(checkup: Checkup, settings: Settings, environ: Mapping[str, str]) -> None:
@@ -99,6 +122,7 @@ def _ask_over_http(endpoint: str) -> str | None:
     try:
         urllib.request.urlopen(request, timeout=_TIMEOUT_S).close()  # noqa: S310 - as above
     except urllib.error.HTTPError as answer:
+        answer.close()
         return "there is no /v1/traces behind that address" if answer.code == _NOT_FOUND else None
     except (OSError, ValueError) as error:
         return str(getattr(error, "reason", error))

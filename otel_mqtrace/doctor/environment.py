@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
+import re
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace.config import ENVIRONMENT_PREFIX, Settings
+from otel_mqtrace.attachment import EXPORTER_GROUP
+from otel_mqtrace.clients.neighbours import NEIGHBOURS
+from otel_mqtrace.config import ENVIRONMENT_PREFIX, NEVER_SHOWN, Settings
+from otel_mqtrace.doctor.findings import NO_PROPAGATOR
+from otel_mqtrace.doctor.heard import heard_alone
+from otel_mqtrace.doctor.witness import REPORT_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from otel_mqtrace.clients.neighbours import Neighbour
     from otel_mqtrace.doctor.findings import Checkup
 
 __all__ = ["examine_environment"]
@@ -31,17 +38,10 @@ _PACKAGES: Final = (
     "opentelemetry-exporter-otlp",
     "pyspark",
 )
-_EXPORTERS: Final = "opentelemetry_traces_exporter"
 _INSTRUMENTORS: Final = "opentelemetry_instrumentor"
 _DISABLED: Final = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
 _OURS: Final = "mqtrace_"
-_CLIENT_OF_INSTRUMENTOR: Final = {"confluent_kafka": "confluent-kafka", "aiokafka": "aiokafka"}
-_AGENTS: Final = {
-    "ddtrace": "DD_TRACE_KAFKA_ENABLED=false",
-    "newrelic": "enabled = false under [import-hook:confluent_kafka.cimpl] in newrelic.ini",
-    "apache-skywalking": "SW_AGENT_DISABLE_PLUGINS=sw_confluent_kafka",
-}
-"""Distribution of an agent that instruments Kafka clients → what keeps it off them."""
+_PROPAGATOR: Final = re.compile(r"^propagator:", re.MULTILINE)
 _SHOWN: Final = (
     "OTEL_SDK_DISABLED",
     "OTEL_SERVICE_NAME",
@@ -55,7 +55,6 @@ _SHOWN: Final = (
     _DISABLED,
 )
 """OpenTelemetry's variables that matter here and never hold a secret."""
-_SECRET: Final = frozenset({"bootstrap_servers", "kafka_config"})
 
 
 def examine_environment(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
@@ -111,28 +110,10 @@ def _librdkafka(checkup: Checkup) -> None:
     checkup.facts["versions"]["librdkafka"] = libversion()[0]
 
 
-class _Heard(logging.Handler):
-    """Keeps the warnings of the settings, which name what is wrong and never a secret."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage().removeprefix("mqtrace: "))
-
-
 def _settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
-    heard = _Heard()
-    logger = logging.getLogger("otel_mqtrace.config")
-    logger.addHandler(heard)
-    passed_on, logger.propagate = logger.propagate, False
-    try:
+    with heard_alone("otel_mqtrace.config") as heard:
         settings = Settings.from_env(environ=environ)
-    finally:
-        logger.propagate = passed_on
-        logger.removeHandler(heard)
-    for said in heard.said:
+    for said in heard:
         name = said.split(" ", maxsplit=1)[0].rstrip(":")
         checkup.warning(
             "setting_wrong", said, where=name, mend="give it one of the values that docs/operations.md names"
@@ -155,25 +136,24 @@ def _shown(settings: Settings, given: set[str]) -> dict[str, Any]:
     shown = {}
     for variable in sorted(given):
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        shown[variable] = "(set)" if name in _SECRET else getattr(settings, name)
+        shown[variable] = "(set)" if name in NEVER_SHOWN else getattr(settings, name)
     return shown
 
 
 def _misspelt(checkup: Checkup, environ: Mapping[str, str], known: list[str]) -> None:
     for variable in sorted(environ):
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known:
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known and variable != REPORT_DIRECTORY:
             meant = get_close_matches(variable, known, n=1, cutoff=0.85)
-            if meant:
-                checkup.warning(
-                    "setting_unknown",
-                    f"there is no setting {variable}; it is ignored",
-                    where=variable,
-                    mend=f"write {meant[0]}",
-                )
+            checkup.warning(
+                "setting_unknown",
+                f"there is no setting {variable}; it is ignored",
+                where=variable,
+                mend=f"write {meant[0]}" if meant else "unset it, or name a setting of docs/operations.md",
+            )
 
 
 def _exporters(checkup: Checkup, settings: Settings) -> None:
-    known = {point.name: point for point in entry_points(group=_EXPORTERS)}
+    known = {point.name: point for point in entry_points(group=EXPORTER_GROUP)}
     checkup.facts["exporters"] = {"wanted": list(settings.exporters), "installed": sorted(known)}
     if not settings.exporters:
         checkup.facts["exporters"]["note"] = "none of ours is attached: spans go where OpenTelemetry's own settings say"
@@ -213,22 +193,23 @@ def _instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
         checkup.error(
             "instrumentation_disabled", f"{', '.join(off)} is disabled", where=_DISABLED, mend="take it off that list"
         )
-    for name, client in _CLIENT_OF_INSTRUMENTOR.items():
-        if name in found and name not in disabled and "*" not in disabled and _installed(client):
-            checkup.warning(
-                "other_instrumentation",
-                f"OpenTelemetry's own instrumentation of {client} is installed and enabled: mqtrace steps back for it",
-                where=f"entry point {name}",
-                mend=f"set {_DISABLED}={name}",
-            )
-    for agent, mend in _AGENTS.items():
-        if _installed(agent) and (agent != "ddtrace" or environ.get("DD_TRACE_KAFKA_ENABLED", "").lower() != "false"):
-            checkup.warning(
-                "other_instrumentation",
-                f"{agent} is installed: where it is started, mqtrace steps back for it",
-                where=agent,
-                mend=f"set {mend}" if "=" in mend.split(" ")[0] else mend,
-            )
+    for client, neighbours in NEIGHBOURS.items():
+        for each in neighbours if _installed(client) else ():
+            if _is_at_work(each, found, environ):
+                checkup.warning(
+                    "other_instrumentation",
+                    f"{each.name} of {client} is installed and not switched off: where it is started, "
+                    "mqtrace steps back for it",
+                    where=each.distribution,
+                    mend=f"set {each.switched_off_by}",
+                )
+
+
+def _is_at_work(neighbour: Neighbour, instrumentors: set[str], environ: Mapping[str, str]) -> bool:
+    variable, _, value = neighbour.switched_off_by.partition("=")
+    said = {word.strip().lower() for word in environ.get(variable, "").split(",")}
+    there = value in instrumentors if variable == _DISABLED else _installed(neighbour.distribution) is not None
+    return there and value.lower() not in said and not (variable == _DISABLED and "*" in said)
 
 
 def _switches(checkup: Checkup, environ: Mapping[str, str]) -> None:
@@ -247,14 +228,7 @@ def _switches(checkup: Checkup, environ: Mapping[str, str]) -> None:
             where="OTEL_TRACES_SAMPLER",
             mend="set it to parentbased_always_on, or parentbased_traceidratio with OTEL_TRACES_SAMPLER_ARG",
         )
-    propagators = {name.strip() for name in environ.get("OTEL_PROPAGATORS", "tracecontext,baggage").split(",")}
-    if not propagators & {"tracecontext", "b3", "b3multi", "jaeger", "ottrace", "xray"}:
-        checkup.error(
-            "no_propagator",
-            "no trace context is written into messages: senders and handlers end up in separate traces",
-            where="OTEL_PROPAGATORS",
-            mend="set OTEL_PROPAGATORS=tracecontext,baggage",
-        )
+    _propagators(checkup, environ)
     path = environ.get("OTEL_CONFIG_FILE")
     if path and not os.path.isfile(path):  # noqa: PTH113 - a text from outside, asked one thing
         checkup.error(
@@ -262,4 +236,29 @@ def _switches(checkup: Checkup, environ: Mapping[str, str]) -> None:
             "the declarative configuration is not there: OpenTelemetry starts without any",
             where="OTEL_CONFIG_FILE",
             mend="name a file that exists",
+        )
+
+
+def _propagators(checkup: Checkup, environ: Mapping[str, str]) -> None:
+    """A declarative configuration that names no propagator has none, whatever the environment says."""
+    try:
+        written = Path(environ.get("OTEL_CONFIG_FILE") or os.devnull).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        written = ""
+    if written:
+        if not _PROPAGATOR.search(written):
+            checkup.error(
+                "no_propagator",
+                NO_PROPAGATOR,
+                where="OTEL_CONFIG_FILE",
+                mend='write propagator: {composite_list: "tracecontext,baggage"} into the file',
+            )
+        return
+    propagators = {name.strip() for name in environ.get("OTEL_PROPAGATORS", "tracecontext,baggage").split(",")}
+    if not propagators & {"tracecontext", "b3", "b3multi", "jaeger", "ottrace", "xray"}:
+        checkup.error(
+            "no_propagator",
+            NO_PROPAGATOR,
+            where="OTEL_PROPAGATORS",
+            mend="set OTEL_PROPAGATORS=tracecontext,baggage",
         )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-__all__ = ["Checkup", "Finding"]
+from otel_mqtrace.settings_text import without_password
+
+__all__ = ["NO_PROPAGATOR", "Checkup", "Finding"]
+
+NO_PROPAGATOR: Final = "no trace context is written into messages: senders and handlers end up in separate traces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Checkup:
-    """What was seen: ``facts`` by subject, ``findings`` in the order they were made."""
+    """What was seen: ``facts`` by subject, ``findings`` in the order they were made, the same one once."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -37,12 +41,26 @@ class Checkup:
 
     def error(self, code: str, what: str, *, where: str, mend: str) -> None:
         """Note that messages go unrecorded."""
-        self.findings.append(Finding(code, "error", what, where, mend))
+        self._note(Finding(code, "error", what, where, mend))
 
     def warning(self, code: str, what: str, *, where: str, mend: str) -> None:
         """Note that some messages may go unrecorded, or be recorded twice."""
-        self.findings.append(Finding(code, "warning", what, where, mend))
+        self._note(Finding(code, "warning", what, where, mend))
+
+    def _note(self, finding: Finding) -> None:
+        if all((finding.code, finding.what) != (each.code, each.what) for each in self.findings):
+            self.findings.append(finding)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return ``healthy``, ``findings`` and ``facts``, as ``--json`` prints them."""
-        return {"healthy": self.healthy, "findings": [asdict(each) for each in self.findings], "facts": self.facts}
+        """Return ``healthy``, ``findings`` and ``facts``, as ``--json`` prints them; no address shows a password."""
+        told = {"healthy": self.healthy, "findings": [asdict(each) for each in self.findings], "facts": self.facts}
+        shown: dict[str, Any] = _without_passwords(told)
+        return shown
+
+
+def _without_passwords(told: Any) -> Any:
+    if isinstance(told, str):
+        return without_password(told)
+    if isinstance(told, dict):
+        return {without_password(str(name)): _without_passwords(each) for name, each in told.items()}
+    return [_without_passwords(each) for each in told] if isinstance(told, list | tuple) else told

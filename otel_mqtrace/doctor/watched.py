@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.doctor.findings import NO_PROPAGATOR
 from otel_mqtrace.doctor.witness import REPORT_DIRECTORY
 
 if TYPE_CHECKING:
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["examine_testimony", "run_watched"]
 
 _FORWARDED: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT")
-_STEPPED_BACK: Final = "stepped_back: "
+_INSTRUMENTED: Final = "instrumented"
+_NO_TRACE_CONTEXT: Final = frozenset({"baggage"})
+"""Headers of propagators that carry no trace."""
+_CAUSE: Final = "not delivered"
+"""What an exporter's line about a loss has in it."""
 
 
 def run_watched(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int, list[dict[str, Any]]]:
@@ -34,10 +39,9 @@ def run_watched(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int
     with tempfile.TemporaryDirectory(prefix="mqtrace-doctor-") as directory:
         try:
             process = subprocess.Popen(command, env={**environ, REPORT_DIRECTORY: directory})
-        except OSError as error:
-            raise UsageError(
-                f"{command[0]} cannot be started: {error.strerror}; name a program that is there"
-            ) from error
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(f"{command[0]} cannot be started: {why}; name a program that is there") from error
         with _passing_signals_to(process):
             code = process.wait()
         return code, [json.loads(path.read_text("utf-8")) for path in sorted(Path(directory).glob("*.json"))]
@@ -74,13 +78,9 @@ def examine_testimony(checkup: Checkup, testimonies: list[dict[str, Any]]) -> st
         )
         return None
     for each in testimonies:
-        where = f"{each['program']} (pid {each['pid']}), {each['client']}"
-        if each["outcome"] == "instrumented":
-            _untraced(checkup, each["survey"], where)
-            _recording(checkup, each, where)
-        elif each["client"] == "confluent-kafka" or each["outcome"].startswith(_STEPPED_BACK):
-            _not_at_work(checkup, each["outcome"], where)
-    if all(each["outcome"] != "instrumented" for each in testimonies) and checkup.healthy:
+        _judge(checkup, each)
+    outcomes = [client["outcome"] for each in testimonies for client in each["clients"].values()]
+    if _INSTRUMENTED not in outcomes and checkup.healthy:
         checkup.error(
             "not_instrumented",
             "no client was instrumented",
@@ -90,19 +90,43 @@ def examine_testimony(checkup: Checkup, testimonies: list[dict[str, Any]]) -> st
     return next((each["application_servers"] for each in testimonies if each["application_servers"]), None)
 
 
-def _not_at_work(checkup: Checkup, outcome: str, where: str) -> None:
-    if outcome.startswith(_STEPPED_BACK):
+def _judge(checkup: Checkup, told: Mapping[str, Any]) -> None:
+    """Judge one process: what each client tells, and then once what its clients share."""
+    process = f"{told['program']} (pid {told['pid']})"
+    at_work = []
+    for name, client in told["clients"].items():
+        if client["outcome"] == _INSTRUMENTED:
+            at_work.append(client)
+            _untraced(checkup, client["survey"], f"{process}, {name}")
+        else:
+            _not_at_work(checkup, name, client["outcome"], process)
+    if at_work:
+        _recording(checkup, told, at_work, process)
+
+
+def _not_at_work(checkup: Checkup, client: str, outcome: str, process: str) -> None:
+    """Judge a client that was not instrumented; that one is not installed matters only of the first one."""
+    kind, _, rest = outcome.partition(": ")
+    where = f"{process}, {client}"
+    if kind == "stepped_back":
         checkup.error(
             "stepped_back",
-            f"mqtrace stepped back: {outcome.removeprefix(_STEPPED_BACK)} wraps the client already",
+            f"mqtrace stepped back: {rest} wraps the client already",
             where=where,
             mend="switch the other one off, or set MQTRACE_ON_CONFLICT=wrap",
         )
-    elif outcome == "switched_off":
+    elif kind == "broken_client":
         checkup.error(
-            "switched_off", "tracing is switched off", where=where, mend="unset MQTRACE_ENABLED, or set it to true"
+            "client_broken",
+            f"{client} cannot be imported: {rest}",
+            where=where,
+            mend=f"mend what it lacks, or pip install --force-reinstall {client}",
         )
-    elif outcome == "no_client":
+    elif kind == "switched_off":
+        checkup.error(
+            "switched_off", "tracing is switched off", where=process, mend="unset MQTRACE_ENABLED, or set it to true"
+        )
+    elif kind == "no_client" and client == "confluent-kafka":
         checkup.error(
             "client_missing", "the client is not installed", where=where, mend="pip install 'otel-mqtrace[kafka]'"
         )
@@ -150,7 +174,7 @@ def _untraced(checkup: Checkup, survey: Mapping[str, list[str]], where: str) -> 
             note(code, what.format(name=name), where=where, mend=mend)
 
 
-def _recording(checkup: Checkup, told: Mapping[str, Any], where: str) -> None:
+def _recording(checkup: Checkup, told: Mapping[str, Any], at_work: Sequence[Mapping[str, Any]], where: str) -> None:
     if not told["ended"]:
         checkup.warning(
             "ended_abruptly",
@@ -158,16 +182,27 @@ def _recording(checkup: Checkup, told: Mapping[str, Any], where: str) -> None:
             where=where,
             mend="let it end by itself or on SIGINT, and handle SIGTERM by sys.exit()",
         )
-    if not told["records"]:
-        checkup.error(
-            "no_provider",
-            f"no span is recorded: the TracerProvider is {told['provider']}, and no SDK was set up",
-            where=where,
-            mend="install opentelemetry-distro and use opentelemetry-instrument, or call trace.set_tracer_provider()",
-        )
+    for client in at_work:
+        if not client["records"]:
+            checkup.error(
+                "no_provider",
+                f"no span is recorded: the TracerProvider is {client['provider']}, and no SDK was set up",
+                where=where,
+                mend="install opentelemetry-distro and use opentelemetry-instrument, "
+                "or call trace.set_tracer_provider()",
+            )
+    if not any(client["records"] for client in at_work):
         return
-    for lane, account in (told["processor"] or {}).items():
-        _lane(checkup, lane, account, where)
+    if not set(told["propagated"]) - _NO_TRACE_CONTEXT:
+        checkup.error(
+            "no_propagator",
+            NO_PROPAGATOR,
+            where=where,
+            mend="set OTEL_PROPAGATORS=tracecontext,baggage; under OTEL_CONFIG_FILE, write propagator: into that file",
+        )
+    lanes = [lane for processor in told["processors"] for lane in processor.items()]
+    for lane, account in lanes:
+        _lane(checkup, lane, account, told["warnings"], where)
     for reason, count in told["unrecorded"].items():
         if count:
             checkup.warning(
@@ -176,7 +211,7 @@ def _recording(checkup: Checkup, told: Mapping[str, Any], where: str) -> None:
                 where=where,
                 mend="see 'What is counted' in docs/operations.md; 'failed in' is a defect of ours to report",
             )
-    if told["processor"] and told["ended"] and not any(each["offered"] for each in told["processor"].values()):
+    if lanes and told["ended"] and not any(account["offered"] for _, account in lanes):
         checkup.warning(
             "nothing_recorded",
             "not one span was recorded: no traced client sent or handled a message, or the sampler dropped all",
@@ -185,13 +220,16 @@ def _recording(checkup: Checkup, told: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _lane(checkup: Checkup, lane: str, account: Mapping[str, Any], where: str) -> None:
+def _lane(checkup: Checkup, lane: str, account: Mapping[str, Any], warnings: Sequence[str], where: str) -> None:
     lost = {**account["dropped"], "failed": account["failed"]}
     said = ", ".join(f"{reason}: {count}" for reason, count in lost.items() if count)
     if said:
+        why = next((each for each in reversed(warnings) if _CAUSE in each), None)
         checkup.error(
             "spans_lost",
             f"{lane} lost spans ({said}) of {account['offered']}",
             where=where,
-            mend="see 'What to alert on' in docs/operations.md: the destination refuses, is slow, or is away",
+            mend="see 'What to alert on' in docs/operations.md: the destination refuses, is slow, or is away"
+            if why is None
+            else f"the process said why: {why}",
         )

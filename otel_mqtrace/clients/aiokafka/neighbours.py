@@ -5,19 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from otel_mqtrace.clients.neighbours import home_of
+from otel_mqtrace.clients.neighbours import NEIGHBOURS, home_of
 
 __all__ = ["warn_of_latecomer", "wrapper_of"]
 
 _log: Final = logging.getLogger(__name__)
 _AT_HOME: Final = ("aiokafka.", "otel_mqtrace.")
-_SWITCHES: Final = {
-    "opentelemetry.instrumentation.aiokafka": (
-        "OpenTelemetry's own instrumentation (off with OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=aiokafka)"
-    ),
-    "ddtrace": "Datadog's ddtrace (off with DD_TRACE_AIOKAFKA_ENABLED=false)",
-}
-"""Module of the wrapper → who that is and how it is switched off."""
 
 
 def wrapper_of(method: Any) -> str | None:
@@ -25,7 +18,7 @@ def wrapper_of(method: Any) -> str | None:
     home = home_of(method)
     if method is None or home.startswith(_AT_HOME):
         return None
-    known = (said for module, said in _SWITCHES.items() if f"{home}.".startswith(f"{module}."))
+    known = (str(each) for each in NEIGHBOURS["aiokafka"] if f"{home}.".startswith(f"{each.module}."))
     return next(known, f"the module {home}")
 
 

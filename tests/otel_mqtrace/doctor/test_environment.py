@@ -55,6 +55,70 @@ def test_what_is_broken_is_found_alone(environment, finding):
     assert all((found.what, found.where, found.mend))
 
 
+@pytest.mark.parametrize(
+    ("finding", "changes", "words"),
+    [
+        ("setting_wrong", {"MQTRACE_DIALECT": "9.9"}, "MQTRACE_DIALECT = '9.9': one of 4.4.0"),
+        ("setting_unknown", {"MQTRACE_FOOBAR": SECRET}, "there is no setting MQTRACE_FOOBAR"),
+        ("exporter_missing", {"MQTRACE_EXPORTERS": f"https://user:{SECRET}@host"}, "'https://…@host'"),
+    ],
+)
+def test_what_an_application_would_warn_of_is_found(ask, finding, changes, words):
+    """As it would say it, without the passwords an address may carry."""
+    code, findings, facts = ask(**changes)
+    assert (code, set(findings)) == (1, {finding})
+    assert words in findings[finding]["what"]
+    assert SECRET not in str(facts) + str(findings)
+
+
+def test_credentials_are_told_as_a_fact(ask):
+    """Each of them alike."""
+    keys = {f"MQTRACE_ROCKETMQ_{each}_KEY": SECRET for each in ("ACCESS", "SECRET")}
+    code, _, facts = ask(**keys)
+    assert code == 0
+    assert facts["settings"].items() >= dict.fromkeys(keys, "(set)").items()
+    assert SECRET not in str(facts)
+
+
+@pytest.mark.parametrize(("text", "findings"), [("propagator: {}\n", []), ("tracer_provider:\n", ["no_propagator"])])
+def test_a_declarative_configuration_has_the_propagators_it_names(environment, tmp_path, text, findings):
+    """And no others, whatever the environment says."""
+    path = tmp_path / "otel.yaml"
+    path.write_text(text, encoding="utf-8")
+    checkup = Checkup()
+    examine_environment(checkup, environment(OTEL_CONFIG_FILE=str(path)))
+    assert [each.code for each in checkup.findings] == findings
+
+
+@pytest.mark.parametrize("kind", ["landing", "spool", "ledger"])
+def test_a_directory_that_nothing_can_be_written_to_is_found(ask, kind):
+    """Whoever asks: even the superuser makes none there."""
+    code, findings, _ = ask(**{f"MQTRACE_{kind.upper()}_DIR": "/proc/self/nothing/here"})
+    assert (code, set(findings)) == (1, {f"{kind}_not_writable"})
+
+
+def test_a_property_the_client_refuses_is_found(ask, kafka, tmp_path):
+    """As the trace producer will refuse it."""
+    properties = tmp_path / "client.properties"
+    properties.write_text("nonsense.key=1\n", encoding="utf-8")
+    code, findings, _ = ask(
+        MQTRACE_EXPORTERS="mqtrace_native",
+        MQTRACE_BOOTSTRAP_SERVERS=kafka.bootstrap_servers,
+        MQTRACE_KAFKA_CONFIG=str(properties),
+    )
+    assert (code, set(findings)) == (1, {"kafka_config_refused"})
+    assert 'No such configuration property: "nonsense.key"' in findings["kafka_config_refused"]["what"]
+
+
+def test_a_name_no_topic_can_have_is_not_to_be_created(kafka):
+    """The mend names what a topic may be called."""
+    checkup = Checkup()
+    examine_broker(checkup, Settings(trace_topic="bad topic/x"), servers=kafka.bootstrap_servers, probe=False)
+    (found,) = checkup.findings
+    assert found.code == "trace_topic_missing"
+    assert "create" not in found.mend
+
+
 def test_all_that_is_broken_is_told_at_once(ask):
     """Exit code 1: every finding of a thoroughly broken installation, asked as a user asks."""
     together = {name: value for changes in BROKEN.values() for name, value in changes.items()}
@@ -86,8 +150,8 @@ def test_a_landing_that_cannot_be_written_is_found(ask, tmp_path):
 
 
 def test_looking_leaves_nothing_behind(ask, tmp_path):
-    """The folder of the landing is made by the first record, not by the doctor."""
-    ask()
+    """The folder of the landing is made by the first record, not by the doctor; nor are the others."""
+    ask(MQTRACE_SPOOL_DIR=str(tmp_path / "a" / "spool"), MQTRACE_LEDGER_DIR=str(tmp_path / "a" / "ledger"))
     assert list(tmp_path.iterdir()) == []
 
 

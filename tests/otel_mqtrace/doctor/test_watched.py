@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -133,19 +134,94 @@ def test_a_program_that_is_not_there_is_one_line(environment):
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_program_that_is_not_there_is_json_too(ask):
+    """A script reads the last line, whatever came of the command."""
+    code, findings, _ = ask("--", "no-such-program")
+    assert (code, set(findings)) == (2, {"command_not_started"})
+
+
+OWN_PROVIDER = f"""{SDK}
+from otel_mqtrace import AioKafkaInstrumentor, MqTraceSpanProcessor
+from otel_mqtrace.testing import RecordingExporter
+provider = TracerProvider()
+if sys.argv[3] == "own":
+    provider.add_span_processor(MqTraceSpanProcessor(RecordingExporter()))
+for each in MqTraceInstrumentor(), AioKafkaInstrumentor():
+    each.instrument(tracer_provider=provider)
+producer = confluent_kafka.Producer(conf)
+for _ in range(15):
+    producer.produce(TOPIC, b"x")
+assert producer.flush(10) == 0
+"""
+
+
+@pytest.mark.parametrize("processor", ["own", "ours"])
+def test_a_provider_given_in_code_records_and_is_told_once(application, ask, kafka, topic, processor):
+    """No SDK is set up globally, and none is needed; two clients share one processor, whose books are the final ones."""
+    code, findings, facts = ask("--", *application(OWN_PROVIDER), kafka.bootstrap_servers, topic, processor)
+    assert (code, findings) == (0, {})
+    (process,) = facts["processes"]
+    assert set(process["clients"]) == {"confluent-kafka", "aiokafka"}
+    ((lane, account),) = [each for processor in process["processors"] for each in processor.items()]
+    assert lane == "NativeFileSpanExporter"
+    assert (account["exported"], account["pending"]) == (15, 0)
+
+
+CONFIGURATION = """
+file_format: "1.0"
+tracer_provider:
+  processors: [{{batch: {{exporter: {{mqtrace_native_file: {{directory: {landing}}}}}}}}}]
+instrumentation/development: {{python: {{mqtrace_confluent_kafka: {{exporters: []}}}}}}
+"""
+
+
+def test_a_configuration_file_without_a_propagator_is_found(application, ask, kafka, topic, tmp_path):
+    """OpenTelemetry gives such a process none, and says nothing."""
+    pytest.importorskip("opentelemetry.configuration", reason="opentelemetry-configuration is not installed")
+    path = tmp_path / "otel.yaml"
+    path.write_text(CONFIGURATION.format(landing=tmp_path / "landing"), encoding="utf-8")
+    instrumented = str(Path(sys.executable).with_name("opentelemetry-instrument"))
+    program = "import sys, confluent_kafka; p = confluent_kafka.Producer({'bootstrap.servers': sys.argv[1]}); "
+    program += "p.produce(sys.argv[2], b'x'); p.flush()"
+    command = [instrumented, *application(program), kafka.bootstrap_servers, topic]
+    code, findings, _ = ask("--", *command, OTEL_CONFIG_FILE=str(path))
+    assert (code, set(findings)) == (1, {"no_propagator"})
+    assert "(pid " in findings["no_propagator"]["where"]
+
+
+def test_warnings_of_ours_are_heard_and_still_on_stderr(application, environment):
+    """A program without logging of its own shows what it shows without the doctor."""
+    program = """
+from opentelemetry.sdk.trace import TracerProvider
+from otel_mqtrace import MqTraceInstrumentor
+MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters="nobody")
+"""
+    asked = [sys.executable, "-c", "from otel_mqtrace.cli import main; raise SystemExit(main())", "doctor", "--json"]
+    command = [*asked, "--", *application(program)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
+    line = "there is no exporter named 'nobody'; spans do not go there"
+    assert done.stderr == f"mqtrace: {line}\n"
+    assert json.loads(done.stdout.splitlines()[-1])["facts"]["processes"][0]["warnings"] == [line]
+
+
 def _told(**changes):
-    account = {"offered": 3, "exported": 3, "dropped": {}, "failed": 0, "pending": 0}
+    account = {"offered": 3, "exported": 3, "dropped": {}, "failed": 0, "pending": 0, **changes.pop("account", {})}
+    client = {
+        "outcome": changes.pop("outcome", "instrumented"),
+        "survey": changes.pop("survey", {}),
+        "provider": "opentelemetry.sdk.trace.TracerProvider",
+        "records": changes.pop("records", True),
+    }
+    others = {name: {**client, "outcome": "instrumented"} for name in changes.pop("besides", ())}
     return {
         "pid": 1,
         "program": "app.py",
-        "client": "confluent-kafka",
-        "outcome": "instrumented",
         "ended": True,
-        "survey": {},
-        "provider": "opentelemetry.sdk.trace.TracerProvider",
-        "records": True,
-        "processor": {"Exporter": {**account, **changes.pop("account", {})}},
+        "clients": {changes.pop("client", "confluent-kafka"): client, **others},
+        "processors": [{"Exporter": account}],
         "unrecorded": {},
+        "propagated": ["baggage", "traceparent", "tracestate"],
+        "warnings": [],
         "application_servers": None,
         **changes,
     }
@@ -158,15 +234,46 @@ def _told(**changes):
         ({"account": {"dropped": {"queue_full": 2}}}, ["spans_lost"]),
         ({"account": {"failed": 1}}, ["spans_lost"]),
         ({"account": {"offered": 0}}, ["nothing_recorded"]),
+        ({"account": {"offered": 0}, "besides": ["aiokafka", "rocketmq-python-client"]}, ["nothing_recorded"]),
         ({"unrecorded": {"transaction_too_long": 5}}, ["unrecorded"]),
         ({"ended": False}, ["ended_abruptly"]),
+        ({"ended": False, "besides": ["aiokafka"]}, ["ended_abruptly"]),
         ({"outcome": "switched_off"}, ["switched_off"]),
         ({"outcome": "no_client"}, ["client_missing"]),
         ({"outcome": "no_client", "client": "aiokafka"}, ["not_instrumented"]),
+        ({"outcome": "broken_client: libssl.so.3", "client": "aiokafka"}, ["client_broken"]),
+        ({"outcome": "stepped_back: ddtrace", "besides": ["aiokafka"]}, ["stepped_back"]),
+        ({"records": False}, ["no_provider"]),
+        ({"propagated": []}, ["no_propagator"]),
+        ({"propagated": ["baggage"]}, ["no_propagator"]),
     ],
 )
 def test_what_a_process_tells_is_judged(changes, findings):
-    """Losses, silence, an end without exit handlers, a switch."""
+    """Losses, silence, an end without exit handlers, a switch: each once, however many clients were instrumented."""
     checkup = Checkup()
     examine_testimony(checkup, [_told(**changes)])
     assert [each.code for each in checkup.findings] == findings
+
+
+def test_what_the_process_said_of_its_losses_is_the_mend():
+    """The cause it named, not a chapter to read."""
+    checkup = Checkup()
+    warnings = ["a", "native traces are not delivered: No such configuration property", "3 spans lost"]
+    examine_testimony(checkup, [_told(account={"failed": 3}, warnings=warnings)])
+    assert checkup.findings[0].mend.endswith("No such configuration property")
+
+
+def test_the_count_of_untraced_clients_is_told_once(application, ask, kafka, topic):
+    """As it was at the end, not once for every time somebody looked."""
+    program = f"""{SDK}
+trace.set_tracer_provider(TracerProvider())
+early = [confluent_kafka.Producer(conf)]
+original = confluent_kafka.Producer
+MqTraceInstrumentor().instrument()
+early.append((lambda made: made(conf))(confluent_kafka.cimpl.Producer.__mro__[1]))
+confluent_kafka.Producer(conf).produce(TOPIC, b"x")
+"""
+    _, findings, facts = ask("--", *application(program), kafka.bootstrap_servers, topic)
+    assert "client_untraced" in findings
+    (process,) = facts["processes"]
+    assert process["clients"]["confluent-kafka"]["survey"]["clients_untraced"] == ["Producer: 2"]

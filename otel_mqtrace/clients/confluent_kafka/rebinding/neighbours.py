@@ -3,48 +3,28 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import confluent_kafka
+
+from otel_mqtrace.clients.neighbours import NEIGHBOURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["NEIGHBOURS", "Neighbour", "neighbour_of", "warn_of_latecomer", "wrapper_among"]
+__all__ = ["neighbour_of", "warn_of_latecomer", "wrapper_among"]
 
 _log: Final = logging.getLogger(__name__)
 _HEAP_TYPE: Final = 1 << 9
 """``Py_TPFLAGS_HEAPTYPE``: the client's own classes are static C types, everybody else's are not."""
 
 
-class Neighbour(NamedTuple):
-    """Another instrumentation: whose, the module its classes come from, the setting that keeps it off this client."""
-
-    name: str
-    module: str
-    switched_off_by: str
-
-    def __str__(self) -> str:
-        return f"{self.name} (off with {self.switched_off_by})"
-
-
-NEIGHBOURS: Final = (
-    Neighbour(
-        "OpenTelemetry's own instrumentation",
-        "opentelemetry.instrumentation.confluent_kafka",
-        "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=confluent_kafka",
-    ),
-    Neighbour("Datadog's ddtrace", "ddtrace", "DD_TRACE_KAFKA_ENABLED=false"),
-    Neighbour("New Relic's agent", "newrelic", "enabled = false under [import-hook:confluent_kafka.cimpl]"),
-    Neighbour("SkyWalking's agent", "skywalking", "SW_AGENT_DISABLE_PLUGINS=sw_confluent_kafka"),
-)
-
-
 def neighbour_of(found: object) -> str | None:
     """Return who made this class, proxy or function, and how to switch that off; ``None`` for nobody we know."""
     modules = [str(getattr(found, "__module__", "")), type(found).__module__]
     modules += [each.__module__ for each in getattr(found, "__mro__", ())]
-    known = (each for each in NEIGHBOURS for module in modules if f"{module}.".startswith(f"{each.module}."))
+    neighbours = NEIGHBOURS["confluent-kafka"]
+    known = (each for each in neighbours for module in modules if f"{module}.".startswith(f"{each.module}."))
     return next((str(each) for each in known), None)
 
 
