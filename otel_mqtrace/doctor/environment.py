@@ -251,7 +251,7 @@ def _propagators(checkup: Checkup, environ: Mapping[str, str]) -> None:
                 "no_propagator",
                 NO_PROPAGATOR,
                 where="OTEL_CONFIG_FILE",
-                mend='write propagator: {composite_list: "tracecontext,baggage"} into the file',
+                mend="write propagator: {composite: [{tracecontext: {}}, {baggage: {}}]} into the file",
             )
         return
     propagators = {name.strip() for name in environ.get("OTEL_PROPAGATORS", "tracecontext,baggage").split(",")}

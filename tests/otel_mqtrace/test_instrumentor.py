@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -350,3 +351,34 @@ def test_a_declarative_configuration_sets_everything(run_instrumented, kafka, to
     assert topic in records
     assert excluded not in records
     assert "mqtrace:" not in done.stderr
+
+
+HANDED_ON = """
+import sys, confluent_kafka
+servers, topic = sys.argv[1:3]
+producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+producer.produce(topic, b"x")
+assert producer.flush(10) == 0
+consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "literal"})
+consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+message = None
+while message is None:
+    message = consumer.poll(1)
+print(",".join(sorted(name for name, _ in message.headers())))
+consumer.close()
+"""
+
+
+def test_the_declarative_configuration_of_the_documents_works_as_it_stands(
+    run_instrumented, topic, tmp_path, monkeypatch
+):
+    """The SDK starts, a record is on disk, and the message carries its trace."""
+    operations = Path(__file__).parents[2] / "docs" / "operations.md"
+    (block,) = re.findall(r"^```yaml\n(file_format.*?)^```$", operations.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    (tmp_path / "otel.yaml").write_text(block, encoding="utf-8")
+    (tmp_path / "app.py").write_text(HANDED_ON, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)  # the block names a directory beside the program
+    done, records = run_instrumented(topic, OTEL_CONFIG_FILE="otel.yaml")
+    assert done.stdout.split(",")[-1] == "traceparent\n"
+    assert "mqtrace:" not in done.stderr
+    assert topic in records
