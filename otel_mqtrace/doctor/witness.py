@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
-__all__ = ["REPORT_DIRECTORY", "Instrumented", "listen", "testify"]
+__all__ = ["REPORT_DIRECTORY", "Instrumented", "Surveyed", "listen", "testify"]
 
 REPORT_DIRECTORY: Final = "MQTRACE_DOCTOR_REPORT"
 _LOGGERS: Final = ("otel_mqtrace", "bridge")
