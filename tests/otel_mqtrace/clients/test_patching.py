@@ -6,7 +6,6 @@ import abc
 import gc
 import logging
 import sys
-from types import ModuleType
 
 import confluent_kafka
 import pytest
@@ -74,17 +73,6 @@ def _fingerprint():
         if not name.startswith("__") or name in {"__init__", "__exit__"}
     ]
     return sorted(names), sorted(classes, key=str)
-
-
-@pytest.fixture
-def application():
-    """A module that has taken the names before instrumentation."""
-    module = ModuleType("application")
-    module.Producer = confluent_kafka.Producer
-    module.Consumer = confluent_kafka.Consumer
-    sys.modules["application"] = module
-    yield module
-    del sys.modules["application"]
 
 
 def test_names_taken_before_are_traced(application, instrument, kafka, spans, topic):
