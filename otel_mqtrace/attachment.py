@@ -54,6 +54,8 @@ _EXPORTER_OPTIONS: Final = {
 _holders: Final[WeakKeyDictionary[MqTraceSpanProcessor, list[Attachment]]] = WeakKeyDictionary()
 _told: Final[WeakKeyDictionary[MqTraceSpanProcessor, set[str]]] = WeakKeyDictionary()
 """Of a processor of the application's, the exporters that were said to be there already."""
+_refused: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
+"""Provider → what was said of exporters it cannot have."""
 
 
 def told_apart(
@@ -164,15 +166,49 @@ class Attachment:
         there = [lane.exporter for each in theirs for lane in each.lanes]
         missing = [each for each in self._ready if all(each is not other for other in there)]
         for name in self._settings.exporters:
-            factory = _factory_of(name)
+            factory = self._factory_of(name)
             if factory is None:
                 continue
             if any(type(each) is factory for each in there):
                 _say_that_it_is_there(name, theirs)
                 continue
-            exporter = _made(name, factory, self._options, self._settings)
+            exporter = self._made(name, factory)
             missing += [] if exporter is None else [exporter]
         return missing
+
+    def _factory_of(self, name: str) -> Callable[..., SpanExporter] | None:
+        """Return what makes the exporter of that entry-point name; one that cannot be had is one warning."""
+        shown = without_password(name)
+        try:
+            point = next(iter(entry_points(group=EXPORTER_GROUP, name=name)), None)
+            factory: Callable[..., SpanExporter] | None = None if point is None else point.load()
+        except Exception as problem:  # noqa: BLE001 - whatever its module raises, the application starts
+            self._say_once(f"the exporter {shown!r} cannot be used: {problem}")
+            return None
+        if factory is None:
+            self._say_once(f"there is no exporter named {shown!r}; spans do not go there")
+        return factory
+
+    def _made(self, name: str, factory: Callable[..., SpanExporter]) -> SpanExporter | None:
+        """Return an exporter with the options given in code as they were read, not as they came: some were refused."""
+        try:
+            accepted = inspect.signature(factory).parameters
+            given = {
+                keyword: getattr(self._settings, option)
+                for option, keyword in _EXPORTER_OPTIONS.items()
+                if keyword in accepted and self._options.get(option) is not None
+            }
+            return factory(**{keyword: value for keyword, value in given.items() if value is not None})
+        except Exception as problem:  # noqa: BLE001 - whatever an exporter raises, the application starts
+            self._say_once(f"the exporter {name!r} cannot be used: {problem}")
+            return None
+
+    def _say_once(self, text: str) -> None:
+        """Warn once for each provider, however many clients are instrumented on it."""
+        told = _refused.setdefault(self.provider, set())
+        if text not in told:
+            told.add(text)
+            _log.warning("mqtrace: %s", text)
 
 
 def _say_that_nothing_is_recorded() -> None:
@@ -194,34 +230,3 @@ def _say_that_it_is_there(name: str, theirs: list[MqTraceSpanProcessor]) -> None
             "settings made for it elsewhere have no effect; leave it out of MQTRACE_EXPORTERS",
             name,
         )
-
-
-def _factory_of(name: str) -> Callable[..., SpanExporter] | None:
-    """Return what makes the exporter of that entry-point name; one that cannot be had is one warning."""
-    shown = without_password(name)
-    try:
-        point = next(iter(entry_points(group=EXPORTER_GROUP, name=name)), None)
-        factory: Callable[..., SpanExporter] | None = None if point is None else point.load()
-    except Exception as problem:  # noqa: BLE001 - whatever its module raises, the application starts
-        _log.warning("mqtrace: the exporter %r cannot be used: %s", shown, problem)
-        return None
-    if factory is None:
-        _log.warning("mqtrace: there is no exporter named %r; spans do not go there", shown)
-    return factory
-
-
-def _made(
-    name: str, factory: Callable[..., SpanExporter], options: dict[str, Any], settings: Settings
-) -> SpanExporter | None:
-    """Return an exporter with the options given in code as they were read, not as they came: some were refused."""
-    try:
-        accepted = inspect.signature(factory).parameters
-        given = {
-            keyword: getattr(settings, option)
-            for option, keyword in _EXPORTER_OPTIONS.items()
-            if keyword in accepted and options.get(option) is not None
-        }
-        return factory(**{keyword: value for keyword, value in given.items() if value is not None})
-    except Exception as problem:  # noqa: BLE001 - whatever an exporter raises, the application starts
-        _log.warning("mqtrace: the exporter %r cannot be used: %s", name, problem)
-        return None
