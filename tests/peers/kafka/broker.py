@@ -29,6 +29,7 @@ class KafkaBroker:
 
     directory: Path
     bootstrap_servers: str = ""
+    _command: list[str] = field(default_factory=list, repr=False)
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
@@ -43,16 +44,24 @@ class KafkaBroker:
         formatted = subprocess.run(tool, capture_output=True, text=True, check=False, timeout=START_SECONDS)
         if formatted.returncode:
             raise PeerBrokenError(f"Kafka's StorageTool: {formatted.stdout[-500:]}{formatted.stderr[-500:]}")
-        with (self.directory / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [*java[:1], "-Xmx320m", *java[1:], "kafka.Kafka", str(properties)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        self._command = [*java[:1], "-Xmx320m", *java[1:], "kafka.Kafka", str(properties)]
         self.bootstrap_servers = f"127.0.0.1:{broker_port}"
-        self._wait_until_it_answers()
+        self.start()
         return self
+
+    def start(self) -> None:
+        """Start on the files that are there, and wait until it answers."""
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+        self._wait_until_it_answers()
+
+    def kill(self) -> None:
+        """``kill -9``: what it had not written is gone."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
 
     def __exit__(self, *_: object) -> None:
         """Stop the process we started, by its own handle: politely first."""

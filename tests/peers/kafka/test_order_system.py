@@ -1,0 +1,245 @@
+"""An order system on a real Kafka: it behaves the same with and without us, and each of its messages is accounted for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from time import monotonic
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from otel_mqtrace import MqTraceInstrumentor, process
+from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.testing import RecordingExporter, recording_provider
+from tests.peers.kafka.broker import KafkaBroker
+
+pytestmark = pytest.mark.peers
+
+PATIENCE_SECONDS = 60
+
+
+class Traced:
+    """The application under us; what it recorded is in ``spans``."""
+
+    def __init__(self):
+        self.spans = RecordingExporter()
+
+    def __enter__(self):
+        provider = recording_provider(self.spans)
+        MqTraceInstrumentor().instrument(tracer_provider=provider, exporters=())
+        return self
+
+    def __exit__(self, *_):
+        MqTraceInstrumentor().uninstrument()
+
+    def outcomes(self, name):
+        """How often each message id ended how, under a span name."""
+        told = [trace_context_of(span) for span in self.spans.take_all(name)]
+        return Counter((each.beans[0].msg_id, each.success) for each in told if each is not None)
+
+
+class Untraced:
+    """The application as it was."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+def consumer_of(kafka, topic, group, **settings):
+    """A consumer of the group, reading what was committed, from the beginning."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "log_level": 0,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+    )
+    consumer.subscribe([topic])
+    return consumer
+
+
+def handled(consumers, wanted, *, handle=None):
+    """Poll the consumers in turn until ``wanted`` values were handled; return every handling, in order."""
+    seen, deadline = [], monotonic() + PATIENCE_SECONDS
+    while not wanted <= set(seen):
+        assert monotonic() < deadline, f"{len(wanted - set(seen))} of {len(wanted)} messages never came"
+        for consumer in (*consumers,):  # handling one message may change who is in the group
+            message = consumer.poll(0.2)
+            if message is None or message.error() is not None:
+                continue
+            with process(message):
+                seen.append(message.value().decode())
+            if handle is not None:
+                handle(consumer, message, len(seen))
+    return seen
+
+
+def transactions(kafka, topic):
+    """Three committed transactions of five orders, two rolled back, read by one group."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{topic}-till", "log_level": 0}
+    )
+    producer.init_transactions(30)
+    for round_ in range(5):
+        producer.begin_transaction()
+        for number in range(5):
+            producer.produce(topic, f"{round_}.{number}")
+        if round_ % 2:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+    wanted = {f"{round_}.{number}" for round_ in (0, 2, 4) for number in range(5)}
+    consumer = consumer_of(kafka, topic, f"{topic}-billing")
+    seen = handled([consumer], wanted)
+    consumer.close()
+    return seen
+
+
+def test_what_was_rolled_back_is_sent_and_ended_and_never_processed(kafka):
+    """Read committed: the same with and without us; every send, end and delivery has its span."""
+    with Untraced():
+        alone = transactions(kafka, kafka.create_topic("peer-orders-tx-alone"))
+    topic = kafka.create_topic("peer-orders-tx")
+    with Traced() as traced:
+        assert transactions(kafka, topic) == alone
+    sent = traced.outcomes(f"send {topic}")
+    ended = traced.spans.take_all(f"end_transaction {topic}")
+    processed = traced.outcomes(f"process {topic}")
+    assert (len(sent), len(ended), len(processed)) == (25, 25, 15)
+    states = Counter(span.attributes["mqtrace.transaction_state"] for span in ended)
+    assert states == {"COMMIT_MESSAGE": 15, "ROLLBACK_MESSAGE": 10}
+    committed = {
+        span.attributes["messaging.message.id"]
+        for span in ended
+        if span.attributes["mqtrace.transaction_state"] == "COMMIT_MESSAGE"
+    }
+    assert {msg_id for msg_id, _ in processed} == committed
+    traced.spans.assert_empty()
+
+
+def rebalanced(kafka, topic):
+    """Sixty orders; a second consumer of the group comes after twenty, the first one goes after forty."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    wanted = {str(number) for number in range(60)}
+    for number in range(60):
+        producer.produce(topic, str(number), partition=number % 4)
+    assert producer.flush(30) == 0
+    first = consumer_of(kafka, topic, f"{topic}-billing", session_timeout_ms=6_000)
+    consumers = [first]
+
+    def handle(consumer, message, count):
+        with suppress(KafkaException):  # its partition went to the other one meanwhile: it comes again there
+            consumer.commit(message=message, asynchronous=False)
+        if count == 20:
+            consumers.append(consumer_of(kafka, topic, f"{topic}-billing", session_timeout_ms=6_000))
+        if count == 40:
+            consumers.remove(first)
+            first.close()
+
+    seen = handled(consumers, wanted, handle=handle)
+    for consumer in consumers:
+        consumer.close()
+    return seen
+
+
+def test_a_group_that_changes_handles_each_message_and_each_handling_has_its_span(kafka):
+    """Whatever comes twice because of it is two deliveries, and two spans."""
+    with Untraced():
+        alone = rebalanced(kafka, kafka.create_topic("peer-orders-group-alone", partitions=4))
+    topic = kafka.create_topic("peer-orders-group", partitions=4)
+    with Traced() as traced:
+        seen = rebalanced(kafka, topic)
+    assert set(seen) == set(alone)
+    sent, processed = traced.outcomes(f"send {topic}"), traced.outcomes(f"process {topic}")
+    assert len(sent) == 60
+    assert sum(processed.values()) == len(seen)
+    assert {msg_id for msg_id, _ in processed} == {msg_id for msg_id, _ in sent}
+    traced.spans.assert_empty()
+
+
+def outlived(broker, topic):
+    """Two hundred orders; the broker is killed after sixty were sent and the first were handled, and comes again."""
+    reports = Counter()
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "enable.idempotence": True,
+            "message.timeout.ms": 120_000,
+            "reconnect.backoff.max.ms": 500,
+            "log_level": 0,
+        }
+    )
+    consumer = consumer_of(broker, topic, f"{topic}-billing", reconnect_backoff_max_ms=500)
+    wanted = {str(number) for number in range(200)}
+
+    def report(error, _message):
+        reports["failed" if error else "stored"] += 1
+
+    for number in range(60):
+        producer.produce(topic, str(number), on_delivery=report)
+    assert producer.flush(60) == 0
+    seen = handled([consumer], {"0"})
+    for number in range(60, 130):
+        producer.produce(topic, str(number), on_delivery=report)
+    broker.kill()
+    for number in range(130, 200):
+        producer.produce(topic, str(number), on_delivery=report)
+    broker.start()
+    assert producer.flush(120) == 0
+    seen += handled([consumer], wanted - set(seen))
+    consumer.close()
+    return reports, seen
+
+
+def test_a_broker_that_dies_in_the_middle_costs_neither_a_message_nor_a_span(tmp_path, kafka):
+    """The application's producer and consumer live on; each order is stored, handled, and traced at both ends."""
+    with KafkaBroker(tmp_path / "broker") as broker:
+        with Untraced():
+            alone, handled_alone = outlived(broker, broker.create_topic("peer-orders-alone"))
+        topic = broker.create_topic("peer-orders-kill")
+        with Traced() as traced:
+            reports, seen = outlived(broker, topic)
+    assert reports == alone == {"stored": 200}
+    assert set(seen) == set(handled_alone) == {str(number) for number in range(200)}
+    sent, processed = traced.outcomes(f"send {topic}"), traced.outcomes(f"process {topic}")
+    assert (len(sent), {success for _, success in sent}, sum(sent.values())) == (200, {True}, 200)
+    assert sum(processed.values()) == len(seen)
+    assert {msg_id for msg_id, _ in processed} == {msg_id for msg_id, _ in sent}
+    traced.spans.assert_empty()
+    assert kafka.bootstrap_servers != broker.bootstrap_servers
+
+
+def trimmed(kafka, topic):
+    """Fifty orders, the first thirty removed by an administrator before anybody reads."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    for number in range(50):
+        producer.produce(topic, str(number))
+    assert producer.flush(30) == 0
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    admin.delete_records([TopicPartition(topic, 0, 30)])[TopicPartition(topic, 0, 30)].result(30)
+    consumer = consumer_of(kafka, topic, f"{topic}-billing")
+    seen = handled([consumer], {str(number) for number in range(30, 50)})
+    consumer.close()
+    return seen
+
+
+def test_what_retention_removed_was_sent_and_never_processed(kafka):
+    """The administrator's client is nobody's business of ours."""
+    with Untraced():
+        alone = trimmed(kafka, kafka.create_topic("peer-orders-trimmed-alone"))
+    topic = kafka.create_topic("peer-orders-trimmed")
+    with Traced() as traced:
+        assert trimmed(kafka, topic) == alone
+    assert len(traced.outcomes(f"send {topic}")) == 50
+    assert sum(traced.outcomes(f"process {topic}").values()) == 20
+    traced.spans.assert_empty()
