@@ -108,7 +108,9 @@ def test_the_forwarder_as_deployed_puts_a_java_application_into_jaeger(
     running = _started_until(b"trace messages committed", command, {**clean, **environment}, log)
     try:
         query = JaegerQuery(jaeger.query_url)
-        (trace_id,) = query.ids_with("PG_tx_d498dup", messaging__message__id="C000020262BB60E53B936993952C0000")
+        (trace_id,) = query.ids_with(
+            "PG_tx_d498dup", traces=1, messaging__message__id="C000020262BB60E53B936993952C0000"
+        )
         names = [span["name"].partition(" ")[0] for span in query.shown(trace_id, spans=9)]
         assert names == ["send", *["end_transaction"] * 2, *["process"] * 6]
     finally:

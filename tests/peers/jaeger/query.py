@@ -49,13 +49,20 @@ class JaegerQuery:
         given = {f"query.{name}": value for name, value in asked.items() if value is not None}
         return self._spans("/api/v3/traces", given, spans)
 
-    def ids_with(self, service: str, **attributes: str) -> set[str]:
-        """Return the ids of the traces with a span of ``service`` that has all ``attributes``, dots as underscores."""
+    def ids_with(self, service: str, *, traces: int = 0, **attributes: str) -> set[str]:
+        """Return the ids of the traces with a span of ``service`` that has all ``attributes``, dots as underscores.
+
+        Waits until there are ``traces`` of them.
+        """
         tags = json.dumps({name.replace("__", "."): value for name, value in attributes.items()})
         now = datetime.now(timezone.utc)
         times = {"start": _us(now - _LONG), "end": _us(now + _SOON)}
-        found = self._ask("/api/traces", {"service": service, "tags": tags, "limit": _MANY, **times})
-        return {trace["traceID"] for trace in found["data"]}
+
+        def ask() -> set[str]:
+            found = self._ask("/api/traces", {"service": service, "tags": tags, "limit": _MANY, **times})
+            return {trace["traceID"] for trace in found["data"]}
+
+        return _until(ask, lambda ids: len(ids) >= traces)
 
     def services(self) -> set[str]:
         """Return the names of all services."""

@@ -88,7 +88,7 @@ def _told(span):
 def test_a_message_s_trace_is_its_whole_story(forwarded):
     """A half message, undecided, committed on the broker's question, refused three times by each of two groups."""
     query, _, _ = forwarded
-    (trace_id,) = query.ids_with("PG_tx_d498dup", messaging__message__id="C000020262BB60E53B936993952C0000")
+    (trace_id,) = query.ids_with("PG_tx_d498dup", traces=1, messaging__message__id="C000020262BB60E53B936993952C0000")
     spans = query.shown(trace_id, spans=9)
     assert [_told(span) for span in spans] == [
         ("PG_tx_d498dup", PRODUCER, "send", None, OK),
@@ -108,7 +108,9 @@ def test_a_message_s_trace_is_its_whole_story(forwarded):
 def test_a_retry_that_succeeds_is_seen_beside_the_failure(forwarded):
     """Client 5.3.3: one group takes the message at once, the other at its second attempt."""
     query, _, _ = forwarded
-    (trace_id,) = query.ids_with("PG_end_to_end_v533l", messaging__message__id="C00002027A9A4E0E2F2A6972872E01E4")
+    (trace_id,) = query.ids_with(
+        "PG_end_to_end_v533l", traces=1, messaging__message__id="C00002027A9A4E0E2F2A6972872E01E4"
+    )
     told = [_told(span) for span in query.shown(trace_id, spans=4)]
     assert told[0] == ("PG_end_to_end_v533l", PRODUCER, "send", None, OK)
     assert sorted(told[1:]) == [
@@ -125,7 +127,7 @@ def test_every_message_of_every_client_is_one_trace_with_all_that_was_recorded(f
     for msg_id, records in _stories(_bodies(f"rocketmq-{version}")).items():
         wanted = _counted(records)
         service = records[0][0].group_name
-        (trace_id,) = query.ids_with(service, messaging__message__id=msg_id)
+        (trace_id,) = query.ids_with(service, traces=1, messaging__message__id=msg_id)
         held = [span["attributes"]["mqtrace.trace_type"] for span in query.shown(trace_id, spans=1)]
         assert {kind: held.count(kind) for kind in held} == wanted, msg_id
 
