@@ -7,7 +7,7 @@ import re
 import signal
 import threading
 import zlib
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +28,7 @@ from bridge.landing.writer import LandingWriter
 from otel_mqtrace._errors import PeerError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from bridge.forwarder.service import ForwardCounts
@@ -86,7 +87,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
                 measures.add(counts)
             else:
                 counts = forward_until(
-                    _stop_on_signals(),
+                    opened.enter_context(_stopped_by_signals()),
                     source,
                     landing,
                     spans=spans,
@@ -153,11 +154,16 @@ def _state_file(options: ForwardOptions) -> Path | None:
     return directory / f"{_NO_NAME.sub('_', options.group)}-{zlib.crc32(whose.encode()):08x}.json"
 
 
-def _stop_on_signals() -> threading.Event:
+@contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """Give what SIGINT and SIGTERM set for the length of the block; afterwards they do again what they did before."""
     stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
-    return stopped
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # -- what is said --------------------------------------------------------------------------------------------------

@@ -93,6 +93,6 @@ def test_only_what_an_interrupt_causes_is_kept_out_of_the_log(caplog, name):
     with unlogged():
         _log_an_interrupted_call(logger)
         logger.error("lost the JVM")
-    assert [record.message for record in caplog.records] == ["lost the JVM"]
+    assert caplog.messages == ["lost the JVM"]
     _log_an_interrupted_call(logger)
     assert len(caplog.records) == 3

@@ -292,7 +292,7 @@ class TestHowItEnds:
         with pytest.raises(RuntimeError):
             consumer.poll(0)
         assert not trace.get_current_span().get_span_context().is_valid
-        assert [record for record in caplog.records if "detach" in record.message] == []
+        assert [message for message in caplog.messages if "detach" in message] == []
 
     def test_a_message_its_deserialiser_refuses_is_recorded(self, instrument, spans, fill, consumer_of, topic):
         """It was consumed, and its processing failed before it began."""
