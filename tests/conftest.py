@@ -1,4 +1,4 @@
-"""This module knows what the whole run of tests shares: one Spark session, made when the first test asks for it."""
+"""This module knows what the whole run of tests shares: one Spark session, and which tests go together."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep what asks for Spark in one of several processes, and the tests of a file together, when there are several."""
+    if not config.pluginmanager.hasplugin("dsession") and not hasattr(config, "workerinput"):
+        return
+    for item in items:
+        group = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,14 @@ sys.exit(main(arguments))
 """
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Answer an interrupt as in a terminal, also where the whole run was started in the background and ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize(("stage", "delay_s"), [("starting Spark", 0.6), ("reading the native trace", 0.5)])
 def test_an_interrupt_is_silent_and_leaves_nothing(tmp_path, stage, delay_s):
     """While the JVM starts and while a job runs: 130, not a line, no JVM that holds the pipes, no work directory."""
