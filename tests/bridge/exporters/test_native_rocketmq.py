@@ -12,18 +12,16 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExportResult
 
-from bridge.codec.native import decode_body
 from bridge.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from bridge.rocketmq.commands import RequestCode, ResponseCode
 from bridge.rocketmq.messages import decode_messages, plain_body
-from bridge.rocketmq.source import RemotingTraceSource, find_by_key
+from bridge.rocketmq.source import find_by_key
 from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import TraceType
 from tests.support.lanes import span
 from tests.support.native_spans import bean, pub, sub, traced
-from tests.support.rocketmq_remoting import RemotingCluster
+from tests.support.rocketmq_traces import TOPIC, exporter_to, ids_in, landed_in, records_in, tracing_cluster
 
-TOPIC = "RMQ_SYS_TRACE_TOPIC"
 NAME = "NativeRocketMqSpanExporter"
 SEND = RequestCode.SEND_MESSAGE_V2
 NOWHERE = "127.0.0.1:1"
@@ -32,40 +30,19 @@ NOWHERE = "127.0.0.1:1"
 @pytest.fixture
 def cluster():
     """A name server and two brokers that have the trace topic."""
-    with RemotingCluster("broker-a", "broker-b") as running:
-        for broker in running.brokers:
-            broker.topics.add(TOPIC)
+    with tracing_cluster() as running:
         yield running
-
-
-def _exporter(cluster, **options):
-    return NativeRocketMqSpanExporter(namesrv=cluster.namesrv, **options)
-
-
-def _landed(cluster, topic=TOPIC):
-    with RemotingTraceSource(cluster.namesrv, topic) as source:
-        return [message for batch in source.drain() for message in batch]
-
-
-def _records(landed):
-    bodies = [decode_body(message.body) for message in landed]
-    assert not any(body.errors for body in bodies)
-    return [record for body in bodies for record in body.contexts]
-
-
-def _sent_ids(landed):
-    return sorted(record.beans[0].msg_id for record in _records(landed))
 
 
 def test_spans_reach_the_trace_topic_as_rocketmq_s_own_clients_write_them(cluster):
     """One message per source topic, its key set for the index, a unique id of its own."""
-    processor, trace = traced(_exporter(cluster))
+    processor, trace = traced(exporter_to(cluster))
     for number in range(3):
         trace(pub(number))
     trace(sub(bean(1)))
     assert processor.force_flush()
-    [message] = _landed(cluster)
-    assert [record.trace_type for record in _records([message])] == [TraceType.PUB] * 3 + [
+    [message] = landed_in(cluster)
+    assert [record.trace_type for record in records_in([message])] == [TraceType.PUB] * 3 + [
         TraceType.SUB_BEFORE,
         TraceType.SUB_AFTER,
     ]
@@ -81,32 +58,32 @@ def test_spans_reach_the_trace_topic_as_rocketmq_s_own_clients_write_them(cluste
 
 def test_large_bodies_travel_compressed(cluster):
     """As Java's producer sends them; a reader gets what was packed."""
-    processor, trace = traced(_exporter(cluster))
+    processor, trace = traced(exporter_to(cluster))
     for number in range(50):
         trace(pub(number))
     assert processor.force_flush()
     [raw] = [each for broker in cluster.brokers for queue in broker.stored.values() for each in queue.messages]
     [stored] = decode_messages(raw)
     assert len(stored.stored_body) < len(plain_body(stored)) / 2
-    assert len(_records(_landed(cluster))) == 50
+    assert len(records_in(landed_in(cluster))) == 50
     processor.shutdown()
 
 
 def test_messages_are_spread_over_brokers_and_queues(cluster):
     """In turn."""
-    processor, trace = traced(_exporter(cluster), max_export_batch_size=1)
+    processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
     for number in range(8):
         trace(pub(number))
     assert processor.force_flush()
     assert [len(broker.asked(SEND)) for broker in cluster.brokers] == [4, 4]
-    assert len({message.partition for message in _landed(cluster)}) == 4
+    assert len({message.partition for message in landed_in(cluster)}) == 4
     processor.shutdown()
 
 
 def test_threads_that_export_at_once_take_turns(cluster):
     """As OpenTelemetry's SimpleSpanProcessor calls an exporter: from whatever thread ends a span."""
     provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(_exporter(cluster)))
+    provider.add_span_processor(SimpleSpanProcessor(exporter_to(cluster)))
     tracer = provider.get_tracer("tests")
 
     def consume(number):
@@ -116,15 +93,15 @@ def test_threads_that_export_at_once_take_turns(cluster):
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(consume, range(100)))
     provider.shutdown()
-    assert _sent_ids(_landed(cluster)) == sorted(bean(number).msg_id for number in range(100))
+    assert ids_in(landed_in(cluster)) == sorted(bean(number).msg_id for number in range(100))
 
 
 def test_the_trace_topic_is_made_if_that_is_asked_for(cluster):
     """On every broker."""
-    processor, trace = traced(_exporter(cluster, trace_topic="MINE", create_trace_topic=True))
+    processor, trace = traced(exporter_to(cluster, trace_topic="MINE", create_trace_topic=True))
     trace(pub(1))
     assert processor.force_flush()
-    assert len(_landed(cluster, "MINE")) == 1
+    assert len(landed_in(cluster, "MINE")) == 1
     assert all("MINE" in broker.topics for broker in cluster.brokers)
     processor.shutdown()
 
@@ -134,7 +111,7 @@ def test_a_topic_that_cannot_be_made_is_told_as_missing(cluster, caplog):
     for broker in cluster.brokers:
         broker.topics.clear()
         broker.answer_first(RequestCode.UPDATE_AND_CREATE_TOPIC, *[ResponseCode.NO_PERMISSION] * 20)
-    processor, trace = traced(_exporter(cluster, create_trace_topic=True, export_timeout_millis=100))
+    processor, trace = traced(exporter_to(cluster, create_trace_topic=True, export_timeout_millis=100))
     with caplog.at_level(logging.WARNING):
         trace(pub(1))
         assert not processor.force_flush()
@@ -146,22 +123,22 @@ def test_over_cloud_every_region_has_its_own_topic(cluster):
     """Also the region that nobody named; the trace topic of the settings does not count."""
     topics = [f"rmq_sys_TRACE_DATA_{region}" for region in ("cn-1", "null")]
     cluster.brokers[0].topics.update(topics)
-    processor, trace = traced(_exporter(cluster, access_channel="cloud"))
+    processor, trace = traced(exporter_to(cluster, access_channel="cloud"))
     trace(pub(1, region_id="cn-1"))
     trace(pub(2, region_id=None))
     assert processor.force_flush()
-    assert [_sent_ids(_landed(cluster, topic)) for topic in topics] == [[bean(1).msg_id], [bean(2).msg_id]]
-    assert _landed(cluster) == []
+    assert [ids_in(landed_in(cluster, topic)) for topic in topics] == [[bean(1).msg_id], [bean(2).msg_id]]
+    assert landed_in(cluster) == []
     processor.shutdown()
 
 
 def test_a_wrong_access_channel_is_told_and_local_is_used(cluster, caplog):
     """No exporter is lost for it."""
-    processor, trace = traced(_exporter(cluster, access_channel="SKY"))
+    processor, trace = traced(exporter_to(cluster, access_channel="SKY"))
     assert "one of LOCAL, CLOUD" in caplog.text
     trace(pub(1))
     assert processor.force_flush()
-    assert len(_landed(cluster)) == 1
+    assert len(landed_in(cluster)) == 1
     processor.shutdown()
 
 
@@ -195,7 +172,7 @@ def test_the_environment_names_servers_topic_and_keys(cluster, monkeypatch, capl
         processor, trace = traced(exporter)
         trace(pub(1))
         assert processor.force_flush()
-    assert len(_landed(cluster, "T")) == 1
+    assert len(landed_in(cluster, "T")) == 1
     sends = [request for broker in cluster.brokers for request in broker.asked(SEND)]
     assert {request.fields["AccessKey"] for request in sends} == {"hunter1"}
     assert "hunter" not in caplog.text + repr(vars(exporter))
@@ -204,7 +181,7 @@ def test_the_environment_names_servers_topic_and_keys(cluster, monkeypatch, capl
 
 def test_a_forked_child_delivers_over_connections_of_its_own(cluster):
     """And the parent goes on over its own."""
-    exporter = _exporter(cluster)
+    exporter = exporter_to(cluster)
     processor, trace = traced(exporter, max_export_batch_size=1)
     trace(pub(1))
     assert processor.force_flush()
@@ -214,7 +191,7 @@ def test_a_forked_child_delivers_over_connections_of_its_own(cluster):
     assert child.exitcode == 0
     trace(pub(3))
     assert processor.force_flush()
-    assert _sent_ids(_landed(cluster)) == [bean(number).msg_id for number in (1, 2, 3)]
+    assert ids_in(landed_in(cluster)) == [bean(number).msg_id for number in (1, 2, 3)]
     processor.shutdown()
 
 
@@ -227,12 +204,12 @@ def _deliver_in_child(processor, trace):
 def test_it_also_works_behind_the_stock_processor(cluster):
     """As OTEL_TRACES_EXPORTER=mqtrace_native_rocketmq attaches it: ends only, foreign spans passed over."""
     provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(_exporter(cluster)))
+    provider.add_span_processor(BatchSpanProcessor(exporter_to(cluster)))
     tracer = provider.get_tracer("tests")
     tracer.start_span("foreign").end()
     tracer.start_span("process", attributes={"mqtrace.trace_type": "Sub", "messaging.message.id": bean(1).msg_id}).end()
     provider.shutdown()
-    assert [record.trace_type for record in _records(_landed(cluster))] == [TraceType.SUB_AFTER]
+    assert [record.trace_type for record in records_in(landed_in(cluster))] == [TraceType.SUB_AFTER]
 
 
 def test_an_export_without_anything_native_needs_no_server():

@@ -8,16 +8,14 @@ from threading import Event
 
 import pytest
 
-from bridge.codec.native import decode_body
 from bridge.exporters import rocketmq_producer
 from bridge.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from bridge.rocketmq.commands import RequestCode, ResponseCode
 from bridge.rocketmq.frames import response_to
-from bridge.rocketmq.source import RemotingTraceSource
 from tests.support.native_spans import bean, pub, traced
-from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
+from tests.support.rocketmq_remoting import HANG_UP, SILENCE
+from tests.support.rocketmq_traces import TOPIC, exporter_to, ids_in, landed_in, tracing_cluster
 
-TOPIC = "RMQ_SYS_TRACE_TOPIC"
 NAME = "NativeRocketMqSpanExporter"
 SEND = RequestCode.SEND_MESSAGE_V2
 NOWHERE = "127.0.0.1:1"
@@ -26,29 +24,8 @@ NOWHERE = "127.0.0.1:1"
 @pytest.fixture
 def cluster():
     """A name server and two brokers that have the trace topic."""
-    with RemotingCluster("broker-a", "broker-b") as running:
-        for broker in running.brokers:
-            broker.topics.add(TOPIC)
+    with tracing_cluster() as running:
         yield running
-
-
-def _exporter(cluster, **options):
-    return NativeRocketMqSpanExporter(namesrv=cluster.namesrv, **options)
-
-
-def _landed(cluster, topic=TOPIC):
-    with RemotingTraceSource(cluster.namesrv, topic) as source:
-        return [message for batch in source.drain() for message in batch]
-
-
-def _records(landed):
-    bodies = [decode_body(message.body) for message in landed]
-    assert not any(body.errors for body in bodies)
-    return [record for body in bodies for record in body.contexts]
-
-
-def _sent_ids(landed):
-    return sorted(record.beans[0].msg_id for record in _records(landed))
 
 
 @pytest.mark.parametrize("answer", [ResponseCode.SYSTEM_BUSY, HANG_UP, ResponseCode.NO_PERMISSION])
@@ -56,12 +33,12 @@ def test_what_one_broker_does_not_take_another_does(cluster, answer):
     """Inside the same export; the span is exported once."""
     failing, _ = cluster.brokers
     failing.answer_first(SEND, *[answer] * 100)
-    processor, trace = traced(_exporter(cluster), max_export_batch_size=1)
+    processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
     for number in range(4):
         trace(pub(number))
     assert processor.force_flush()
     assert (processor.stats()[NAME]["exported"], processor.stats()[NAME]["failed"]) == (4, 0)
-    assert _sent_ids(_landed(cluster)) == [bean(number).msg_id for number in range(4)]
+    assert ids_in(landed_in(cluster)) == [bean(number).msg_id for number in range(4)]
     processor.shutdown()
 
 
@@ -69,7 +46,7 @@ def test_a_broker_that_failed_is_not_asked_first_again(cluster):
     """For thirty seconds, as long as another one does."""
     failing, other = cluster.brokers
     failing.answer_first(SEND, *[ResponseCode.SYSTEM_BUSY] * 100)
-    processor, trace = traced(_exporter(cluster), max_export_batch_size=1)
+    processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
     for number in range(6):
         trace(pub(number))
     assert processor.force_flush()
@@ -82,7 +59,7 @@ def test_every_try_of_a_message_has_the_same_unique_id(cluster):
     """A broker that took it and could not say so leaves a double that can be told."""
     for broker in cluster.brokers:
         broker.answer_first(SEND, ResponseCode.SYSTEM_BUSY)
-    processor, trace = traced(_exporter(cluster))
+    processor, trace = traced(exporter_to(cluster))
     trace(pub(1))
     assert processor.force_flush()
     tries = [request.fields["i"] for broker in cluster.brokers for request in broker.asked(SEND)]
@@ -102,7 +79,7 @@ def test_what_is_taken_at_once_costs_no_pause(cluster, monkeypatch):
 
     monkeypatch.setattr(rocketmq_producer, "Event", Counted)
     cluster.brokers[0].answer_first(SEND, ResponseCode.SYSTEM_BUSY)
-    processor, trace = traced(_exporter(cluster), max_export_batch_size=1)
+    processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
     for number in range(3):
         trace(pub(number))
     assert processor.force_flush()
@@ -119,10 +96,10 @@ def test_a_broker_that_comes_back_within_the_deadline_is_used(cluster):
     """All are busy at first: after a pause they are asked again."""
     for broker in cluster.brokers:
         broker.answer_first(SEND, *[ResponseCode.SYSTEM_BUSY] * 3)
-    processor, trace = traced(_exporter(cluster))
+    processor, trace = traced(exporter_to(cluster))
     trace(pub(1))
     assert processor.force_flush()
-    assert len(_landed(cluster)) == 1
+    assert len(landed_in(cluster)) == 1
     processor.shutdown()
 
 
@@ -130,7 +107,7 @@ def test_what_a_broker_refuses_for_itself_is_failed_at_once_and_the_rest_goes_on
     """No later time mends an illegal message; one line says so."""
     for broker in cluster.brokers:
         broker.answer_first(SEND, ResponseCode.MESSAGE_ILLEGAL)
-    exporter = _exporter(cluster)
+    exporter = exporter_to(cluster)
     processor, trace = traced(exporter)
     with caplog.at_level(logging.WARNING):
         trace(pub(1))
@@ -142,7 +119,7 @@ def test_what_a_broker_refuses_for_itself_is_failed_at_once_and_the_rest_goes_on
         broker.instead.clear()
     trace(pub(2))
     assert processor.force_flush()
-    assert _sent_ids(_landed(cluster)) == [bean(2).msg_id]
+    assert ids_in(landed_in(cluster)) == [bean(2).msg_id]
     processor.shutdown()
 
 
@@ -150,7 +127,7 @@ def test_a_missing_trace_topic_is_told_once_with_the_mend(cluster, caplog):
     """One clear line, whatever number of batches fails; the name server's own words come first."""
     for broker in cluster.brokers:
         broker.topics.clear()
-    processor, trace = traced(_exporter(cluster, export_timeout_millis=150), max_export_batch_size=1)
+    processor, trace = traced(exporter_to(cluster, export_timeout_millis=150), max_export_batch_size=1)
     with caplog.at_level(logging.WARNING):
         for number in range(2):
             trace(pub(number))
@@ -165,7 +142,7 @@ def test_a_missing_trace_topic_is_told_once_with_the_mend(cluster, caplog):
 def test_a_topic_that_goes_with_its_broker_is_waited_for(cluster, monkeypatch):
     """A name server forgets both while a broker restarts; a topic that never was there has little time."""
     monkeypatch.setattr(rocketmq_producer, "_TOPIC_WAIT_MS", 0)
-    processor, trace = traced(_exporter(cluster), max_export_batch_size=1)
+    processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
     asked = RequestCode.GET_ROUTEINFO_BY_TOPIC
     cluster.name_server.answer_first(asked, *[ResponseCode.TOPIC_NOT_EXIST] * 2)
     trace(pub(1))
@@ -177,7 +154,7 @@ def test_a_topic_that_goes_with_its_broker_is_waited_for(cluster, monkeypatch):
     cluster.name_server.answer_first(asked, *[ResponseCode.TOPIC_NOT_EXIST] * 4)
     trace(pub(3))
     assert processor.force_flush()
-    assert _sent_ids(_landed(cluster)) == [bean(2).msg_id, bean(3).msg_id]
+    assert ids_in(landed_in(cluster)) == [bean(2).msg_id, bean(3).msg_id]
     processor.shutdown()
 
 
@@ -196,7 +173,7 @@ def test_shutdown_ends_a_running_export_early(cluster):
     """Neither a broker that does not answer nor a pause holds up the exit."""
     for broker in cluster.brokers:
         broker.answer_first(SEND, *[SILENCE] * 100)
-    processor, trace = traced(_exporter(cluster), background=True, max_export_batch_size=1)
+    processor, trace = traced(exporter_to(cluster), background=True, max_export_batch_size=1)
     trace(pub(1))
     processor.shutdown(timeout_millis=200)
     assert processor.lanes[0]._queue.wait_until_empty(4)
@@ -211,15 +188,15 @@ def test_with_a_spool_an_outage_loses_nothing(cluster, tmp_path):
     first.force_flush(timeout_millis=1_000)
     assert first.stats()[NAME]["exported"] == 3
     first.shutdown()
-    second = _exporter(cluster, spool_dir=tmp_path)
+    second = exporter_to(cluster, spool_dir=tmp_path)
     second.on_idle()
-    assert _sent_ids(_landed(cluster)) == [bean(number).msg_id for number in range(3)]
+    assert ids_in(landed_in(cluster)) == [bean(number).msg_id for number in range(3)]
     second.shutdown()
 
 
 def test_over_cloud_a_spool_is_declined(cluster, tmp_path, caplog):
     """It does not keep the region, which names the topic."""
-    exporter = _exporter(cluster, spool_dir=tmp_path, access_channel="CLOUD")
+    exporter = exporter_to(cluster, spool_dir=tmp_path, access_channel="CLOUD")
     assert "a spool does not keep the region" in caplog.text
     assert "spooled" not in exporter.stats()
     exporter.shutdown()
@@ -237,7 +214,7 @@ def test_a_refusal_is_told_once_whatever_its_numbers(cluster, caplog, monkeypatc
             return response_to(request, ResponseCode.SYSTEM_BUSY, remark=f"[REJECTREQUEST] queue: {next(lengths)}")
 
         monkeypatch.setattr(broker, "_answer", busy)
-    processor, trace = traced(_exporter(cluster, export_timeout_millis=250), max_export_batch_size=1)
+    processor, trace = traced(exporter_to(cluster, export_timeout_millis=250), max_export_batch_size=1)
     with caplog.at_level(logging.WARNING):
         for number in range(3):
             trace(pub(number))

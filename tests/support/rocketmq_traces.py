@@ -1,0 +1,44 @@
+"""This module knows a RocketMQ that has the trace topic, the exporter that writes to it, and what has then landed."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+from bridge.codec.native import decode_body
+from bridge.exporters.native_rocketmq import NativeRocketMqSpanExporter
+from bridge.rocketmq.source import RemotingTraceSource
+from tests.support.rocketmq_remoting import RemotingCluster
+
+TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+
+@contextmanager
+def tracing_cluster():
+    """Give a name server and two brokers that have the trace topic."""
+    with RemotingCluster("broker-a", "broker-b") as running:
+        for broker in running.brokers:
+            broker.topics.add(TOPIC)
+        yield running
+
+
+def exporter_to(cluster, **options):
+    """Return an exporter that writes to ``cluster``."""
+    return NativeRocketMqSpanExporter(namesrv=cluster.namesrv, **options)
+
+
+def landed_in(cluster, topic=TOPIC):
+    """Return every trace message in ``topic``."""
+    with RemotingTraceSource(cluster.namesrv, topic) as source:
+        return [message for batch in source.drain() for message in batch]
+
+
+def records_in(landed):
+    """Return the records of trace messages, none of which may be bad."""
+    bodies = [decode_body(message.body) for message in landed]
+    assert not any(body.errors for body in bodies)
+    return [record for body in bodies for record in body.contexts]
+
+
+def ids_in(landed):
+    """Return the message ids of the records in trace messages, sorted."""
+    return sorted(record.beans[0].msg_id for record in records_in(landed))
