@@ -192,6 +192,7 @@ def _columns(trace_topics: Sequence[str]) -> dict[str, Column]:
         "context_code": F.coalesce(_a("context_code"), _context_code()),
         "from_transaction_check": _a("from_transaction_check") == "true",
         "batch_size": _batch_size(),
+        "links": _links(),
         "record_index": F.col("message_at"),
         "writer": F.col("a_writer"),
     }
@@ -206,6 +207,13 @@ def _scope(trace_topics: Sequence[str], is_event: Column) -> Column:
     names = sorted({*TRACE_TOPIC_NAMES, *trace_topics})
     traffic = _a("topic").isin(*names) | _a("topic").startswith(TRACE_TOPIC_PREFIX)
     return F.when(traffic, F.lit("TRACE_TRAFFIC")).when(~is_event, F.col("a_kind"))
+
+
+def _links() -> Column:
+    """Return the one link of a message that has its own; else the first row of the span has them all."""
+    places = F.transform("links", lambda link: F.struct(link["trace_id"], link["span_id"]))
+    its_own = F.col("given_id").isNull() & F.col("links_name")
+    return F.when(its_own, F.slice(places, F.col("message_at") + 1, 1)).when(F.col("message_at") == 0, places)
 
 
 def _kafka_position() -> Column:
