@@ -40,6 +40,7 @@ contracts: $(READY)
 	$(BIN)/lint-imports --no-cache
 documents: $(READY)
 	$(BIN)/python -m pytest -q tests/architecture
+	@$(MAKE) --no-print-directory site
 
 .PHONY: test-peers
 test-peers: java ## the tests against real servers, made from packages by Maven and Go (PEERS=… or SKIP_PEERS=kafka,…)
@@ -67,6 +68,10 @@ test-foreign: $(READY) ## confluent-kafka's own tests under instrumentation (CHE
 docs: $(READY) ## write the generated pages and tables of docs/
 	@$(BIN)/python -m tools.generated_docs
 	@$(BIN)/python -m tools.handbook docs/reconciliation.md
+
+.PHONY: site
+site: $(READY) ## the documents as pages in build/site, every warning an error
+	@if $(BIN)/python -c 'import mkdocs' 2>/dev/null; then $(BIN)/mkdocs build --quiet --strict; else echo 'make: no site: mkdocs is set up from Python 3.11 on'; fi
 
 .PHONY: setup
 setup: $(READY) java ## the virtual environment, and a Java for Spark, without running anything

@@ -15,7 +15,7 @@ from otel_mqtrace.config import ENVIRONMENT_PREFIX, Settings
 from tests.support.source_tree import ROOT, name_of
 from tools.generated_docs import DOCS, PAGES
 
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TOML = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
