@@ -77,7 +77,7 @@ def _sided(policy: Policy) -> Column:
     if policy.end_ms is not None:
         outside = outside | (F.col("event_ms") > policy.end_ms)
     return (
-        F.when(F.coalesce(outside, F.lit(False)), Status.OUT_OF_SCOPE.value)
+        F.when(F.coalesce(outside & ~_is_carried(), F.lit(False)), Status.OUT_OF_SCOPE.value)
         .when(F.col("otlp").isNull(), Status.NATIVE_ONLY.value)
         .when(F.col("native").isNull(), Status.OTLP_ONLY.value)
         .when((_excess("native") > 0) & (_excess("otlp") > 0), Status.DUPLICATED_BOTH.value)
@@ -87,6 +87,11 @@ def _sided(policy: Policy) -> Column:
         .when(F.col("all_equal"), Status.MATCHED_EXACT.value)
         .otherwise(Status.MATCHED_NORMALISED.value)
     )
+
+
+def _is_carried() -> Column:
+    """Say whether an earlier run left this key open: it was in that run's window, whatever this one's is."""
+    return F.coalesce(*(F.col(side)["first_seen_run"] for side in ("native", "otlp"))).isNotNull()
 
 
 def _excess(side: str) -> Column:
