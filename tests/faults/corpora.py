@@ -1,0 +1,59 @@
+"""This module knows the corpora: which tables are played on which stage, and how each is reconciled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.faults.calls import Spoken
+from tests.faults.own_faults import FAULTS, LENGTH_LIMIT, MASK, play_fault
+from tests.faults.own_scenes import EPILOGUE, PROLOGUE, SCENES
+from tests.faults.own_spans import line_of, sdk_span
+from tests.faults.recording import Recording
+from tests.faults.stage import BEGIN_MS, Process, Stage
+from tests.faults.truth import Truth
+
+__all__ = ["Corpus", "own_corpus"]
+
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """What was recorded, what is true of it, and the options and policy it is reconciled with."""
+
+    name: str
+    recording: Recording
+    truth: Truth
+    options: dict[str, Any]
+    policy: str = ""
+
+
+def own_corpus() -> Corpus:
+    """Return the corpus in which both formats come from one instrumentation: ours."""
+    stage = Stage(recording=Recording(), speak=_own_lines, process=Process("10.1.0.1", 4711, utc_offset_ms=_new_york))
+    for scene in PROLOGUE:
+        scene(stage)
+    plays = {f"{fault.name} ({on})": (fault, on) for fault in FAULTS for on in fault.on}
+    for name in stage.slots(plays):
+        play_fault(stage, *plays[name])
+    scenes = {scene.__name__: scene for scene in (*SCENES, *EPILOGUE)}
+    for name in stage.slots(scenes):
+        scenes[name](stage)
+    return Corpus(
+        name="mqtrace",
+        recording=stage.recording,
+        truth=stage.truth,
+        options={"profile": "mqtrace", "native_writer": "mqtrace", "begin_ms": BEGIN_MS - 5 * _HOUR_MS},
+        policy=f"value_length_limit = {LENGTH_LIMIT}\n",
+    )
+
+
+def _own_lines(spans: Iterable[Spoken]) -> list[str]:
+    return [line_of([sdk_span(span)], torn=span.torn) for span in spans]
+
+
+def _new_york(at_ms: int) -> int:
+    """Daylight saving time until 2026-11-01T06:00Z, standard time after."""
+    return -4 * _HOUR_MS if at_ms < BEGIN_MS + 6 * _HOUR_MS + _HOUR_MS // 2 else -5 * _HOUR_MS
