@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from otel_mqtrace import SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import _guard
 from otel_mqtrace.hooks.tracing import Tracing
@@ -35,3 +36,9 @@ def tracing_with(exporter, clock):
         return Tracing.create(settings=Settings(**settings), **given)
 
     return make
+
+
+@pytest.fixture
+def sender(tracing_with):
+    """Make a send hook of settings."""
+    return lambda **settings: SendHook(tracing=tracing_with(**settings), servers="broker:9092")

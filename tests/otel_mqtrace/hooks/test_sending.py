@@ -23,12 +23,6 @@ EARLIER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture
-def sender(tracing_with):
-    """Make a hook of settings."""
-    return lambda **settings: SendHook(tracing=tracing_with(**settings), servers="broker:9092")
-
-
-@pytest.fixture
 def propagating():
     """Put a propagator in force for one test."""
     usual = propagate.get_global_textmap()
