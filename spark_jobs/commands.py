@@ -24,9 +24,12 @@ __all__ = ["inspect", "reconcile"]
 def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     *,
     native: Annotated[
-        list[str], typer.Option(help="Native trace: file, directory or glob; several may follow one --native.")
+        list[str],
+        typer.Option(help="Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow."),
     ],
-    otlp: Annotated[list[str], typer.Option(help="OTLP spans: file, directory or glob; several may follow.")],
+    otlp: Annotated[
+        list[str], typer.Option(help="OTLP spans: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.")
+    ],
     out: Annotated[Path, typer.Option(help="Directory for the verdicts and the reports.")],
     policy: Annotated[Path | None, typer.Option(help="TOML file with tolerances and gates.")] = None,
     profile: Annotated[str, typer.Option(help="Who wrote the spans: mqtrace or java-agent.")] = "mqtrace",
@@ -44,6 +47,9 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     msg_type_map: Annotated[str, typer.Option(help="Ordinals of message types: a or b.")] = "a",
     otlp_format: Annotated[str | None, typer.Option(help="Layout of the spans in place of detection.")] = None,
     charset: Annotated[str, typer.Option(help="Of native bodies: RocketMQ 4.x writes in its JVM's own.")] = "utf-8",
+    client_config: Annotated[
+        Path | None, typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
 ) -> int:
     """Compare the native trace with the spans, and report what was lost, doubled, late or different.
@@ -72,6 +78,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         msg_type_map=msg_type_map,
         otlp_format=otlp_format,
         charset=charset,
+        client_config=client_config,
     )
     _warn_of_newer(profiles, native_writer)
     with Console(stderr=True).status("starting") as shown:  # rich draws it on a terminal only

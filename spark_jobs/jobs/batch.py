@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bridge.client_properties import read_properties
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 from spark_jobs.failure import told_by_cause
@@ -21,7 +22,7 @@ from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs, normalise_
 from spark_jobs.reconcile import balance, durations, evidence, facts, gates, tally
 from spark_jobs.reconcile.policy import Policy, read_policy
 from spark_jobs.reconcile.verdicts import verdicts
-from spark_jobs.report.result import Field, MalformedSample, Result, Span, SparkCost, TimeBucket
+from spark_jobs.report.result import Field, MalformedSample, Offsets, Result, Span, SparkCost, TimeBucket
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, DEFAULT_MASTER, build_session, check_start
 from spark_jobs.sources.files import spark_path, spark_target
@@ -66,6 +67,7 @@ class ReconcileOptions:
     msg_type_map: str = "a"
     otlp_format: str | None = None
     charset: str = "utf-8"
+    client_config: Path | None = None
 
 
 def _silent(_stage: str) -> None:
@@ -122,6 +124,7 @@ def _reading(options: ReconcileOptions) -> NormaliseOptions:
         msg_type_map=options.msg_type_map,
         charset=options.charset,
         otlp_format=options.otlp_format,
+        client_config={} if options.client_config is None else read_properties(options.client_config),
     )
 
 
@@ -215,6 +218,11 @@ def _side_read(side: NormalisedSide) -> balance.SideRead:
         exploded=side.exploded,
         truncated_tails=side.truncated_tails,
         last_event_ms=side.last_event_ms,
+        offsets=tuple(
+            Offsets(source=str(one.address), partition=one.partition, first=one.first, end=one.end)
+            for one in side.offsets
+        ),
+        offsets_without_message=side.offsets_without_message,
     )
 
 

@@ -14,6 +14,7 @@ from spark_jobs.taxonomy import Status
 if TYPE_CHECKING:
     from spark_jobs.reconcile.facts import Facts
     from spark_jobs.reconcile.tally import Tally
+    from spark_jobs.report.result import Offsets
 
 __all__ = ["SideRead", "balanced"]
 
@@ -28,6 +29,8 @@ class SideRead:
     exploded: int = 0
     truncated_tails: int = 0
     last_event_ms: int | None = None
+    offsets: tuple[Offsets, ...] = ()
+    offsets_without_message: int = 0
 
 
 def balanced(native: SideRead, otlp: SideRead, tally: Tally, facts: Facts) -> tuple[Inputs, Conservation]:
@@ -62,6 +65,8 @@ def _books(side: str, read: SideRead, tally: Tally, facts: Facts) -> SideInputs:
         canonical_keys=tally.keys[side],
         truncated_tails=read.truncated_tails,
         last_event_ms=read.last_event_ms,
+        offsets=read.offsets,
+        offsets_without_message=read.offsets_without_message,
     )
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "Latency",
     "Loss",
     "MalformedSample",
+    "Offsets",
     "Result",
     "Sample",
     "SideInputs",
@@ -37,12 +38,23 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offsets:
+    """The offsets ``[first, end)`` that were read of one partition of a topic; ``source`` is the topic's address."""
+
+    source: str
+    partition: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SideInputs:
     """The books of one side.
 
     ``records_read + exploded = malformed + out_of_scope + half_merged + exact_duplicates + other_duplicates +
     canonical_keys``: every record is accounted for or the run fails. ``exploded`` counts the extra rows made of batch
-    ids and links, ``half_merged`` the SubBefore/SubAfter halves folded into one consume.
+    ids and links, ``half_merged`` the SubBefore/SubAfter halves folded into one consume. Of Kafka topics, ``offsets``
+    are what was read; at ``offsets_without_message`` of them there was none (compacted, a transaction's marker, removed).
     """
 
     sources: tuple[str, ...] = ()
@@ -57,6 +69,8 @@ class SideInputs:
     canonical_keys: int = 0
     truncated_tails: int = 0
     last_event_ms: int | None = None
+    offsets: tuple[Offsets, ...] = ()
+    offsets_without_message: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
