@@ -28,7 +28,8 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         typer.Option(help="Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow."),
     ],
     otlp: Annotated[
-        list[str], typer.Option(help="OTLP spans: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.")
+        list[str],
+        typer.Option(help="OTLP spans: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow."),
     ],
     out: Annotated[Path, typer.Option(help="Directory for the verdicts and the reports.")],
     policy: Annotated[Path | None, typer.Option(help="TOML file with tolerances and gates.")] = None,

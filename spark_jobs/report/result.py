@@ -54,7 +54,7 @@ class SideInputs:
     ``records_read + exploded = malformed + out_of_scope + half_merged + exact_duplicates + other_duplicates +
     canonical_keys``: every record is accounted for or the run fails. ``exploded`` counts the extra rows made of batch
     ids and links, ``half_merged`` the SubBefore/SubAfter halves folded into one consume. Of Kafka topics, ``offsets``
-    are what was read; at ``offsets_without_message`` of them there was none (compacted, a transaction's marker, removed).
+    are what was read; at ``offsets_without_message`` of them there was none: compacted, a transaction's marker, removed.
     """
 
     sources: tuple[str, ...] = ()
