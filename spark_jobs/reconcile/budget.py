@@ -1,0 +1,213 @@
+"""This module knows how counted drops are spent on lost keys: as a budget, never more than was counted.
+
+A drop pays for a key of the same side that nothing tells apart from it (service, group, process) and whose time lies
+in its bucket or one cell beside it; a drop without a bucket pays for any time. The nearest and best known are served
+first, so a bucket whose drops equal its keys covers exactly them. What is then left over moves along neighbouring
+buckets, so that as many keys are covered as the counters allow. Names, times and counts decide, never row order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from spark_jobs.drops import CountedDrop
+
+__all__ = ["CELL_MS", "Allocation", "Covered", "Loss", "allocate", "bare", "cells"]
+
+CELL_MS: Final = 10_000
+"""The width of a cell of time; ``mqtrace``'s own ledger counts in the same."""
+
+_PREFIXES: Final = re.compile(r"^(%RETRY%|%DLQ%)?([^%]+%)?")
+_WIDE_CELLS: Final = 720  # two hours: longer buckets are looked through, not indexed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """``count`` one-sided keys that nothing tells apart, named by ``slot``; ``None`` is unknown.
+
+    ``services`` are those the key may belong to; ``cell`` is its time in ``CELL_MS``, ``None`` when no bucket is near.
+    """
+
+    slot: str
+    side: str
+    count: int
+    services: frozenset[str] | None = None
+    group: str | None = None
+    process: str | None = None
+    cell: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """``count`` keys of ``slot`` that drops by ``cause`` pay for."""
+
+    slot: str
+    cause: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What is paid for, ordered by slot and cause, and of each drop, in the order given, how much was spent."""
+
+    covered: tuple[Covered, ...]
+    spent: tuple[int, ...]
+
+
+def allocate(losses: Iterable[Loss], drops: Sequence[CountedDrop]) -> Allocation:
+    """Spend ``drops`` on ``losses``; the sum over any part of either is never more than the other's."""
+    wanted = sorted(losses, key=_position)
+    ledger = _Ledger(drops)
+    edges = sorted(
+        (rank, need, index) for need, loss in enumerate(wanted) for index, rank in ledger.paying(loss).items()
+    )
+    books = _Books([loss.count for loss in wanted], [drop.count for drop in drops])
+    for _, need, index in edges:
+        books.pay(need, index)
+    books.move(edges)
+    paid: Counter[tuple[str, str]] = Counter()
+    for (need, index), count in books.flow.items():
+        paid[wanted[need].slot, drops[index].cause] += count
+    covered = tuple(Covered(slot, cause, count) for (slot, cause), count in sorted(paid.items()) if count)
+    spent = tuple(drop.count - left for drop, left in zip(drops, books.left, strict=True))
+    return Allocation(covered, spent)
+
+
+def _position(loss: Loss) -> tuple[str, int, str]:
+    return (loss.side, -1 if loss.cell is None else loss.cell, loss.slot)
+
+
+def bare(group: str | None) -> str | None:
+    """Return a group's name without namespace, retry and dead-letter prefix, which writers treat differently."""
+    return None if group is None else _PREFIXES.sub("", group)
+
+
+def cells(drop: CountedDrop) -> range | None:
+    """Return the cells of a drop's bucket; ``None`` when it has no bucket."""
+    if drop.bucket_start_ms is None:
+        return None
+    last_ms = drop.bucket_start_ms + max(drop.bucket_ms or 1, 1) - 1
+    return range(drop.bucket_start_ms // CELL_MS, last_ms // CELL_MS + 1)
+
+
+class _Ledger:
+    """The drops, found by side, group and cell."""
+
+    def __init__(self, drops: Sequence[CountedDrop]) -> None:
+        self._drops = drops
+        self._cells = [cells(drop) for drop in drops]
+        self._near: defaultdict[tuple[str, int, str | None], list[int]] = defaultdict(list)
+        self._wide: defaultdict[str, list[int]] = defaultdict(list)
+        for index, (drop, bucket) in enumerate(zip(drops, self._cells, strict=True)):
+            if bucket is None or len(bucket) > _WIDE_CELLS:
+                self._wide[drop.side].append(index)
+                continue
+            for cell in range(bucket.start - 1, bucket.stop + 1):
+                self._near[drop.side, cell, bare(drop.group)].append(index)
+        self._groups = sorted({name for _, _, name in self._near if name is not None})
+
+    def paying(self, loss: Loss) -> dict[int, tuple[int, int]]:
+        """Return the drops that may pay for a loss and how far each is from it: in time, then in what is unknown."""
+        return {index: self._rank(index, loss) for index in self._candidates(loss) if self._may_pay(index, loss)}
+
+    def _candidates(self, loss: Loss) -> Iterator[int]:
+        yield from self._wide[loss.side]
+        if loss.cell is not None:
+            for group in (None, *([loss.group] if loss.group is not None else self._groups)):
+                yield from self._near.get((loss.side, loss.cell, bare(group)), ())
+
+    def _may_pay(self, index: int, loss: Loss) -> bool:
+        drop, bucket = self._drops[index], self._cells[index]
+        return (
+            (bucket is None or (loss.cell is not None and bucket.start - 1 <= loss.cell <= bucket.stop))
+            and (drop.service is None or loss.services is None or drop.service in loss.services)
+            and (drop.group is None or loss.group is None or bare(drop.group) == bare(loss.group))
+            and (drop.process is None or loss.process is None or drop.process == loss.process)
+        )
+
+    def _rank(self, index: int, loss: Loss) -> tuple[int, int]:
+        drop, bucket = self._drops[index], self._cells[index]
+        apart = 2 if bucket is None else int(loss.cell not in bucket)
+        return (apart, [drop.service, drop.group, drop.process].count(None))
+
+
+class _Books:
+    """Who has paid how much for whom."""
+
+    def __init__(self, needs: list[int], left: list[int]) -> None:
+        self.needs, self.left = needs, left
+        self.flow: Counter[tuple[int, int]] = Counter()
+
+    def pay(self, need: int, index: int) -> None:
+        """Pay as much as one drop can for one loss."""
+        amount = min(self.needs[need], self.left[index])
+        if amount:
+            self._book(need, index, amount)
+            self.needs[need] -= amount
+            self.left[index] -= amount
+
+    def _book(self, need: int, index: int, amount: int) -> None:
+        self.flow[need, index] += amount
+        if not self.flow[need, index]:
+            del self.flow[need, index]
+
+    def move(self, edges: Iterable[tuple[tuple[int, int], int, int]]) -> None:
+        """Cover what is still open by letting others change to drops that have something left."""
+        payers: dict[int, list[int]] = defaultdict(list)
+        for _, need, index in edges:
+            payers[need].append(index)
+        customers: dict[int, list[int]] = defaultdict(list)
+        for _, need, index in edges:
+            customers[index].append(need)
+        dead: set[int] = set()  # drops from which nothing left over can be reached, now or later
+        for need in sorted(payers):
+            while self.needs[need] and (path := self._path(need, payers, customers, dead)):
+                self._shift(need, path)
+
+    def _path(
+        self, need: int, payers: Mapping[int, list[int]], customers: Mapping[int, list[int]], dead: set[int]
+    ) -> list[tuple[int, int]] | None:
+        """Return ``(drop, its customer that changes)`` from ``need`` outwards; the last one's customer is -1."""
+        came: dict[int, tuple[int, int]] = {}  # drop → the loss that asks it, and the drop that loss leaves
+        waiting = deque([(need, -1)])
+        asked = {need}
+        while waiting:
+            asking, leaving = waiting.popleft()
+            for index in payers[asking]:
+                if index in came or index in dead:
+                    continue
+                came[index] = (asking, leaving)
+                if self.left[index]:
+                    return _traced(came, index)
+                for customer in customers[index]:
+                    if customer not in asked and self.flow.get((customer, index)):
+                        asked.add(customer)
+                        waiting.append((customer, index))
+        dead.update(came)
+        return None
+
+    def _shift(self, need: int, path: list[tuple[int, int]]) -> None:
+        moves = [self.flow[customer, index] for index, customer in path if customer >= 0]
+        amount = min(self.needs[need], self.left[path[-1][0]], *moves)
+        asking = need
+        for index, customer in path:
+            self._book(asking, index, amount)
+            if customer >= 0:
+                self._book(customer, index, -amount)
+                asking = customer
+        self.needs[need] -= amount
+        self.left[path[-1][0]] -= amount
+
+
+def _traced(came: Mapping[int, tuple[int, int]], last: int) -> list[tuple[int, int]]:
+    path, index, customer = [], last, -1
+    while index >= 0:
+        path.append((index, customer))
+        customer, index = came[index]
+    return path[::-1]

@@ -1,0 +1,96 @@
+"""This module knows what a ledger of losses explains: which counts of the residue it covers, and what it has left over.
+
+The last explainer: what nothing else gave a reason may be a counted drop. Covered keys read DROP_ATTRIBUTED with the
+counter's cause as ``reason_detail``, the rest stays UNEXPLAINED. What was counted but is nowhere missing is surplus.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from spark_jobs.reconcile.budget import cells
+from spark_jobs.report.ledger import Ledger, LedgerLine
+from spark_jobs.taxonomy import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from spark_jobs.drops import CountedDrop
+    from spark_jobs.reconcile.budget import Allocation
+
+__all__ = ["ledger_result", "stretches"]
+
+_TRAFFIC: Final = (
+    "{surplus} spans were counted as lost that nothing misses; {traffic} spans of the trace topic's own sends were "
+    "seen, and those that were lost are counted too"
+)
+_OWN: Final = (
+    "{own} counters of mqtrace's own processor were left out: they do not say which side lost; give the files of "
+    "MQTRACE_LEDGER_DIR"
+)
+_MOST_LINES: Final = 200
+
+
+def stretches(drops: Iterable[CountedDrop]) -> list[range]:
+    """Return the cells that the drops' buckets cover, one cell more on either side, as ranges that do not touch."""
+    near: list[range] = []
+    found = (bucket for drop in drops if (bucket := cells(drop)) is not None)
+    for begin, end in sorted({(bucket.start - 1, bucket.stop + 1) for bucket in found}):
+        if near and begin <= near[-1].stop:
+            near[-1] = range(near[-1].start, max(near[-1].stop, end))
+        else:
+            near.append(range(begin, end))
+    return near
+
+
+def ledger_result(
+    files: Sequence[str],
+    drops: Sequence[CountedDrop],
+    allocation: Allocation,
+    *,
+    scopes: Mapping[str, Mapping[str, int]],
+    own: int = 0,
+) -> Ledger:
+    """Return what the result says of the ledger: per side, component, cause and service the count and how it was spent.
+
+    Args:
+        files: where it was read from.
+        drops: its rows.
+        allocation: how they were spent.
+        scopes: records out of scope by side and why (``Facts.scopes``): drops may belong to those.
+        own: increments left out because they do not say their side.
+    """
+    counted: Counter[tuple[str, str, str, str]] = Counter()
+    spent: Counter[tuple[str, str, str, str]] = Counter()
+    for drop, paid in zip(drops, allocation.spent, strict=True):
+        line = (drop.side, drop.component, drop.cause, drop.service or "")
+        counted[line] += drop.count
+        spent[line] += paid
+    lines = tuple(
+        LedgerLine(
+            side=line[0],
+            component=line[1],
+            cause=line[2],
+            service=line[3] or None,
+            counted=counted[line],
+            attributed=spent[line],
+            surplus=counted[line] - spent[line],
+        )
+        for line in sorted(counted, key=lambda line: (-counted[line], line))
+    )
+    surplus = {side: sum(line.surplus for line in lines if line.side == side) for side in ("native", "otlp")}
+    traffic = scopes.get("otlp", {}).get(Reason.TRACE_TRAFFIC.value, 0)
+    notes = []
+    if surplus["otlp"] and traffic:
+        notes.append(_TRAFFIC.format(surplus=surplus["otlp"], traffic=traffic))
+    if own:
+        notes.append(_OWN.format(own=own))
+    return Ledger(
+        files=tuple(files),
+        rows_read=len(drops),
+        attributed={side: sum(line.attributed for line in lines if line.side == side) for side in ("native", "otlp")},
+        surplus=surplus,
+        lines=lines[:_MOST_LINES],
+        notes=tuple(notes),
+    )
