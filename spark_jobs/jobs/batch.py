@@ -18,16 +18,15 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 from spark_jobs.failure import told_by_cause
 from spark_jobs.interrupt import job_group, unlogged
+from spark_jobs.jobs.measure import measured
 from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs, normalise_native, normalise_otlp
-from spark_jobs.reconcile import balance, durations, evidence, facts, gates, tally
+from spark_jobs.reconcile import balance, evidence, facts, gates, tally
 from spark_jobs.reconcile.policy import Policy, read_policy
 from spark_jobs.reconcile.verdicts import verdicts
-from spark_jobs.report.result import Field, MalformedSample, Offsets, Result, Span, SparkCost, TimeBucket
-from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.report.result import MalformedSample, Offsets, Result, Span, SparkCost, TimeBucket
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, DEFAULT_MASTER, build_session, check_start
 from spark_jobs.sources.files import spark_path, spark_target
 from spark_jobs.sources.lines import line_numbers
-from spark_jobs.taxonomy import FieldVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +67,8 @@ class ReconcileOptions:
     otlp_format: str | None = None
     charset: str = "utf-8"
     client_config: Path | None = None
+    samples: int = evidence.TOTAL  # events laid open in the report, at most
+    history: Path | None = None
 
 
 def _silent(_stage: str) -> None:
@@ -154,7 +155,7 @@ def _reconciled(
         spark, verdicts(native.events, otlp.events, malformed, policy=policy, facts=known), options.out, work
     )
     progress("adding up")
-    return _told(judged, malformed, known, policy, (native, otlp))
+    return _told(judged, known, policy, (native, otlp), most_samples=options.samples)
 
 
 def _write_verdicts(spark: SparkSession, frame: DataFrame, out: Path, work: Path) -> DataFrame:
@@ -168,14 +169,14 @@ def _write_verdicts(spark: SparkSession, frame: DataFrame, out: Path, work: Path
 
 def _told(
     judged: DataFrame,
-    malformed: DataFrame,
     known: facts.Facts,
     policy: Policy,
     sides: tuple[NormalisedSide, NormalisedSide],
+    *,
+    most_samples: int,
 ) -> Result:
     width_ms = tally.bucket_width_ms(known)
-    counts = tally.read_tally(tally.patterns(judged, width_ms).collect(), known)
-    timed = durations.durations(judged).collect()
+    counts = tally.read_tally(tally.patterns(judged, width_ms, known.data_end_ms).collect(), known)
     native, otlp = (_side_read(side) for side in sides)
     inputs, conservation = balance.balanced(native, otlp, counts, known)
     gated = gates.judged(counts, known, policy)
@@ -194,19 +195,16 @@ def _told(
         status_by_kind={kind: dict(found) for kind, found in counts.status_by_kind.items()},
         reason=dict(counts.reason),
         reason_detail=dict(counts.reason_detail),
-        fields=_fields(judged, counts),
         gates=gated,
         conservation=conservation,
         loss=gates.losses(counts),
-        latency=durations.read_latency(timed),
-        groups=durations.read_groups(timed, durations.distinct_messages(judged).collect()),
         timeline=_timeline(counts, width_ms),
-        samples=evidence.read_samples(evidence.sampled(judged, counts.strata).collect()),
-        malformed=_malformed(malformed, known),
+        malformed=_malformed(sides, known),
         versions=_versions(judged.sparkSession),
         duplicates=dict(counts.duplicates),
         timing=dict(counts.timing),
         doubt=doubt,
+        **measured(judged, counts, most_samples=most_samples),
     )
 
 
@@ -231,18 +229,10 @@ def _window(policy: Policy, known: facts.Facts) -> Span:
     return Span(begin_ms=begin_ms, end_ms=known.data_end_ms if policy.end_ms is None else policy.end_ms)
 
 
-def _fields(judged: DataFrame, counts: tally.Tally) -> tuple[Field, ...]:
-    some = any(counts.fields[name][FieldVerdict.DIFFERENT.value] for name in COMPARED_FIELDS)
-    pairs = evidence.read_differing(evidence.differing(judged).collect()) if some else {}
-    return tuple(
-        Field(name=name, verdicts=dict(counts.fields[name]), differing_pairs=pairs.get(name, ()))
-        for name in COMPARED_FIELDS
-    )
-
-
-def _malformed(frame: DataFrame, known: facts.Facts) -> tuple[MalformedSample, ...]:
+def _malformed(sides: tuple[NormalisedSide, NormalisedSide], known: facts.Facts) -> tuple[MalformedSample, ...]:
     if not any(known.malformed.values()):
         return ()
+    frame = sides[0].malformed.unionByName(sides[1].malformed)
     return _located(evidence.read_malformed(evidence.malformed_sample(frame).collect()))
 
 

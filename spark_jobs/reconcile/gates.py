@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from spark_jobs.reconcile.policy import Policy
     from spark_jobs.reconcile.tally import Tally
 
-__all__ = ["concluded", "doubt", "judged", "losses", "upper_bound_95_ppm"]
+__all__ = ["ATTRIBUTED", "concluded", "doubt", "judged", "losses", "upper_bound_95_ppm"]
 
-_ATTRIBUTED: Final = frozenset(
+ATTRIBUTED: Final = frozenset(
     reason.value
     for reason in (
         *(Reason.COUNTERPART_MALFORMED, Reason.NOT_SAMPLED, Reason.WRITER_SILENT, Reason.SHUTDOWN_WINDOW),
         *(Reason.LATE_BEYOND_RETENTION, Reason.KEY_DEGRADED, Reason.DROP_ATTRIBUTED),
     )
 )
+"""Reasons that name a loss: what a side lacks because of them is lost, but not silently."""
+
 _ALONE_ON_THE_OTHER: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
 _SIDE_NAMES: Final = {"native": "the native side", "otlp": "the OTLP side"}
 _ZERO_SEEN: Final = 3.0
@@ -37,7 +39,7 @@ def losses(tally: Tally) -> dict[str, Loss]:
     found = {}
     for side, status in _ALONE_ON_THE_OTHER.items():
         unexplained = tally.one_sided[status.value, Reason.UNEXPLAINED.value]
-        attributed = sum(tally.one_sided[status.value, reason] for reason in _ATTRIBUTED)
+        attributed = sum(tally.one_sided[status.value, reason] for reason in ATTRIBUTED)
         checked = tally.keys["both"] + unexplained + attributed
         found[side] = Loss(
             unexplained=unexplained,

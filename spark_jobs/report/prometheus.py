@@ -14,7 +14,8 @@ from spark_jobs.taxonomy import Outcome, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from spark_jobs.report.result import Gate, Latency, Result
+    from spark_jobs.report.measured import Latency
+    from spark_jobs.report.result import Gate, Result
 
 __all__ = ["METRICS", "Metric", "render_metrics"]
 

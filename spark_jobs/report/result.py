@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from spark_jobs.taxonomy import Lifecycle
+
+if TYPE_CHECKING:
+    from spark_jobs.report.measured import Exemplar, Group, Instance, Latency, Life, Topic
 
 __all__ = [
     "Conservation",
     "Field",
     "Gate",
-    "Group",
     "Inputs",
-    "Latency",
     "Loss",
     "MalformedSample",
     "Offsets",
@@ -51,9 +54,10 @@ class Offsets:
 class SideInputs:
     """The books of one side.
 
-    ``records_read + exploded = malformed + out_of_scope + half_merged + exact_duplicates + other_duplicates +
-    canonical_keys``: every record is accounted for or the run fails. ``exploded`` counts the extra rows made of batch
-    ids and links, ``half_merged`` the SubBefore/SubAfter halves folded into one consume. Of Kafka topics, ``offsets``
+    ``records_read + exploded + carried = malformed + out_of_scope + half_merged + exact_duplicates + other_duplicates +
+    read_again + canonical_keys``: every record is accounted for or the run fails. ``exploded`` counts the extra rows
+    made of batch ids and links, ``half_merged`` the SubBefore/SubAfter halves folded into one consume, ``carried`` the
+    events that an earlier run of the history left open, ``read_again`` those of them that were read again. Of Kafka topics, ``offsets``
     are what was read; at ``offsets_without_message`` of them there was none: compacted, a transaction's marker, removed.
     """
 
@@ -71,6 +75,8 @@ class SideInputs:
     last_event_ms: int | None = None
     offsets: tuple[Offsets, ...] = ()
     offsets_without_message: int = 0
+    carried: int = 0
+    read_again: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,32 +117,6 @@ class Loss:
     attributed: int = 0
     checked: int = 0
     upper_bound_95_ppm: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """Percentiles of one duration, milliseconds, over ``count`` events."""
-
-    count: int = 0
-    p50: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-    max: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """One consumer group on one topic: who consumed what."""
-
-    topic: str
-    group: str
-    messages: int
-    deliveries: int
-    failures: int
-    redeliveries: int
-    unmatched: int
-    process: Latency
-    queue: Latency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,13 +204,31 @@ class Result:
     duplicates: dict[str, int] = field(default_factory=dict)
     timing: dict[str, int] = field(default_factory=dict)
     doubt: str | None = None  # why the run can vouch for nothing, and the mend; None when it can
+    topics: tuple[Topic, ...] = ()
+    arrival: dict[str, Latency] = field(default_factory=dict)  # native, otlp: end of event to arrival
+    slowest: dict[str, tuple[Exemplar, ...]] = field(default_factory=dict)  # by the names of ``latency``
+    ageing: dict[str, dict[str, int]] = field(default_factory=dict)  # {IN_FLIGHT | ABANDONED | PENDING: {age: events}}
+    instances: tuple[Instance, ...] = ()  # those with losses, most losses first
+    instances_left_off: int = 0
+    lives: dict[str, tuple[Life, ...]] = field(default_factory=dict)  # message id: its events, earliest first
+
+    run: int | None = None  # its number in its history, from 1; None without one
+    lifecycle: dict[str, int] = field(default_factory=dict)  # {taxonomy.Lifecycle: keys that are or were open}
+    open_break_age: dict[str, int] = field(default_factory=dict)  # {lifecycle.AGES: open keys}
+    trend: tuple[dict[str, Any], ...] = ()  # the last runs of its history, oldest first, this one included
+
+    @property
+    def resolved_since_last_run(self) -> int:
+        """How many keys that an earlier run left open have got their other half."""
+        return self.lifecycle.get(Lifecycle.RESOLVED.value, 0)
 
     def to_json(self) -> dict[str, Any]:
-        """Return ``result.json`` as a dictionary; samples and timeline stay in the report."""
+        """Return ``result.json`` as a dictionary; samples, their messages and timeline stay in the report."""
         plain = asdict(self)
-        for evidence in ("samples", "timeline"):
+        for evidence in ("samples", "timeline", "lives"):
             plain.pop(evidence)
         plain["horizon"] = plain.pop("horizon_ms")
+        plain["resolved_since_last_run"] = self.resolved_since_last_run
         plain["fields"] = {item.name: dict(item.verdicts) for item in self.fields}
         plain["differing_pairs"] = {item.name: item.differing_pairs for item in self.fields if item.differing_pairs}
         return {"schema_version": 1, **plain}

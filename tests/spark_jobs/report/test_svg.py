@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.report.palette import STATUS_COLOUR
-from spark_jobs.report.result import Latency, TimeBucket
+from spark_jobs.report.measured import Latency
+from spark_jobs.report.result import TimeBucket
 from spark_jobs.report.svg.bars import latency_range, latency_scale, stacked
 from spark_jobs.report.svg.swimlane import Lane, Stay, swimlane
 from spark_jobs.report.svg.timeline import bars_of, timeline
