@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from otel_mqtrace.model import AccessChannel, ContextCode, MessageType, TraceBean, TraceContext, TraceType
-
 from tests.faults.truth import Event
 
 __all__ = ["Application", "Call", "Draft", "Record", "Spoken", "consuming", "ending", "kind_of", "recalling", "sending"]
@@ -69,7 +68,8 @@ class Record:
 class Spoken:
     """One span on its way to a file. ``attributes`` replace what it would say (``None``: says nothing).
 
-    Copies with another ``copy`` number have span ids of their own. A ``torn`` span's line is cut off.
+    Copies with another ``copy`` number have span ids of their own. A ``torn`` span's line is cut off. The messages of
+    ``unsampled`` ids were sent unsampled, and the links to them say so.
     """
 
     call: Call
@@ -79,6 +79,7 @@ class Spoken:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     copy: int = 0
     torn: bool = False
+    unsampled: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -100,6 +101,8 @@ class Draft:
 
 
 def _records(call: Call) -> list[TraceContext]:
+    if call.context.trace_type is TraceType.PUB:
+        return [replace(call.context, beans=(_joined(call.context.beans),))]
     if call.context.trace_type is not TraceType.SUB_AFTER:
         return [call.context]
     before = replace(
@@ -111,6 +114,15 @@ def _records(call: Call) -> list[TraceContext]:
         context_code=None,
     )
     return [before, replace(call.context, timestamp_ms=call.end_ms)]
+
+
+def _joined(beans: tuple[TraceBean, ...]) -> TraceBean:
+    """Return the one bean that RocketMQ's hook makes of a batch: ids joined with commas, the whole batch's length."""
+    if len(beans) == 1:
+        return beans[0]
+    names = ("msg_id", "offset_msg_id")
+    joined = {name: ",".join(getattr(bean, name) for bean in beans) for name in names}
+    return replace(beans[0], body_length=sum(bean.body_length or 0 for bean in beans), **joined)
 
 
 def sending(application: Application, at_ms: int, *beans: TraceBean, cost_ms: int = 12, **fields: Any) -> Call:

@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.codec.native.layout import FIELD_SEPARATOR, FIELDS, FieldKind, form_for
-
 from otel_mqtrace.model import AccessChannel, TraceContext, TraceType
-
 from tests.faults.calls import Draft, Record
 
 __all__ = [

@@ -101,7 +101,7 @@ def disagreements(cells: Iterable[Cell]) -> list[str]:
         (cell.fault, cell.event.kind, cell.expected, cell.got, cell.flaws) for cell in cells if not cell.agrees
     )
     return [
-        f"{count} × {fault} ({kind}): expected {expected}, got {got}{''.join(f'; {flaw}' for flaw in flaws)}"
+        f"{count} of: {fault} ({kind}): expected {expected}, got {got}{''.join(f'; {flaw}' for flaw in flaws)}"
         for (fault, kind, expected, got, flaws), count in sorted(counted.items())
     ]
 

@@ -6,15 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.faults.agent_faults import AGENT_EPILOGUE, AGENT_FAULTS, AGENT_SCENES, REFUSED
+from tests.faults.agent_spans import agent_line, agent_spans
 from tests.faults.calls import Spoken
-from tests.faults.own_faults import FAULTS, LENGTH_LIMIT, MASK, play_fault
+from tests.faults.own_faults import FAULTS, LENGTH_LIMIT, play_fault
 from tests.faults.own_scenes import EPILOGUE, PROLOGUE, SCENES
 from tests.faults.own_spans import line_of, sdk_span
 from tests.faults.recording import Recording
-from tests.faults.stage import BEGIN_MS, Process, Stage
-from tests.faults.truth import Truth
+from tests.faults.stage import BEGIN_MS, CONSUMERS, Process, Stage
+from tests.faults.truth import NORMALISED, Truth
 
-__all__ = ["Corpus", "own_corpus"]
+__all__ = ["Corpus", "agent_corpus", "own_corpus"]
 
 _HOUR_MS = 3_600_000
 
@@ -48,6 +50,33 @@ def own_corpus() -> Corpus:
         options={"profile": "mqtrace", "native_writer": "mqtrace", "begin_ms": BEGIN_MS - 5 * _HOUR_MS},
         policy=f"value_length_limit = {LENGTH_LIMIT}\n",
     )
+
+
+def agent_corpus() -> Corpus:
+    """Return the corpus of RocketMQ 5.3.3 clients under the Java agent; one consumer's agent uses the old names."""
+    stage = Stage(recording=Recording(dialect="5.3.2"), speak=_agent_lines, usual=NORMALISED, burns_ids=True)
+    plays = {f"{fault.name} ({on})": (fault, on) for fault in AGENT_FAULTS for on in fault.on}
+    for name in stage.slots(plays):
+        play_fault(stage, *plays[name])
+    scenes = {scene.__name__: scene for scene in (*AGENT_SCENES, *AGENT_EPILOGUE)}
+    for name in stage.slots(scenes):
+        scenes[name](stage)
+    refused = sum(fault == REFUSED for fault in stage.truth.faults.values())
+    stage.recording.prometheus.append(
+        "# TYPE otelcol_receiver_refused_spans counter\n"
+        f'otelcol_receiver_refused_spans{{receiver="otlp",transport="http"}} {refused}\n'
+    )
+    return Corpus(
+        name="java-agent",
+        recording=stage.recording,
+        truth=stage.truth,
+        options={"profile": "java-agent", "native_writer": "rocketmq-5.3.3"},
+    )
+
+
+def _agent_lines(spans: Iterable[Spoken]) -> list[str]:
+    said = ((span, agent_spans(span, old=span.call.application is CONSUMERS[1])) for span in spans)
+    return [agent_line(span.call.application, made, torn=span.torn) for span, made in said if made]
 
 
 def _own_lines(spans: Iterable[Spoken]) -> list[str]:

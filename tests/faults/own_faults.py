@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
-
 from tests.faults import changes as do
 from tests.faults.calls import Call, ending, recalling
 from tests.faults.stage import Stage
-from tests.faults.truth import EXACT, NORMALISED, Expected, one_sided
+from tests.faults.truth import EXACT, Expected, one_sided
 
 __all__ = ["FAULTS", "LENGTH_LIMIT", "MASK", "Fault", "play_fault"]
 
@@ -219,13 +218,13 @@ def play_fault(stage: Stage, fault: Fault, on: str) -> None:
     makers: dict[str, Callable[..., Call]] = {
         "send": lambda **more: stage.send(bean, **more),
         "deliver": lambda **more: stage.deliver(bean, **more),
+        "deliver_old": lambda **more: stage.deliver(bean, to=1, **more),
         "end": lambda **more: ending(
             stage.producer, stage.now_ms + 1500, bean, transaction_state=TransactionState.COMMIT_MESSAGE, **more
         ),
         "recall": lambda **more: recalling(stage.producer, stage.now_ms + 1600, bean, **more),
     }
-    wanted = ("send", "deliver") if on in {"send", "deliver"} else ("send", on)
-    for kind in wanted:
+    for kind in dict.fromkeys(("send", on)):
         if kind == on:
             draft = stage.play(makers[kind](**options), fault.change, fault.expected, fault=fault.name)
             _count(stage, fault, len(draft.records))

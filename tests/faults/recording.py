@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from bridge.codec.native import encode_context
 from bridge.landing.layout import LandedMessage
 from bridge.landing.writer import LandingWriter
-
 from otel_mqtrace.model import TraceType
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from spark_jobs.jobs.batch import VERDICTS, ReconcileOptions, run
 from spark_jobs.report.result import Result
 from spark_jobs.schemas import VERDICT
 from spark_jobs.sources.files import spark_path
-
 from tests.faults.corpora import Corpus
 from tests.faults.recording import Laid
 

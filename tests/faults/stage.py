@@ -9,10 +9,9 @@ from typing import Any
 from otel_mqtrace._clock import Clock
 from otel_mqtrace.message_id import UniqueIds
 from otel_mqtrace.model import TraceBean
-
 from tests.faults.calls import Application, Call, Draft, consuming, message, received, sending
 from tests.faults.recording import Recording
-from tests.faults.truth import EXACT, Event, Expected, Truth
+from tests.faults.truth import EXACT, Expected, Truth
 
 __all__ = ["BEGIN_MS", "SLOT_MS", "Process", "Stage"]
 
@@ -20,6 +19,13 @@ BEGIN_MS = 1_793_489_400_000
 """2026-10-31T23:30:00Z: ids roll over with the month in UTC at once, in New York after 4.5 h; its clocks go back at +6.5 h."""
 SLOT_MS = 240_000
 _NS_PER_MS = 1_000_000
+
+
+ORDERS = Application("order-service", "PG_orders", "10.1.0.1")
+CONSUMERS = (
+    Application("billing-service", "CG_billing", "10.1.0.2"),
+    Application("shipping-service", "CG_shipping", "10.1.0.3"),
+)
 
 
 @dataclass
@@ -62,11 +68,9 @@ class Stage:
     now_ms: int = BEGIN_MS
     process: Process = field(default_factory=lambda: Process("10.1.0.1", 4711))
     consuming_process: Process = field(default_factory=lambda: Process("10.1.0.2", 815))
-    producer: Application = Application("order-service", "PG_orders", "10.1.0.1")
-    consumers: tuple[Application, ...] = (
-        Application("billing-service", "CG_billing", "10.1.0.2"),
-        Application("shipping-service", "CG_shipping", "10.1.0.3"),
-    )
+    producer: Application = ORDERS
+    consumers: tuple[Application, ...] = CONSUMERS
+    burns_ids: bool = False
     messages: int = 0
 
     def slots(self, names: Iterable[str]) -> Iterator[str]:
@@ -89,7 +93,13 @@ class Stage:
 
     def send(self, bean: TraceBean, *, after_ms: int = 1000, **fields: Any) -> Call:
         """Return the send of a message in this slot."""
+        if self.burns_ids:
+            self.burn()
         return sending(self.producer, self.now_ms + after_ms, bean, **fields)
+
+    def burn(self) -> None:
+        """Take the id that the trace context of a send takes for itself in RocketMQ's client."""
+        self.process.new_id(self.now_ms)
 
     def deliver(
         self, *beans: TraceBean, to: int = 0, after_ms: int = 2000, retry_times: int = 0, **fields: Any
