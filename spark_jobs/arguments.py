@@ -11,8 +11,9 @@ from otel_mqtrace._errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["parse_instant_ms", "spread"]
+__all__ = ["parse_instant_ms", "parse_settings", "spread"]
 
+_OWN_OPTIONS: Final = {"spark.master": "--master", "spark.remote": "--master", "spark.driver.memory": "--driver-memory"}
 _SOURCES: Final = frozenset({"--native", "--otlp"})
 _WHOLE_NUMBER = re.compile(r"-?\d+")
 _LAST_MS: Final = 253_402_300_799_999
@@ -38,6 +39,23 @@ def spread(arguments: Iterable[str], names: frozenset[str] = _SOURCES) -> list[s
         spread_out.append(word)
         fresh = False
     return spread_out
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, str]:
+    """Read Spark's settings as ``spark-submit --conf`` takes them; the last one of a name counts.
+
+    Raises:
+        UsageError: one is no ``KEY=VALUE``, or says what has an option of its own.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, assigned, value = text.partition("=")
+        if not assigned or not name.startswith("spark."):
+            raise UsageError(f"--conf '{text}' is no setting of Spark's; write spark.NAME=VALUE")
+        if name in _OWN_OPTIONS:
+            raise UsageError(f"--conf '{text}': use {_OWN_OPTIONS[name]} for it")
+        found[name] = value
+    return found
 
 
 def parse_instant_ms(text: str, *, name: str) -> int:

@@ -162,10 +162,10 @@ class MalformedSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkCost:
-    """What the run cost the cluster."""
+    """What the run cost the cluster; jobs and stages are ``None`` over Spark Connect, which does not tell them."""
 
-    jobs: int = 0
-    stages: int = 0
+    jobs: int | None = 0
+    stages: int | None = 0
     wall_seconds: float = 0.0
 
 
