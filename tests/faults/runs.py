@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.jobs.batch import VERDICTS, ReconcileOptions, run
+from spark_jobs.jobs.batch import ReconcileOptions, run
+from spark_jobs.jobs.judge import VERDICTS
 from spark_jobs.report.result import Result
 from spark_jobs.schemas import VERDICT
 from spark_jobs.sources.files import spark_path
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["Judged", "reconciled"]
 
 
+_AS_PLAYED = Laid()
+
+
 @dataclass(frozen=True)
 class Judged:
     """What the job said: its result, and every verdict row as plain values."""
@@ -27,7 +31,7 @@ class Judged:
     rows: list[dict[str, Any]]
 
 
-def reconciled(spark: SparkSession, corpus: Corpus, root: Path, *, laid: Laid = Laid()) -> Judged:
+def reconciled(spark: SparkSession, corpus: Corpus, root: Path, *, laid: Laid = _AS_PLAYED) -> Judged:
     """Lay the corpus down under ``root``, reconcile it, and return what was said."""
     files = corpus.recording.lay_down(root, laid)
     policy = root / "policy.toml"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from otel_mqtrace._clock import Clock
 from otel_mqtrace.message_id import UniqueIds
@@ -19,6 +19,7 @@ BEGIN_MS = 1_793_489_400_000
 """2026-10-31T23:30:00Z: ids roll over with the month in UTC at once, in New York after 4.5 h; its clocks go back at +6.5 h."""
 SLOT_MS = 240_000
 _NS_PER_MS = 1_000_000
+T = TypeVar("T")
 
 
 ORDERS = Application("order-service", "PG_orders", "10.1.0.1")
@@ -73,11 +74,11 @@ class Stage:
     burns_ids: bool = False
     messages: int = 0
 
-    def slots(self, names: Iterable[str]) -> Iterator[str]:
-        """Yield each name in a slot of its own, with clean messages before and after it."""
-        for name in names:
+    def slots(self, plays: Iterable[T]) -> Iterator[T]:
+        """Yield each play in a slot of its own, with clean messages before and after it."""
+        for play in plays:
             self.chat()
-            yield name
+            yield play
             self.now_ms += SLOT_MS
         self.chat()
 
