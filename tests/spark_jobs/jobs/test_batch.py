@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 
 from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs import batch
-from spark_jobs.jobs.batch import VERDICTS, ReconcileOptions, run
+from spark_jobs.jobs.batch import ReconcileOptions, run
+from spark_jobs.jobs.judge import VERDICTS
 from spark_jobs.schemas import VERDICT
 from spark_jobs.sources.files import spark_path
 

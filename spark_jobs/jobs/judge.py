@@ -1,0 +1,73 @@
+"""This module knows the judging of a run: both sides' events and what is carried over → one verdict a key → a result.
+
+Everything is written beside its final place first; an interrupted run leaves the last one's verdicts as they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from spark_jobs.jobs.adding_up import Judged, added_up
+from spark_jobs.jobs.carry import leave_open, take_over, told
+from spark_jobs.jobs.explain import Explanation, written_verdicts
+from spark_jobs.reconcile import facts, tally
+from spark_jobs.reconcile.verdicts import verdicts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from spark_jobs.jobs.normalise import NormalisedSide
+    from spark_jobs.jobs.workplace import Workplace
+    from spark_jobs.reconcile.policy import Policy
+    from spark_jobs.report.result import Result
+
+__all__ = ["judge"]
+
+
+def judge(  # noqa: PLR0913 - what the run was asked for
+    place: Workplace,
+    sides: tuple[NormalisedSide, NormalisedSide],
+    policy: Policy,
+    *,
+    out: Path,
+    most_samples: int,
+    progress: Callable[[str], None],
+) -> Result:
+    """Judge every key of both sides and what earlier runs left open, write the verdicts and return what they add up to.
+
+    What is open now is left in the history of ``place``, which does not remember it before it is told to.
+
+    Args:
+        place: where the run works.
+        sides: native and OTLP, normalised.
+        policy: what the run tolerates.
+        out: the directory under which the verdicts replace those of the last run.
+        most_samples: events laid open in the report, at most.
+        progress: told the name of each stage as it begins.
+    """
+    native, otlp = sides
+    malformed = native.malformed.unionByName(otlp.malformed)
+    progress("surveying both sides")
+    survey = facts.overview(native.events, otlp.events, malformed)
+    known = facts.read_facts(survey.collect(), policy)
+    taken = take_over(place.spark, native, otlp, place.past)
+    if taken:
+        known = replace(known, some_lack_keys=True, some_lack_groups=True)
+    progress("judging every key")
+    found = verdicts(taken.native, taken.otlp, malformed, policy=policy, facts=known)
+    how = Explanation(
+        policy=policy,
+        facts=known,
+        spans=otlp.events,
+        finish=lambda rows: told(place.spark, rows, place.past, known, policy),
+    )
+    judged = written_verdicts(found, how, out=out, work=place.work)
+    progress("adding up")
+    width_ms = tally.bucket_width_ms(known)
+    rows = tally.patterns(judged, width_ms, known.data_end_ms, policy.grace_ms).collect()
+    counts = tally.read_tally(rows, known)
+    leave_open(judged, taken, counts, past=place.past, known=known, policy=policy)
+    run = Judged(frame=judged, known=known, policy=policy, sides=sides, taken=taken, counts=counts, width_ms=width_ms)
+    return added_up(run, most_samples=most_samples)
