@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from spark_jobs.arguments import parse_instant_ms, spread
+from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
 
 if TYPE_CHECKING:
     from spark_jobs.report.result import Result
@@ -43,8 +43,14 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     begin: Annotated[str | None, typer.Option(help="Start of the window: ISO 8601 or epoch milliseconds.")] = None,
     end: Annotated[str | None, typer.Option(help="End of the window.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Let warnings fail the run.")] = False,
-    master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
+    master: Annotated[
+        str | None,
+        typer.Option(help="Spark's master URL, sc://HOST:PORT included.", show_default="spark-submit's, else local[*]"),
+    ] = None,
     driver_memory: Annotated[str, typer.Option(help="Memory of Spark's driver.")] = "1g",
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A further setting of Spark's; may be repeated.")
+    ] = None,
     msg_type_map: Annotated[str, typer.Option(help="Ordinals of message types: a or b.")] = "a",
     otlp_format: Annotated[str | None, typer.Option(help="Layout of the spans in place of detection.")] = None,
     charset: Annotated[str, typer.Option(help="Of native bodies: RocketMQ 4.x writes in its JVM's own.")] = "utf-8",
@@ -76,6 +82,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         strict=strict,
         master=master,
         driver_memory=driver_memory,
+        conf=parse_settings(conf or ()),
         msg_type_map=msg_type_map,
         otlp_format=otlp_format,
         charset=charset,

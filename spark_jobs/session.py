@@ -12,12 +12,15 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
 from spark_jobs.interrupt import held_back
 from spark_jobs.java import find_java
+from spark_jobs.package import write_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +64,7 @@ _LOCAL: Final[dict[str, str]] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
 }
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn|sc://.+")
+_ONE_PROCESS: Final = re.compile(r"local(\[[^\]]+\])?")  # its workers find our code; other executors are sent it
 _CONNECT: Final = "sc://"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM before it started us
 _MEMORY: Final = re.compile(r"(\d{1,12})([kmgt])", re.IGNORECASE)  # what both Spark and the JVM's -Xmx understand
@@ -97,23 +101,32 @@ def build_session(
         UsageError: the memory is none, or Spark refuses the master or a setting.
     """
     check_start(master=master, driver_memory=driver_memory)
-    builder_class = _session_class()
+    _session_class()  # before anything is started
     ground, extra = _ground(master), extra or {}
+    own = {"spark.app.name": app_name, "spark.driver.memory": driver_memory}
     try:
-        if ground is not None and ground.startswith(_CONNECT):
-            return _connected(builder_class, ground, {**_CHOSEN, **extra})
         if ground is None:
-            return _started(builder_class, _beside_submitted({**_CHOSEN, **_QUIET}) | {**extra})
-        local = ground.startswith("local")
-        _environment(local=local)
-        settings = {**_CHOSEN, **_QUIET, **(_LOCAL if local else {}), "spark.driver.memory": driver_memory}
-        settings["spark.driver.extraJavaOptions"] = _java_options(small=local and small)
-        settings |= {**extra, "spark.master": ground, "spark.app.name": app_name}
-        return _started(builder_class, settings)
+            return _started(_beside_submitted({**_CHOSEN, **_QUIET}) | {**extra})
+        if ground.startswith(_CONNECT):
+            return _connected(ground, {**_CHOSEN, **extra})
+        return _deployed(ground, {**own, **extra}, small=small)
     except MqTraceError:
         raise
     except Exception as error:
         raise _start_error(error, ground) from error
+
+
+def _deployed(ground: str, own: Mapping[str, str], *, small: bool) -> SparkSession:
+    """Start a driver here for the master; executors that do not run our Python anyway are sent our code."""
+    os.environ.pop("SPARK_REMOTE", None)  # Spark would go there all the same
+    local = ground.startswith("local")
+    _environment(local=local)
+    settings = {**_CHOSEN, **_QUIET, **(_LOCAL if local else {})}
+    settings["spark.driver.extraJavaOptions"] = _java_options(small=local and small)
+    session = _started({**settings, **own, "spark.master": ground})
+    if not _ONE_PROCESS.fullmatch(ground):
+        session.sparkContext.addPyFile(str(_packed()[1]))
+    return session
 
 
 def _ground(master: str | None) -> str | None:
@@ -132,10 +145,9 @@ def _beside_submitted(settings: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in settings.items() if not given.contains(name)}
 
 
-def _connected(session_class: type[SparkSession], url: str, settings: Mapping[str, str]) -> SparkSession:
+def _connected(url: str, settings: Mapping[str, str]) -> SparkSession:
     try:
-        builder = session_class.builder.remote(url)
-        session = builder.getOrCreate()
+        session = _session_class().builder.remote(url).getOrCreate()
     except ImportError as error:
         raise MissingExtraError("Spark Connect", "connect") from error
     except Exception as error:
@@ -143,7 +155,15 @@ def _connected(session_class: type[SparkSession], url: str, settings: Mapping[st
         raise PeerError(f"no Spark Connect server answers at {url}: {said[:200]}; check the address") from error
     for name, value in settings.items():
         session.conf.set(name, value)
+    session.addArtifacts(str(_packed()[1]), pyfile=True)
     return session
+
+
+@cache
+def _packed() -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    """Return our code as a zip for the executors, beside the directory that keeps it until this process ends."""
+    directory = tempfile.TemporaryDirectory(prefix="mqtrace-")
+    return directory, write_package(Path(directory.name) / "mqtrace-spark.zip")
 
 
 def check_start(*, master: str | None, driver_memory: str) -> None:
@@ -158,7 +178,8 @@ def check_start(*, master: str | None, driver_memory: str) -> None:
         raise UsageError(f"driver memory {driver_memory!r} is not between 512m, which Spark needs, and 64t")
 
 
-def _started(session_class: type[SparkSession], settings: Mapping[str, str]) -> SparkSession:
+def _started(settings: Mapping[str, str]) -> SparkSession:
+    session_class = _session_class()
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
 
     with held_back():  # the last thing a new context does is to set a handler of its own
