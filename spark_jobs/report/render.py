@@ -14,12 +14,12 @@ from spark_jobs.report.page import render_page
 from spark_jobs.report.prometheus import render_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from spark_jobs.report.result import Result
 
-__all__ = ["REPORTS", "write_reports"]
+__all__ = ["REPORTS", "write_reports", "write_texts"]
 
 REPORTS: dict[str, Callable[[Result], str]] = {
     "report.html": render_page,
@@ -39,7 +39,15 @@ def write_reports(result: Result, out: Path) -> dict[str, Path]:
     Raises:
         UsageError: when ``out`` cannot be written.
     """
-    texts = {name: render(result) for name, render in REPORTS.items()}
+    return write_texts({name: render(result) for name, render in REPORTS.items()}, out)
+
+
+def write_texts(texts: Mapping[str, str], out: Path) -> dict[str, Path]:
+    """Write ``{file name: text}`` into ``out``, created if absent, in this order, and return where each one is.
+
+    Raises:
+        UsageError: when ``out`` cannot be written.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
         return {name: _replace(out / name, text) for name, text in texts.items()}
