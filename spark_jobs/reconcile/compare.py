@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from spark_jobs.reconcile.instants import between, minus, times
+from spark_jobs.reconcile.masking import is_hash, is_masked
 from spark_jobs.reconcile.profiles import NATIVE_CARRIES
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Kind
@@ -55,16 +56,15 @@ def _any(conditions: Iterable[Column]) -> Column:
 
 def _is_wrong(name: str, policy: Policy) -> Column:
     """Say whether this field's verdict makes the key MISMATCHED."""
-    wrong = [FieldVerdict.DIFFERENT, FieldVerdict.MISSING_NATIVE]
-    if name not in policy.profile.tolerated:
-        wrong.append(FieldVerdict.MISSING_OTLP)
-    return F.col(f"v_{name}").isin(*(verdict.value for verdict in wrong))
+    wrong = [verdict.value for verdict in FieldVerdict if policy.judgement(name, verdict.value) in {"warn", "fail"}]
+    return F.col(f"v_{name}").isin(*wrong)
 
 
 def _verdict(name: str, policy: Policy) -> Column:
     native, otlp = F.col("native")[name], F.col("otlp")[name]
-    unheard = _kind_in(name, NATIVE_CARRIES)
+    unheard = _kind_in(name, NATIVE_CARRIES) | F.lit(name in policy.never_recorded("native"))
     unsaid = _kind_in(name, policy.profile.carries) & _kind_in(name, policy.profile.may_carry)
+    unsaid = unsaid | F.lit(name in policy.never_recorded("otlp"))
     return (
         F.when(native.isNull() & otlp.isNull(), F.lit(None).cast("string"))
         .when(native.isNull(), F.when(unheard, _lit(FieldVerdict.NOT_COMPARABLE)).otherwise(_lit(_MISSING_NATIVE)))
@@ -74,6 +74,7 @@ def _verdict(name: str, policy: Policy) -> Column:
     )
 
 
+_DIFFERENT: Final = FieldVerdict.DIFFERENT
 _MISSING_NATIVE: Final = FieldVerdict.MISSING_NATIVE
 _MISSING_OTLP: Final = FieldVerdict.MISSING_OTLP
 
@@ -96,7 +97,17 @@ def _text(_name: str, native: Column, otlp: Column, policy: Policy) -> Column:
     if policy.value_length_limit is not None:
         short = F.length(otlp) == policy.value_length_limit
         verdict = verdict.when(short & F.startswith(native, otlp), _lit(FieldVerdict.TRUNCATED))
-    return verdict.otherwise(_lit(FieldVerdict.DIFFERENT))
+    return verdict.when(_redacted(native, otlp, policy), _lit(FieldVerdict.REDACTED)).otherwise(_lit(_DIFFERENT))
+
+
+def _redacted(native: Column, otlp: Column, policy: Policy) -> Column:
+    """Say whether one text is the policy's mask, or the salted hash (or its beginning) of the other."""
+    return (
+        is_masked(native, policy)
+        | is_masked(otlp, policy)
+        | is_hash(native, otlp, policy)
+        | is_hash(otlp, native, policy)
+    )
 
 
 def _folded(text: Column) -> Column:
@@ -125,11 +136,20 @@ def _host(_name: str, native: Column, otlp: Column, policy: Policy) -> Column:
     return same.otherwise(_text(_name, native, otlp, policy))
 
 
-def _keys(_name: str, native: Column, otlp: Column, _policy: Policy) -> Column:
+def _keys(_name: str, native: Column, otlp: Column, policy: Policy) -> Column:
     def clean(keys: Column) -> Column:
         return F.array_sort(F.array_distinct(F.transform(keys, _sanitised)))
 
-    return F.when(clean(native) == clean(otlp), _lit(FieldVerdict.SANITISED)).otherwise(_lit(FieldVerdict.DIFFERENT))
+    def all_masked(keys: Column) -> Column:
+        return F.forall(keys, lambda key: is_masked(key, policy))
+
+    def hashes_of(keys: Column, others: Column) -> Column:
+        known = F.forall(keys, lambda key: F.exists(others, lambda other: is_hash(key, other, policy)))
+        return known & (F.size(keys) == F.size(others))
+
+    redacted = all_masked(native) | all_masked(otlp) | hashes_of(native, otlp) | hashes_of(otlp, native)
+    same = F.when(clean(native) == clean(otlp), _lit(FieldVerdict.SANITISED))
+    return same.when(redacted, _lit(FieldVerdict.REDACTED)).otherwise(_lit(_DIFFERENT))
 
 
 def _exact(_name: str, _native: Column, _otlp: Column, _policy: Policy) -> Column:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from spark_jobs.taxonomy import Lifecycle
 
 if TYPE_CHECKING:
+    from spark_jobs.report.ledger import Ledger
     from spark_jobs.report.measured import Exemplar, Group, Instance, Latency, Life, Topic
 
 __all__ = [
@@ -89,7 +90,10 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """One threshold: ``value op threshold`` must hold; ``outcome`` is pass, warn, fail or inconclusive."""
+    """One threshold: ``value op threshold`` must hold; ``outcome`` is pass, warn, fail or inconclusive.
+
+    ``sample`` is on how many keys, records or comparisons it was measured; below ``minimum_sample`` it decides nothing.
+    """
 
     name: str
     op: str
@@ -98,6 +102,8 @@ class Gate:
     outcome: str
     severity: str = "fail"
     explanation: str = ""
+    sample: int | None = None
+    minimum_sample: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +209,8 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
     duplicates: dict[str, int] = field(default_factory=dict)
     timing: dict[str, int] = field(default_factory=dict)
+    ledger: Ledger | None = None  # None when none was given
+    policy_hash: str | None = None
     doubt: str | None = None  # why the run can vouch for nothing, and the mend; None when it can
     topics: tuple[Topic, ...] = ()
     arrival: dict[str, Latency] = field(default_factory=dict)  # native, otlp: end of event to arrival

@@ -259,3 +259,33 @@ def test_one_record_unaccounted_for_breaks_the_books(native, otlp):
 def test_buckets_are_narrow_for_a_short_run_and_wide_for_a_long_one(span_ms, width_ms):
     """Ten minutes, unless that gave fewer than a dozen of them or more than 288; round numbers always."""
     assert bucket_width_ms(replace(FACTS, first_ms=0, data_end_ms=span_ms)) == width_ms
+
+
+def test_too_small_a_sample_decides_nothing():
+    """One lost key of a hundred and one: a failure, or too few to say where the policy asks for more."""
+    lost = tally(one_sided=Counter({("OTLP_ONLY", "UNEXPLAINED"): 1}))
+    for minimum, expected in ((101, "fail"), (102, "inconclusive")):
+        gates = {**DEFAULT_GATES}
+        gates["unexplained_loss_native"] = replace(gates["unexplained_loss_native"], minimum_sample=minimum)
+        policy = replace(POLICY, gates=gates)
+        found = judged(lost, FACTS, policy)
+        assert (found[0].outcome, found[0].sample, found[0].value) == (expected, 101, 1)
+        assert concluded(found, policy, holds=True, conclusive=True)[0].value == {"fail": "FAIL"}.get(
+            expected, "INCONCLUSIVE"
+        )
+
+
+def test_a_field_that_is_ignored_closes_no_gate_and_single_verdicts_mean_what_the_policy_says():
+    """The same counts: a failure, a warning, or nothing."""
+    counts = tally(fields={"success": Counter(EQUAL=90, DIFFERENT=10), "tags": Counter(EQUAL=90, TRUNCATED=10)})
+    severity = dict(POLICY.severity)
+    for success, verdicts, critical, other in (
+        ("fail", {}, "fail", "pass"),
+        ("warn", {}, "inconclusive", "warn"),
+        ("ignore", {}, "inconclusive", "pass"),
+        ("fail", {"success": {"DIFFERENT": "ok"}, "tags": {"TRUNCATED": "fail"}}, "fail", "pass"),
+        ("fail", {"success": {"DIFFERENT": "ok"}, "tags": {"TRUNCATED": "warn"}}, "pass", "warn"),
+    ):
+        policy = replace(POLICY, severity={**severity, "success": success}, verdicts=verdicts)
+        found = outcomes(counts, policy=policy)
+        assert (found["critical_field_agreement"], found["field_agreement"]) == (critical, other)
