@@ -55,7 +55,8 @@ def journeys(legs: DataFrame, *, opening_ms: int | None, horizon_ms: int | None)
     known = together.withColumns(_of_message()).where(F.col("kind").isin(_PUBLISH, _CONSUME))
     placed = known.withColumn("topic", _topic())
     one = Window.partitionBy("message", "kind", "party", "topic").orderBy(
-        ~F.col("inside"), F.col("via").isNotNull(), F.col("event_ms").asc_nulls_last()
+        *(~F.col("inside"), F.col("via").isNotNull(), F.col("event_ms").asc_nulls_last()),
+        F.coalesce("retry_times", F.lit(0)),
     )
     numbered = placed.withColumn("first", (F.row_number().over(one) == 1) & _is_direct())
     return numbered.withColumns({"fate": _fate(horizon_ms), "origin": _origin(opening_ms, horizon_ms)})
@@ -88,6 +89,8 @@ def _of_message() -> dict[str, Column]:
         "published": some(publish),
         "accepted": some(publish & F.coalesce("success", F.lit(True))),
         "consumed": some(F.col("kind") == _CONSUME),
+        "half": some(F.col("msg_type") == MessageType.TRANS_HALF.value),
+        "delayed": some(F.col("msg_type") == MessageType.DELAY.value),
         "recalled": some(F.col("kind") == Kind.RECALL.value),
         "committed": some(state == TransactionState.COMMIT_MESSAGE.value),
         "rolled_back": some(state == TransactionState.ROLLBACK_MESSAGE.value),
@@ -105,18 +108,17 @@ def _is_direct() -> Column:
 
 
 def _fate(horizon_ms: int | None) -> Column:
-    half = F.coalesce(F.col("msg_type") == MessageType.TRANS_HALF.value, F.lit(False))
     reply = F.coalesce(F.col("topic").like(_REPLY_TOPIC), F.lit(False))
     conditions = {
         "consumed": F.col("consumed"),
         "failed": ~F.col("accepted"),
         "rolled_back": F.col("rolled_back") & ~F.col("committed"),
-        "uncommitted": half & ~F.col("committed"),
+        "uncommitted": F.col("half") & ~F.col("committed"),
         "recalled": F.col("recalled"),
         "reply": reply,
         "unidentified": ~F.col("identified"),
         "pending": ~_before(horizon_ms),
-        "delayed": F.coalesce(F.col("msg_type") == MessageType.DELAY.value, F.lit(False)),
+        "delayed": F.col("delayed"),
     }
     chain = F.when(F.lit(False), F.lit(None))
     for fate, condition in conditions.items():

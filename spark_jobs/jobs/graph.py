@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
@@ -30,7 +33,7 @@ from spark_jobs.session import DEFAULT_DRIVER_MEMORY, DEFAULT_MASTER, build_sess
 from spark_jobs.sources.files import spark_path, spark_target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -200,12 +203,28 @@ def _added_up(
 ) -> Graph:
     opening_ms, horizon_ms = judged
     ways = journeys(frame, opening_ms=opening_ms, horizon_ms=horizon_ms)
-    called = [] if direct is None else direct.collect()
+    tables = {
+        "edges": edges(ways, at_most=at_most),
+        "members": members(ways, at_most=at_most),
+        "messages": messaging_calls(ways, at_most=at_most),
+        **({} if direct is None else {"direct": direct}),
+    }
+    rows = _collected(tables)
     return read_graph(
-        edges(ways, at_most=at_most).collect(),
-        members(ways, at_most=at_most).collect(),
+        rows["edges"],
+        rows["members"],
         sides=sides,
         opening_ms=opening_ms,
         horizon_ms=horizon_ms,
-        calls=read_calls(called, messaging_calls(ways, at_most=at_most).collect()),
+        calls=read_calls(rows.get("direct", []), rows["messages"]),
     )
+
+
+def _collected(tables: Mapping[str, DataFrame]) -> dict[str, list[Any]]:
+    """Return the rows of several small frames by one job, in which what they have in common is done once."""
+    marked = [frame.withColumn("table", F.lit(name)) for name, frame in tables.items()]
+    together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), marked)
+    rows: dict[str, list[Any]] = {name: [] for name in tables}
+    for row in together.collect():
+        rows[row["table"]].append(row)
+    return rows
