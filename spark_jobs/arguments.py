@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["parse_instant_ms", "parse_settings", "spread"]
 
 _OWN_OPTIONS: Final = {"spark.master": "--master", "spark.remote": "--master", "spark.driver.memory": "--driver-memory"}
-_SOURCES: Final = frozenset({"--native", "--otlp"})
+_SOURCES: Final = frozenset({"--native", "--otlp", "--ledger"})
 _WHOLE_NUMBER = re.compile(r"-?\d+")
 _LAST_MS: Final = 253_402_300_799_999
 _MOST_DIGITS: Final = 15  # those of _LAST_MS

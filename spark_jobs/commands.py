@@ -6,6 +6,7 @@ Nothing heavy is imported before a command runs: ``mqtrace --help`` reads this m
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path  # noqa: TC003  (typer reads the annotations)
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from otel_mqtrace._errors import UsageError
 from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
 
 if TYPE_CHECKING:
@@ -24,14 +26,26 @@ __all__ = ["inspect", "reconcile"]
 def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     *,
     native: Annotated[
-        list[str],
-        typer.Option(help="Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow."),
-    ],
+        list[str] | None,
+        typer.Option(
+            show_default="required",
+            help="Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.",
+        ),
+    ] = None,
     otlp: Annotated[
-        list[str],
-        typer.Option(help="OTLP spans: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow."),
-    ],
-    out: Annotated[Path, typer.Option(help="Directory for the verdicts and the reports.")],
+        list[str] | None,
+        typer.Option(
+            show_default="required",
+            help="OTLP spans: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(show_default="required", help="Directory for the verdicts and the reports.")
+    ] = None,
+    ledger: Annotated[
+        list[str] | None,
+        typer.Option(help="Counted losses: MQTRACE_LEDGER_DIR, Prometheus text, OTLP metrics; several may follow."),
+    ] = None,
     policy: Annotated[Path | None, typer.Option(help="TOML file with tolerances and gates.")] = None,
     profile: Annotated[str, typer.Option(help="Who wrote the spans: mqtrace or java-agent.")] = "mqtrace",
     native_writer: Annotated[
@@ -58,6 +72,9 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         Path | None, typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
+    print_policy: Annotated[
+        bool, typer.Option("--print-policy", help="Print the whole policy as TOML, with comments, and stop.")
+    ] = False,
 ) -> int:
     """Compare the native trace with the spans, and report what was lost, doubled, late or different.
 
@@ -67,12 +84,19 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     Example:
         mqtrace reconcile --native landing/native --otlp spans.jsonl --out report
         mqtrace reconcile --native a.jsonl b.jsonl --otlp 'otlp/*.jsonl' --out report --profile java-agent --grace 5m
+        mqtrace reconcile --print-policy --profile java-agent --native-writer rocketmq-5.3.3 > policy.toml
     """
+    if print_policy:
+        return _print_policy(policy, profile, native_writer, grace)
+    if out is None or not native or not otlp:
+        missing = next(name for name, given in (("native", native), ("otlp", otlp), ("out", out)) if not given)
+        raise UsageError(f"missing option --{missing}; a run needs --native, --otlp and --out")
     batch, policies, profiles, render = _machinery()
     options = batch.ReconcileOptions(
         native=tuple(native),
         otlp=tuple(otlp),
         out=out,
+        ledger=tuple(ledger or ()),
         policy=policy,
         profile=profile,
         native_writer=native_writer,
@@ -98,6 +122,17 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
 
 
 reconcile.rewrite_arguments = spread  # type: ignore[attr-defined]  # what the command line offers a command to do first
+
+
+def _print_policy(path: Path | None, profile: str, native_writer: str, grace: str | None) -> int:
+    from spark_jobs.reconcile.policy import parse_duration_ms, read_policy  # noqa: PLC0415
+    from spark_jobs.reconcile.policy_text import policy_text  # noqa: PLC0415
+
+    found = read_policy(path, profile=profile, native_writer=native_writer)
+    if grace is not None:
+        found = replace(found, grace_ms=parse_duration_ms(grace, name="--grace"))
+    sys.stdout.write(policy_text(found))
+    return 0
 
 
 def _warn_of_newer(profiles: Any, native_writer: str) -> None:

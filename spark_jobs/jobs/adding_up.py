@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from spark_jobs.engine import versions
 from spark_jobs.jobs.measure import measured
 from spark_jobs.reconcile import balance, evidence, facts, gates, tally
+from spark_jobs.reconcile.masking import hidden
 from spark_jobs.report.result import MalformedSample, Offsets, Result, Span, TimeBucket
 from spark_jobs.sources.lines import line_numbers
 
@@ -60,7 +61,7 @@ def added_up(run: Judged, *, most_samples: int) -> Result:
         conservation=conservation,
         loss=gates.losses(counts),
         timeline=_timeline(counts, run.width_ms),
-        malformed=_malformed(run.sides, known),
+        malformed=_malformed(run.sides, known, policy),
         versions=versions(run.frame.sparkSession),
         duplicates=dict(counts.duplicates),
         timing=dict(counts.timing),
@@ -94,11 +95,14 @@ def _window(policy: Policy, known: facts.Facts) -> Span:
     return Span(begin_ms=begin_ms, end_ms=known.data_end_ms if policy.end_ms is None else policy.end_ms)
 
 
-def _malformed(sides: tuple[NormalisedSide, NormalisedSide], known: facts.Facts) -> tuple[MalformedSample, ...]:
+def _malformed(
+    sides: tuple[NormalisedSide, NormalisedSide], known: facts.Facts, policy: Policy
+) -> tuple[MalformedSample, ...]:
     if not any(known.malformed.values()):
         return ()
     frame = sides[0].malformed.unionByName(sides[1].malformed)
-    return _located(evidence.read_malformed(evidence.malformed_sample(frame).collect()))
+    pieces = _located(evidence.read_malformed(evidence.malformed_sample(frame).collect()))
+    return tuple(replace(piece, text=hidden(piece.text, policy)) for piece in pieces)
 
 
 def _located(pieces: tuple[MalformedSample, ...]) -> tuple[MalformedSample, ...]:

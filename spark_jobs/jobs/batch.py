@@ -15,6 +15,7 @@ from spark_jobs.jobs.workplace import Workplace, workplace
 from spark_jobs.reconcile import evidence
 from spark_jobs.reconcile.policy import Policy, read_policy
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, build_session, check_start
+from spark_jobs.sources.ledger import read_ledgers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,8 +26,19 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock
     from spark_jobs.jobs.normalise import NormalisedSide
     from spark_jobs.report.result import Result
+    from spark_jobs.sources.ledger import LedgerRead
 
-__all__ = ["ReconcileOptions", "checked", "concluded", "reading", "run", "silent", "starter", "unreported"]
+__all__ = [
+    "ReconcileOptions",
+    "checked",
+    "concluded",
+    "counted_losses",
+    "reading",
+    "run",
+    "silent",
+    "starter",
+    "unreported",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +69,7 @@ class ReconcileOptions:
     client_config: Path | None = None
     samples: int = evidence.TOTAL  # events laid open in the report, at most
     history: Path | None = None
+    ledger: tuple[str, ...] = ()  # counted losses: files, directories, globs
 
 
 def silent(_stage: str) -> None:
@@ -89,11 +102,14 @@ def run(
         UnreadableInputError: a source exists but is not what it should be.
         MissingExtraError, PeerError: there is no Spark or no Java to run it, or Spark gave up.
     """
+    ledger = counted_losses(options)
     policy = checked(options)
     start = starter(options, spark, progress)
     with workplace(options.out, options.history, start, clock or SystemClock()) as place:
         sides = _read(place, options, progress)
-        result = judge(place, sides, policy, out=options.out, most_samples=options.samples, progress=progress)
+        result = judge(
+            place, sides, policy, out=options.out, most_samples=options.samples, progress=progress, ledger=ledger
+        )
         return concluded(place, result, policy, report)
 
 
@@ -116,6 +132,11 @@ def checked(options: ReconcileOptions) -> Policy:
     check_inputs(options.native, options.otlp, reading(options))
     _make(options.out)
     return policy
+
+
+def counted_losses(options: ReconcileOptions) -> LedgerRead | None:
+    """Read the ledgers the options name; ``None`` when they name none."""
+    return read_ledgers(options.ledger) if options.ledger else None
 
 
 def _session(options: ReconcileOptions) -> SparkSession:

@@ -9,9 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_jobs.jobs.adding_up import Judged, added_up
+from spark_jobs.jobs.attribute import Attribution
 from spark_jobs.jobs.carry import leave_open, take_over, told
 from spark_jobs.jobs.explain import Explanation, written_verdicts
 from spark_jobs.reconcile import facts, tally
+from spark_jobs.reconcile.masking import masked_keys
+from spark_jobs.reconcile.policy_text import policy_hash
 from spark_jobs.reconcile.verdicts import verdicts
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.workplace import Workplace
     from spark_jobs.reconcile.policy import Policy
     from spark_jobs.report.result import Result
+    from spark_jobs.sources.ledger import LedgerRead
 
 __all__ = ["judge"]
 
@@ -34,6 +38,7 @@ def judge(  # noqa: PLR0913 - what the run was asked for
     out: Path,
     most_samples: int,
     progress: Callable[[str], None],
+    ledger: LedgerRead | None = None,
 ) -> Result:
     """Judge every key of both sides and what earlier runs left open, write the verdicts and return what they add up to.
 
@@ -46,6 +51,7 @@ def judge(  # noqa: PLR0913 - what the run was asked for
         out: the directory under which the verdicts replace those of the last run.
         most_samples: events laid open in the report, at most.
         progress: told the name of each stage as it begins.
+        ledger: counted losses that may explain what nothing else does.
     """
     native, otlp = sides
     malformed = native.malformed.unionByName(otlp.malformed)
@@ -56,12 +62,14 @@ def judge(  # noqa: PLR0913 - what the run was asked for
     if taken:
         known = replace(known, some_lack_keys=True, some_lack_groups=True)
     progress("judging every key")
-    found = verdicts(taken.native, taken.otlp, malformed, policy=policy, facts=known)
+    found = masked_keys(verdicts(taken.native, taken.otlp, malformed, policy=policy, facts=known), policy)
+    budgets = Attribution(ledger, policy=policy, facts=known)
     how = Explanation(
         policy=policy,
         facts=known,
         spans=otlp.events,
         finish=lambda rows: told(place.spark, rows, place.past, known, policy),
+        last=budgets.explain if budgets.wanted else None,
     )
     judged = written_verdicts(found, how, out=out, work=place.work)
     progress("adding up")
@@ -70,4 +78,5 @@ def judge(  # noqa: PLR0913 - what the run was asked for
     counts = tally.read_tally(rows, known)
     leave_open(judged, taken, counts, past=place.past, known=known, policy=policy)
     run = Judged(frame=judged, known=known, policy=policy, sides=sides, taken=taken, counts=counts, width_ms=width_ms)
-    return added_up(run, most_samples=most_samples)
+    result = added_up(run, most_samples=most_samples)
+    return replace(result, ledger=budgets.told(), policy_hash=policy_hash(policy))
