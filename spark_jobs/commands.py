@@ -71,6 +71,16 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     client_config: Annotated[
         Path | None, typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.")
     ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(help="Where runs leave to the next one what is open.", show_default="history under --out"),
+    ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Read only what is new since the last such run, and judge everything.")
+    ] = False,
+    every: Annotated[
+        str | None, typer.Option(help="With --stream: again and again, as in 30s, until SIGINT or SIGTERM.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
     print_policy: Annotated[
         bool, typer.Option("--print-policy", help="Print the whole policy as TOML, with comments, and stop.")
@@ -84,6 +94,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     Example:
         mqtrace reconcile --native landing/native --otlp spans.jsonl --out report
         mqtrace reconcile --native a.jsonl b.jsonl --otlp 'otlp/*.jsonl' --out report --profile java-agent --grace 5m
+        mqtrace reconcile --native landing/native --otlp 'otlp/done-*.jsonl' --out report --stream --every 5m
         mqtrace reconcile --print-policy --profile java-agent --native-writer rocketmq-5.3.3 > policy.toml
     """
     if print_policy:
@@ -91,6 +102,8 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     if out is None or not native or not otlp:
         missing = next(name for name, given in (("native", native), ("otlp", otlp), ("out", out)) if not given)
         raise UsageError(f"missing option --{missing}; a run needs --native, --otlp and --out")
+    if every is not None and not stream:
+        raise UsageError("--every needs --stream: without it a run reads everything once")
     batch, policies, profiles, render = _machinery()
     options = batch.ReconcileOptions(
         native=tuple(native),
@@ -111,12 +124,23 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         otlp_format=otlp_format,
         charset=charset,
         client_config=client_config,
+        history=history or out / "history",
     )
     _warn_of_newer(profiles, native_writer)
-    with Console(stderr=True).status("starting") as shown:  # rich draws it on a terminal only
-        result = batch.run(options, progress=shown.update)
+    every_ms = None if every is None else policies.parse_duration_ms(every, name="--every")
+    written: dict[str, Path] = {}
+
+    def report(result: Result) -> None:
         shown.update("writing the reports")
-        written = render.write_reports(result, out)
+        written.update(render.write_reports(result, options.out))
+        if every_ms is not None and not as_json:
+            typer.echo(f"run {result.run}: {result.verdict}, {_open_keys(result)}")
+
+    with Console(stderr=True).status("starting") as shown:  # rich draws it on a terminal only
+        if stream:
+            result = _streaming().run(options, every_ms=every_ms, progress=shown.update, report=report)
+        else:
+            result = batch.run(options, progress=shown.update, report=report)
     _print(result, written, as_json=as_json)
     return int(result.exit_code)
 
@@ -139,6 +163,18 @@ def _warn_of_newer(profiles: Any, native_writer: str) -> None:
     if profiles.is_newer_than_known(native_writer):
         judged = f"judged by the rules of {profiles.NEWEST_RELEASE}, the newest known release"
         typer.echo(f"mqtrace: warning: --native-writer {native_writer} is {judged}", err=True)
+
+
+def _open_keys(result: Result) -> str:
+    """Return what is open, and what no longer is, as words of one line."""
+    told = [f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(result.lifecycle.items()) if count]
+    return ", ".join(told) or "nothing open"
+
+
+def _streaming() -> Any:
+    from spark_jobs.jobs import stream  # noqa: PLC0415  (Spark, of the optional extra)
+
+    return stream
 
 
 def _machinery() -> tuple[Any, Any, Any, Any]:

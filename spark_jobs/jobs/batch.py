@@ -110,7 +110,7 @@ def run(
         result = judge(
             place, sides, policy, out=options.out, most_samples=options.samples, progress=progress, ledger=ledger
         )
-        return concluded(place, result, policy, report)
+        return concluded(place, result, report)
 
 
 def starter(
@@ -143,10 +143,10 @@ def _session(options: ReconcileOptions) -> SparkSession:
     return build_session(master=options.master, driver_memory=options.driver_memory, extra=options.conf)
 
 
-def concluded(place: Workplace, result: Result, policy: Policy, report: Callable[[Result], object]) -> Result:
+def concluded(place: Workplace, result: Result, report: Callable[[Result], object]) -> Result:
     """Add what the run cost and the trend it ends, have it reported, and let the history remember it."""
     result = replace(result, spark=place.cost(), run=place.past.run)
-    line = run_line(result, policy, run=place.past.run or 1, wall_ns=place.clock.wall_ns())
+    line = run_line(result, run=place.past.run or 1, wall_ns=place.clock.wall_ns())
     if place.past.run is not None:
         result = replace(result, trend=tuple(map(trend_point, (*place.past.runs, line)[-TREND_RUNS:])))
     report(result)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
@@ -11,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_jobs.taxonomy import Reason, Status
 
 if TYPE_CHECKING:
-    from spark_jobs.reconcile.policy import Policy
     from spark_jobs.report.result import Result, SideInputs
 
-__all__ = ["TREND_RUNS", "policy_hash", "run_line", "trend_point"]
+__all__ = ["TREND_RUNS", "match_rate", "run_line", "trend_point"]
 
 TREND_RUNS: Final = 30
 """How many runs a trend shows, this one included."""
@@ -24,14 +21,14 @@ _MATCHED: Final = (Status.MATCHED_EXACT.value, Status.MATCHED_NORMALISED.value)
 _UNSETTLED: Final = (Status.PENDING.value, Status.OUT_OF_SCOPE.value, Status.MALFORMED.value)
 
 
-def run_line(result: Result, policy: Policy, *, run: int, wall_ns: int) -> dict[str, Any]:
+def run_line(result: Result, *, run: int, wall_ns: int) -> dict[str, Any]:
     """Return what ``runs.jsonl`` keeps of a run; ``wall_ns`` is when it ended, the only clock in a history."""
     instant = datetime.fromtimestamp(wall_ns // _NS_PER_MS / 1000, timezone.utc)
     return {
         "run": run,
         "time": instant.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "version": result.versions.get("otel-mqtrace"),
-        "policy": policy_hash(policy),
+        "policy": result.policy_hash,
         "profile": result.profile,
         "native_writer": result.native_writer,
         "window": asdict(result.window),
@@ -65,12 +62,6 @@ def match_rate(result: Result) -> float | None:
     settled = sum(count for name, count in result.status.items() if name not in _UNSETTLED)
     checked = settled - result.reason.get(Reason.BY_DESIGN.value, 0)
     return matched / checked if checked > 0 else None
-
-
-def policy_hash(policy: Policy) -> str:
-    """Return twelve hexadecimal digits that change with anything a policy tolerates."""
-    plain = json.dumps(asdict(policy), sort_keys=True, default=sorted)
-    return hashlib.sha256(plain.encode()).hexdigest()[:12]
 
 
 def _books(side: SideInputs) -> dict[str, Any]:

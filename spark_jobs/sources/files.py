@@ -16,7 +16,7 @@ from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.sources.detect import DamagedInputError, Layout, Side, detect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 __all__ = ["SourceFile", "source_files", "spark_path", "spark_target", "torn_tail"]
 
@@ -37,13 +37,16 @@ class SourceFile:
     side: Side
 
 
-def source_files(srcs: Iterable[str], side: Side | None, *, layout: Layout | None = None) -> tuple[SourceFile, ...]:
+def source_files(
+    srcs: Iterable[str], side: Side | None, *, layout: Layout | None = None, only: Collection[Path] | None = None
+) -> tuple[SourceFile, ...]:
     """Return the files of ``side`` behind ``srcs``, without repetition, sorted within each source.
 
     Args:
         srcs: files, directories, globs.
         side: what the files must hold, ``None`` for either; empty files are fine.
         layout: taken for every file in place of detection.
+        only: of the files behind the sources those to look at; that none of them holds ``side`` is no error then.
 
     Raises:
         UsageError: a source names nothing, or is a ``kafka://`` address, which has to be landed first.
@@ -51,13 +54,17 @@ def source_files(srcs: Iterable[str], side: Side | None, *, layout: Layout | Non
     """
     found: dict[Path, SourceFile] = {}
     for src in srcs:
-        for file in _source_files(src, side, layout):
+        for file in _source_files(src, side, layout, only):
             found.setdefault(file.path, file)
     return tuple(found.values())
 
 
-def _source_files(src: str, side: Side | None, layout: Layout | None) -> list[SourceFile]:
+def _source_files(
+    src: str, side: Side | None, layout: Layout | None, only: Collection[Path] | None
+) -> list[SourceFile]:
     paths, named = _expand(src)
+    if only is not None:
+        paths = [path for path in paths if path in only]
     if layout is not None:
         return [SourceFile(path, layout, side or Side.OTLP) for path in paths]
     kept, passed_over = [], ""
@@ -73,7 +80,7 @@ def _source_files(src: str, side: Side | None, layout: Layout | None) -> list[So
             kept.append(SourceFile(path, detected.layout, detected.side))
         else:
             passed_over = passed_over or f"{path} is {detected.side.value} ({detected.layout.value}), not {side.value}"
-    if passed_over and (named or not kept):
+    if passed_over and (named or (not kept and only is None)):
         raise UnreadableInputError(passed_over)
     return kept
 

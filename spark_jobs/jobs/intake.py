@@ -1,0 +1,179 @@
+"""This module knows what a stream has taken in: canonical events and their books, one directory a batch.
+
+A batch is written beside its place and renamed, events of both sides and books at once: it is there whole or not at
+all, and the same batch again replaces itself. Together they are what one batch run would have read.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from otel_mqtrace._errors import UnreadableInputError
+from spark_jobs.jobs.normalise import NormalisedSide
+from spark_jobs.schemas import BAD, EVENT, NORMALISED
+from spark_jobs.sources.files import spark_path
+from spark_jobs.sources.kafka.address import TopicAddress
+from spark_jobs.sources.kafka.offsets import PartitionRange
+from spark_jobs.taxonomy import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["Books", "Intake"]
+
+_SIDES: Final = ("native", "otlp")
+_BOOKS: Final = "books.json"
+_INCOMING: Final = ".incoming-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """What is told of one side of one batch beside its events; ``sizes`` are bytes of each file when it was read."""
+
+    records_read: int
+    exploded: int
+    sources: tuple[str, ...]
+    layouts: tuple[str, ...]
+    truncated_tails: int
+    last_event_ms: int | None
+    trace_topics: tuple[str, ...] = ()
+    offsets_without_message: int = 0
+    offsets: tuple[tuple[str, str, int, int, int], ...] = ()  # servers, topic, partition, first, end
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, side: NormalisedSide, sizes: Mapping[str, int]) -> Books:
+        """Return the books of a side just normalised."""
+        return cls(
+            records_read=side.records_read,
+            exploded=side.exploded,
+            sources=side.sources,
+            layouts=side.layouts,
+            truncated_tails=side.truncated_tails,
+            last_event_ms=side.last_event_ms,
+            trace_topics=side.trace_topics,
+            offsets_without_message=side.offsets_without_message,
+            offsets=tuple(
+                (one.address.bootstrap_servers, one.address.topic, one.partition, one.first, one.end)
+                for one in side.offsets
+            ),
+            sizes=sizes,
+        )
+
+
+class Intake:
+    """The batches below one directory; ``name`` of a batch is its own and never another's."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.absolute()
+
+    def incoming(self, name: str) -> Path:
+        """Return an empty directory to write a batch into, ``native`` and ``otlp`` below it."""
+        path = self.directory / f"{_INCOMING}{name}"
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        return path
+
+    def take_in(self, name: str, books: Mapping[str, Books]) -> None:
+        """Let what was written to :meth:`incoming` count as batch ``name``; ``books`` are per side."""
+        incoming, final = self.directory / f"{_INCOMING}{name}", self.directory / f"batch={name}"
+        plain = {side: asdict(book) for side, book in books.items()}
+        (incoming / _BOOKS).write_text(json.dumps(plain, ensure_ascii=False), encoding="utf-8")
+        if final.exists():
+            shutil.rmtree(final)
+        incoming.rename(final)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the batches taken in; what a killed run left half-written is none."""
+        return tuple(sorted(path.name.partition("=")[2] for path in self.directory.glob("batch=*")))
+
+    def books(self) -> dict[str, dict[str, Books]]:
+        """Return the books of every batch, per side.
+
+        Raises:
+            UnreadableInputError: a batch has none that can be read.
+        """
+        return {name: self._books(name) for name in self.names()}
+
+    def _books(self, name: str) -> dict[str, Books]:
+        path = self.directory / f"batch={name}" / _BOOKS
+        try:
+            plain: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+            return {side: Books(**_tuples(book)) for side, book in plain.items()}
+        except (OSError, ValueError, TypeError) as error:
+            raise UnreadableInputError(
+                f"{path} cannot be read: {error}; remove {self.directory.parent} to read everything again"
+            ) from error
+
+    def sides(self, spark: SparkSession) -> tuple[NormalisedSide, NormalisedSide]:
+        """Return both sides of everything taken in so far, as one batch run would have normalised them."""
+        batches = self.books()
+        topics = {topic for books in batches.values() if "native" in books for topic in books["native"].trace_topics}
+        native, otlp = (self._side(spark, side, batches, sorted(topics)) for side in _SIDES)
+        return native, otlp
+
+    def _side(
+        self, spark: SparkSession, side: str, batches: Mapping[str, Mapping[str, Books]], topics: list[str]
+    ) -> NormalisedSide:
+        found = {name: books[side] for name, books in batches.items() if side in books}
+        paths = [spark_path(self.directory / f"batch={name}" / side) for name in found]
+        rows = _read(spark, paths).withColumn("scope", _scope(topics) if side == "otlp" else F.col("scope"))
+        good = F.col("bad").isNull()
+        ends = [book.last_event_ms for book in found.values() if book.last_event_ms is not None]
+        return NormalisedSide(
+            events=rows.where(good).select(*EVENT.names),
+            malformed=rows.where(~good).select(
+                "side", "path", "line", "record_index", *(f"bad.{name}" for name in BAD.names)
+            ),
+            records_read=sum(book.records_read for book in found.values()),
+            exploded=sum(book.exploded for book in found.values()),
+            sources=_distinct(source for book in found.values() for source in book.sources),
+            layouts=tuple(sorted({layout for book in found.values() for layout in book.layouts})),
+            truncated_tails=sum(book.truncated_tails for book in found.values()),
+            last_event_ms=max(ends, default=None),
+            offsets=_joined(found.values()),
+            offsets_without_message=sum(book.offsets_without_message for book in found.values()),
+            trace_topics=tuple(topics) if side == "native" else (),
+        )
+
+
+def _read(spark: SparkSession, paths: list[str]) -> DataFrame:
+    if not paths:
+        return spark.createDataFrame([], NORMALISED)
+    return spark.read.schema(NORMALISED).parquet(*paths)
+
+
+def _scope(topics: list[str]) -> Column:
+    """Return the scope of a span: a topic that a later batch showed to be a trace topic was one all along."""
+    traffic = F.col("bad").isNull() & F.coalesce(F.col("topic").isin(*topics), F.lit(False))
+    return F.when(traffic, Reason.TRACE_TRAFFIC.value).otherwise(F.col("scope")) if topics else F.col("scope")
+
+
+def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _joined(books: Iterable[Books]) -> tuple[PartitionRange, ...]:
+    """Return what was read of each partition, from the first offset of any batch to the last."""
+    found: dict[tuple[str, str, int], tuple[int, int]] = {}
+    for servers, topic, partition, first, end in (one for book in books for one in book.offsets):
+        known = found.get((servers, topic, partition), (first, end))
+        found[servers, topic, partition] = min(known[0], first), max(known[1], end)
+    return tuple(
+        PartitionRange(address=TopicAddress(servers, topic), partition=partition, first=first, end=end)
+        for (servers, topic, partition), (first, end) in sorted(found.items())
+    )
+
+
+def _tuples(plain: dict[str, Any]) -> dict[str, Any]:
+    """Give back to a book the tuples that JSON has no word for."""
+    lists = {name: tuple(value) for name, value in plain.items() if isinstance(value, list)}
+    return {**plain, **lists, "offsets": tuple(map(tuple, plain["offsets"]))}
