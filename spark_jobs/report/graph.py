@@ -172,14 +172,14 @@ class Graph:
         return tuple(edge for edge in self.edges if edge.kind == kind)
 
     def topic_totals(self) -> dict[str, Counter[str]]:
-        """Return per topic's node id: sends, messages, never_consumed, deliveries, never_published, groups."""
+        """Return per topic's node id: sends, messages, never_consumed, deliveries, never_published, consumer_groups."""
         totals: dict[str, Counter[str]] = {node.id: Counter() for node in self.nodes if node.kind == "topic"}
         for edge in self.edges:
             if edge.kind == PUBLISH:
                 told = {"sends": edge.count, "messages": edge.messages, "never_consumed": edge.never_consumed}
                 totals[edge.target].update(told)
             else:
-                told = {"deliveries": edge.count, "never_published": edge.never_published, "groups": 1}
+                told = {"deliveries": edge.count, "never_published": edge.never_published, "consumer_groups": 1}
                 totals[edge.source].update(told)
         return totals
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 
+from bridge.page.sheet import content_policy, style_sheet
 from spark_jobs.report.graph import CONSUME, NODE_KINDS, PUBLISH
 from spark_jobs.report.graph_files import node_name, render_dependencies, render_dot, render_graphml
 from spark_jobs.report.svg.graph import graph_svg
-from spark_jobs.report.templating import environment, template_text
+from spark_jobs.report.templating import environment
 from spark_jobs.report.wording import count, plural, utc, visible
 
 if TYPE_CHECKING:
@@ -41,14 +40,12 @@ FATE_MEANINGS: Final = {
 
 def render_graph_page(graph: Graph) -> str:
     """Return the page; readable without style and script, and without the network."""
-    style = template_text("style.css")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    calm = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    style = style_sheet("spark_jobs.report", "templates/style.css")
     return (
         environment()
         .get_template("graph.html.j2")
         .render(
-            policy=calm,
+            policy=content_policy(style),
             style=Markup(style),  # noqa: S704 - our own file
             drawing=graph_svg(graph),
             figures=_figures(graph),

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 
+from bridge.page.palette import AMBER, BLUE, DARK_PAGE, GREEN, LIGHT_PAGE, RED, SLATE
 from spark_jobs.report.graph import CONSUME, NODE_KINDS, PUBLISH
 from spark_jobs.report.graph_files import node_name, told
-from bridge.page.palette import DARK_PAGE, LIGHT_PAGE
 from spark_jobs.report.svg.layers import columns
 from spark_jobs.report.svg.shapes import element, label, rect, titled
-from spark_jobs.report.wording import count, percent, plural
+from spark_jobs.report.wording import count, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,19 +26,22 @@ __all__ = ["MOST_NODES", "graph_svg"]
 MOST_NODES: Final = 20
 """Nodes drawn per column; how many more there are is said below it, and all are in ``graph.json``."""
 
-_WIDTH, _CARD_WIDTH, _CARD_HEIGHT, _PITCH, _TOP = 1120, 250, 44, 56, 34
-_LEFTS: Final = dict(zip(NODE_KINDS, (1.0, 435.0, 869.0), strict=True))
+_WIDTH, _CARD_WIDTH, _CARD_HEIGHT, _PITCH, _TOP = 1200, 276, 44, 56, 34
+_LEFTS: Final = dict(zip(NODE_KINDS, (1.0, 462.0, 923.0), strict=True))
 _HEADINGS: Final = dict(zip(NODE_KINDS, ("Producers", "Topics", "Consumer groups"), strict=True))
 _NOUNS: Final = dict(zip(NODE_KINDS, ("producer", "topic", "consumer group"), strict=True))
-_COLOURS: Final = dict(zip(NODE_KINDS, ("#3f7fc4", "#b7791f", "#2f8f5b"), strict=True))
-_FINE, _TROUBLED = "#7a8794", "#d14343"
-_LONGEST_NAME, _LONGEST_NOTE = 30, 40
+_COLOURS: Final = dict(zip(NODE_KINDS, (BLUE, AMBER, GREEN), strict=True))
+_FINE, _TROUBLED = SLATE, RED
+_LONGEST_NAME, _LONGEST_NOTE = 31, 41
 _THICKEST: Final = 5.0
 _PORT_PITCH: Final = 7.0
 _LABEL_HEIGHT: Final = 12.0
 _MOST_TOLD: Final = 12
+_HALO: Final = {"stroke": "Canvas", "stroke_width": 3, "stroke_linejoin": "round", "paint_order": "stroke"}
+"""The page's own colour around a text, so that the line below does not strike it out."""
+
 _STYLE: Final = (
-    f"svg{{color:#1c2227;background:{LIGHT_PAGE}}}"
+    f"svg{{color-scheme:light dark;color:#1c2227;background:{LIGHT_PAGE}}}"
     f"@media (prefers-color-scheme:dark){{svg{{color:#e5e9ec;background:{DARK_PAGE}}}}}"
 )
 
@@ -116,7 +119,7 @@ def _card(node: Node, left: float, top: float, note: str) -> Markup:
     unknown = {"stroke_dasharray": "4 3"} if node.name is None or node.stands_for else {}
     marks = [
         rect(left, top, _CARD_WIDTH, _CARD_HEIGHT, colour, fill_opacity=0.1, stroke=colour, rx=8, **unknown),
-        label(left + 10, top + 18, _shortened(name, _LONGEST_NAME), size=13, font_weight=600),
+        label(left + 10, top + 18, _shortened(name, _LONGEST_NAME), size=12.5, font_weight=600),
         label(left + 10, top + 35, _shortened(note, _LONGEST_NOTE), size=11, fill_opacity=0.85),
     ]
     parts = (name, *(f"{word} {', '.join(said)}" for word, said in _about(node) if said), note)
@@ -153,8 +156,10 @@ def _notes(graph: Graph) -> dict[str, str]:
 def _topic_note(total: Mapping[str, int]) -> str:
     parts = [
         plural(total["messages"], "message") if total["sends"] else "no send seen",
-        "" if total["groups"] else "no consumer seen",
-        f"{count(total['never_consumed'])} never consumed" if total["never_consumed"] and total["groups"] else "",
+        "" if total["consumer_groups"] else "no consumer seen",
+        f"{count(total['never_consumed'])} never consumed"
+        if total["never_consumed"] and total["consumer_groups"]
+        else "",
         f"{count(total['never_published'])} never published" if total["never_published"] else "",
     ]
     return " · ".join(part for part in parts if part)
@@ -165,7 +170,7 @@ def _party_note(node: Node, edges: list[Edge]) -> str:
     service = ", ".join(node.services) if node.kind != "producer" and node.services != (node.name,) else ""
     parts = [
         f"{count(legs)} {'sent' if node.kind == 'producer' else 'delivered'}",
-        f"{percent(failures, legs)} failed" if failures else "",
+        f"{_share(failures, legs)} failed" if failures else "",
         service,
     ]
     return " · ".join(part for part in parts if part)
@@ -234,15 +239,21 @@ def _labels(curves: Iterable[_Curve]) -> list[Markup]:
         x, y = (curve.x1 + curve.x2) / 2, (curve.y1 + curve.y2) / 2 - 4
         if all(abs(y - other) >= _LABEL_HEIGHT for other in taken[curve.edge.kind]):
             taken[curve.edge.kind].append(y)
-            marks.append(label(x, y, _brief(curve.edge), size=10, text_anchor="middle"))
+            marks.append(label(x, y, _brief(curve.edge), size=10, text_anchor="middle", **_HALO))
     return marks
 
 
 def _brief(edge: Edge) -> str:
     parts = [
         count(edge.count),
-        f"{percent(edge.failures, edge.count)} failed" if edge.failures else "",
+        f"{_share(edge.failures, edge.count)} failed" if edge.failures else "",
         f"{count(edge.again)} again" if edge.again else "",
         "loop" if edge.is_loop else "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _share(part: int, whole: int) -> str:
+    """Return a share in whole percent, never ``0 %`` or ``100 %`` for what only rounds to it."""
+    shown = round(100 * part / whole)
+    return "< 1 %" if not shown else "> 99 %" if shown == 100 and part < whole else f"{shown} %"  # noqa: PLR2004

@@ -28,14 +28,16 @@ class Columns:
 
 
 def columns(graph: Graph, *, most_nodes: int) -> Columns:
-    """Return the busiest ``most_nodes`` of every kind, each near what it is tied to; the sum of all others comes last.
+    """Return the busiest ``most_nodes`` topics and who is tied to them most; the sum of all others comes last.
 
     Ordered by the mean place of the neighbours, a few times in both directions, ties by name: the same graph is drawn
     the same way every time.
     """
-    busy = _busy(graph.edges)
-    by_kind = {kind: _ranked((node for node in graph.nodes if node.kind == kind), busy) for kind in NODE_KINDS}
-    kept = {kind: nodes[:most_nodes] for kind, nodes in by_kind.items()}
+    by_kind = {kind: [node for node in graph.nodes if node.kind == kind] for kind in NODE_KINDS}
+    topics = _busiest(by_kind["topic"], graph.edges, most_nodes)
+    shown = {node.id for node in topics}
+    near = [edge for edge in graph.edges if edge.source in shown or edge.target in shown]
+    kept = {kind: topics if kind == "topic" else _busiest(by_kind[kind], near, most_nodes) for kind in NODE_KINDS}
     inside = {node.id for nodes in kept.values() for node in nodes}
     edges = tuple(edge for edge in graph.edges if edge.source in inside and edge.target in inside)
     return Columns(
@@ -45,16 +47,13 @@ def columns(graph: Graph, *, most_nodes: int) -> Columns:
     )
 
 
-def _busy(edges: Iterable[Edge]) -> Counter[str]:
+def _busiest(nodes: Iterable[Node], edges: Iterable[Edge], at_most: int) -> list[Node]:
+    """Return the nodes with the most traffic over ``edges``; one without any would stand there alone."""
     busy: Counter[str] = Counter()
     for edge in edges:
-        busy[edge.source] += edge.count
-        busy[edge.target] += edge.count
-    return busy
-
-
-def _ranked(nodes: Iterable[Node], busy: Counter[str]) -> list[Node]:
-    return sorted(nodes, key=lambda node: (-busy[node.id], node.id))
+        busy.update({edge.source: edge.count, edge.target: edge.count})
+    tied = (node for node in nodes if busy[node.id])
+    return sorted(tied, key=lambda node: (-busy[node.id], node.id))[:at_most]
 
 
 def _untangled(kept: dict[str, list[Node]], edges: Iterable[Edge]) -> dict[str, tuple[Node, ...]]:
