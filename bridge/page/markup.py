@@ -24,8 +24,8 @@ class Markup(str):
 def element(tag: str, /, *children: object, **attributes: object) -> Markup:
     """Return ``<tag …>children</tag>``.
 
-    Children that are not :class:`Markup` (of this module or of a template engine) are escaped, lists are their items, ``None`` is nothing. In an attribute's
-    name ``_`` stands for ``-`` and one at the end is dropped; ``None`` leaves it out.
+    Children that are not :class:`Markup` (or a template engine's own) are escaped, lists are their items, ``None`` is
+    nothing. In an attribute's name ``_`` stands for ``-`` and one at the end is dropped; ``None`` leaves it out.
     """
     return Markup(f"<{tag}{_written(attributes)}>{joined(children)}</{tag}>")
 

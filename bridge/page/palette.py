@@ -9,8 +9,22 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    *("AMBER", "BLUE", "BROWN", "DARK_PAGE", "GREEN", "GREY", "LIGHT_PAGE", "ORANGE", "PLUM", "RED", "ROSE", "SAGE"),
-    *("SIDE_COLOUR", "SKY", "SLATE", "VIOLET"),
+    "AMBER",
+    "BLUE",
+    "BROWN",
+    "DARK_PAGE",
+    "GREEN",
+    "GREY",
+    "LIGHT_PAGE",
+    "ORANGE",
+    "PLUM",
+    "RED",
+    "ROSE",
+    "SAGE",
+    "SIDE_COLOUR",
+    "SKY",
+    "SLATE",
+    "VIOLET",
 ]
 
 LIGHT_PAGE: Final = "#fcfcfb"

@@ -10,8 +10,8 @@ from tests.support.html_page import Page
 from tests.support.results import gates, result, sample, timeline
 
 SECTIONS = (
-    *("verdict", "balance", "gates", "statuses", "reasons", "timeline", "groups", "fields", "latency"),
-    *("malformed", "duplicates", "samples", "inputs", "glossary"),
+    *("verdict", "balance", "gates", "statuses", "reasons", "timeline", "trend", "topics", "groups", "fields"),
+    *("latency", "open", "duplicates", "late", "losses", "ledger", "malformed", "samples", "inputs", "glossary"),
 )
 
 
@@ -112,7 +112,7 @@ def test_samples_lay_both_sides_open_with_the_difference_marked_and_the_place():
     read = Page(mismatch)
     assert "Native evidence: native/date=2026-11-21/part-00000.parquet, line 41, record 3" in read.text
     assert "OTLP evidence: otlp/traces.jsonl, line 1207, record 0" in read.text
-    assert "publish orders-out" in read.text
+    assert "sent by orders-out" in read.text
     assert "2026-11-21 16:00:00.003 UTC" in read.text
 
 
