@@ -12,6 +12,7 @@ from spark_jobs.jobs.adding_up import Judged, added_up
 from spark_jobs.jobs.attribute import Attribution
 from spark_jobs.jobs.carry import leave_open, take_over, told
 from spark_jobs.jobs.explain import Explanation, written_verdicts
+from spark_jobs.jobs.graph import graph_of_verdicts
 from spark_jobs.reconcile import facts, tally
 from spark_jobs.reconcile.masking import masked_keys
 from spark_jobs.reconcile.policy_text import policy_hash
@@ -79,4 +80,5 @@ def judge(  # noqa: PLR0913 - what the run was asked for
     leave_open(judged, taken, counts, past=place.past, known=known, policy=policy)
     run = Judged(frame=judged, known=known, policy=policy, sides=sides, taken=taken, counts=counts, width_ms=width_ms)
     result = added_up(run, most_samples=most_samples)
-    return replace(result, ledger=budgets.told(), policy_hash=policy_hash(policy))
+    drawn = graph_of_verdicts(judged, known, grace_ms=policy.grace_ms)
+    return replace(result, ledger=budgets.told(), policy_hash=policy_hash(policy), graph=drawn)

@@ -45,6 +45,9 @@ _DOTTED_PLACE: Final = r"\.(\d+)\.(\d+)\z"
 _TOLD_CODES: Final = tuple(code.name for code in ContextCode)
 # RocketMQ calls a delivery that took too long successful (ConsumeReturnType.TIME_OUT with success=true), spans do not.
 _SUCCESSFUL_CODES: Final = (ContextCode.SUCCESS.name, ContextCode.TIME_OUT.name)
+_OWN_ID_NAMES: Final = ALIASES["msg_id"].names
+_SAMPLED: Final = 0x01
+_REMOTENESS_KNOWN: Final = 0x100
 _THREAD_OF_GROUP: Final = r"^ConsumeMessageThread_(.+)_\d+$"
 
 
@@ -209,6 +212,8 @@ def _columns(trace_topics: Sequence[str]) -> dict[str, Column]:
         "from_transaction_check": _a("from_transaction_check") == "true",
         "batch_size": _batch_size(),
         "links": _links(),
+        "id_source": _id_source(),
+        "sent_sampled": _sent_sampled(),
         "record_index": F.col("message_at"),
         "writer": F.col("a_writer"),
     }
@@ -229,6 +234,26 @@ def _links() -> Column:
     """Return the one link of a message that has its own; else the first row of the span has them all."""
     places = F.transform("links", lambda link: F.struct(link["trace_id"], link["span_id"]))
     return F.when(_one_per_link(), F.slice(places, F.col("message_at") + 1, 1)).when(F.col("message_at") == 0, places)
+
+
+def _id_source() -> Column:
+    """A send that got no answer (one-way, refused) carries its id in a captured property only."""
+    attributes = [F.col(column)[name] for column in ("message.attributes", "attributes") for name in _OWN_ID_NAMES]
+    source = F.when(F.coalesce(*attributes).isNotNull(), F.lit("own")).otherwise(F.lit("header"))
+    return F.when(_a("msg_id").isNotNull(), source)
+
+
+def _sent_sampled() -> Column:
+    """What this message's link says of the send it points at, where the writer's flags can be believed.
+
+    A span that was exported was sampled: one without the bit is from a writer that never sets it (OpenTelemetry for
+    Python), and its links say as little. The bit is off, not just unset, where the flags know of remoteness.
+    """
+    link = F.when(_one_per_link(), F.get("links", F.col("message_at"))).when(F.size("links") == 1, F.get("links", F.lit(0)))
+    flags, honest = link["flags"], F.col("flags").bitwiseAND(_SAMPLED) != 0
+    sampled = flags.bitwiseAND(_SAMPLED) != 0
+    told = sampled | (flags.bitwiseAND(_REMOTENESS_KNOWN) != 0)
+    return F.when((F.col("a_kind") == "consume") & honest & told, sampled)
 
 
 def _msg_id() -> Column:

@@ -104,7 +104,7 @@ def _is_half() -> Column:
 
 
 def _by_design(policy: Policy) -> Column:
-    rules = by_design_rules(policy.profile.name, policy.native_writer)
+    rules = (*by_design_rules(policy.profile.name, policy.native_writer), *policy.declared)
     chosen = [F.when((F.col("sided") == rule.status.value) & F.expr(rule.when), rule.rule) for rule in rules]
     return F.coalesce(*chosen, F.lit(None).cast("string"))
 
@@ -121,20 +121,8 @@ def _why(policy: Policy, facts: Facts) -> Column:
         .when(unfinished, Reason.ABANDONED.value)
         .when(_is_half() & ~alone & (F.col("sided") != Status.OUT_OF_SCOPE.value), Reason.HALF_RECORD.value)
         .when(alone & damaged, Reason.COUNTERPART_MALFORMED.value)
-        .when(alone & _is_silent(facts), Reason.WRITER_SILENT.value)
         .when(alone, Reason.UNEXPLAINED.value)
     )
-
-
-def _is_silent(facts: Facts) -> Column:
-    """Say whether the other side shows nothing at all of this publish's topic or this consume's group."""
-    named = {Kind.PUBLISH: F.col("topic"), Kind.CONSUME: F.col("own")["group_name"]}
-    silent = F.lit(False)
-    for (status, kind), names in facts.silent.items():
-        if names:
-            here = (F.col("sided") == status.value) & (F.col("kind") == kind.value)
-            silent = silent | (here & F.coalesce(named[kind].isin(*names), F.lit(False)))
-    return silent
 
 
 _SETTLED_AT_ONCE: Final = (Reason.BY_DESIGN.value, Reason.IN_FLIGHT.value)

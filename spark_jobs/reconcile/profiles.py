@@ -13,6 +13,7 @@ from bridge.codec.native.layout import DEFAULT_DIALECT
 from spark_jobs.taxonomy import Kind, Status
 
 __all__ = [
+    "BATCH_SENT",
     "NATIVE_CARRIES",
     "NEWEST_RELEASE",
     "PROFILES",
@@ -111,6 +112,9 @@ class ByDesign:
 
 _ROCKETMQ = frozenset({"rocketmq"})
 
+BATCH_SENT: Final = "rocketmq_records_no_delivery_of_batch_sent_messages"
+"""The rule for deliveries of messages that were sent in a batch; what else was in such a call asks for it."""
+
 _RULES: Final = (
     ByDesign(
         rule="java_agent_makes_no_span_for_transaction_end",
@@ -133,7 +137,7 @@ _RULES: Final = (
     ByDesign(
         rule="rocketmq_records_no_one_way_send",
         status=Status.OTLP_ONLY,
-        when=f"kind = '{Kind.PUBLISH.value}' and not has_id",
+        when=f"kind = '{Kind.PUBLISH.value}' and (not has_id or own.id_source <> 'own')",
         native_writers=_ROCKETMQ,
     ),
     ByDesign(
@@ -143,7 +147,7 @@ _RULES: Final = (
         native_writers=_ROCKETMQ,
     ),
     ByDesign(
-        rule="rocketmq_records_no_delivery_of_batch_sent_messages",
+        rule=BATCH_SENT,
         status=Status.OTLP_ONLY,
         when=f"kind = '{Kind.CONSUME.value}' and sent_in_batch",
         native_writers=_ROCKETMQ,

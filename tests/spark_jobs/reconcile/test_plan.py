@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.events import consumed, delivery, publish
-from tests.support.judging import judged
+from tests.support.judging import judged, keyed_verdicts
 
 pytestmark = pytest.mark.spark
 
@@ -25,7 +25,7 @@ def _complete():
 
 def test_the_whole_reconciliation_needs_one_exchange(spark):
     """Weak keys, unknown groups and damaged records included, rows move between partitions once, and never join."""
-    plan = _plan(judged(spark, _everything(), malformed=[("native", "A")]))
+    plan = _plan(keyed_verdicts(spark, _everything(), malformed=[("native", "A")]))
     assert plan.count("Exchange hashpartitioning") == 1
     assert plan.count("Exchange") == 1
     assert "Join" not in plan
@@ -34,8 +34,8 @@ def test_the_whole_reconciliation_needs_one_exchange(spark):
 
 def test_pairing_by_weak_keys_is_left_out_when_no_row_lacks_its_key(spark):
     """An input whose events all carry their full key never gathers the events of a message."""
-    assert "collect_list" not in _plan(judged(spark, _complete()))
-    assert "collect_list" in _plan(judged(spark, _everything()))
+    assert "collect_list" not in _plan(keyed_verdicts(spark, _complete()))
+    assert "collect_list" in _plan(keyed_verdicts(spark, _everything()))
 
 
 def test_the_verdicts_do_not_depend_on_partitions_or_row_order(spark):
