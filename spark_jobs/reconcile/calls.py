@@ -1,4 +1,4 @@
-"""This module knows which deliveries RocketMQ leaves out because of what else was in their call, or of their message."""
+"""This module knows which deliveries RocketMQ leaves out because of their message, or of what else was in the call."""
 
 from __future__ import annotations
 

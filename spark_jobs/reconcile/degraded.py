@@ -1,4 +1,4 @@
-"""This module knows losses that are perhaps none: a record and a span without an id that may, or may not, be its pair."""
+"""This module knows losses that are perhaps none: a record, and a span without an id that may be its pair."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ambiguous"]
 
 
 def ambiguous(policy: Policy) -> Column:
-    """Return ``partner_without_id`` where unexplained events of both sides would match by name and time, but for the id.
+    """Return ``partner_without_id`` where unexplained events of both sides would match by name and time.
 
     All of one topic (or group) and kind whose starts lie within the tolerance: which belongs to which nobody can say.
     Where there are fewer spans than records, some are lost for certain and all stay unexplained.

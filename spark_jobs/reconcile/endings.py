@@ -1,8 +1,8 @@
 """This module knows what is lost where something ends: at an instance's last moments, and before an input's beginning.
 
 An *instance* is the process that drew an id (a sender by its messages, a consumer by its request ids), or the service
-where only spans are left. Both exporters hand on in the order in which calls ended, so what dies with an instance is the
-end of its line: the missing side shows nothing of it that ended later. A gap with records behind it is no ending.
+where only spans are left. Both exporters hand on in the order in which calls ended, so what dies with an instance is
+the end of its line: the missing side shows nothing of it that ended later. A gap with records behind it is no ending.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _is_last_of(instance: str, own: str, missing: str, policy: Policy, horizon_m
 
 
 def before_the_input(policy: Policy, facts: Facts) -> Column:
-    """Return ``before_first_native`` or ``before_first_otlp`` where the other side's input begins well after this event.
+    """Return ``before_first_native`` or ``before_first_otlp`` where the other side's input begins later.
 
     By more than ``late_after``: a record that late would still have been in the input. What a side lost of its very
     beginning cannot be told from what it no longer kept.
