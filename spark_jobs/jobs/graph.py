@@ -184,7 +184,7 @@ def graph_of_verdicts(judged: DataFrame, known: facts.Facts, *, grace_ms: int) -
     return _added_up(legs(judged), sides=("native", "otlp"), judged=span, at_most=_MOST_IN_RESULT)
 
 
-_MOST_IN_RESULT: Final = 500
+_MOST_IN_RESULT: Final = 200
 
 
 def _judged(first_ms: int | None, end_ms: int | None, grace_ms: int) -> tuple[int | None, int | None]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from spark_jobs.taxonomy import Lifecycle
 
 if TYPE_CHECKING:
+    from spark_jobs.report.graph import Graph
     from spark_jobs.report.ledger import Ledger
     from spark_jobs.report.measured import Exemplar, Group, Instance, Latency, Life, Topic
 
@@ -210,6 +211,7 @@ class Result:
     duplicates: dict[str, int] = field(default_factory=dict)
     timing: dict[str, int] = field(default_factory=dict)
     ledger: Ledger | None = None  # None when none was given
+    graph: Graph | None = None  # who sends what to whom
     policy_hash: str | None = None
     doubt: str | None = None  # why the run can vouch for nothing, and the mend; None when it can
     topics: tuple[Topic, ...] = ()
@@ -236,6 +238,7 @@ class Result:
         for evidence in ("samples", "timeline", "lives"):
             plain.pop(evidence)
         plain["horizon"] = plain.pop("horizon_ms")
+        plain["graph"] = None if self.graph is None else self.graph.to_json()
         plain["resolved_since_last_run"] = self.resolved_since_last_run
         plain["fields"] = {item.name: dict(item.verdicts) for item in self.fields}
         plain["differing_pairs"] = {item.name: item.differing_pairs for item in self.fields if item.differing_pairs}
