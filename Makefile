@@ -64,6 +64,11 @@ scoreboard: $(READY) ## the incumbent and ours side by side: every probe and the
 test-foreign: $(READY) ## confluent-kafka's own tests under instrumentation (CHECKOUT=folder of its repository)
 	@$(BIN)/python -m tests.foreign.confluent_kafka $(CHECKOUT) $(ARGS)
 
+.PHONY: confusion
+confusion: java ## every fault against what it is called: the confusion matrix (ARGS=--write: into docs/reconciliation.md)
+	@$(BIN)/python -c 'import datacompy' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[compare]'
+	@$(BIN)/python -m tests.faults $(ARGS)
+
 .PHONY: docs
 docs: $(READY) ## write the generated pages and tables of docs/
 	@$(BIN)/python -m tools.generated_docs

@@ -29,7 +29,7 @@ def main() -> int:
         for name, corpus in CORPORA.items():
             made = corpus(wanted.seed)
             worlds[name] = compared(made.truth, reconciled(spark, made, Path(scratch) / name).rows)
-            rivals[name] = baselines(*tables(spark, made, Path(scratch) / f"{name}-tables"), made.join)
+            rivals[name] = baselines(*tables(spark, made, Path(scratch) / f"{name}-tables"), made)
     spark.stop()
     blocks = {
         "confusion": confusion_table([cell for cells in worlds.values() for cell in cells]),

@@ -1,13 +1,13 @@
 """This module knows what two usual ways of comparing tables call the same events: a full outer join, and datacompy.
 
 Both are given more than a user would have: records and spans that our own readers parsed, halves of deliveries merged,
-the columns that both sides carry. datacompy gets the tolerance of 5 ms for every number, too.
+the columns that both sides carry for that kind of event. datacompy gets the profile's tolerance for times, too.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,6 @@ __all__ = ["EQUAL", "LOST_NATIVE", "LOST_OTLP", "Calls", "baselines", "tables"]
 EQUAL, DIFFERS, LOST_OTLP, LOST_NATIVE = "equal", "differs", "native only", "span only"
 Calls = Mapping[Event, Counter[str]]
 _EVENT = ("kind", "msg_id", "consumer")
-_TOLERANCE_MS = 5
 _COPY = "copy"
 
 
@@ -40,9 +39,14 @@ def tables(spark: SparkSession, corpus: Corpus, root: Path) -> tuple[pd.DataFram
     native = normalise_native(spark, (str(files.native),), work, options=options).events
     otlp = normalise_otlp(spark, (str(files.otlp),), work, options=options).events
     sides = _merged_halves(_plain(native)), _plain(otlp).drop(columns="half")
-    both = [name for name in COMPARED_FIELDS if all(side[name].notna().any() for side in sides)]
-    wanted = list(dict.fromkeys((*corpus.join, *_EVENT, *both)))
-    return tuple(side[wanted].reset_index(drop=True) for side in sides)  # type: ignore[return-value]
+    wanted = list(dict.fromkeys((*corpus.join, *_EVENT, *COMPARED_FIELDS)))
+    one, other = (side[wanted].reset_index(drop=True) for side in sides)
+    for kind in one["kind"].unique():
+        rows = one["kind"] == kind, other["kind"] == kind
+        for name in COMPARED_FIELDS:
+            if one.loc[rows[0], name].isna().all() or other.loc[rows[1], name].isna().all():
+                one.loc[rows[0], name] = other.loc[rows[1], name] = None
+    return one, other
 
 
 def _plain(events: DataFrame) -> pd.DataFrame:
@@ -68,14 +72,16 @@ def _merged_halves(native: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([whole, merged], ignore_index=True).drop(columns=["half", _COPY])
 
 
-def baselines(native: pd.DataFrame, otlp: pd.DataFrame, join: Iterable[str]) -> dict[str, Calls]:
+def baselines(native: pd.DataFrame, otlp: pd.DataFrame, corpus: Corpus) -> dict[str, Calls]:
     """Return what each way calls each event; only the outer join where datacompy is not installed."""
-    found = {"outer join": _outer_join(native, otlp, list(join))}
+    join, tolerance_ms = list(corpus.join), corpus.tolerance_ms
+    found = {"outer join": _outer_join(native, otlp, join)}
     try:
         from datacompy import PandasCompare  # noqa: PLC0415 - an extra of its own
     except ImportError:
         return found
-    comparison = PandasCompare(native, otlp, join_columns=list(join), abs_tol=_TOLERANCE_MS)
+    tolerances = dict.fromkeys(("start_ms", "end_ms", "cost_ms"), tolerance_ms)
+    comparison = PandasCompare(native, otlp, join_columns=join, abs_tol=tolerances)
     fields = [name for name in native.columns if name not in {*join, *_EVENT}]
     calls: dict[Event, Counter[str]] = defaultdict(Counter)
     for row in comparison.intersect_rows.to_dict("records"):

@@ -35,6 +35,8 @@ class Corpus:
     policy: str = ""
     join: tuple[str, ...] = ()
     """By what a plain join would have to match the two sides."""
+    tolerance_ms: int = 5
+    """By how much times of the two sides may differ for a plain comparison."""
 
 
 def own_corpus(seed: int = 0) -> Corpus:
@@ -68,6 +70,7 @@ def agent_corpus(seed: int = 0) -> Corpus:
         truth=stage.truth,
         options={"profile": "java-agent", "native_writer": "rocketmq-5.3.3"},
         join=("kind", "msg_id", "consumer"),
+        tolerance_ms=500,
     )
 
 

@@ -11,9 +11,9 @@ from otel_mqtrace.model import MessageType, TraceType, TransactionState
 from otel_mqtrace.spans.ledger import BUCKET_MS, Ledger
 from tests.faults import changes as do
 from tests.faults.calls import Application, Draft, consuming, ending, received, sending
-from tests.faults.own_spans import line_of, plain_span, sdk_span
+from tests.faults.own_spans import line_of, plain_span, sdk_span, send_context
 from tests.faults.stage import BEGIN_MS, Process, Stage
-from tests.faults.truth import EXACT, Expected, one_sided
+from tests.faults.truth import EXACT, Event, Expected, one_sided
 
 __all__ = ["EPILOGUE", "PROLOGUE", "SCENES"]
 
@@ -31,7 +31,7 @@ def _scene_before_retention(stage: Stage) -> None:
         stage.play(
             sending(stage.producer, at_ms, bean), do.record_lost, expected, fault="before the trace topic begins"
         )
-        delivery = consuming(stage.consumers[0], at_ms + 500, received(bean), attempt=stage.attempt())
+        delivery = consuming(stage.consumers[0], at_ms + 500, received(bean), attempt=stage.attempt(stage.consumers[0]))
         stage.play(delivery, do.record_lost, expected, fault="before the trace topic begins")
 
 
@@ -218,7 +218,7 @@ def _scene_consumer_killed(stage: Stage) -> None:
         at_ms = stage.now_ms + 2000 * number + 900
         last = number >= 29
         stage.play(
-            consuming(killed, at_ms, received(bean), attempt=stage.attempt()),
+            consuming(killed, at_ms, received(bean), attempt=stage.attempt(killed)),
             do.span_lost if last else (lambda _draft: None),
             one_sided("native", "SHUTDOWN_WINDOW") if last else EXACT,
             fault="span tail of a killed consumer" if last else "none",
@@ -250,19 +250,31 @@ def _scene_silent_writers(stage: Stage) -> None:
         stage.play(sending(audit, at_ms, bean), do.span_lost, one_sided("native", "WRITER_SILENT"), fault=silent)
         other = stage.bean()
         stage.play(stage.send(other))
-        call = consuming(archive, at_ms + 50, received(other), attempt=stage.attempt())
+        call = consuming(archive, at_ms + 50, received(other), attempt=stage.attempt(archive))
         expected = one_sided("otlp", "WRITER_SILENT")
         stage.play(call, do.record_lost, expected, fault="a group without native trace")
 
 
-def _scene_ambiguous(stage: Stage) -> None:
-    """Two attempts at the same time, two spans that name neither, and one of the spans is lost."""
+def _scene_fewer_spans_than_attempts(stage: Stage) -> None:
+    """Two attempts at the same time, one span that names neither: one is lost for certain, nobody knows which."""
     bean = stage.bean()
     stage.play(stage.send(bean))
     calls = [stage.deliver(bean, after_ms=2000) for _ in range(2)]
     nameless = do.span_says(mqtrace__request_id=None)
-    expected = (replace(EXACT, also={"key_level": 2}), one_sided("native", "KEY_DEGRADED"))
+    expected = (replace(EXACT, also={"key_level": 2}), one_sided("native", _LOST))
     _several(stage, calls, "two attempts, one nameless span", *expected, changes={0: nameless, 1: do.span_lost})
+
+
+def _scene_id_left_out(stage: Stage) -> None:
+    """The span does not say which message it is about: topic and time are right, and nothing else can be said."""
+    call = stage.send(stage.bean())
+    draft = Draft.clean(call)
+    do.span_says(messaging__message__id=None, mqtrace__offset_msg_id=None)(draft)
+    stage.record(draft)
+    fault = "span without its message id"
+    stage.truth.expect(call.events[0], fault, one_sided("native", "KEY_DEGRADED"))
+    span_id = f"{send_context(call.events[0].message).span_id:016x}"
+    stage.truth.expect(Event("publish", span_id), fault, one_sided("otlp", "KEY_DEGRADED"))
 
 
 def _scene_handler_hangs(stage: Stage) -> None:
@@ -301,7 +313,8 @@ SCENES: tuple[Callable[[Stage], None], ...] = (
     _scene_process_ends,
     _scene_consumer_killed,
     _scene_silent_writers,
-    _scene_ambiguous,
+    _scene_fewer_spans_than_attempts,
+    _scene_id_left_out,
 )
 EPILOGUE: tuple[Callable[[Stage], None], ...] = (_scene_handler_hangs, _scene_too_young)
 """What must happen last: it depends on how far the data reaches."""

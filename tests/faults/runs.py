@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_jobs.jobs.batch import ReconcileOptions, run
-from spark_jobs.jobs.judge import VERDICTS
 from spark_jobs.report.result import Result
 from spark_jobs.schemas import VERDICT
 from spark_jobs.sources.files import spark_path
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Judged", "reconciled"]
 
 
+VERDICTS = "verdicts"  # the contract's name
 _AS_PLAYED = Laid()
 
 

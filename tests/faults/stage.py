@@ -68,7 +68,7 @@ class Stage:
     truth: Truth = field(default_factory=Truth)
     now_ms: int = BEGIN_MS
     process: Process = field(default_factory=lambda: Process("10.1.0.1", 4711))
-    consuming_process: Process = field(default_factory=lambda: Process("10.1.0.2", 815))
+    processes: dict[str, Process] = field(default_factory=dict)
     producer: Application = ORDERS
     consumers: tuple[Application, ...] = CONSUMERS
     burns_ids: bool = False
@@ -88,9 +88,10 @@ class Stage:
         new_id = (process or self.process).new_id(self.now_ms if at_ms is None else at_ms)
         return message(new_id, number=self.messages, **fields)
 
-    def attempt(self) -> str:
-        """Return a new request id."""
-        return self.consuming_process.new_id(self.now_ms)
+    def attempt(self, consumer: Application) -> str:
+        """Return a new request id of a consumer's process."""
+        process = self.processes.setdefault(consumer.group, Process(consumer.host, 800 + len(self.processes)))
+        return process.new_id(self.now_ms)
 
     def send(self, bean: TraceBean, *, after_ms: int = 1000, **fields: Any) -> Call:
         """Return the send of a message in this slot."""
@@ -107,7 +108,7 @@ class Stage:
     ) -> Call:
         """Return a delivery to one of the groups in this slot."""
         got = [received(bean, retry_times=retry_times) for bean in beans]
-        wanted = {"attempt": self.attempt(), **fields}
+        wanted = {"attempt": self.attempt(self.consumers[to]), **fields}
         return consuming(self.consumers[to], self.now_ms + after_ms, *got, **wanted)
 
     def chat(self) -> None:
