@@ -38,6 +38,9 @@ BLOCK: Final = 256
 _REACH: Final = 32
 """How far an event looks for a partner, in places before and after its own and before and after its own time."""
 
+_PLACE_BYTES: Final = 4
+"""How the place of a candidate is written: a block has fewer than 2**24 of them."""
+
 _PAUSES_MS: Final = (60_000, 1_000, 50, 0)
 """Where a timeline may be cut, the best first: before a pause longer than this."""
 
@@ -65,7 +68,7 @@ def paired(rows: DataFrame, tolerance_ms: int) -> DataFrame:
         )
     )
     ranked = per_block.withColumn("candidates", _candidates(tolerance_ms))
-    chosen = ranked.withColumn("chosen", _chosen())
+    chosen = ranked.withColumn("chosen", _chosen()).withColumn("natives_given", _natives_given())
     return chosen.select("k", "kind", F.inline(_answer()))
 
 
@@ -146,46 +149,64 @@ def _is(kind: Kind) -> Column:
 
 
 def _chosen() -> Column:
-    """Take the candidates in their order, each whose two events are still free: ``pairs``, and a byte per event."""
+    """Take the candidates in their order, each whose two events are still free.
+
+    Returns which candidate each native event was given and whether each span is taken, as bytes: ``aggregate`` copies
+    its state at every step, all but bytes by going through it.
+    """
 
     def taken(chosen: Column, pair: Column) -> Column:
-        free = _is_free(chosen["natives"], pair["i"]) & _is_free(chosen["otlps"], pair["j"])
+        free = (_given(chosen["natives"], pair["i"]) == _nothing(_PLACE_BYTES)) & _is_free(chosen["otlps"], pair["j"])
         made = F.struct(
-            F.array_append(chosen["pairs"], pair).alias("pairs"),
-            _mark(chosen["natives"], pair["i"]).alias("natives"),
-            _mark(chosen["otlps"], pair["j"]).alias("otlps"),
+            F.overlay(chosen["natives"], _bytes_of(pair["nth"] + 1), _PLACE_BYTES * pair["i"] + 1).alias("natives"),
+            F.overlay(chosen["otlps"], F.unhex(F.lit("01")), pair["j"] + 1).alias("otlps"),
         )
         return F.when(free, made).otherwise(chosen)
 
-    nothing = F.struct(
-        F.slice("candidates", 1, 0).alias("pairs"),
-        _all_free("natives").alias("natives"),
-        _all_free("otlps").alias("otlps"),
+    numbered = F.transform(
+        "candidates", lambda pair, nth: F.struct(pair["i"].alias("i"), pair["j"].alias("j"), nth.alias("nth"))
     )
-    return F.aggregate("candidates", nothing, taken)
+    free = F.struct(
+        _nothing(_PLACE_BYTES * F.size("natives")).alias("natives"), _nothing(F.size("otlps")).alias("otlps")
+    )
+    return F.aggregate(numbered, free, taken)
 
 
-def _all_free(side: str) -> Column:
-    return F.unhex(F.repeat(F.lit("00"), F.size(side)))
+def _nothing(count: Column | int) -> Column:
+    return F.unhex(F.repeat(F.lit("00"), F.lit(count) if isinstance(count, int) else count))
 
 
-def _is_free(marks: Column, place: Column) -> Column:
-    return F.substring(marks, place + 1, F.lit(1)) == F.unhex(F.lit("00"))
+def _bytes_of(number: Column) -> Column:
+    return F.unhex(F.lpad(F.hex(number), 2 * _PLACE_BYTES, "0"))
 
 
-def _mark(marks: Column, place: Column) -> Column:
-    return F.overlay(marks, F.unhex(F.lit("01")), place + 1)
+def _given(natives: Column, place: Column) -> Column:
+    return F.substring(natives, _PLACE_BYTES * place + 1, F.lit(_PLACE_BYTES))
+
+
+def _is_free(otlps: Column, place: Column) -> Column:
+    return F.substring(otlps, place + 1, F.lit(1)) == _nothing(1)
 
 
 def _answer() -> Column:
     """Return one struct per key: the pairs, what stayed alone on either side, and what had met before."""
     met = F.transform("met", lambda event: _told(event, F.lit(1)))
-    return F.concat(F.transform("chosen.pairs", _merged), _alone("natives"), _alone("otlps"), met)
+    pairs = F.transform(F.filter("natives_given", lambda pair: pair.isNotNull()), _merged)
+    natives = F.filter("natives", lambda _, nth: F.get("natives_given", nth).isNull())
+    otlps = F.filter("otlps", lambda _, nth: _is_free(F.col("chosen.otlps"), nth))
+    return F.concat(
+        pairs, *(F.transform(left, lambda event: _told(event, F.lit(None))) for left in (natives, otlps)), met
+    )
 
 
-def _alone(side: str) -> Column:
-    left = F.filter(side, lambda _, nth: _is_free(F.col("chosen")[side], nth))
-    return F.transform(left, lambda event: _told(event, F.lit(None)))
+def _natives_given() -> Column:
+    """Return for each native event the candidate it was given, null where it stayed alone."""
+
+    def candidate(_: Column, place: Column) -> Column:
+        nth = F.conv(F.hex(_given(F.col("chosen.natives"), place)), 16, 10).cast("int") - 1
+        return F.get("candidates", nth)
+
+    return F.transform("natives", candidate)
 
 
 def _told(event: Column, level: Column) -> Column:
