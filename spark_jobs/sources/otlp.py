@@ -48,9 +48,10 @@ _FILE: Final = StructType([StructField("path", StringType()), StructField("layou
 class OtlpSource:
     """Spans to normalise.
 
-    ``frame`` is ``READ_SPAN``. ``counts`` are observations, filled when the frame is run: ``records`` (spans, and lines
-    or frames that held none), told by the size of the lists in each parsed message before a span is taken out, and, of
-    containers, ``tails``: files cut off inside a line or frame. ``truncated_tails`` counts those of JSON lines.
+    ``frame`` is ``READ_SPAN``. ``counts`` are observations, filled when the frame is run, that add up: ``records``
+    (spans, and lines or frames that held none), told by the bytes of each message (``witness``) and not by the spans
+    taken out of it, and, of containers, ``tails``: files cut off inside a line or frame. ``truncated_tails`` counts
+    those of JSON lines.
     ``files`` names the topics too; ``topics`` is ``None`` where there are none.
     """
 
@@ -80,22 +81,23 @@ def read_spans(
     files = span_files(paths, layout=layout)
     lines = [file for file in files if file.layout is Layout.JSON_LINES]
     packed = [file for file in files if file.layout not in {Layout.JSON_LINES, Layout.EMPTY}]
-    counts = (Observation("otlp-lines"), Observation("otlp-files"), Observation("otlp-messages"))
+    lines_counts = (Observation("otlp-lines"), Observation("otlp-line-spans"))
+    files_count, messages_count = Observation("otlp-files"), Observation("otlp-messages")
     torn = {path: tail for path, tail in torn_tails([file.path for file in lines]).items() if _is_torn(tail)}
-    parts: list[tuple[DataFrame, Observation]] = []
+    parts: list[tuple[DataFrame, tuple[Observation, ...]]] = []
     if lines:
         text = without_tails(read_lines(spark, [file.path for file in lines]), torn)
-        parts.append((spans_from_lines(text, counts[0]), counts[0]))
+        parts.append((spans_from_lines(text, lines_counts), lines_counts))
     if packed:
-        parts.append((_from_containers(spark, packed, counts[1]), counts[1]))
+        parts.append((_from_containers(spark, packed, files_count), (files_count,)))
     topics = read_topics(spark, addresses, client_config) if addresses else None
     if topics is not None:
-        parts.append((spans_of_messages(topics.frame, counts[2]), counts[2]))
+        parts.append((spans_of_messages(topics.frame, messages_count), (messages_count,)))
     frames = [frame for frame, _ in parts] or [spark.createDataFrame([], READ_SPAN)]
     layouts = {file.layout.value for file in files if file.layout is not Layout.EMPTY}
     return OtlpSource(
         frame=reduce(lambda left, right: left.unionByName(right), frames),
-        counts=tuple(count for _, count in parts),
+        counts=tuple(count for _, counts in parts for count in counts),
         files=(*(str(file.path) for file in files), *map(str, addresses)),
         layouts=tuple(sorted(layouts | ({LAYOUT} if addresses else set()))),
         truncated_tails=len(torn),

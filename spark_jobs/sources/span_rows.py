@@ -11,13 +11,14 @@ from spark_jobs.mentions import mentioned_in
 from spark_jobs.schemas import LEDGER
 from spark_jobs.sources.containers import NOT_TRACES, Bad, Message, Tail, read_messages
 from spark_jobs.sources.detect import Layout
-from spark_jobs.sources.spans import Span, parse_message, span_count, spans_of
+from spark_jobs.sources.spans import parse_message, spans_due, spans_of
 from spark_jobs.sources.texts import text_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from spark_jobs.sources.containers import Item
+    from spark_jobs.sources.plain_span import Span
 
 __all__ = ["message_span_batches", "span_batches", "span_row"]
 
@@ -95,19 +96,19 @@ def _rows(path: str, layout: Layout) -> Iterator[dict[str, Any]]:
 
 
 def _message_rows(path: str, value: bytes | None) -> Iterator[dict[str, Any]]:
-    content = None if value is None else parse_message(value)
-    if content is not None:
-        item: Item = Message(1, content)
-    elif value is None:
-        item = Bad(1, _NO_VALUE, b"")
-    else:
-        item = Bad(1, NOT_TRACES, value[:_MESSAGE_SAMPLE])
-    yield from _item_rows(item, {"path": path, "line": None})
+    yield from _item_rows(_message_item(value), {"path": path, "line": None})
+
+
+def _message_item(value: bytes | None) -> Item:
+    if value is None:
+        return Bad(1, _NO_VALUE, b"")
+    content = parse_message(value)
+    return Bad(1, NOT_TRACES, value[:_MESSAGE_SAMPLE]) if content is None else Message(1, content, value)
 
 
 def _item_rows(item: Item, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if isinstance(item, Message):
-        yield {**place, "due": span_count(item.content), "tails": 0}
+        yield {**place, "due": spans_due(item.payload, item.content), "tails": 0}
         yield from ({**span_row(span), **place} for span in spans_of(item.content))
     elif isinstance(item, Tail):
         yield {**place, "due": 0, "tails": 1}
