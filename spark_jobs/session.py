@@ -69,6 +69,9 @@ _CONNECT: Final = "sc://"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM before it started us
 _MEMORY: Final = re.compile(r"(\d{1,12})([kmgt])", re.IGNORECASE)  # what both Spark and the JVM's -Xmx understand
 _UNIT_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SMALL_BYTES: Final = 128 << 20
+_PARTITION_BYTES: Final = 32 << 20  # of input: what is made of it is sorted several times in a core's share of 1 GB
+_MOST_PARTITIONS: Final = 2000
 _LEAST_MIB: Final = 512  # Spark itself refuses less than 450
 _MOST_MIB: Final = 64 << 20  # 64 TiB: half of what a process can address
 # One JIT tier and one garbage collector thread: a job of seconds never earns back what the better ones cost to start.
@@ -80,7 +83,7 @@ def build_session(
     master: str | None = None,
     app_name: str = DEFAULT_APP_NAME,
     driver_memory: str = DEFAULT_DRIVER_MEMORY,
-    small: bool = True,
+    input_bytes: int = 0,
     extra: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return the process's SparkSession, started when there is none: UTC, ANSI, no UI, no chatter; local on loopback.
@@ -92,7 +95,7 @@ def build_session(
             the settings of a small machine. ``None``: what ``spark-submit`` or ``SPARK_REMOTE`` says, else here.
         app_name: what Spark calls the application.
         driver_memory: heap of a driver that this call starts, in Spark's notation (``1g``, ``512m``).
-        small: tune a local JVM for a run of seconds rather than of hours.
+        input_bytes: how much will be read: says whether a local run is one of seconds or of hours.
         extra: further Spark settings; they win over every table of this module.
 
     Raises:
@@ -109,24 +112,31 @@ def build_session(
             return _started(_beside_submitted({**_CHOSEN, **_QUIET}) | {**extra})
         if ground.startswith(_CONNECT):
             return _connected(ground, {**_CHOSEN, **extra})
-        return _deployed(ground, {**own, **extra}, small=small)
+        return _deployed(ground, {**own, **extra}, input_bytes=input_bytes)
     except MqTraceError:
         raise
     except Exception as error:
         raise _start_error(error, ground) from error
 
 
-def _deployed(ground: str, own: Mapping[str, str], *, small: bool) -> SparkSession:
+def _deployed(ground: str, own: Mapping[str, str], *, input_bytes: int) -> SparkSession:
     """Start a driver here for the master; executors that do not run our Python anyway are sent our code."""
     os.environ.pop("SPARK_REMOTE", None)  # Spark would go there all the same
     local = ground.startswith("local")
     _environment(local=local)
-    settings = {**_CHOSEN, **_QUIET, **(_LOCAL if local else {})}
-    settings["spark.driver.extraJavaOptions"] = _java_options(small=local and small)
+    settings = {**_CHOSEN, **_QUIET, **(_local_settings(input_bytes) if local else {})}
+    settings["spark.driver.extraJavaOptions"] = _java_options(small=local and input_bytes <= _SMALL_BYTES)
     session = _started({**settings, **own, "spark.master": ground})
     if not _ONE_PROCESS.fullmatch(ground):
         session.sparkContext.addPyFile(str(_packed()[1]))
     return session
+
+
+def _local_settings(input_bytes: int) -> dict[str, str]:
+    """Return the table for one machine, with partitions that fit into its memory however large the input is."""
+    fitting = min(_MOST_PARTITIONS, input_bytes // _PARTITION_BYTES)
+    few = int(_LOCAL["spark.sql.shuffle.partitions"])
+    return {**_LOCAL, "spark.sql.shuffle.partitions": str(max(few, fitting))}
 
 
 def _ground(master: str | None) -> str | None:

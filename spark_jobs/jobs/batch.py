@@ -15,6 +15,8 @@ from spark_jobs.jobs.workplace import Workplace, workplace
 from spark_jobs.reconcile import evidence
 from spark_jobs.reconcile.policy import Policy, read_policy
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, build_session, check_start
+from spark_jobs.sources.files import input_bytes
+from spark_jobs.sources.kafka.address import apart
 from spark_jobs.sources.ledger import read_ledgers
 
 if TYPE_CHECKING:
@@ -140,7 +142,13 @@ def counted_losses(options: ReconcileOptions) -> LedgerRead | None:
 
 
 def _session(options: ReconcileOptions) -> SparkSession:
-    return build_session(master=options.master, driver_memory=options.driver_memory, extra=options.conf)
+    files, _ = apart((*options.native, *options.otlp))
+    return build_session(
+        master=options.master,
+        driver_memory=options.driver_memory,
+        input_bytes=input_bytes(files),
+        extra=options.conf,
+    )
 
 
 def concluded(place: Workplace, result: Result, report: Callable[[Result], object]) -> Result:

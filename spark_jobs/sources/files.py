@@ -18,7 +18,7 @@ from spark_jobs.sources.detect import DamagedInputError, Layout, Side, detect
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-__all__ = ["SourceFile", "source_files", "spark_path", "spark_target", "torn_tail"]
+__all__ = ["SourceFile", "input_bytes", "source_files", "spark_path", "spark_target", "torn_tail"]
 
 # Written beside and renamed by every writer that cares, or not data at all.
 _IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
@@ -83,6 +83,15 @@ def _source_files(
     if passed_over and (named or (not kept and only is None)):
         raise UnreadableInputError(passed_over)
     return kept
+
+
+def input_bytes(srcs: Iterable[str]) -> int:
+    """Return how many bytes stand behind ``srcs``, other things in their directories included; no file is opened.
+
+    Raises:
+        UsageError: a source names nothing, or is no file.
+    """
+    return sum(path.stat().st_size for src in srcs for path in _expand(src)[0])
 
 
 def _expand(src: str) -> tuple[list[Path], bool]:
