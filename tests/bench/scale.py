@@ -46,23 +46,24 @@ def measured(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[s
         "stages_seconds": stages,
         "jobs": result.spark.jobs,
         "stages": result.spark.stages,
-        "most_resident_mib": dict(_peaks()),
+        "processes": _processes(),
         "load": os.getloadavg()[0],
     }
 
 
-def _peaks() -> list[tuple[str, int]]:
-    """Return the most memory that this process and the JVM it started ever held, in MiB."""
-    parent = {int(path.name): _status(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
+def _processes() -> dict[str, dict[str, float]]:
+    """Return the most memory that this process and the JVM it started ever held, and their time on a processor."""
+    known = {int(path.name): _status(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
     own = {os.getpid()}
     for _ in range(3):
-        own |= {pid for pid, status in parent.items() if int(status.get("PPid", "0")) in own}
-    peaks: dict[str, int] = {}
-    for pid in own:
-        status = parent[pid]
-        name, peak = status.get("Name", "?"), int(status.get("VmHWM", "0 kB").split()[0]) // 1024
-        peaks[name] = max(peaks.get(name, 0), peak)
-    return sorted(peaks.items())
+        own |= {pid for pid, status in known.items() if int(status.get("PPid", "0")) in own}
+    return {f"{known[pid]['Name']} {pid}": _used(pid, known[pid]) for pid in own if "VmHWM" in known[pid]}
+
+
+def _used(pid: int, status: dict[str, str]) -> dict[str, float]:
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    seconds = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+    return {"most_resident_mib": int(status["VmHWM"].split()[0]) // 1024, "processor_seconds": round(seconds, 1)}
 
 
 def _status(process: Path) -> dict[str, str]:
