@@ -13,6 +13,7 @@ from spark_jobs.jobs.attribute import Attribution
 from spark_jobs.jobs.carry import leave_open, take_over, told
 from spark_jobs.jobs.explain import Explanation, written_verdicts
 from spark_jobs.jobs.graph import graph_of_verdicts
+from spark_jobs.jobs.places import with_message_ids
 from spark_jobs.reconcile import facts, tally
 from spark_jobs.reconcile.masking import masked_keys
 from spark_jobs.reconcile.policy_text import policy_hash
@@ -55,6 +56,7 @@ def judge(  # noqa: PLR0913 - what the run was asked for
         ledger: counted losses that may explain what nothing else does.
     """
     native, otlp = sides
+    otlp = with_message_ids(place, native, otlp)
     malformed = native.malformed.unionByName(otlp.malformed)
     progress("surveying both sides")
     survey = facts.overview(native.events, otlp.events, malformed)

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.normalise.native import charset_name, check_message_type_map, native_bodies, native_events
 from spark_jobs.normalise.otlp import otlp_events
+from spark_jobs.normalise.places import goes_by_place
 from spark_jobs.schemas import BAD, EVENT, NORMALISED
 from spark_jobs.sources.detect import Side
 from spark_jobs.sources.files import source_files, spark_path, spark_target
@@ -77,6 +78,7 @@ class NormalisedSide:
         offsets: of each partition of the topics among the sources, what was read.
         offsets_without_message: offsets read at which there was no message: compacted away, a transaction's marker, or
             removed by retention meanwhile.
+        by_place: events that know their message by its place in a Kafka topic only; ``None`` where nobody counted.
         trace_topics: the distinct topics the native side was landed from.
     """
 
@@ -90,6 +92,7 @@ class NormalisedSide:
     last_event_ms: int | None
     offsets: tuple[PartitionRange, ...] = ()
     offsets_without_message: int = 0
+    by_place: int | None = None
     trace_topics: tuple[str, ...] = ()
 
 
@@ -170,7 +173,8 @@ def _written(
     done = Observation(f"{directory.name}-done")
     sane = [F.when(F.col(name) <= _YEAR_9999_MS, F.col(name)) for name in ("start_ms", "end_ms")]
     last = F.max(F.greatest(*sane))
-    watched = events.observe(done, F.sum("extra").alias("extra"), last.alias("last_ms"))
+    by_place = F.count_if(goes_by_place())
+    watched = events.observe(done, F.sum("extra").alias("extra"), last.alias("last_ms"), by_place.alias("by_place"))
     watched.select(*NORMALISED.names).write.mode("overwrite").parquet(spark_target(directory.absolute()))
     written = spark.read.schema(NORMALISED).parquet(spark_path(directory))
     good, evidence = F.col("bad").isNull(), [f"bad.{name}" for name in BAD.names]
@@ -183,6 +187,7 @@ def _written(
         layouts=source.layouts,
         truncated_tails=source.truncated_tails + sum(count.get.get("tails") or 0 for count in counts),
         last_event_ms=done.get["last_ms"],
+        by_place=done.get["by_place"] or 0,
         offsets=() if source.topics is None else source.topics.ranges,
         offsets_without_message=_without_message(source.topics),
     )
