@@ -249,7 +249,9 @@ def _sent_sampled() -> Column:
     A span that was exported was sampled: one without the bit is from a writer that never sets it (OpenTelemetry for
     Python), and its links say as little. The bit is off, not just unset, where the flags know of remoteness.
     """
-    link = F.when(_one_per_link(), F.get("links", F.col("message_at"))).when(F.size("links") == 1, F.get("links", F.lit(0)))
+    link = F.when(_one_per_link(), F.get("links", F.col("message_at"))).when(
+        F.size("links") == 1, F.get("links", F.lit(0))
+    )
     flags, honest = link["flags"], F.col("flags").bitwiseAND(_SAMPLED) != 0
     sampled = flags.bitwiseAND(_SAMPLED) != 0
     told = sampled | (flags.bitwiseAND(_REMOTENESS_KNOWN) != 0)
