@@ -16,6 +16,7 @@ from spark_jobs.report.listing import listing
 from spark_jobs.report.measured import AGES
 from spark_jobs.report.svg.bars import latency_range, latency_scale, stacked
 from spark_jobs.report.svg.curves import LOOKS, curves
+from spark_jobs.report.svg.graph import graph_svg
 from spark_jobs.report.svg.shapes import dash, swatch
 from spark_jobs.report.svg.timeline import bars_of, timeline
 from spark_jobs.report.svg.trend import trend
@@ -113,6 +114,10 @@ def _trend(result: Result, _shown: Shown) -> dict[str, Any] | None:
     return {"points": points, "drawing": trend(points), "legend": legend} if points else None
 
 
+def _flow(result: Result, _shown: Shown) -> dict[str, Any] | None:
+    return {"drawing": graph_svg(result.graph)} if result.graph and result.graph.nodes else None
+
+
 def _topics(result: Result, _shown: Shown) -> dict[str, Any] | None:
     names = ("sends", "failures", "unmatched")
     shown = listing(result.topics, most=MOST_ROWS, weight=_trouble_of_topic, sums=names)
@@ -182,6 +187,7 @@ _SECTIONS: Final[Iterable[tuple[str, str, Callable[[Result, Shown], dict[str, An
     ("reasons", "Reasons", _reasons),
     ("timeline", "Timeline", _timeline),
     ("trend", "Runs", _trend),
+    ("flow", "Flow", _flow),
     ("topics", "Topics", _topics),
     ("groups", "Groups", _groups),
     ("fields", "Fields", _fields),

@@ -99,7 +99,7 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         still = {"name": "prefers-reduced-motion", "value": "reduce"}
         tab.call("Emulation.setEmulatedMedia", media=media, features=[scheme, still])
-        phone = {"deviceScaleFactor": 1, "mobile": width < 600}  # noqa: PLR2004 - narrower than any desk
+        phone = {"deviceScaleFactor": 1, "mobile": width < 600}
         tab.call("Emulation.setDeviceMetricsOverride", width=width, height=900, **phone)
         tab.call("Page.navigate", url=url)
         self.wait_for("Page.loadEventFired", session)

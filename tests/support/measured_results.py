@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spark_jobs.report.graph import CONSUME, PUBLISH, Call, Edge, Graph, Node, Spread, node_id
 from spark_jobs.report.measured import Exemplar, Instance, Latency, Life, Stay, Topic
 
 T0 = 1_795_276_800_000  # 2026-11-21 16:00:00 UTC
@@ -115,6 +116,53 @@ def trend(runs: int = 12) -> tuple[dict[str, Any], ...]:
     )
 
 
+def graph() -> Graph:
+    """Return one producer, two topics and two groups, with failures, redeliveries and messages nobody consumed."""
+    made = {
+        "producer": ("shop",),
+        "topic": ("OrderTopic", "退款-🧾"),
+        "consumer_group": ("billing", "a-consumer-group-with-a-name-as-long-as-they-are-in-real-systems"),
+    }
+    nodes = tuple(Node(id=node_id(kind, name), kind=kind, name=name) for kind, names in made.items() for name in names)
+    shop, orders, refunds, billing, long_name = (node.id for node in nodes)
+    spread = Spread(count=1900, p50=2, p95=9, p99=31, min=0, max=310)
+    return Graph(
+        sides=("native", "otlp"),
+        first_ms=T0,
+        last_ms=T0 + 1_800_000,
+        opening_ms=T0 + 60_000,
+        horizon_ms=T0 + 1_738_000,
+        nodes=nodes,
+        edges=(
+            Edge(
+                source=shop,
+                target=orders,
+                kind=PUBLISH,
+                count=1900,
+                messages=1894,
+                failures=6,
+                fates={"consumed": 1880, "never_consumed": 14},
+                took=spread,
+            ),
+            Edge(source=shop, target=refunds, kind=PUBLISH, count=91, messages=91, fates={"never_consumed": 91}),
+            Edge(
+                source=orders,
+                target=billing,
+                kind=CONSUME,
+                count=2012,
+                messages=1880,
+                failures=22,
+                again=132,
+                origins={"published": 1878, "never_published": 2},
+                took=spread,
+                queued=spread,
+            ),
+            Edge(source=orders, target=long_name, kind=CONSUME, count=12, messages=12, is_loop=True),
+        ),
+        calls=(Call(parent="shop", child="billing", messages=2012),),
+    )
+
+
 def measured(msg_id: str) -> dict[str, Any]:
     """Return all of it by the names of a ``Result``; ``msg_id`` is the message that is told in full."""
     return {
@@ -128,4 +176,5 @@ def measured(msg_id: str) -> dict[str, Any]:
         "ageing": {"PENDING": {"under 1 min": 4}, "IN_FLIGHT": {"1 to 5 min": 2, "5 to 15 min": 1}},
         "timing": {"on_time": 5890, "late_native": 60, "no_time": 26},
         "trend": trend(),
+        "graph": graph(),
     }

@@ -10,7 +10,7 @@ from spark_jobs.report.svg.shapes import drawing, element, label, line
 from spark_jobs.report.wording import count, duration, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from markupsafe import Markup
 
@@ -28,30 +28,36 @@ _FLOOR_MS: Final = 0.5  # what a clock of milliseconds calls 0
 
 def curves(rows: Mapping[str, Latency]) -> Markup:
     """Return the curves of those ``rows`` that have one, at most as many as there are ``LOOKS``."""
-    drawable = {name: row for name, row in rows.items() if row.curve and row.max is not None}
-    top_ms = max((row.max or 0 for row in drawable.values()), default=10.0)
+    drawable = {name: _steps(row) for name, row in rows.items() if row.curve and row.max is not None}
+    top_ms = max((ms for steps in drawable.values() for _, ms in steps), default=10.0)
     axis = (math.log10(_FLOOR_MS), math.log10(max(top_ms, 10)))
     marks = list(_grid(axis))
-    for (name, row), (colour, dashes) in zip(drawable.items(), LOOKS, strict=False):
-        marks.append(_curve(name, row, axis, colour, dashes))
-    said = "; ".join(
-        f"{_said(name)}: half within {duration(row.p50)}, 99 % within {duration(row.p99)}"
-        for name, row in drawable.items()
-    )
+    for (name, steps), (colour, dashes) in zip(drawable.items(), LOOKS, strict=False):
+        marks.append(_curve(_told(name, rows[name]), steps, axis, colour, dashes))
+    said = "; ".join(_told(name, rows[name]) for name in drawable)
     return drawing(marks, width=_WIDTH, height=_HEIGHT, says=said or "no durations", css="wide")
 
 
-def _curve(name: str, row: Latency, axis: tuple[float, float], colour: str, dashes: str | None) -> Markup:
-    """Return one staircase from the fastest event to the slowest."""
-    points = [(0.0, row.curve[0][1]), *row.curve, (1.0, row.max or 0)]
-    steps: list[str] = []
-    for share, ms in points:
-        x, y = _x(ms, axis), _y(share)
-        steps.append(f"L{x:.1f} {y:.1f}" if steps else f"M{x:.1f} {y:.1f}")
+def _steps(row: Latency) -> list[tuple[float, float]]:
+    """Return the staircase from the fastest event to the slowest, without what is no number."""
+    every = [(0.0, row.curve[0][1]), *row.curve, (1.0, row.max or 0)]
+    return [(share, ms) for share, ms in every if math.isfinite(ms)]
+
+
+def _curve(
+    told: str, steps: Sequence[tuple[float, float]], axis: tuple[float, float], colour: str, dashes: str | None
+) -> Markup:
+    places = [f"{_x(ms, axis):.1f} {_y(share):.1f}" for share, ms in steps]
     dashed = {"stroke_dasharray": dashes} if dashes else {}
-    path = element("path", d="".join(steps), fill="none", stroke=colour, stroke_width=2.5, **dashed)
-    title = f"{_said(name)}: {count(row.count)} events, p50 {duration(row.p50)}, p99 {duration(row.p99)}"
-    return element("g", [element("title", [title]), path])
+    path = element(
+        "path", d=f"M{'L'.join(places)}" if places else "", fill="none", stroke=colour, stroke_width=2.5, **dashed
+    )
+    return element("g", [element("title", [told]), path])
+
+
+def _told(name: str, row: Latency) -> str:
+    within = f"half within {duration(row.p50)}, 99 % within {duration(row.p99)}"
+    return f"{_said(name)}: {count(row.count)} events, {within}"
 
 
 def _said(name: str) -> str:

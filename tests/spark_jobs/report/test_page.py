@@ -10,8 +10,20 @@ from tests.support.html_page import Page
 from tests.support.results import gates, result, sample, timeline
 
 SECTIONS = (
-    *("verdict", "balance", "gates", "statuses", "reasons", "timeline", "trend", "topics", "groups", "fields"),
-    *("latency", "open", "duplicates", "late", "losses", "ledger", "malformed", "samples", "inputs", "glossary"),
+    *("verdict", "balance", "gates", "statuses", "reasons", "timeline", "trend", "flow", "topics", "groups"),
+    *(
+        "fields",
+        "latency",
+        "open",
+        "duplicates",
+        "late",
+        "losses",
+        "ledger",
+        "malformed",
+        "samples",
+        "inputs",
+        "glossary",
+    ),
 )
 
 
