@@ -225,11 +225,16 @@ def _print_summary(result: Result, written: dict[str, Path]) -> None:
 
 
 def inspect(
-    sources: Annotated[list[str], typer.Argument(metavar="SRC…", help="Files, directories or globs.")],
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SRC…", help="Files, directories, globs or kafka://BOOTSTRAP/TOPIC.")
+    ],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     spans: Annotated[bool, typer.Option("--spans", help="Stream the spans as JSON lines.")] = False,
     records: Annotated[bool, typer.Option("--records", help="Stream the native records as JSON lines.")] = False,
+    client_config: Annotated[
+        Path | None, typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.")
+    ] = None,
 ) -> int:
     """Say what is in an input: side, layout, how many records or spans, bad ones with position and reason.
 
@@ -239,6 +244,10 @@ def inspect(
         mqtrace inspect landing/native spans.jsonl
         mqtrace inspect spans.jsonl --json
     """
+    from bridge.client_properties import read_properties  # noqa: PLC0415
     from spark_jobs import inspect as inspection  # noqa: PLC0415  (reads protobuf and zstd, of the optional extra)
 
-    return int(inspection.run(tuple(sources), as_json=as_json, spans=spans, records=records))
+    given = {} if client_config is None else read_properties(client_config)
+    return int(
+        inspection.run(tuple(sources), as_json=as_json, spans=spans, records=records, client_config=given)
+    )
