@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.arguments import parse_instant_ms, spread
+from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,11 +56,20 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     native_writer: Annotated[
         str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.")
     ] = "mqtrace",
-    master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
+    master: Annotated[
+        str | None,
+        typer.Option(help="Spark's master URL, sc://HOST:PORT included.", show_default="spark-submit's, else local[*]"),
+    ] = None,
     driver_memory: Annotated[str, typer.Option(help="Memory of Spark's driver.")] = "1g",
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A further setting of Spark's; may be repeated.")
+    ] = None,
     msg_type_map: Annotated[str, typer.Option(help="Ordinals of message types: a or b.")] = "a",
     otlp_format: Annotated[str | None, typer.Option(help="Layout of the spans in place of detection.")] = None,
     charset: Annotated[str, typer.Option(help="Of native bodies: RocketMQ 4.x writes in its JVM's own.")] = "utf-8",
+    client_config: Annotated[
+        Path | None, typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print graph.json instead of a table.")] = False,
 ) -> int:
     """Draw who sends what to whom: producer, topic, consumer group, with counts, errors, retries and queue times.
@@ -90,6 +99,8 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         msg_type_map=msg_type_map,
         otlp_format=otlp_format,
         charset=charset,
+        client_config=client_config,
+        conf=parse_settings(conf or ()),
     )
     with Console(stderr=True).status("starting") as shown:  # rich draws it on a terminal only
         drawn = job.run(options, progress=shown.update)

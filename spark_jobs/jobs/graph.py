@@ -7,15 +7,17 @@ told, not by traces or messages.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from bridge.client_properties import read_properties
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
+from spark_jobs.engine import as_meant, grouped
 from spark_jobs.failure import told_by_cause
 from spark_jobs.graph.calls import direct_calls
 from spark_jobs.graph.edges import MOST_EDGES, edges, members, messaging_calls, most_frequent
@@ -23,14 +25,15 @@ from spark_jobs.graph.journeys import journeys
 from spark_jobs.graph.legs import LEG, legs
 from spark_jobs.graph.read import read_calls, read_graph
 from spark_jobs.graph.ties import named_by_position, tied, unnamed
-from spark_jobs.interrupt import job_group, unlogged
+from spark_jobs.interrupt import unlogged
 from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs, normalise_native, normalise_otlp
 from spark_jobs.reconcile import facts
 from spark_jobs.reconcile.policy import read_policy
 from spark_jobs.reconcile.verdicts import verdicts
 from spark_jobs.schemas import EVENT, MALFORMED
-from spark_jobs.session import DEFAULT_DRIVER_MEMORY, DEFAULT_MASTER, build_session, check_start
-from spark_jobs.sources.files import spark_path, spark_target
+from spark_jobs.session import DEFAULT_DRIVER_MEMORY, build_session, check_start
+from spark_jobs.sources.files import input_bytes, spark_path, spark_target
+from spark_jobs.sources.kafka.address import apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,11 +61,13 @@ class GraphOptions:
     end_ms: int | None = None
     grace_ms: int | None = None
     native_writer: str = "mqtrace"
-    master: str = DEFAULT_MASTER
+    master: str | None = None
     driver_memory: str = DEFAULT_DRIVER_MEMORY
     msg_type_map: str = "a"
     otlp_format: str | None = None
     charset: str = "utf-8"
+    client_config: Path | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
     at_most: int = MOST_EDGES
 
 
@@ -94,14 +99,25 @@ def run(
         raise UsageError(f"--out {options.out} cannot be made: {error.strerror}; name a directory that can") from error
     progress("starting Spark")
     with unlogged():
-        session = spark or build_session(master=options.master, driver_memory=options.driver_memory)
+        session = spark or _session(options)
         with (
             # A cancelled job may still be writing there, which must not hide that it was cancelled.
             tempfile.TemporaryDirectory(prefix=".work-", dir=options.out, ignore_cleanup_errors=True) as work,
-            job_group(session, f"mqtrace-{SystemClock().monotonic_ns()}", "mqtrace graph"),
+            as_meant(session),
+            grouped(session, f"mqtrace-{SystemClock().monotonic_ns()}", "mqtrace graph"),
             told_by_cause(),
         ):
             return _drawn(session, options, policy, Path(work), progress)
+
+
+def _session(options: GraphOptions) -> SparkSession:
+    files, _ = apart((*options.native, *options.otlp))
+    return build_session(
+        master=options.master,
+        driver_memory=options.driver_memory,
+        input_bytes=input_bytes(files),
+        extra=options.conf,
+    )
 
 
 def _policy(options: GraphOptions) -> Policy:
@@ -120,6 +136,7 @@ def _reading(options: GraphOptions) -> NormaliseOptions:
         msg_type_map=options.msg_type_map,
         charset=options.charset,
         otlp_format=options.otlp_format,
+        client_config={} if options.client_config is None else read_properties(options.client_config),
     )
 
 
