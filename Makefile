@@ -24,7 +24,7 @@ demo: java ## the whole system in one go; prints seeded against found and the re
 
 .PHONY: test
 test: java ## the whole suite that needs no external server (ARGS='-k words')
-	@$(BIN)/python -m pytest -m "not peers" -n 2 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -m "not peers and not cluster" -n 2 --dist loadgroup $(ARGS)
 
 .PHONY: check
 check: lint format types contracts documents ## lint, format, types, import contracts, documents against code (-k: all of them)
@@ -45,6 +45,10 @@ documents: $(READY)
 .PHONY: test-peers
 test-peers: java ## the tests against real servers, made from packages by Maven and Go (PEERS=… or SKIP_PEERS=kafka,…)
 	@$(BIN)/python -m pytest -m peers -v tests/peers $(ARGS)
+
+.PHONY: test-cluster
+test-cluster: java ## the reconciliation on Spark clusters and a Connect server started for it, held against a local run
+	@$(BIN)/python -m pytest -m cluster -v tests/cluster $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## how long our own steps take, and the codec beside OTLP and Java: build/bench.json

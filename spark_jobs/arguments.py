@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._errors import UsageError
@@ -11,10 +12,11 @@ from otel_mqtrace._errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["parse_instant_ms", "parse_settings", "spread"]
+__all__ = ["parse_instant_ms", "parse_settings", "parse_target", "spread"]
 
 _OWN_OPTIONS: Final = {"spark.master": "--master", "spark.remote": "--master", "spark.driver.memory": "--driver-memory"}
 _SOURCES: Final = frozenset({"--native", "--otlp", "--ledger"})
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+")
 _WHOLE_NUMBER = re.compile(r"-?\d+")
 _LAST_MS: Final = 253_402_300_799_999
 _MOST_DIGITS: Final = 15  # those of _LAST_MS
@@ -56,6 +58,22 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"--conf '{text}': use {_OWN_OPTIONS[name]} for it")
         found[name] = value
     return found
+
+
+def parse_target(out: Path, *, name: str = "--out") -> Path:
+    """Return the directory that an option names, given as a path or as ``file://``.
+
+    Raises:
+        UsageError: it is an address of a store that is no directory here (``s3a://``, ``hdfs://``).
+    """
+    scheme, colon, rest = str(out).partition(":/")  # a Path has one of the slashes only
+    if not colon or not _SCHEME.fullmatch(scheme):
+        return out
+    if scheme == "file":
+        return Path("/" + rest.lstrip("/"))
+    raise UsageError(
+        f"{name} {scheme}://{rest.lstrip('/')} is no directory: name one, on a mount that all executors share"
+    )
 
 
 def parse_instant_ms(text: str, *, name: str) -> int:

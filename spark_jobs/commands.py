@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
+from spark_jobs.arguments import parse_instant_ms, parse_settings, parse_target, spread
 
 if TYPE_CHECKING:
     from spark_jobs.report.result import Result
@@ -102,6 +102,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     if out is None or not native or not otlp:
         missing = next(name for name, given in (("native", native), ("otlp", otlp), ("out", out)) if not given)
         raise UsageError(f"missing option --{missing}; a run needs --native, --otlp and --out")
+    out = parse_target(out)
     if every is not None and not stream:
         raise UsageError("--every needs --stream: without it a run reads everything once")
     batch, policies, profiles, render = _machinery()
@@ -248,6 +249,4 @@ def inspect(
     from spark_jobs import inspect as inspection  # noqa: PLC0415  (reads protobuf and zstd, of the optional extra)
 
     given = {} if client_config is None else read_properties(client_config)
-    return int(
-        inspection.run(tuple(sources), as_json=as_json, spans=spans, records=records, client_config=given)
-    )
+    return int(inspection.run(tuple(sources), as_json=as_json, spans=spans, records=records, client_config=given))

@@ -24,6 +24,7 @@ __all__ = ["SourceFile", "input_bytes", "source_files", "spark_path", "spark_tar
 _IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
 _IGNORED_NAMES: Final = frozenset({"manifest.jsonl", "manifest.json", "_SUCCESS"})
 _CHUNK_BYTES: Final = 1 << 16
+_LANDED: Final = frozenset({"kafka", "rocketmq"})  # addresses that mqtrace forward makes a landing of
 _GLOB_MAGIC: Final = frozenset("*?[")
 _SPARK_MAGIC: Final = frozenset("{}[]*?\\")
 
@@ -96,7 +97,10 @@ def input_bytes(srcs: Iterable[str]) -> int:
 
 def _expand(src: str) -> tuple[list[Path], bool]:
     """Return the files behind one source, and whether it names a single one."""
-    if "://" in src and not src.startswith("file://"):
+    scheme, colon, _ = src.partition("://")
+    if colon and scheme not in {"file", *_LANDED}:
+        raise UsageError(f"cannot read {src}: mount it, or copy it to a directory that every executor sees")
+    if colon and scheme != "file":
         raise UsageError(f"cannot read {src} directly: land it first (mqtrace forward --source {src} --landing DIR)")
     path = Path(src.removeprefix("file://"))
     if path.is_dir():

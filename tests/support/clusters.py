@@ -1,0 +1,93 @@
+"""Spark clusters and servers of a test's own, from pip's pyspark: on loopback, on free ports, stopped by process id."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+
+from spark_jobs.java import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SPARK_HOME = Path(pyspark.__file__).parent
+STARTS_WITHIN_S = 60
+
+
+def spark_environment(**more: str) -> dict[str, str]:
+    """Return this process's environment for a Spark that is started by its own scripts."""
+    own = {"JAVA_HOME": str(find_java().path), "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {**os.environ, **own, "PYSPARK_PYTHON": sys.executable, **more}
+
+
+@contextmanager
+def standalone(logs: Path, environment: dict[str, str]) -> Iterator[str]:
+    """Give a master with two workers of one core each: its ``spark://`` address."""
+    deploy = "org.apache.spark.deploy"
+    with ExitStack() as running:
+        arguments = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        log = running.enter_context(_process(logs / "master.log", environment, f"{deploy}.master.Master", *arguments))
+        address = _said(log, r"Starting Spark master at (spark://\S+)")
+        for number in (1, 2):
+            work = logs / f"worker-{number}"
+            own = (*arguments, "--cores", "1", "--memory", "1g", "--work-dir", str(work), address)
+            log = running.enter_context(_process(logs / f"{number}.log", environment, f"{deploy}.worker.Worker", *own))
+            _said(log, r"(Successfully registered with master)")
+        yield address
+
+
+@contextmanager
+def connect_server(logs: Path, environment: dict[str, str]) -> Iterator[str]:
+    """Give a Spark Connect server on two threads: its ``sc://`` address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    told = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    arguments = ("--class", server, "--master", "local[2]", *told, "spark-internal")
+    with _process(logs / "connect.log", environment, "org.apache.spark.deploy.SparkSubmit", *arguments) as log:
+        _said(log, r"(Spark Connect server started)")
+        yield f"sc://127.0.0.1:{port}"
+
+
+@contextmanager
+def _process(log: Path, environment: dict[str, str], *words: str) -> Iterator[Path]:
+    with log.open("wb") as written:
+        started = subprocess.Popen(
+            [str(SPARK_HOME / "bin" / "spark-class"), *words], stdout=written, stderr=written, env=environment
+        )
+    try:
+        yield log
+    finally:
+        started.terminate()
+        try:
+            started.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
+
+
+def _said(log: Path, pattern: str) -> str:
+    """Wait until a log says it; what it said instead is the error."""
+    until = time.monotonic() + STARTS_WITHIN_S
+    while time.monotonic() < until:
+        found = re.search(pattern, text := log.read_text(errors="replace"))
+        if found:
+            return found[1]
+        time.sleep(0.1)
+    raise AssertionError(f"{log.name} never said {pattern}: {text[-2000:]}")
