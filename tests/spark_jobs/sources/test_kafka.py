@@ -12,6 +12,7 @@ from confluent_kafka.cimpl import Producer
 
 from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace._errors import PeerError, UsageError
+from spark_jobs.inspect import Inventory, inspect_sources
 from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs, normalise_native, normalise_otlp
 from spark_jobs.sources.kafka.address import TopicAddress, apart
 from spark_jobs.sources.kafka.connector import java_properties
@@ -98,6 +99,19 @@ def test_messages_of_both_encodings_on_one_topic_hold_the_spans_that_were_sent(s
         f"spans-1@{ends[1] - 2}": "not OTLP traces",
         f"spans-1@{ends[1] - 1}": "no value (a tombstone)",
     }
+
+
+def test_a_topic_is_inspected_like_a_file(kafka):
+    """The side is told by the messages; bad ones are named by their offset; nothing is committed or changed."""
+    found = {}
+    for topic in ("traces", "spans", "empty"):
+        found[topic] = Inventory()
+        list(inspect_sources([f"kafka://{kafka.bootstrap_servers}/{topic}"], found[topic]))
+    traces, spans, empty = found.values()
+    assert (traces.side, traces.layout, traces.items, traces.malformed) == ("native", "kafka", 271, 4)
+    assert (spans.side, spans.items, spans.malformed) == ("otlp", 2 * 209, 3)
+    assert {piece.path.partition("@")[0] for piece in spans.bad} == {"spans-0", "spans-1"}
+    assert (empty.side, empty.items, empty.malformed) == ("empty", 0, 0)
 
 
 def test_an_address_is_told_from_files_and_never_repeats_a_password():
