@@ -16,6 +16,7 @@ class CountedDrop:
 
     ``None`` is unknown. ``process`` is the process id modulo 65536 as four hex digits, as message ids hold it. A bucket
     is ``[bucket_start_ms, bucket_start_ms + bucket_ms)`` in epoch milliseconds; without one the whole run is meant.
+    ``of_start``: only the record of a delivery's start was lost; that of its end is counted by itself.
     """
 
     side: str
@@ -28,3 +29,4 @@ class CountedDrop:
     process: str | None = None
     bucket_start_ms: int | None = None
     bucket_ms: int | None = None
+    of_start: bool = False

@@ -105,6 +105,8 @@ class _Ledger:
         self._near: defaultdict[tuple[str, int, str | None], list[int]] = defaultdict(list)
         self._wide: defaultdict[str, list[int]] = defaultdict(list)
         for index, (drop, bucket) in enumerate(zip(drops, self._cells, strict=True)):
+            if drop.of_start:
+                continue  # a key whose end was recorded is on both sides; one whose end was lost, too, is counted there
             if bucket is None or len(bucket) > _WIDE_CELLS:
                 self._wide[drop.side].append(index)
                 continue

@@ -29,6 +29,10 @@ _OWN: Final = (
     "{own} counters of mqtrace's own processor were left out: they do not say which side lost; give the files of "
     "MQTRACE_LEDGER_DIR"
 )
+_STARTS: Final = (
+    "{starts} records of a delivery's start were counted as lost; they pay for no key, since its end tells of it: see "
+    "HALF_RECORD"
+)
 _MOST_LINES: Final = 200
 
 
@@ -82,6 +86,9 @@ def ledger_result(
     surplus = {side: sum(line.surplus for line in lines if line.side == side) for side in ("native", "otlp")}
     traffic = scopes.get("otlp", {}).get(Reason.TRACE_TRAFFIC.value, 0)
     notes = []
+    starts = sum(drop.count for drop in drops if drop.of_start)
+    if starts:
+        notes.append(_STARTS.format(starts=starts))
     if surplus["otlp"] and traffic:
         notes.append(_TRAFFIC.format(surplus=surplus["otlp"], traffic=traffic))
     if own:

@@ -36,6 +36,7 @@ _VERSION: Final = 1
 _SIDES: Final = ("native", "otlp")
 _OWN_NAME: Final = re.compile(r"ledger-.+-(\d+)-[0-9a-f]{8}\.json")
 _IGNORED_SUFFIXES: Final = (".part", ".tmp", ".md")
+_OF_START: Final = " start"
 _LOW_16: Final = 0xFFFF
 _MOST_COUNT: Final = 1 << 53
 _LAST_MS: Final = 253_402_300_799_999
@@ -226,6 +227,7 @@ def _row(row: Any, place: str, process: str | None) -> CountedDrop:
         process=process,
         bucket_start_ms=start_ms if bucketed else None,
         bucket_ms=width_ms if bucketed else None,
+        of_start=(row.get("component") or "").endswith(_OF_START),
     )
 
 

@@ -20,6 +20,7 @@ from spark_jobs.reconcile.policy import parse_duration_ms
         ("--native=a b --otlp c", "--native=a --native b --otlp c"),
         ("--native a b --json", "--native a --native b --json"),
         ("--native - b --otlp c", "--native - --native b --otlp c"),
+        ("--ledger a b --otlp c", "--ledger a --ledger b --otlp c"),
         ("--help", "--help"),
         ("--out o stray --native a", "--out o stray --native a"),
     ],

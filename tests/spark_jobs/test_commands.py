@@ -35,7 +35,12 @@ AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grac
         ([*SIDES, "--out", "o", "--charset", "klingon"], "unknown charset 'klingon'"),
         ([*SIDES, "--out", "o", "--master", "perl"], "unknown Spark master 'perl'"),
         ([*SIDES, "--out", "o", "--driver-memory", "lots"], "driver memory 'lots' is no size"),
-        ([*SIDES, "--out", "o", "--ledger", "l.json"], "--ledger"),
+        ([*SIDES, "--out", "o", "--ledger", "l.json"], "--ledger l.json: no such file, directory or match"),
+        ([*SIDES, "--out", "o", "--ledger", SIDES[3]], "give it to --otlp if it is spans"),
+        ([*SIDES[:2], "--otlp", SIDES[3]], "missing option --out"),
+        (["--otlp", SIDES[3], "--out", "o"], "missing option --native"),
+        (["--print-policy", "--profile", "perl"], "--profile 'perl' is unknown"),
+        (["--print-policy", "--grace", "soon"], "--grace 'soon' is no duration"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, arguments, said):
@@ -49,6 +54,21 @@ def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, argum
     assert said in captured.err
     assert captured.out == ""
     assert not Path("o").exists()
+
+
+@pytest.mark.parametrize("profile", ["mqtrace", "java-agent"])
+def test_the_policy_is_printed_without_an_input_and_reads_back(capsys, tmp_path, profile):
+    """What a file changed and --grace is in it; the same options and the printed file print the same again."""
+    changed, printed = tmp_path / "changed.toml", tmp_path / "printed.toml"
+    changed.write_text('[fields.tags]\nseverity = "ignore"\n')
+    options = ["reconcile", "--print-policy", "--profile", profile, "--native-writer", "rocketmq-5.3.3"]
+    assert main([*options, "--policy", str(changed), "--grace", "5m"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f'# --profile {profile} --native-writer rocketmq-5.3.3\ngrace = "5m"')
+    assert '[fields.tags]\nseverity = "ignore"' in text
+    printed.write_text(text)
+    assert main([*options, "--policy", str(printed)]) == 0
+    assert capsys.readouterr().out == text
 
 
 @pytest.mark.spark

@@ -155,6 +155,8 @@ def test_the_order_and_the_partitions_of_the_rows_decide_nothing(outcome):
 def test_what_is_left_of_a_counter_is_told(outcome):
     """Per side, cause and service: counted is attributed and surplus; the trace topic's own sends are named."""
     _, rows, _, allocation, _ = outcome
+    starts = ledger_result([], [drop("native", 4, of_start=True)], allocate([], [drop("native", 4)]), scopes={})
+    assert (starts.surplus["native"], "4 records of a delivery's start" in starts.notes[0]) == (4, True)
     told = ledger_result(["l.json"], DROPS, allocation, scopes={"otlp": {"TRACE_TRAFFIC": 15}}, own=2)
     assert told.attributed == {"native": 16, "otlp": 5}
     assert told.surplus == {"native": 2000, "otlp": 900}

@@ -78,6 +78,12 @@ def test_what_is_unknown_on_either_side_is_no_contradiction():
     assert paid([loss(None, 3)], [drop(7, 9)]) == {}
 
 
+def test_a_lost_start_of_a_delivery_pays_for_no_key():
+    """Its end made the key known; where that was lost, too, it was counted once more."""
+    assert paid([loss(7, 2)], [drop(7, 2, of_start=True)]) == {}
+    assert allocate([loss(7, 2)], [drop(7, 2, of_start=True), drop(7, 1)]).spent == (0, 1)
+
+
 def test_namespaces_and_retry_prefixes_do_not_tell_groups_apart():
     """The native record may have stripped what the counter kept."""
     assert paid([loss(7, group="%RETRY%ns1%billing")], [drop(7, group="billing")]) == {7: 1}

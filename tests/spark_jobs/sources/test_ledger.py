@@ -101,6 +101,12 @@ def test_our_own_file_says_everything(read):
     )
 
 
+def test_a_lost_start_is_told_from_a_lost_end(read):
+    """Our ledger names the component of a start by itself."""
+    starts = read(own({**ROW, "side": "native", "component": "NativeKafkaSpanExporter start"}, ROW)).drops
+    assert [drop.of_start for drop in starts] == [True, False]
+
+
 def test_the_bucket_of_time_zero_is_no_bucket(read):
     """Where our ledger has no room left for buckets it still counts."""
     assert buckets(read(own({**ROW, "bucket_start_ms": 0}))) == [(None, None, 12)]
