@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.sources.detect import DamagedInputError, Layout, Side, detect
+from spark_jobs.sources.detect import LONGEST_LINE_BYTES, DamagedInputError, Layout, LineTooLongError, Side, detect
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -23,6 +23,7 @@ __all__ = ["SourceFile", "input_bytes", "source_files", "spark_path", "spark_tar
 # Written beside and renamed by every writer that cares, or not data at all.
 _IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
 _IGNORED_NAMES: Final = frozenset({"manifest.jsonl", "manifest.json", "_SUCCESS"})
+_OF_LINES: Final = frozenset({Layout.JSON_LINES, Layout.LANDING_JSONL, Layout.KAFKA_DUMP})
 _CHUNK_BYTES: Final = 1 << 16
 _LANDED: Final = frozenset({"kafka", "rocketmq"})  # addresses that mqtrace forward makes a landing of
 _GLOB_MAGIC: Final = frozenset("*?[")
@@ -83,6 +84,8 @@ def _source_files(
             passed_over = passed_over or f"{path} is {detected.side.value} ({detected.layout.value}), not {side.value}"
     if passed_over and (named or (not kept and only is None)):
         raise UnreadableInputError(passed_over)
+    for file in kept:
+        _check_first_line(file)
     return kept
 
 
@@ -128,17 +131,38 @@ def _ignored(relative: Path) -> bool:
 
 
 def torn_tail(path: Path) -> str | None:
-    """Return the text behind the last newline of a file of lines when there is any, else ``None``."""
+    """Return the text behind the last newline of a file of lines when there is any, else ``None``.
+
+    Raises:
+        UnreadableInputError: that is longer than a line may be.
+    """
+    last = b"".join(reversed([*_pieces_behind_last_newline(path)]))
+    return last.decode("utf-8", errors="replace") if last.strip() else None
+
+
+def _pieces_behind_last_newline(path: Path) -> Iterator[bytes]:
+    """Yield what is behind the last newline, the last piece first."""
     with path.open("rb") as file:
-        end = file.seek(0, io.SEEK_END)
-        found, start = b"", end
-        while start > 0 and b"\n" not in found:
+        end = start = file.seek(0, io.SEEK_END)
+        while start > 0:
             step = min(_CHUNK_BYTES, start)
             start -= step
             file.seek(start)
-            found = file.read(step) + found
-    last = found.rpartition(b"\n")[2]
-    return last.decode("utf-8", errors="replace") if last.strip() else None
+            before, newline, behind = file.read(step).rpartition(b"\n")
+            yield behind if newline else before + behind
+            if newline:
+                return
+            if end - start > LONGEST_LINE_BYTES:
+                raise UnreadableInputError(f"{path} {LineTooLongError()}")
+
+
+def _check_first_line(file: SourceFile) -> None:
+    """Refuse a file that is one endless line before Spark tries to hold it."""
+    if file.layout not in _OF_LINES or file.path.stat().st_size <= LONGEST_LINE_BYTES:
+        return
+    with file.path.open("rb") as stream:
+        if len(stream.readline(LONGEST_LINE_BYTES + 1)) > LONGEST_LINE_BYTES:
+            raise UnreadableInputError(f"{file.path} {LineTooLongError()}")
 
 
 def spark_path(path: Path) -> str:
