@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from spark_jobs.sources.detect import ZSTD_MAGIC, Layout, open_zstd
+from otel_mqtrace._errors import UnreadableInputError
+from spark_jobs.sources.detect import LONGEST_LINE_BYTES, ZSTD_MAGIC, Layout, LineTooLongError, open_zstd
 from spark_jobs.sources.documents import documents
 
 if TYPE_CHECKING:
@@ -72,13 +73,30 @@ def read_messages(path: Path, layout: Layout, *, parse: Parse) -> Iterator[Item]
         path: a readable file.
         layout: how messages are packed in it.
         parse: makes content of a payload; a frame is believed only when it can.
+
+    Raises:
+        UnreadableInputError: a line is longer than memory should hold.
     """
     with path.open("rb") as file:
-        yield from _READERS[layout](file, parse)
+        try:
+            yield from _READERS[layout](file, parse)
+        except LineTooLongError as error:
+            raise UnreadableInputError(f"{path} {error}") from error
 
 
-def _lines(file: Iterable[bytes], parse: Parse) -> Iterator[Item]:
-    for ordinal, line in enumerate(file, start=1):
+def _plain_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
+    yield from _lines(_lines_of(file), parse)
+
+
+def _lines_of(file: BinaryIO) -> Iterator[bytes]:
+    while line := file.readline(LONGEST_LINE_BYTES + 1):
+        if len(line) > LONGEST_LINE_BYTES:
+            raise LineTooLongError
+        yield line
+
+
+def _lines(lines: Iterable[bytes], parse: Parse) -> Iterator[Item]:
+    for ordinal, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         content = parse(line)
@@ -135,6 +153,8 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
         parts.append(first)
+        if sum(map(len, parts)) > LONGEST_LINE_BYTES:
+            raise LineTooLongError
         if others:
             yield b"".join(parts) + b"\n"
             yield from (line + b"\n" for line in others[:-1])
@@ -165,7 +185,7 @@ def _bare(file: BinaryIO, parse: Parse) -> Iterator[Item]:
 
 
 def _kafka_dump(file: BinaryIO, parse: Parse) -> Iterator[Item]:
-    for ordinal, line in enumerate(file, start=1):
+    for ordinal, line in enumerate(_lines_of(file), start=1):
         if not line.strip():
             continue
         try:
@@ -241,7 +261,7 @@ def _payload_at(data: bytes | mmap.mmap, at: int) -> bytes | None:
 
 
 _READERS: Final[dict[Layout, Callable[[Any, Parse], Iterator[Item]]]] = {
-    Layout.JSON_LINES: _lines,
+    Layout.JSON_LINES: _plain_lines,
     Layout.JSON: _whole,
     Layout.JSON_LINES_ZSTD: _zstd_lines,
     Layout.PROTO_FRAMED: _framed,

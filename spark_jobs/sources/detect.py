@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "LONGEST_LINE_BYTES",
     "OTLP_FORMATS",
     "ZSTD_MAGIC",
     "DamagedInputError",
     "Detected",
     "Layout",
+    "LineTooLongError",
     "Side",
     "detect",
     "detect_head",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+LONGEST_LINE_BYTES: Final = 64 << 20
+"""A line is one message, parsed as a whole; a Collector's are a few megabytes."""
 _PARQUET_MAGIC: Final = b"PAR1"
 _BODY_COLUMN: Final = "body"
 _HEAD_BYTES: Final = 256 * 1024
@@ -77,6 +81,16 @@ class Detected:
 
     side: Side
     layout: Layout
+
+
+class LineTooLongError(Exception):
+    """A line is longer than ``LONGEST_LINE_BYTES``; its text is what is to be said behind the file's name."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"has a line of more than {LONGEST_LINE_BYTES >> 20} MB: write one message of a batch on each line, or "
+            "give the protobuf layout"
+        )
 
 
 class DamagedInputError(UnreadableInputError):

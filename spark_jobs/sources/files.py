@@ -16,7 +16,7 @@ from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.sources.detect import LONGEST_LINE_BYTES, DamagedInputError, Layout, LineTooLongError, Side, detect
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
 __all__ = ["SourceFile", "input_bytes", "source_files", "spark_path", "spark_target", "torn_tail"]
 
