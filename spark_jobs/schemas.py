@@ -111,6 +111,7 @@ SIDE_FIELDS = {
     "id_source": _TEXT,  # own, or where the id was found instead: header (a captured property), delivery; null on native
     "sent_sampled": _BOOL,  # what a delivery's link says of its send; null where the writer's flags say nothing
     "first_seen_run": _INT,  # carried over from an earlier run: the one that first saw it open; null when read now
+    "left_as": _TEXT,  # carried over: the reason the last run left it with, else its status
 }
 """What one side may know of an event: the evidence kept in a verdict."""
 

@@ -57,8 +57,8 @@ def told(spark: SparkSession, verdicts: DataFrame, past: Past, known: Facts, pol
     """Return ``VERDICT`` with the lifecycle of each key; the reasons are final."""
     return lifecycle.told(
         verdicts,
+        known,
         run=past.run,
-        data_end_ms=known.data_end_ms,
         forget_after_ms=policy.forget_after_ms,
         closed=past.closed(spark),
     )

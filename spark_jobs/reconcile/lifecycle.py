@@ -1,6 +1,7 @@
 """This module knows how long a key stays open over runs: what is carried over, what is told of it, what is kept.
 
-A key is *open* while its other half may still come, or its loss has no reason. The events of open keys are carried into
+A key is *open* while something of it may still come (its other side, the other half of its delivery), or when its loss
+has no reason. The events of open keys are carried into
 the next run of the same history; each remembers the run that first reported it (``first_seen_run``), so that nothing
 but the events themselves has to be matched again. Ages count from the data's own end.
 """
@@ -21,6 +22,8 @@ from spark_jobs.taxonomy import Lifecycle, Reason, Status
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from spark_jobs.reconcile.facts import Facts
+
 __all__ = [
     "AGES",
     "CLOSED",
@@ -39,6 +42,11 @@ OPEN_REASONS: Final = frozenset({Reason.IN_FLIGHT, Reason.ABANDONED, Reason.UNEX
 AGES: Final = ("0-1x", "1-2x", "2-5x", ">5x", "no_time")
 """How old an open key is, in multiples of the grace; the last one has no believable time."""
 
+_OF_THIS_INPUT: Final = (
+    Reason.WRITER_SILENT.value,
+    Reason.SHUTDOWN_WINDOW.value,
+    Reason.LATE_BEYOND_RETENTION.value,
+)
 _MULTIPLES: Final = (1, 2, 5)
 _CARRIED_ON: Final = (Lifecycle.NEW.value, Lifecycle.STILL_OPEN.value, Lifecycle.REGRESSED.value)
 _DONE: Final = (Lifecycle.RESOLVED.value, Lifecycle.EXPLAINED.value)
@@ -68,23 +76,27 @@ def _same_place(one: DataFrame, other: DataFrame) -> Column:
 
 
 def told(
-    verdicts: DataFrame, *, run: int | None, data_end_ms: int | None, forget_after_ms: int, closed: DataFrame | None
+    verdicts: DataFrame, facts: Facts, *, run: int | None, forget_after_ms: int, closed: DataFrame | None
 ) -> DataFrame:
     """Fill ``lifecycle`` and ``first_seen_run`` of verdict rows whose reason is final.
 
+    What only this run's input seems to explain is no explanation of what an earlier run could not explain: its reason
+    is UNEXPLAINED again.
+
     Args:
         verdicts: ``VERDICT``; its ``first_seen_run`` says which rows hold a carried event.
+        facts: tell how far the data reaches; what is open is as old as it is before that.
         run: this run's number; ``None`` without a history.
-        data_end_ms: the latest event of the data, epoch milliseconds; what is open is as old as it is before that.
         forget_after_ms: open keys older than this are waited for no longer.
         closed: ``CLOSED`` of earlier runs, or ``None``: an open key found there is open again.
     """
+    verdicts = verdicts.withColumns(_unless_of_this_input())
     before = F.lit(None).cast("int")
     if closed is not None:
-        verdicts, before = _with_closed(verdicts, closed), F.col("closed_run")
-    known, opened = F.col("first_seen_run").isNotNull(), _is_open()
+        verdicts, before = _with_closed(verdicts, closed, facts), F.col("closed_run")
+    known, opened = F.col("first_seen_run").isNotNull(), _is_open(facts)
     both = F.col("native").isNotNull() & F.col("otlp").isNotNull()
-    old = F.coalesce(_age_ms(data_end_ms) > forget_after_ms, F.lit(False))
+    old = F.coalesce(_age_ms(facts.data_end_ms) > forget_after_ms, F.lit(False))
     lifecycle = (
         F.when(opened & old, Lifecycle.EXPIRED.value)
         .when(opened & known, Lifecycle.STILL_OPEN.value)
@@ -97,20 +109,41 @@ def told(
     return verdicts.withColumns({"lifecycle": lifecycle, "first_seen_run": first}).drop("closed_run")
 
 
-def _with_closed(verdicts: DataFrame, closed: DataFrame) -> DataFrame:
+def _unless_of_this_input() -> dict[str, Column]:
+    """Take back the reasons that a carried key has only because this run's input holds little around it.
+
+    A file of today begins after an event of yesterday, and may hold nothing of its topic or its process. Where nothing
+    was amiss yesterday but the record, nothing of today's excuses it; where yesterday's run could not yet tell, that a
+    process or a topic is gone for good is news.
+    """
+    left_as = F.coalesce(*(F.col(side)["left_as"] for side in ("native", "otlp")))
+    reason = F.col("reason")
+    lost = (left_as == Reason.UNEXPLAINED.value) & reason.isin(*_OF_THIS_INPUT)
+    cut = left_as.isNotNull() & (reason == Reason.LATE_BEYOND_RETENTION.value)
+    taken_back = F.coalesce(lost | cut, F.lit(False))
+    return {
+        "reason": F.when(taken_back, Reason.UNEXPLAINED.value).otherwise(reason),
+        "reason_detail": F.when(~taken_back, F.col("reason_detail")),
+    }
+
+
+def _with_closed(verdicts: DataFrame, closed: DataFrame, facts: Facts) -> DataFrame:
     names = {name: f"closed_{name}" for name in _PLACE}
     others = closed.select(*(F.col(name).alias(alias) for name, alias in names.items()), "first_seen_run")
     others = others.withColumnRenamed("first_seen_run", "closed_run")
     side = F.when(F.col("native").isNotNull(), "native").otherwise("otlp")
     own = {"side": side, **{name: _own(name) for name in _PLACE[1:]}}
     same = [own[name].eqNullSafe(F.col(alias)) for name, alias in names.items()]
-    return verdicts.join(others, [_is_open(), *same], "left").drop(*names.values())
+    return verdicts.join(others, [_is_open(facts), *same], "left").drop(*names.values())
 
 
-def _is_open() -> Column:
+def _is_open(facts: Facts) -> Column:
+    """Say whether a key is waited for: one-sided for want of a better reason, or half recorded and not yet settled."""
     alone = F.col("status").isin(Status.NATIVE_ONLY.value, Status.OTLP_ONLY.value)
     waits = F.coalesce(F.col("reason").isin(*(reason.value for reason in sorted(OPEN_REASONS))), F.lit(False))
-    return (F.col("status") == Status.PENDING.value) | (alone & waits)
+    young = F.lit(True) if facts.horizon_ms is None else F.coalesce(_last_ms() > facts.horizon_ms, F.lit(False))
+    half = F.coalesce(F.col("reason") == Reason.HALF_RECORD.value, F.lit(False)) & young
+    return (F.col("status") == Status.PENDING.value) | (alone & waits) | half
 
 
 def _own(name: str) -> Column:
@@ -145,25 +178,37 @@ def open_events(native: DataFrame, otlp: DataFrame, verdicts: DataFrame) -> Data
             half, copies) are found by its identity, among the events of the same messages only.
     """
     shown = _shown(verdicts)
-    messages = shown.select("k").distinct()
+    # A span whose id was only told by its neighbours is still its own key among the events.
+    keys = (shown, shown.withColumn("msg_id", F.lit(None).cast("string")))
+    messages = reduce(lambda one, other: one.union(other), (each.select(message_key().alias("k")) for each in keys))
     near = (events.where(F.col("scope").isNull()).withColumn("k", message_key()) for events in (native, otlp))
-    rows = identified(fill_groups(keyed(*(side.join(messages, "k", "left_semi").drop("k") for side in near))))
-    places = shown.select(*_PLACE, F.col("line").alias("shown_line"), F.col("first_seen_run").alias("since"))
-    same = [rows[name].eqNullSafe(places[name]) for name in _PLACE]
-    marked = rows.join(places, [*same, rows["line"].eqNullSafe(places["shown_line"])], "left").select(
-        rows["*"], "since"
+    rows = identified(
+        fill_groups(keyed(*(side.join(messages.distinct(), "k", "left_semi").drop("k") for side in near)))
     )
+    places = shown.select(*_PLACE, F.col("line").alias("shown_line"), "left")
+    same = [rows[name].eqNullSafe(places[name]) for name in _PLACE]
+    marked = rows.join(places, [*same, rows["line"].eqNullSafe(places["shown_line"])], "left").select(rows["*"], "left")
     of_key = Window.partitionBy("k", "kind", "ident", "side")
-    kept = marked.withColumn("since", F.min("since").over(of_key)).where(F.col("since").isNotNull())
-    return kept.withColumn("first_seen_run", F.coalesce("first_seen_run", "since")).select(*EVENT.names)
+    kept = marked.withColumn("left", F.min("left").over(of_key)).where(F.col("left").isNotNull())
+    carried = {"first_seen_run": F.col("left.first_seen_run"), "left_as": F.col("left.left_as")}
+    return kept.withColumns(carried).select(*EVENT.names)
 
 
 def _shown(verdicts: DataFrame) -> DataFrame:
-    """Return the place of the one record that each open verdict shows, and ``k`` of its message."""
-    side = F.when(F.col("native").isNotNull(), "native").otherwise("otlp").alias("side")
-    fields = [_own(name).alias(name) for name in (*_PLACE[1:], "line", "span_id")]
-    shown = verdicts.where(F.col("lifecycle").isin(*_CARRIED_ON)).select("msg_id", "first_seen_run", side, *fields)
-    return shown.withColumn("k", message_key()).dropDuplicates([*_PLACE, "line"])
+    """Return the place of the one record a side that each open verdict shows, and what tells its message."""
+    fields = (*_PLACE[1:], "line", "span_id")
+    sides = [
+        F.when(
+            F.col(side).isNotNull(),
+            F.struct(F.lit(side).alias("side"), *(F.col(side)[name].alias(name) for name in fields)),
+        )
+        for side in ("native", "otlp")
+    ]
+    still = verdicts.where(F.col("lifecycle").isin(*_CARRIED_ON))
+    left = F.struct("first_seen_run", F.coalesce("reason", "status").alias("left_as")).alias("left")
+    each = still.select("msg_id", left, F.explode(F.array_compact(F.array(*sides))).alias("shown"))
+    shown = each.select("msg_id", "left", "shown.*")
+    return shown.groupBy(*_PLACE, "line", "msg_id", "span_id").agg(F.min("left").alias("left"))
 
 
 def closed_positions(verdicts: DataFrame, earlier: DataFrame | None, *, since_ms: int) -> DataFrame:
