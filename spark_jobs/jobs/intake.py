@@ -103,6 +103,16 @@ class Intake:
         """
         return {name: self._books(name) for name in self.names()}
 
+    def offsets(self) -> dict[str, tuple[PartitionRange, ...]]:
+        """Return what has been taken in of each partition of topics, per side."""
+        batches = self.books().values()
+        return {side: _joined(books[side] for books in batches if side in books) for side in _SIDES}
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many bytes each file had when it was read."""
+        every = (book for books in self.books().values() for book in books.values())
+        return {path: size for book in every for path, size in book.sizes.items()}
+
     def _books(self, name: str) -> dict[str, Books]:
         path = self.directory / f"batch={name}" / _BOOKS
         try:

@@ -48,6 +48,7 @@ class NormaliseOptions:
         charset: of native bodies; RocketMQ 4.x clients write in their JVM's own.
         otlp_format: a layout name (``spark_jobs.sources.detect.OTLP_FORMATS``) in place of detection.
         client_config: properties of the Kafka client, in librdkafka's words; they may hold passwords.
+        ranges: the offsets to read of the topics among the sources, in place of all that they hold now.
         trace_topics: trace topics beside the default ones: sends to them are trace traffic, not the application's.
     """
 
@@ -56,6 +57,7 @@ class NormaliseOptions:
     charset: str = "utf-8"
     otlp_format: str | None = None
     client_config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ranges: tuple[PartitionRange, ...] | None = None
     trace_topics: tuple[str, ...] = ()
 
 
@@ -131,7 +133,7 @@ def normalise_native(
         UnreadableInputError: a file is neither a landing nor JSON lines with ``body_base64``.
         PeerError: the broker of a topic does not answer, or has no such topic.
     """
-    source = read_bodies(spark, srcs, client_config=options.client_config)
+    source = read_bodies(spark, srcs, client_config=options.client_config, ranges=options.ranges)
     raw = Observation("native-raw")
     bodies = native_bodies(source.frame, charset=options.charset).observe(
         raw,
@@ -157,7 +159,9 @@ def normalise_otlp(
         UnreadableInputError: a file holds no OTLP traces in any layout known.
         PeerError: the broker of a topic does not answer, or has no such topic.
     """
-    source = read_spans(spark, srcs, layout=options.otlp_format, client_config=options.client_config)
+    source = read_spans(
+        spark, srcs, layout=options.otlp_format, client_config=options.client_config, ranges=options.ranges
+    )
     events = otlp_events(source.frame, trace_topics=options.trace_topics)
     return _written(spark, events, workdir / "otlp", source, list(source.counts))
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from spark_jobs.sources.kafka.messages import TopicSource
+    from spark_jobs.sources.kafka.offsets import PartitionRange
 
 __all__ = ["NativeSource", "bodies_of", "read_bodies"]
 
@@ -57,9 +58,15 @@ class NativeSource:
 
 
 def read_bodies(
-    spark: SparkSession, srcs: Sequence[str], *, client_config: Mapping[str, str] = _NO_CONFIG
+    spark: SparkSession,
+    srcs: Sequence[str],
+    *,
+    client_config: Mapping[str, str] = _NO_CONFIG,
+    ranges: Sequence[PartitionRange] | None = None,
 ) -> NativeSource:
     """Return the bodies behind ``srcs``; nothing is read yet but the heads and ends of files and topics.
+
+    ``ranges`` are the offsets to read of the topics, in place of all that they hold now.
 
     Raises:
         UsageError: a source names nothing.
@@ -71,7 +78,7 @@ def read_bodies(
     parquet = [file.path for file in files if file.layout is Layout.LANDING_PARQUET]
     jsonl = [file.path for file in files if file.layout is Layout.LANDING_JSONL]
     torn = {path: tail for path, tail in torn_tails(jsonl).items() if not _is_object(tail)}
-    topics = read_topics(spark, addresses, client_config) if addresses else None
+    topics = read_topics(spark, addresses, client_config, ranges=ranges) if addresses else None
     parts = [_from_parquet(spark, parquet)] if parquet else []
     if jsonl:
         parts.append(_from_lines(without_tails(read_lines(spark, jsonl), torn)))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.sources.files import SourceFile
     from spark_jobs.sources.kafka.messages import TopicSource
+    from spark_jobs.sources.kafka.offsets import PartitionRange
 
 __all__ = ["OtlpSource", "read_spans", "span_files", "spans_of_messages"]
 
@@ -69,8 +70,11 @@ def read_spans(
     *,
     layout: str | None = None,
     client_config: Mapping[str, str] = _NO_CONFIG,
+    ranges: Sequence[PartitionRange] | None = None,
 ) -> OtlpSource:
     """Return the spans behind ``srcs``; only the heads and ends of files and topics are read yet.
+
+    ``ranges`` are the offsets to read of the topics, in place of all that they hold now.
 
     Raises:
         UsageError: a source names nothing, or there is no such layout.
@@ -90,7 +94,7 @@ def read_spans(
         parts.append((spans_from_lines(text, lines_counts), lines_counts))
     if packed:
         parts.append((_from_containers(spark, packed, files_count), (files_count,)))
-    topics = read_topics(spark, addresses, client_config) if addresses else None
+    topics = read_topics(spark, addresses, client_config, ranges=ranges) if addresses else None
     if topics is not None:
         parts.append((spans_of_messages(topics.frame, messages_count), (messages_count,)))
     frames = [frame for frame, _ in parts] or [spark.createDataFrame([], READ_SPAN)]

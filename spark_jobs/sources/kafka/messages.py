@@ -53,15 +53,30 @@ class TopicSource:
     count: Observation
 
 
-def read_topics(spark: SparkSession, addresses: Sequence[TopicAddress], given: Mapping[str, str]) -> TopicSource:
+def read_topics(
+    spark: SparkSession,
+    addresses: Sequence[TopicAddress],
+    given: Mapping[str, str],
+    *,
+    ranges: Sequence[PartitionRange] | None = None,
+) -> TopicSource:
     """Return the messages that the topics hold now; only their offsets have been asked yet.
+
+    Args:
+        spark: the session.
+        addresses: the topics.
+        given: further client properties, in librdkafka's words.
+        ranges: what to read in place of all that the topics hold now.
 
     Raises:
         MissingExtraError: confluent-kafka is not installed.
         UsageError: the client refuses a property.
         PeerError: a broker does not answer, or there is no such topic.
     """
-    found = {address: topic_ranges(address, given) for address in addresses}
+    found = {
+        address: topic_ranges(address, given) if ranges is None else [one for one in ranges if one.address == address]
+        for address in addresses
+    }
     parts = [
         _messages(spark, address, [one for one in held if one.first < one.end], given)
         for address, held in found.items()
