@@ -11,11 +11,11 @@ from pathlib import Path  # noqa: TC003  (typer reads the annotations)
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from otel_mqtrace._errors import UsageError
 from spark_jobs.arguments import parse_instant_ms, parse_settings, parse_target, spread
+from spark_jobs.progress import shown_progress
+from spark_jobs.terminal import print_summary
 
 if TYPE_CHECKING:
     from spark_jobs.report.result import Result
@@ -81,6 +81,13 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     every: Annotated[
         str | None, typer.Option(help="With --stream: again and again, as in 30s, until SIGINT or SIGTERM.")
     ] = None,
+    samples: Annotated[
+        int, typer.Option(min=0, max=10_000, help="Events laid open in the report; above 400 it grows to 10 MB.")
+    ] = 400,
+    link_template: Annotated[
+        str | None,
+        typer.Option(help="Address behind a sample, as in https://jaeger.example/trace/{trace_id}.", metavar="URL"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
     print_policy: Annotated[
         bool, typer.Option("--print-policy", help="Print the whole policy as TOML, with comments, and stop.")
@@ -106,6 +113,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     if every is not None and not stream:
         raise UsageError("--every needs --stream: without it a run reads everything once")
     batch, policies, profiles, render = _machinery()
+    links, pages = _pages()
     options = batch.ReconcileOptions(
         native=tuple(native),
         otlp=tuple(otlp),
@@ -126,23 +134,26 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         charset=charset,
         client_config=client_config,
         history=history or out / "history",
+        samples=samples,
     )
     _warn_of_newer(profiles, native_writer)
+    page = pages.PageOptions(samples=samples, link_template=link_template and links.check_template(link_template))
     every_ms = None if every is None else policies.parse_duration_ms(every, name="--every")
     written: dict[str, Path] = {}
 
     def report(result: Result) -> None:
-        shown.update("writing the reports")
-        written.update(render.write_reports(result, options.out))
+        progress("writing the reports")
+        written.update(render.write_reports(result, options.out, page))
         if every_ms is not None and not as_json:
             typer.echo(f"run {result.run}: {result.verdict}, {_open_keys(result)}")
 
-    with Console(stderr=True).status("starting") as shown:  # rich draws it on a terminal only
+    with shown_progress() as progress:
         if stream:
-            result = _streaming().run(options, every_ms=every_ms, progress=shown.update, report=report)
+            result = _streaming().run(options, every_ms=every_ms, progress=progress, report=report)
         else:
-            result = batch.run(options, progress=shown.update, report=report)
+            result = batch.run(options, progress=progress, report=report)
     _print(result, written, as_json=as_json)
+    _warn_of_size(written, pages.HEAVY_PAGE_BYTES)
     return int(result.exit_code)
 
 
@@ -186,43 +197,25 @@ def _machinery() -> tuple[Any, Any, Any, Any]:
     return batch, policy, profiles, render
 
 
+def _pages() -> tuple[Any, Any]:
+    from spark_jobs.report import links, page  # noqa: PLC0415  (Jinja, of the optional extra)
+
+    return links, page
+
+
+def _warn_of_size(written: dict[str, Path], heavy_bytes: int) -> None:
+    for name, path in written.items():
+        size = path.stat().st_size
+        if path.suffix == ".html" and size > heavy_bytes:
+            told = f"{name} has {size / 1e6:.1f} MB, which takes browsers seconds to open: ask for fewer --samples"
+            typer.echo(f"mqtrace: warning: {told}", err=True)
+
+
 def _print(result: Result, written: dict[str, Path], *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(result.dumps())
     else:
-        _print_summary(result, written)
-
-
-def _print_summary(result: Result, written: dict[str, Path]) -> None:
-    table = Table()
-    table.add_column("status")
-    table.add_column("keys", justify="right")
-    for status, count in sorted(result.status.items()):
-        table.add_row(status, f"{count:,}")
-    reasons = Table(title="reasons", title_justify="left")
-    reasons.add_column("reason")
-    reasons.add_column("keys", justify="right")
-    for reason, count in sorted(result.reason.items()):
-        reasons.add_row(reason, f"{count:,}")
-    gates = Table(title="gates", title_justify="left")
-    for name in ("gate", "value", "bound", "outcome"):
-        gates.add_column(name, justify="right" if name in {"value", "bound"} else "left")
-    for gate in result.gates:
-        value = "-" if gate.value is None else f"{gate.value:g}"
-        gates.add_row(gate.name, value, f"{gate.op} {gate.threshold:g}", gate.outcome)
-    console = Console()
-    # Not the table's title, which would be wrapped to the width of the table.
-    console.print(f"{result.verdict}: native trace against OTLP spans", style="table.title", soft_wrap=True)
-    if result.doubt:
-        console.print(f"inconclusive: {result.doubt}", soft_wrap=True)
-    for each in (table, *((reasons,) if result.reason else ()), gates):
-        console.print(each)
-    if not result.conservation.holds:
-        console.print(f"the books do not balance: native {result.conservation.native}")
-        console.print(f"                          otlp {result.conservation.otlp}")
-    for name, path in written.items():
-        if path.suffix == ".html":
-            typer.echo(f"{name}: {path}")
+        print_summary(result, written)
 
 
 def inspect(

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from otel_mqtrace._errors import UsageError
 from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
+from spark_jobs.progress import shown_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,9 +103,9 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         client_config=client_config,
         conf=parse_settings(conf or ()),
     )
-    with Console(stderr=True).status("starting") as shown:  # rich draws it on a terminal only
-        drawn = job.run(options, progress=shown.update)
-        shown.update("writing the files")
+    with shown_progress() as progress:
+        drawn = job.run(options, progress=progress)
+        progress("writing the files")
         written = write_texts({name: render(drawn) for name, render in GRAPH_FILES.items() if name in wanted}, out)
     if as_json:
         sys.stdout.write(drawn.dumps())

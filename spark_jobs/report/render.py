@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from spark_jobs.report.page import PageOptions
     from spark_jobs.report.result import Result
 
 __all__ = ["REPORTS", "write_reports"]
@@ -28,12 +29,17 @@ REPORTS: dict[str, Callable[[Result], str]] = {
 """File name → renderer; ``result.json`` comes last, so that whoever waits for it finds the others complete."""
 
 
-def write_reports(result: Result, out: Path) -> dict[str, Path]:
+def write_reports(result: Result, out: Path, page: PageOptions | None = None) -> dict[str, Path]:
     """Write every report of ``result`` into ``out``, created if absent, and return where each one is.
+
+    ``page`` says how ``report.html`` is to be.
 
     All are rendered before the first is written; each is written beside its place and renamed into it.
 
     Raises:
         UsageError: when ``out`` cannot be written.
     """
-    return write_texts({name: render(result) for name, render in REPORTS.items()}, out)
+    texts = {name: render(result) for name, render in REPORTS.items()}
+    if page is not None:
+        texts["report.html"] = render_page(result, page)
+    return write_texts(texts, out)
