@@ -57,7 +57,8 @@ class Attribution:
         near = stretches(drops)
         names = any(drop.side == "otlp" and drop.service is not None for drop in drops)
         known = slots.read_homes(slots.homes(settled).collect()) if names else {}
-        losses = slots.read_losses(slots.counted(residue, near).collect(), known)
+        ends = slots.lost_ends(settled) if any(drop.side == "native" for drop in drops) else None
+        losses = slots.read_losses(slots.counted(residue, near, ends=ends).collect(), known)
         self._allocation = allocate(losses, drops)
         return slots.marked(residue, self._allocation.covered, near, Reason.DROP_ATTRIBUTED)
 

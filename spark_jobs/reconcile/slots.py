@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
     from spark_jobs.reconcile.budget import Covered
 
-__all__ = ["MOST_SLOTS", "counted", "homes", "marked", "read_homes", "read_losses"]
+__all__ = ["MOST_SLOTS", "counted", "homes", "lost_ends", "marked", "read_homes", "read_losses"]
 
 MOST_SLOTS: Final = 50_000
 """The keys of slots beyond the largest ones stay unexplained, which is the stricter word."""
 
+_ENDS: Final = "end of "  # sorts before every slot, which is a JSON object
 _MOST_HOMES: Final = 20_000
 _MOST_STRETCHES: Final = 200  # each becomes a condition of the plan
 _ID_DIGITS: Final = (32, 56)  # RocketMQ's unique ids, with an address of IPv4 or IPv6
@@ -44,13 +45,25 @@ _QUOTA: Final = StructType(
 )
 
 
-def counted(residue: DataFrame, near: Sequence[range] = ()) -> DataFrame:
+def counted(residue: DataFrame, near: Sequence[range] = (), *, ends: DataFrame | None = None) -> DataFrame:
     """Return one row per slot of the unexplained keys in ``residue`` (``VERDICT``), the largest ``MOST_SLOTS``.
 
-    ``near`` are the cells that a budget tells apart; the time of any other key is no part of its slot.
+    ``near`` are the cells that a budget tells apart; the time of any other key is no part of its slot. ``ends`` are
+    ``lost_ends``: slots of their own, which are served first, for what a budget pays for them is spent.
     """
-    slots = _slotted(residue.where(_is_open()), near).groupBy("slot", "lost", "service", "grp", "process", "cell")
+    rows = _slotted(residue.where(_is_open()), near)
+    if ends is not None:
+        absent = F.lit(None).cast(ends.schema["native"].dataType)
+        alone = _slotted(ends.withColumns({"status": F.lit(Status.OTLP_ONLY.value), "native": absent}), near)
+        rows = rows.unionByName(alone.withColumn("slot", F.concat(F.lit(_ENDS), "slot")))
+    slots = rows.groupBy("slot", "lost", "service", "grp", "process", "cell")
     return slots.agg(F.count(F.lit(1)).alias("keys")).orderBy(F.desc("keys"), "slot").limit(MOST_SLOTS)
+
+
+def lost_ends(settled: DataFrame) -> DataFrame:
+    """Return the deliveries whose native end is lost while their span is complete: counted losses, though no key is."""
+    half = F.col("reason").eqNullSafe(F.lit(Reason.HALF_RECORD.value)) & (F.col("reason_detail") == "before")
+    return settled.where(half)
 
 
 def homes(settled: DataFrame) -> DataFrame:

@@ -9,7 +9,10 @@ __all__ = ["Ledger", "LedgerLine"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerLine:
-    """One cause of one component: ``counted = attributed + surplus``, in the counter's own unit (messages or spans)."""
+    """One cause of one component: ``counted = attributed + surplus``, in the counter's own unit (messages or spans).
+
+    Attributed is what keys that this side lacks were paid with, and deliveries whose native end alone is lost.
+    """
 
     side: str
     component: str

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from otel_mqtrace._errors import MqTraceError, UsageError
 from spark_jobs.reconcile.policy import parse_duration_ms, read_policy
+from spark_jobs.reconcile.policy_rules import (
+    FIELD_SETTINGS,
+    GATE_SETTINGS,
+    SETTINGS,
+    SILENT_SETTINGS,
+    WRITER_SETTINGS,
+)
 from spark_jobs.reconcile.policy_text import policy_hash, policy_text
 from spark_jobs.reconcile.profiles import (
     NATIVE_CARRIES,
@@ -288,3 +296,24 @@ def test_critical_is_an_older_spelling_of_severity(tmp_path):
     policy = read_policy(path)
     assert (policy.severity["tags"], policy.severity["topic"]) == ("fail", "warn")
     assert policy.critical == read_policy(None).critical - {"topic"} | {"tags"}
+
+
+HANDBOOK = Path(__file__).parents[3] / "docs" / "reconciliation.md"
+
+
+def test_the_handbook_shows_the_policy_as_it_is_printed():
+    """The whole of it, and a row for every key."""
+    text = HANDBOOK.read_text(encoding="utf-8")
+    assert f"```toml\n{policy_text(read_policy(None))}```\n" in text
+    for setting in (*SETTINGS, *FIELD_SETTINGS, *GATE_SETTINGS, *WRITER_SETTINGS, *SILENT_SETTINGS):
+        assert f"| `{setting.key}` | {setting.says} |\n" in text
+
+
+def test_the_handbooks_own_examples_of_a_policy_are_read(tmp_path):
+    """Every block of TOML in it."""
+    path = tmp_path / "policy.toml"
+    blocks = HANDBOOK.read_text(encoding="utf-8").split("```toml\n")[1:]
+    assert len(blocks) > 1
+    for block in blocks:
+        path.write_text(block.partition("```")[0])
+        read_policy(path)
