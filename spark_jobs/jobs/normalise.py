@@ -69,8 +69,8 @@ class NormalisedSide:
         events: ``EVENT``, read back from parquet under the work directory.
         malformed: ``MALFORMED``, likewise.
         records_read: native records or spans in the input, and lines or frames that held none. Native ones are
-            counted in the text of a body, before it is split; spans in the lists of each parsed message, before one is
-            taken out. What the JSON or protobuf parser itself would drop is not seen by the books.
+            counted in the text of a body, before it is split; spans by the bytes of each message
+            (``sources.witness``), so that one which a parser drops is missed.
         exploded: rows made beyond one per record: batch ids, links, records glued together by a writer's bug.
         sources: the files read, in order.
         layouts: the distinct layouts found in them.

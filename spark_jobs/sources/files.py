@@ -51,7 +51,7 @@ def source_files(
         only: of the files behind the sources those to look at; that none of them holds ``side`` is no error then.
 
     Raises:
-        UsageError: a source names nothing, or is a ``kafka://`` address, which has to be landed first.
+        UsageError: a source names nothing, or is an address that has to be landed first.
         UnreadableInputError: a named file, or everything in a directory, is something else.
     """
     found: dict[Path, SourceFile] = {}
