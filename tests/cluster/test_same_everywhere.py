@@ -100,9 +100,8 @@ def elsewhere(tmp_path_factory) -> dict[str, str]:
                 (packages / item.name).symlink_to(item)
     python = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
     environment = spark_environment(PYTHONPATH=str(packages), PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=python)
-    asked = subprocess.run(
-        [python, "-c", "import pyarrow, otel_mqtrace"], env=environment, capture_output=True, text=True, check=False
-    )
+    question = [python, "-c", "import pyarrow, otel_mqtrace"]
+    asked = subprocess.run(question, env=environment, capture_output=True, text=True, check=False, cwd=packages)
     assert "No module named 'otel_mqtrace'" in asked.stderr, "our packages must not be there"
     return environment
 
@@ -125,7 +124,7 @@ def test_executors_in_processes_of_their_own(here, tmp_path):
     )
 
 
-def test_a_standalone_cluster_whose_machines_have_the_zip_only(here, tmp_path, zipped, elsewhere):
+def test_a_standalone_cluster_whose_machines_have_the_zip_only(elsewhere, zipped, here, tmp_path):
     """``spark-submit`` as documented, with nothing of ours on any path but the zip; its master and settings count."""
     with standalone(tmp_path, elsewhere) as address:
         submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", address, "--py-files", str(zipped)]
@@ -136,11 +135,11 @@ def test_a_standalone_cluster_whose_machines_have_the_zip_only(here, tmp_path, z
     assert _answer(tmp_path / "out") == here
 
 
-def test_a_spark_connect_server(here, tmp_path, elsewhere):
-    """A client without a JVM, a server without our code: named by ``--master`` or found in ``SPARK_REMOTE``."""
+def test_a_spark_connect_server(elsewhere, here, tmp_path):
+    """A client without a JVM, a server without our code, found by ``SPARK_REMOTE``."""
     with connect_server(tmp_path, elsewhere) as address:
-        assert _reconciled(tmp_path / "named", "--master", address) == here
-        assert _reconciled(tmp_path / "found", SPARK_REMOTE=address) == here
-    told = json.loads((tmp_path / "named" / "result.json").read_text())
+        answer = _reconciled(tmp_path / "out", SPARK_REMOTE=address)
+    assert answer == here
+    told = json.loads((tmp_path / "out" / "result.json").read_text())
     assert (told["spark"]["jobs"], told["spark"]["stages"]) == (None, None)
     assert told["versions"]["java"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SPARK_HOME = Path(pyspark.__file__).parent
-STARTS_WITHIN_S = 60
+STARTS_WITHIN_S = 120
 
 
 def spark_environment(**more: str) -> dict[str, str]:
@@ -69,7 +69,11 @@ def connect_server(logs: Path, environment: dict[str, str]) -> Iterator[str]:
 def _process(log: Path, environment: dict[str, str], *words: str) -> Iterator[Path]:
     with log.open("wb") as written:
         started = subprocess.Popen(
-            [str(SPARK_HOME / "bin" / "spark-class"), *words], stdout=written, stderr=written, env=environment
+            [str(SPARK_HOME / "bin" / "spark-class"), *words],
+            stdout=written,
+            stderr=written,
+            env=environment,
+            cwd=log.parent,  # Python finds what lies in its own directory
         )
     try:
         yield log
