@@ -59,8 +59,10 @@ class SideInputs:
     ``records_read + exploded + carried = malformed + out_of_scope + half_merged + exact_duplicates + other_duplicates +
     read_again + canonical_keys``: every record is accounted for or the run fails. ``exploded`` counts the extra rows
     made of batch ids and links, ``half_merged`` the SubBefore/SubAfter halves folded into one consume, ``carried`` the
-    events that an earlier run of the history left open, ``read_again`` those of them that were read again. Of Kafka topics, ``offsets``
-    are what was read; at ``offsets_without_message`` of them there was none: compacted, a transaction's marker, removed.
+    events that an earlier run of the history left open, ``read_again`` those of them that were read again.
+
+    Of Kafka topics, ``offsets`` are what was read; at ``offsets_without_message`` of them there was none: compacted
+    away, the marker of a transaction, or removed meanwhile.
     """
 
     sources: tuple[str, ...] = ()
