@@ -90,10 +90,10 @@ def told(
         forget_after_ms: open keys older than this are waited for no longer.
         closed: ``CLOSED`` of earlier runs, or ``None``: an open key found there is open again.
     """
-    verdicts = verdicts.withColumns(_unless_of_this_input())
     before = F.lit(None).cast("int")
     if closed is not None:
-        verdicts, before = _with_closed(verdicts, closed, facts), F.col("closed_run")
+        verdicts, before = _with_closed(verdicts, closed), F.col("closed_run")
+    verdicts = verdicts.withColumns(_unless_of_this_input(before))
     known, opened = F.col("first_seen_run").isNotNull(), _is_open(facts)
     both = F.col("native").isNotNull() & F.col("otlp").isNotNull()
     old = F.coalesce(_age_ms(facts.data_end_ms) > forget_after_ms, F.lit(False))
@@ -109,8 +109,8 @@ def told(
     return verdicts.withColumns({"lifecycle": lifecycle, "first_seen_run": first}).drop("closed_run")
 
 
-def _unless_of_this_input() -> dict[str, Column]:
-    """Take back the reasons that a carried key has only because this run's input holds little around it.
+def _unless_of_this_input(closed_run: Column) -> dict[str, Column]:
+    """Take back the reasons that a key known before has only because this run's input holds little around it.
 
     A file of today begins after an event of yesterday, and may hold nothing of its topic or its process. Where nothing
     was amiss yesterday but the record, nothing of today's excuses it; where yesterday's run could not yet tell, that a
@@ -119,7 +119,7 @@ def _unless_of_this_input() -> dict[str, Column]:
     left_as = F.coalesce(*(F.col(side)["left_as"] for side in ("native", "otlp")))
     reason = F.col("reason")
     lost = (left_as == Reason.UNEXPLAINED.value) & reason.isin(*_OF_THIS_INPUT)
-    cut = left_as.isNotNull() & (reason == Reason.LATE_BEYOND_RETENTION.value)
+    cut = (left_as.isNotNull() | closed_run.isNotNull()) & (reason == Reason.LATE_BEYOND_RETENTION.value)
     taken_back = F.coalesce(lost | cut, F.lit(False))
     return {
         "reason": F.when(taken_back, Reason.UNEXPLAINED.value).otherwise(reason),
@@ -127,14 +127,16 @@ def _unless_of_this_input() -> dict[str, Column]:
     }
 
 
-def _with_closed(verdicts: DataFrame, closed: DataFrame, facts: Facts) -> DataFrame:
+def _with_closed(verdicts: DataFrame, closed: DataFrame) -> DataFrame:
+    """Add ``closed_run`` to one-sided rows that were closed once: the run that had first reported them open."""
     names = {name: f"closed_{name}" for name in _PLACE}
     others = closed.select(*(F.col(name).alias(alias) for name, alias in names.items()), "first_seen_run")
     others = others.withColumnRenamed("first_seen_run", "closed_run")
     side = F.when(F.col("native").isNotNull(), "native").otherwise("otlp")
     own = {"side": side, **{name: _own(name) for name in _PLACE[1:]}}
     same = [own[name].eqNullSafe(F.col(alias)) for name, alias in names.items()]
-    return verdicts.join(others, [_is_open(facts), *same], "left").drop(*names.values())
+    alone = F.col("native").isNull() | F.col("otlp").isNull()
+    return verdicts.join(others, [alone, *same], "left").drop(*names.values())
 
 
 def _is_open(facts: Facts) -> Column:
