@@ -34,6 +34,7 @@ _STARTS: Final = (
     "HALF_RECORD"
 )
 _MOST_LINES: Final = 200
+_MOST_BUCKETS: Final = 2_000
 
 
 def stretches(drops: Iterable[CountedDrop]) -> list[range]:
@@ -100,4 +101,14 @@ def ledger_result(
         surplus=surplus,
         lines=lines[:_MOST_LINES],
         notes=tuple(notes),
+        over_time=_over_time(drops),
     )
+
+
+def _over_time(drops: Sequence[CountedDrop]) -> tuple[tuple[int, str, int], ...]:
+    """Return when which side counted how many losses, earliest first; of very many buckets those that counted most."""
+    counted: Counter[tuple[int, str]] = Counter()
+    for drop in drops:
+        if drop.bucket_start_ms is not None:
+            counted[drop.bucket_start_ms, drop.side] += drop.count
+    return tuple(sorted((start_ms, side, count) for (start_ms, side), count in counted.most_common(_MOST_BUCKETS)))

@@ -36,3 +36,4 @@ class Ledger:
     surplus: dict[str, int] = field(default_factory=dict)
     lines: tuple[LedgerLine, ...] = ()
     notes: tuple[str, ...] = ()
+    over_time: tuple[tuple[int, str, int], ...] = ()  # start of the counter's bucket in epoch ms, side, counted

@@ -18,7 +18,7 @@ from spark_jobs.report.svg.bars import latency_range, latency_scale, stacked
 from spark_jobs.report.svg.curves import LOOKS, curves
 from spark_jobs.report.svg.graph import graph_svg
 from spark_jobs.report.svg.shapes import dash, swatch
-from spark_jobs.report.svg.timeline import bars_of, timeline
+from spark_jobs.report.svg.timeline import bars_of, counted_of, timeline
 from spark_jobs.report.svg.trend import trend
 from spark_jobs.report.templating import environment
 from spark_jobs.taxonomy import FieldVerdict, Kind, Reason, Status
@@ -101,9 +101,11 @@ def _in_order(counts: dict[str, int], closed_list: type[Status | Reason]) -> lis
 
 
 def _timeline(result: Result, _shown: Shown) -> dict[str, Any]:
+    bars, counted = bars_of(result.timeline), result.ledger.over_time if result.ledger else ()
     return {
-        "timeline": timeline(result.timeline),
-        "bars": bars_of(result.timeline),
+        "timeline": timeline(result.timeline, counted),
+        "bars": bars,
+        "counted": counted_of(bars, counted),
         "statuses": _in_order(result.status, Status),
     }
 

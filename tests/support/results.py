@@ -323,6 +323,7 @@ def result(**changes: Any) -> Result:
                 ),
             ),
             notes=("12 spans were counted as lost that nothing misses",),
+            over_time=((T0 + 180_000, "otlp", 15), (T0 + 600_000, "native", 5), (T0 - 1, "native", 1)),
         ),
         policy_hash="5f" * 32,
         loss={
