@@ -9,9 +9,9 @@ import pytest
 from spark_jobs.drops import CountedDrop
 from spark_jobs.reconcile.budget import CELL_MS, allocate
 from spark_jobs.reconcile.ledger import ledger_result, stretches
-from spark_jobs.reconcile.slots import counted, homes, marked, read_homes, read_losses
+from spark_jobs.reconcile.slots import counted, homes, lost_ends, marked, read_homes, read_losses
 from spark_jobs.taxonomy import Reason
-from tests.support.events import START_MS, consumed, delivery, publish
+from tests.support.events import START_MS, before, consumed, delivery, publish
 from tests.support.judging import judged
 
 pytestmark = pytest.mark.spark
@@ -54,10 +54,14 @@ EVENTS = [
     *both("END", service="shop", group="producers", at_ms=60 * MINUTE_MS),
     *both("BILL", service="billing-app", group="billing-senders"),
     *(row for at in (0, 1) for row in [*delivery("MET", group="billing"), consumed("MET", service="billing-app")][at:]),
+    *both(unique_id(900), service="shop", group="producers", at_ms=59 * MINUTE_MS),  # no process ends before
+    *both(unique_id(901, "0A0C"), service="shop", group="producers", at_ms=59 * MINUTE_MS),
     *spans_only(range(12), at_ms=10 * MINUTE_MS),  # counted exactly
     *spans_only(range(20, 30), at_ms=20 * MINUTE_MS),  # four of ten were counted
     *spans_only(range(40, 43), at_ms=30 * MINUTE_MS, service="cart"),  # only another service counted at that time
     *spans_only(range(50, 52), at_ms=40 * MINUTE_MS, process="0A0C"),  # only another process counted
+    *(record("MET2", group="billing", at_ms=50 * MINUTE_MS) for record in (before, consumed)),  # its end was counted
+    consumed("GONE", group="billing", at_ms=50 * MINUTE_MS + 1),  # and nothing else at that time
     *records_only(range(5), group="billing", at_ms=10 * MINUTE_MS),  # its spans are of billing-app
     *records_only(range(10, 13), group="unknown", at_ms=10 * MINUTE_MS),  # nobody knows its service
     consumed("SPAN", group="unknown"),  # though one of its spans is there
@@ -67,6 +71,7 @@ DROPS = [
     drop("native", 4, at_ms=20 * MINUTE_MS, service="shop", cause="export_failed"),
     drop("native", 1000, at_ms=30 * MINUTE_MS, service="shop"),
     drop("native", 1000, at_ms=40 * MINUTE_MS, process=PROCESS),
+    drop("native", 1, at_ms=50 * MINUTE_MS, group="billing"),
     drop("otlp", 3, service="billing-app"),
     drop("otlp", 900, service="stranger", group="billing"),
     drop("otlp", 2, service="stranger"),
@@ -77,7 +82,9 @@ DROPS = [
 def outcome(spark):
     residue = judged(spark, EVENTS).cache()
     near = stretches(DROPS)
-    losses = read_losses(counted(residue, near).collect(), read_homes(homes(residue).collect()))
+    losses = read_losses(
+        counted(residue, near, ends=lost_ends(residue)).collect(), read_homes(homes(residue).collect())
+    )
     allocation = allocate(losses, DROPS)
     rows = marked(residue, allocation.covered, near, Reason.DROP_ATTRIBUTED).collect()
     yield residue, rows, losses, allocation, near
@@ -125,6 +132,12 @@ def test_a_native_record_is_of_the_service_whose_spans_its_group_shows(outcome):
     assert reasons(outcome[1], "Dunknown", otlp=False)["DROP_ATTRIBUTED", "queue_full"] == 2
 
 
+def test_the_lost_end_of_a_delivery_spends_what_was_counted_for_it(outcome):
+    """The delivery is on both sides, half; another one that nobody counted stays unexplained."""
+    found = {row["msg_id"]: row["reason"] for row in at_minute(outcome[1], 50)}
+    assert found == {"MET2": "HALF_RECORD", "GONE": "UNEXPLAINED"}
+
+
 def test_nothing_but_reason_and_detail_changes(outcome):
     """Every row of the residue comes back, in the same shape."""
     residue, rows, *_ = outcome
@@ -158,7 +171,7 @@ def test_what_is_left_of_a_counter_is_told(outcome):
     starts = ledger_result([], [drop("native", 4, of_start=True)], allocate([], [drop("native", 4)]), scopes={})
     assert (starts.surplus["native"], "4 records of a delivery's start" in starts.notes[0]) == (4, True)
     told = ledger_result(["l.json"], DROPS, allocation, scopes={"otlp": {"TRACE_TRAFFIC": 15}}, own=2)
-    assert told.attributed == {"native": 16, "otlp": 5}
+    assert told.attributed == {"native": 17, "otlp": 5}
     assert told.surplus == {"native": 2000, "otlp": 900}
     assert sum(row["reason"] == "DROP_ATTRIBUTED" for row in rows) == 21
     assert all(line.counted == line.attributed + line.surplus for line in told.lines)
