@@ -18,7 +18,7 @@ from tests.faults.recording import Recording
 from tests.faults.stage import BEGIN_MS, CONSUMERS, Process, Stage
 from tests.faults.truth import NORMALISED, Truth
 
-__all__ = ["CORPORA", "Corpus", "agent_corpus", "own_corpus"]
+__all__ = ["CORPORA", "Corpus", "agent_corpus", "own_corpus", "own_stage"]
 
 _HOUR_MS = 3_600_000
 Scene = Callable[[Stage], object]
@@ -41,7 +41,7 @@ class Corpus:
 
 def own_corpus(seed: int = 0) -> Corpus:
     """Return the corpus in which both formats come from one instrumentation: ours."""
-    stage = Stage(recording=Recording(), speak=_own_lines, process=Process("10.1.0.1", 4711, utc_offset_ms=_new_york))
+    stage = own_stage()
     for scene in PROLOGUE:
         scene(stage)
     _play(stage, FAULTS, SCENES, EPILOGUE, seed)
@@ -53,6 +53,12 @@ def own_corpus(seed: int = 0) -> Corpus:
         policy=f"value_length_limit = {LENGTH_LIMIT}\n",
         join=("kind", "msg_id", "attempt_id", "transaction_state"),
     )
+
+
+def own_stage() -> Stage:
+    """Return a stage for applications of ours; the sender lives in New York."""
+    process = Process("10.1.0.1", 4711, utc_offset_ms=_new_york)
+    return Stage(recording=Recording(), speak=_own_lines, process=process)
 
 
 def agent_corpus(seed: int = 0) -> Corpus:

@@ -31,18 +31,20 @@ class Judged:
     rows: list[dict[str, Any]]
 
 
-def reconciled(spark: SparkSession, corpus: Corpus, root: Path, *, laid: Laid = _AS_PLAYED) -> Judged:
-    """Lay the corpus down under ``root``, reconcile it, and return what was said."""
+def reconciled(
+    spark: SparkSession, corpus: Corpus, root: Path, *, laid: Laid = _AS_PLAYED, history: Path | None = None
+) -> Judged:
+    """Lay the corpus down under ``root``, reconcile it with that history, and return what was said."""
     files = corpus.recording.lay_down(root, laid)
     policy = root / "policy.toml"
     policy.write_text(corpus.policy, encoding="utf-8")
-    extra = {"ledger": tuple(map(str, files.ledger))} if "ledger" in ReconcileOptions.__slots__ else {}
     options = ReconcileOptions(
         native=(str(files.native),),
         otlp=(str(files.otlp),),
         out=root / "out",
         policy=policy,
-        **extra,
+        ledger=tuple(map(str, files.ledger)),
+        history=history,
         **corpus.options,
     )
     result = run(options, spark=spark)
