@@ -28,14 +28,14 @@ def process_of(msg_id: Column) -> Column:
 
 
 def drawn_ms(msg_id: Column) -> Column:
-    """Return the milliseconds since the month began at which an id was drawn; null where the text is no such id."""
-    return _number(msg_id, F.substr(msg_id, F.lit(-12), F.lit(8)))
+    """Return the milliseconds since the month began of an id; meaningless where ``process_of`` is null."""
+    return _number(F.substr(msg_id, F.lit(-12), F.lit(8)))
 
 
 def counter_of(msg_id: Column) -> Column:
-    """Return the counter of an id, from 0 to ``COUNTER_VALUES`` - 1; null where the text is no such id."""
-    return _number(msg_id, F.substr(msg_id, F.lit(-4)))
+    """Return the counter of an id, from 0 to ``COUNTER_VALUES`` - 1; meaningless where ``process_of`` is null."""
+    return _number(F.substr(msg_id, F.lit(-4)))
 
 
-def _number(msg_id: Column, digits: Column) -> Column:
-    return F.when(msg_id.rlike(_ID), F.conv(digits, 16, 10).cast("long"))
+def _number(digits: Column) -> Column:
+    return F.conv(digits, 16, 10).try_cast("long")

@@ -4,10 +4,9 @@ The keyed pass leaves a settled one-sided key UNEXPLAINED when nothing of its ow
 small in every run worth trusting, so only it is taken further: the whole run is asked once what it knows about it
 (``testimony``), and each explainer reads the answers. What no explainer takes stays UNEXPLAINED.
 
-To add an explainer, put a row into ``EXPLAINERS`` at its place; the order is that of ``taxonomy.Reason``. It is given
-the residue as ``VERDICT`` plus ``heard`` and returns the same columns, with ``reason`` and ``reason_detail`` set on
-rows that were UNEXPLAINED and on no other. The ledger comes after all of these (``jobs.explain``): what is left must be
-counted before it is spent on.
+To add an explainer, put a row into ``EXPLAINERS`` at its place; the order is that of ``taxonomy.Reason``. It says by an
+expression over ``VERDICT`` and ``heard`` what shows that a key has the reason; that becomes its ``reason_detail``. What
+must be counted before it can be said, as a ledger's budget, comes after all of these (``jobs.explain``).
 """
 
 from __future__ import annotations
@@ -48,39 +47,22 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Explainer:
-    """One row of the table: ``explain`` gives ``reason`` to the rows it can answer for."""
+    """One row of the table: ``reason`` holds for the keys for which ``detail`` is not null."""
 
     reason: Reason
-    explain: Callable[[DataFrame, Context], DataFrame]
-
-
-def _by(reason: Reason, detail: Callable[[Context], Column]) -> Explainer:
-    """Make an explainer of an expression: not null, it is the ``reason_detail`` of a row that has the reason."""
-
-    def explain(residue: DataFrame, context: Context) -> DataFrame:
-        found = F.when(is_residue(), detail(context))
-        told = residue.withColumn("_found", found)
-        hit = F.col("_found").isNotNull()
-        return told.withColumns(
-            {
-                "reason": F.when(hit, reason.value).otherwise(F.col("reason")),
-                "reason_detail": F.when(hit, F.col("_found")).otherwise(F.col("reason_detail")),
-            }
-        ).drop("_found")
-
-    return Explainer(reason, explain)
+    detail: Callable[[Context], Column]
 
 
 EXPLAINERS: Final = (
-    _by(Reason.BY_DESIGN, lambda context: untraced_send(context.policy)),
-    _by(Reason.BY_DESIGN, lambda context: call_without_region(context.policy)),
-    _by(Reason.BY_DESIGN, lambda context: trace_switched_off(context.policy)),
-    _by(Reason.BY_DESIGN, lambda context: lite_pull(context.policy, context.facts)),
-    _by(Reason.NOT_SAMPLED, lambda _: not_sampled()),
-    _by(Reason.WRITER_SILENT, lambda context: silent_writer(context.policy, context.facts)),
-    _by(Reason.SHUTDOWN_WINDOW, lambda context: shutdown(context.policy, context.facts)),
-    _by(Reason.LATE_BEYOND_RETENTION, lambda context: before_the_input(context.policy, context.facts)),
-    _by(Reason.KEY_DEGRADED, lambda context: ambiguous(context.policy)),
+    Explainer(Reason.BY_DESIGN, lambda context: untraced_send(context.policy)),
+    Explainer(Reason.BY_DESIGN, lambda context: call_without_region(context.policy)),
+    Explainer(Reason.BY_DESIGN, lambda context: trace_switched_off(context.policy)),
+    Explainer(Reason.BY_DESIGN, lambda context: lite_pull(context.policy, context.facts)),
+    Explainer(Reason.NOT_SAMPLED, lambda _: not_sampled()),
+    Explainer(Reason.WRITER_SILENT, lambda context: silent_writer(context.policy, context.facts)),
+    Explainer(Reason.SHUTDOWN_WINDOW, lambda context: shutdown(context.policy, context.facts)),
+    Explainer(Reason.LATE_BEYOND_RETENTION, lambda context: before_the_input(context.policy, context.facts)),
+    Explainer(Reason.KEY_DEGRADED, lambda context: ambiguous(context.policy)),
 )
 """Every explainer but the ledger's, in the order they are tried."""
 
@@ -104,6 +86,13 @@ def explained(
     """
     context = Context(policy=policy, facts=facts)
     rows = answered(residue, verdicts, traffic.select("msg_id"))
-    for explainer in EXPLAINERS:
-        rows = explainer.explain(rows, context)
-    return rows.select(*VERDICT.names)
+    found = F.coalesce(*(_told(explainer, context) for explainer in EXPLAINERS))
+    told = rows.withColumn("found", found).drop("heard")
+    reason = {name: F.coalesce(F.col("found")[name], F.col(name)) for name in ("reason", "reason_detail")}
+    return told.withColumns(reason).select(*VERDICT.names)
+
+
+def _told(explainer: Explainer, context: Context) -> Column:
+    detail = explainer.detail(context)
+    told = F.struct(F.lit(explainer.reason.value).alias("reason"), detail.alias("reason_detail"))
+    return F.when(detail.isNotNull(), told)

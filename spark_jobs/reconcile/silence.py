@@ -46,18 +46,19 @@ def silent_writer(policy: Policy, facts: Facts) -> Column:
     found = F.lit(None).cast("string")
     for status, own, other in ((Status.OTLP_ONLY, "otlp", "native"), (Status.NATIVE_ONLY, "native", "otlp")):
         for kind, name in ((Kind.PUBLISH, "topic"), (Kind.CONSUME, "group")):
-            if _speaks(facts, other, kind):
-                here = (F.col("status") == status.value) & (F.col("kind") == kind.value)
-                found = F.when(here, _silent(name, own, other, policy.writer_silent_minimum)).otherwise(found)
+            here = (F.col("status") == status.value) & (F.col("kind") == kind.value)
+            silent = _silent(name, own, other, policy.writer_silent_minimum, named=_speaks(facts, other, kind))
+            found = F.when(here, silent).otherwise(found)
     return found
 
 
-def _silent(name: str, own: str, other: str, minimum: int) -> Column:
+def _silent(name: str, own: str, other: str, minimum: int, *, named: bool) -> Column:
     finer = max(minimum, _ENOUGH)
     instance = {"otlp": "service", "native": "process"}[own]
+    names = F.lit(named)
     return (
-        F.when(_never("name", own, other, minimum), name)
-        .when(_never("place", own, other, finer), f"service and {name}")
+        F.when(names & _never("name", own, other, minimum), name)
+        .when(names & _never("place", own, other, finer), f"service and {name}")
         .when(_never(instance, own, other, finer), instance)
     )
 

@@ -41,9 +41,8 @@ def answered(residue: DataFrame, verdicts: DataFrame, traffic: DataFrame) -> Dat
     """
     row = F.xxhash64("kind", "msg_id", *(F.col(side)[name] for side in ("native", "otlp") for name in _PLACE))
     asking = residue.withColumn("row", row)
-    questions = asking.select("row", F.inline(_only_known(_asked(), "name")))
-    wanted = questions.select("key").distinct()
-    answers = _told(verdicts, traffic).join(wanted, "key", "left_semi").groupBy("key").agg(*_sums())
+    questions = _with_processes(asking).select("row", F.inline(_known(_asked(), "name")))
+    answers = _told(verdicts, traffic).join(questions.select("key"), "key", "left_semi").groupBy("key").agg(*_sums())
     told = F.struct(*(name for name in answers.columns if name != "key")).alias("told")
     found = questions.join(answers.select("key", told).hint("shuffle_hash"), "key")
     per_row = found.groupBy("row").agg(F.map_from_entries(F.collect_list(F.struct("name", "told"))).alias("heard"))
@@ -64,24 +63,30 @@ def last_drawn() -> Column:
     return F.when(size == 1, F.lit(0)).when(size > 1, size - 1 - place)
 
 
+def _with_processes(verdicts: DataFrame) -> DataFrame:
+    """Add ``sender`` and ``listener``, the processes of the message's id and of the request id."""
+    return verdicts.withColumns(
+        {"sender": process_of(F.col("msg_id")), "listener": process_of(F.col("native")["attempt_id"])}
+    )
+
+
 def _asked() -> dict[str, Column]:
     sent = F.when(_is(Kind.PUBLISH) & _otlp("span_id").isNotNull(), F.col("msg_id"))
     over_ms = F.coalesce(_otlp("end_ms"), _otlp("start_ms"))
-    sender = process_of(F.col("msg_id"))
     named = (F.col("kind"), _name())
     return {
         "run": _key("run"),
         "name": _key("name", *named),
         "process": _key("process", _process()),
-        "sampler": _key("sampler", sender),
+        "sampler": _key("sampler", F.col("sender")),
         "service": _key("service", _otlp("service")),
         "place": _key("place", _otlp("service"), *named),
         "message": _key("message", F.col("msg_id")),
         "span": _listener_span(),
         "attempt": _attempt(),
-        **{f"next{step}": _id(sent, last_drawn() + step) for step in range(1, NEXT_IDS + 1)},
+        **{f"next{step}": _id("sender", counter_of(sent), last_drawn() + step) for step in range(1, NEXT_IDS + 1)},
         **{f"idless{step}": _key("idless", _otlp("service"), _slice(over_ms, step)) for step in (0, 1)},
-        **{f"end{step}": _key("end", sender, _slice(over_ms, step)) for step in (0, 1)},
+        **{f"end{step}": _key("end", F.col("sender"), _slice(over_ms, step)) for step in (0, 1)},
         **{f"nameless{step}": _key("nameless", *named, _slice(F.col("event_ms"), step)) for step in (-1, 0, 1)},
         **{f"lonely{step}": _key("lonely", *named, _slice(F.col("event_ms"), step)) for step in (-1, 0, 1)},
     }
@@ -93,9 +98,8 @@ def _told(verdicts: DataFrame, traffic: DataFrame) -> DataFrame:
     idless, event_ms = F.col("msg_id").isNull(), believable(F.col("event_ms"))
     ended = (F.col("kind") == Kind.TRANSACTION_END.value) & F.col("native").isNotNull()
     named, timeless = (F.col("kind"), _name()), F.lit(None).cast("long")
-    sender = process_of(F.col("msg_id"))
     keys = [
-        *((F.when(~_otlp("sent_sampled"), key), timeless) for key in (_key("run"), _key("sampler", sender))),
+        *((F.when(~_otlp("sent_sampled"), key), timeless) for key in (_key("run"), _key("sampler", F.col("sender")))),
         (_key("name", *named), timeless),
         (_key("process", _process()), timeless),
         (_key("service", _otlp("service")), timeless),
@@ -103,9 +107,12 @@ def _told(verdicts: DataFrame, traffic: DataFrame) -> DataFrame:
         (_key("message", F.col("msg_id")), timeless),
         (_listener_span(), timeless),
         (_attempt(), timeless),
-        *((_id(msg_id), drawn_ms(msg_id)) for msg_id in (F.col("msg_id"), _native("attempt_id"))),
+        *(
+            (_id(process, counter_of(drawn)), drawn_ms(drawn))
+            for process, drawn in (("sender", F.col("msg_id")), ("listener", _native("attempt_id")))
+        ),
         (F.when(publish & idless, _key("idless", _otlp("service"), _slice(_otlp("start_ms")))), event_ms),
-        (F.when(ended, _key("end", sender, _slice(event_ms))), event_ms),
+        (F.when(ended, _key("end", F.col("sender"), _slice(event_ms))), event_ms),
         (F.when(alone & idless, _key("nameless", *named, _slice(event_ms))), event_ms),
         (F.when(alone & F.col("native").isNotNull(), _key("lonely", *named, _slice(event_ms))), event_ms),
     ]
@@ -123,9 +130,11 @@ def _told(verdicts: DataFrame, traffic: DataFrame) -> DataFrame:
         "place": F.struct(_otlp("start_ms").alias("start_ms"), _otlp("record_index").alias("at")),
     }
     told = F.explode(F.filter(_keyed(keys), lambda one: one["key"].isNotNull())).alias("concerned")
-    rows = verdicts.select(told, *(value.alias(name) for name, value in known.items()))
+    rows = _with_processes(verdicts).select(told, *(value.alias(name) for name, value in known.items()))
     spoken = rows.select("concerned.*", *known)
-    trace_ids = traffic.select(_id(F.col("msg_id")).alias("key"), drawn_ms(F.col("msg_id")).alias("moment_ms"))
+    drawn = F.col("msg_id")
+    ids = traffic.withColumn("sender", process_of(drawn))
+    trace_ids = ids.select(_id("sender", counter_of(drawn)).alias("key"), drawn_ms(drawn).alias("moment_ms"))
     return spoken.unionByName(trace_ids.where(F.col("key").isNotNull()), allowMissingColumns=True)
 
 
@@ -164,7 +173,7 @@ def _key(family: str, *parts: Column) -> Column:
     return F.when(known, F.xxhash64(F.lit(family), *parts))
 
 
-def _only_known(questions: dict[str, Column], name: str) -> Column:
+def _known(questions: dict[str, Column], name: str) -> Column:
     pairs = F.array(*(F.struct(F.lit(asked).alias(name), key.alias("key")) for asked, key in questions.items()))
     return F.filter(pairs, lambda pair: pair["key"].isNotNull())
 
@@ -183,7 +192,7 @@ def _otlp(name: str) -> Column:
 
 def _process() -> Column:
     """Return the process that made the call: a sender's by the message's id, a consumer's by its request id."""
-    return process_of(F.when(_is(Kind.CONSUME), _native("attempt_id")).otherwise(F.col("msg_id")))
+    return F.when(_is(Kind.CONSUME), F.col("listener")).otherwise(F.col("sender"))
 
 
 def _name() -> Column:
@@ -205,6 +214,7 @@ def _slice(instant_ms: Column, later: int = 0) -> Column:
     return F.floor(believable(instant_ms) / SLICE_MS) + later
 
 
-def _id(msg_id: Column, after: Column | None = None) -> Column:
-    counter = counter_of(msg_id) if after is None else plus(counter_of(msg_id), after)
-    return _key("id", process_of(msg_id), F.pmod(counter, F.lit(COUNTER_VALUES).cast("long")))
+def _id(process: str, counter: Column, after: Column | None = None) -> Column:
+    """Return the key of the id a process drew with this counter, or so many later."""
+    wanted = counter if after is None else plus(counter, after)
+    return _key("id", F.col(process), F.pmod(wanted, F.lit(COUNTER_VALUES).cast("long")))
