@@ -13,7 +13,7 @@ import os
 import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.schemas import EVENT
@@ -126,16 +126,7 @@ def locked(directory: Path, *, name: str) -> Iterator[None]:
     Raises:
         UsageError: another process holds it, or it cannot be made; the line names the option ``name``.
     """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        file = (directory / _LOCK).open("a", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{name} {directory} cannot be used: {error.strerror}; name a directory that can") from error
-    with file:
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UsageError(f"{name} {directory} is in use by another run: wait for it, or name another") from error
+    with _lock(directory, name):
         try:
             yield
         finally:
@@ -143,6 +134,24 @@ def locked(directory: Path, *, name: str) -> Iterator[None]:
                 (directory / _LOCK).unlink()
                 with suppress(OSError):  # somebody put something into it this moment
                     directory.rmdir()
+
+
+def _lock(directory: Path, name: str) -> IO[str]:
+    """Return the file that holds the lock as long as it is open."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = (directory / _LOCK).open("a", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{name} {directory} cannot be used: {error.strerror}; name a directory that can") from error
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise UsageError(f"{name} {directory} is in use by another run: wait for it, or name another") from error
+    if os.fstat(file.fileno()).st_nlink:
+        return file
+    file.close()  # its last holder removed it while we opened it
+    return _lock(directory, name)
 
 
 def _runs(path: Path) -> tuple[dict[str, Any], ...]:

@@ -16,13 +16,13 @@ from pyspark.sql import functions as F
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.jobs.normalise import NormalisedSide
 from spark_jobs.schemas import BAD, EVENT, NORMALISED
-from spark_jobs.sources.files import spark_path
+from spark_jobs.sources.files import spark_path, spark_target
 from spark_jobs.sources.kafka.address import TopicAddress
 from spark_jobs.sources.kafka.offsets import PartitionRange
 from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,7 +31,10 @@ __all__ = ["Books", "Intake"]
 
 _SIDES: Final = ("native", "otlp")
 _BOOKS: Final = "books.json"
+_INSTEAD_OF: Final = "instead_of"
 _INCOMING: Final = ".incoming-"
+_MOST_BATCHES: Final = 64
+_FILES: Final = 8  # of a side when batches are joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class Books:
     trace_topics: tuple[str, ...] = ()
     offsets_without_message: int = 0
     offsets: tuple[tuple[str, str, int, int, int], ...] = ()  # servers, topic, partition, first, end
+    by_place: int | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -65,6 +69,7 @@ class Books:
                 (one.address.bootstrap_servers, one.address.topic, one.partition, one.first, one.end)
                 for one in side.offsets
             ),
+            by_place=side.by_place,
             sizes=sizes,
         )
 
@@ -82,18 +87,47 @@ class Intake:
         path.mkdir(parents=True)
         return path
 
-    def take_in(self, name: str, books: Mapping[str, Books]) -> None:
-        """Let what was written to :meth:`incoming` count as batch ``name``; ``books`` are per side."""
-        incoming, final = self.directory / f"{_INCOMING}{name}", self.directory / f"batch={name}"
-        plain = {side: asdict(book) for side, book in books.items()}
+    def take_in(self, name: str, books: Mapping[str, Books], *, instead_of: Sequence[str] = ()) -> None:
+        """Let what was written to :meth:`incoming` count as batch ``name``, and no longer those it stands for.
+
+        ``books`` are per side.
+        """
+        incoming, final = self.directory / f"{_INCOMING}{name}", self._path(name)
+        plain = {**{side: asdict(book) for side, book in books.items()}, _INSTEAD_OF: list(instead_of)}
         (incoming / _BOOKS).write_text(json.dumps(plain, ensure_ascii=False), encoding="utf-8")
         if final.exists():
             shutil.rmtree(final)
         incoming.rename(final)
 
+    def compact(self, spark: SparkSession, *, most_batches: int = _MOST_BATCHES) -> None:
+        """Make one batch of all when there are more than ``most_batches``: reading takes longer with every file."""
+        batches = self.books()
+        if len(batches) <= most_batches:
+            return
+        name = f"joined-{max(batches)}"
+        incoming = self.incoming(name)
+        for side in _SIDES:
+            paths = [spark_path(self._path(batch) / side) for batch, books in batches.items() if side in books]
+            if paths:
+                _read(spark, paths).coalesce(_FILES).write.parquet(spark_target(incoming / side))
+        joined = {side: [books[side] for books in batches.values() if side in books] for side in _SIDES}
+        old = self._on_disk()  # what a killed run had joined already, too
+        self.take_in(name, {side: _sum(books) for side, books in joined.items() if books}, instead_of=sorted(old))
+        for batch in old:
+            shutil.rmtree(self._path(batch))
+
     def names(self) -> tuple[str, ...]:
-        """Return the batches taken in; what a killed run left half-written is none."""
-        return tuple(sorted(path.name.partition("=")[2] for path in self.directory.glob("batch=*")))
+        """Return the batches taken in; what a killed run left half-written, or had joined already, is none."""
+        found = self._on_disk()
+        joined = [name for name in found if name.startswith("joined-")]
+        replaced = {name for each in joined for name in self._plain(each)[_INSTEAD_OF]}
+        return tuple(sorted(found - replaced))
+
+    def _on_disk(self) -> set[str]:
+        return {path.name.partition("=")[2] for path in self.directory.glob("batch=*")}
+
+    def _path(self, name: str) -> Path:
+        return self.directory / f"batch={name}"
 
     def books(self) -> dict[str, dict[str, Books]]:
         """Return the books of every batch, per side.
@@ -114,10 +148,13 @@ class Intake:
         return {path: size for book in every for path, size in book.sizes.items()}
 
     def _books(self, name: str) -> dict[str, Books]:
-        path = self.directory / f"batch={name}" / _BOOKS
+        plain = self._plain(name)
+        return {side: Books(**_tuples(plain[side])) for side in _SIDES if side in plain}
+
+    def _plain(self, name: str) -> dict[str, Any]:
+        path = self._path(name) / _BOOKS
         try:
-            plain: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-            return {side: Books(**_tuples(book)) for side, book in plain.items()}
+            return dict(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise UnreadableInputError(
                 f"{path} cannot be read: {error}; remove {self.directory.parent} to read everything again"
@@ -134,23 +171,24 @@ class Intake:
         self, spark: SparkSession, side: str, batches: Mapping[str, Mapping[str, Books]], topics: list[str]
     ) -> NormalisedSide:
         found = {name: books[side] for name, books in batches.items() if side in books}
-        paths = [spark_path(self.directory / f"batch={name}" / side) for name in found]
+        paths = [spark_path(self._path(name) / side) for name in found]
         rows = _read(spark, paths).withColumn("scope", _scope(topics) if side == "otlp" else F.col("scope"))
         good = F.col("bad").isNull()
-        ends = [book.last_event_ms for book in found.values() if book.last_event_ms is not None]
+        books = _sum(list(found.values()))
         return NormalisedSide(
             events=rows.where(good).select(*EVENT.names),
             malformed=rows.where(~good).select(
                 "side", "path", "line", "record_index", *(f"bad.{name}" for name in BAD.names)
             ),
-            records_read=sum(book.records_read for book in found.values()),
-            exploded=sum(book.exploded for book in found.values()),
-            sources=_distinct(source for book in found.values() for source in book.sources),
-            layouts=tuple(sorted({layout for book in found.values() for layout in book.layouts})),
-            truncated_tails=sum(book.truncated_tails for book in found.values()),
-            last_event_ms=max(ends, default=None),
-            offsets=_joined(found.values()),
-            offsets_without_message=sum(book.offsets_without_message for book in found.values()),
+            records_read=books.records_read,
+            exploded=books.exploded,
+            sources=books.sources,
+            layouts=books.layouts,
+            truncated_tails=books.truncated_tails,
+            last_event_ms=books.last_event_ms,
+            offsets=_joined([books]),
+            offsets_without_message=books.offsets_without_message,
+            by_place=books.by_place,
             trace_topics=tuple(topics) if side == "native" else (),
         )
 
@@ -167,8 +205,25 @@ def _scope(topics: list[str]) -> Column:
     return F.when(traffic, Reason.TRACE_TRAFFIC.value).otherwise(F.col("scope")) if topics else F.col("scope")
 
 
-def _distinct(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
+def _sum(books: Sequence[Books]) -> Books:
+    """Return what the books of several batches come to."""
+    ends = [book.last_event_ms for book in books if book.last_event_ms is not None]
+    return Books(
+        records_read=sum(book.records_read for book in books),
+        exploded=sum(book.exploded for book in books),
+        sources=tuple(dict.fromkeys(source for book in books for source in book.sources)),
+        layouts=tuple(sorted({layout for book in books for layout in book.layouts})),
+        truncated_tails=sum(book.truncated_tails for book in books),
+        last_event_ms=max(ends, default=None),
+        trace_topics=tuple(sorted({topic for book in books for topic in book.trace_topics})),
+        offsets_without_message=sum(book.offsets_without_message for book in books),
+        offsets=tuple(
+            (one.address.bootstrap_servers, one.address.topic, one.partition, one.first, one.end)
+            for one in _joined(books)
+        ),
+        by_place=sum(book.by_place or 0 for book in books),
+        sizes={path: size for book in books for path, size in book.sizes.items()},
+    )
 
 
 def _joined(books: Iterable[Books]) -> tuple[PartitionRange, ...]:

@@ -84,7 +84,10 @@ class TakingIn:
         with as_meant(spark), told_by_cause():
             self._take_topics(spark)
             each_batch_of_new_files(spark, srcs, take, checkpoint=checkpoint, files_per_batch=self._files_per_batch)
-        return len(set(self.intake.names()) - set(before))
+        brought = len(set(self.intake.names()) - set(before))
+        with as_meant(spark), told_by_cause():
+            self.intake.compact(spark)
+        return brought
 
     def _take_topics(self, spark: SparkSession) -> None:
         """Take in what the topics hold behind the offsets of earlier batches; a killed batch has left none."""
@@ -95,7 +98,8 @@ class TakingIn:
         if not any(behind.values()):
             return
         self._progress("reading new messages")
-        name = f"topics-{sum(name.startswith('topics-') for name in self.intake.names()):09d}"
+        ends = {(side, one.address, one.partition): one.end for side in topics for one in (*taken[side], *behind[side])}
+        name = f"topics-{sum(ends.values()):020d}"
         incoming = self.intake.incoming(name)
         books = {
             side: Books.of(
