@@ -6,7 +6,7 @@ Nothing heavy is imported before the command runs: ``mqtrace --help`` reads this
 from __future__ import annotations
 
 import sys
-from pathlib import Path  # noqa: TC003  (typer reads the annotations)
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -35,43 +35,57 @@ _FILES: Final = {
 _SHOWN: Final = 20
 
 
+_Native = Annotated[
+    list[str] | None, typer.Option(help="Native trace: file, directory or glob; several may follow one --native.")
+]
+_Otlp = Annotated[list[str] | None, typer.Option(help="OTLP spans: file, directory or glob; several may follow.")]
+_Out = Annotated[Path, typer.Option(help="Directory for the graph's files.")]
+_Formats = Annotated[
+    list[str] | None,
+    typer.Option("--format", help=f"Write only this: {', '.join(_FILES)}; may be given again. All when absent."),
+]
+_Begin = Annotated[str | None, typer.Option(help="Start of the window: ISO 8601 or epoch milliseconds.")]
+_End = Annotated[str | None, typer.Option(help="End of the window.")]
+_Grace = Annotated[
+    str | None,
+    typer.Option(help="How long a delivery may take before it is missing, as in 60s or 5m; else 60s."),
+]
+_NativeWriter = Annotated[str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.")]
+_Master = Annotated[
+    str | None,
+    typer.Option(help="Spark's master URL, sc://HOST:PORT included.", show_default="spark-submit's, else local[*]"),
+]
+_DriverMemory = Annotated[str, typer.Option(help="Memory of Spark's driver.")]
+_Conf = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A further setting of Spark's; may be repeated.")
+]
+_MsgTypeMap = Annotated[str, typer.Option(help="Ordinals of message types: a or b.")]
+_OtlpFormat = Annotated[str | None, typer.Option(help="Layout of the spans in place of detection.")]
+_Charset = Annotated[str, typer.Option(help="Of native bodies: RocketMQ 4.x writes in its JVM's own.")]
+_ClientConfig = Annotated[
+    Path | None, typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.")
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print graph.json instead of a table.")]
+
+
 def graph(  # noqa: PLR0913  (an option each; the contract's list)
     *,
-    native: Annotated[
-        list[str] | None, typer.Option(help="Native trace: file, directory or glob; several may follow one --native.")
-    ] = None,
-    otlp: Annotated[
-        list[str] | None, typer.Option(help="OTLP spans: file, directory or glob; several may follow.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Directory for the graph's files.")],
-    formats: Annotated[
-        list[str] | None,
-        typer.Option("--format", help=f"Write only this: {', '.join(_FILES)}; may be given again. All when absent."),
-    ] = None,
-    begin: Annotated[str | None, typer.Option(help="Start of the window: ISO 8601 or epoch milliseconds.")] = None,
-    end: Annotated[str | None, typer.Option(help="End of the window.")] = None,
-    grace: Annotated[
-        str | None,
-        typer.Option(help="How long a delivery may take before it is missing, as in 60s or 5m; else 60s."),
-    ] = None,
-    native_writer: Annotated[
-        str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.")
-    ] = "mqtrace",
-    master: Annotated[
-        str | None,
-        typer.Option(help="Spark's master URL, sc://HOST:PORT included.", show_default="spark-submit's, else local[*]"),
-    ] = None,
-    driver_memory: Annotated[str, typer.Option(help="Memory of Spark's driver.")] = "1g",
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A further setting of Spark's; may be repeated.")
-    ] = None,
-    msg_type_map: Annotated[str, typer.Option(help="Ordinals of message types: a or b.")] = "a",
-    otlp_format: Annotated[str | None, typer.Option(help="Layout of the spans in place of detection.")] = None,
-    charset: Annotated[str, typer.Option(help="Of native bodies: RocketMQ 4.x writes in its JVM's own.")] = "utf-8",
-    client_config: Annotated[
-        Path | None, typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print graph.json instead of a table.")] = False,
+    native: _Native = None,
+    otlp: _Otlp = None,
+    out: _Out,
+    formats: _Formats = None,
+    begin: _Begin = None,
+    end: _End = None,
+    grace: _Grace = None,
+    native_writer: _NativeWriter = "mqtrace",
+    master: _Master = None,
+    driver_memory: _DriverMemory = "1g",
+    conf: _Conf = None,
+    msg_type_map: _MsgTypeMap = "a",
+    otlp_format: _OtlpFormat = None,
+    charset: _Charset = "utf-8",
+    client_config: _ClientConfig = None,
+    as_json: _AsJson = False,
 ) -> int:
     """Draw who sends what to whom: producer, topic, consumer group, with counts, errors, retries and queue times.
 

@@ -16,7 +16,7 @@ from spark_jobs.taxonomy import Kind
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["COUNTS", "MOST_EDGES", "ORIGINS", "SPREADS", "edges", "members", "messaging_calls"]
+__all__ = ["COUNTS", "MOST_EDGES", "ORIGINS", "SPREADS", "edges", "members", "messaging_calls", "most_frequent"]
 
 MOST_EDGES: Final = 2_000
 """Edges of each kind that are told one by one."""
