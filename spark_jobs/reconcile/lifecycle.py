@@ -56,8 +56,14 @@ CLOSED: Final = (*_PLACE, "line", "first_seen_run", "last_ms")
 
 
 def taken_over(fresh: DataFrame, carried: DataFrame) -> DataFrame:
-    """Return ``EVENT``: what was read now and what is carried over, an event that is both only as carried."""
-    return fresh.join(carried, _same_place(fresh, carried), "left_anti").unionByName(carried)
+    """Return ``EVENT``: what was read now and what is carried over, an event that is both only as carried.
+
+    One that is both is judged as any other: this run's input speaks of it, whatever an earlier run made of it.
+    """
+    again = fresh.join(carried, _same_place(fresh, carried), "left_semi")
+    both = carried.join(again, _same_place(carried, again), "left_semi").withColumn("left_as", F.lit(None))
+    only = carried.join(again, _same_place(carried, again), "left_anti")
+    return fresh.join(carried, _same_place(fresh, carried), "left_anti").unionByName(both).unionByName(only)
 
 
 def read_again(fresh: DataFrame, carried: DataFrame) -> DataFrame:
@@ -119,7 +125,8 @@ def _unless_of_this_input(closed_run: Column) -> dict[str, Column]:
     left_as = F.coalesce(*(F.col(side)["left_as"] for side in ("native", "otlp")))
     reason = F.col("reason")
     lost = (left_as == Reason.UNEXPLAINED.value) & reason.isin(*_OF_THIS_INPUT)
-    cut = (left_as.isNotNull() | closed_run.isNotNull()) & (reason == Reason.LATE_BEYOND_RETENTION.value)
+    earlier = F.col("first_seen_run").isNotNull() | closed_run.isNotNull()
+    cut = earlier & (reason == Reason.LATE_BEYOND_RETENTION.value)
     taken_back = F.coalesce(lost | cut, F.lit(False))
     return {
         "reason": F.when(taken_back, Reason.UNEXPLAINED.value).otherwise(reason),
