@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PythonException
+from pyspark.errors import PySparkException, PythonException
 
 from otel_mqtrace._errors import PeerError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["told_by_cause"]
 
+_FAILED_AT_THE_SERVER: Final = "SparkConnectGrpcException"  # by name: its module needs what the connect extra brings
 _OWN_WORDS: Final = re.compile(r"^otel_mqtrace\._errors\.\w+: (.+)$", re.MULTILINE)
 """The last line of a traceback that ends in an error of ours."""
 
@@ -37,6 +38,14 @@ def told_by_cause() -> Iterator[None]:
         if not said:
             raise
         raise PeerError(f"Spark gave up: {said[-1]}; mend that and run it again") from error
+    except PySparkException as error:
+        if type(error).__name__ != _FAILED_AT_THE_SERVER:
+            raise
+        raise PeerError(f"Spark gave up: {_first_line(error)}; mend that and run it again") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _cause(thrown: Any) -> str:
