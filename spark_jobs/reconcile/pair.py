@@ -1,7 +1,8 @@
 """This module knows how events that lack part of their key still find each other: by message, group and nearest start.
 
 Only what is one-sided takes part, and two events pair only when at least one of them lacks what would tell it apart;
-two that both carry a full key and differ in it are two events, and so are two whose ``retry_times`` differ. The pairs
+two that both carry a full key and differ in it are two events, and so are deliveries whose ``retry_times`` differ and
+sends to different topics. The pairs
 made here are never called exact keys: ``key_level`` is 2 where the group (or the transaction's state) agrees, 3 where
 only the message does.
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["BLOCK", "exact_only", "paired"]
 
 _STRONG, _WEAK = 2, 3
+_PREFIXES: Final = r"^(%RETRY%|%DLQ%)?([^%]+%)?"  # RocketMQ's namespace and retry prefixes are no part of a topic
 BLOCK: Final = 256
 """How many one-sided events of one message and kind are looked at together at least; at most five times as many."""
 
@@ -141,7 +143,9 @@ def _level(native: Column, otlp: Column) -> Column:
     )
     told_apart = native["full_key"] & otlp["full_key"]
     retried = F.coalesce(here["retry_times"] != there["retry_times"], F.lit(False))
-    return F.when(~told_apart & ~retried, level)
+    topics = [F.regexp_replace(side["topic"], _PREFIXES, "") for side in (here, there)]
+    elsewhere = _is(Kind.PUBLISH) & F.coalesce(topics[0] != topics[1], F.lit(False))
+    return F.when(~told_apart & ~retried & ~elsewhere, level)
 
 
 def _is(kind: Kind) -> Column:

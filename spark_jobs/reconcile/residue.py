@@ -47,10 +47,15 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Explainer:
-    """One row of the table: ``reason`` holds for the keys for which ``detail`` is not null."""
+    """One row of the table: ``reason`` holds for the keys for which ``detail`` is not null.
+
+    ``of_carried`` is off where absence from this run's input is the evidence: it says nothing of a key that an earlier
+    run left open, whose other side that run's input would have held.
+    """
 
     reason: Reason
     detail: Callable[[Context], Column]
+    of_carried: bool = True
 
 
 EXPLAINERS: Final = (
@@ -59,9 +64,11 @@ EXPLAINERS: Final = (
     Explainer(Reason.BY_DESIGN, lambda context: trace_switched_off(context.policy)),
     Explainer(Reason.BY_DESIGN, lambda context: lite_pull(context.policy, context.facts)),
     Explainer(Reason.NOT_SAMPLED, lambda _: not_sampled()),
-    Explainer(Reason.WRITER_SILENT, lambda context: silent_writer(context.policy, context.facts)),
-    Explainer(Reason.SHUTDOWN_WINDOW, lambda context: shutdown(context.policy, context.facts)),
-    Explainer(Reason.LATE_BEYOND_RETENTION, lambda context: before_the_input(context.policy, context.facts)),
+    Explainer(Reason.WRITER_SILENT, lambda context: silent_writer(context.policy, context.facts), of_carried=False),
+    Explainer(Reason.SHUTDOWN_WINDOW, lambda context: shutdown(context.policy, context.facts), of_carried=False),
+    Explainer(
+        Reason.LATE_BEYOND_RETENTION, lambda context: before_the_input(context.policy, context.facts), of_carried=False
+    ),
     Explainer(Reason.KEY_DEGRADED, lambda context: ambiguous(context.policy)),
 )
 """Every explainer but the ledger's, in the order they are tried."""
@@ -94,5 +101,8 @@ def explained(
 
 def _told(explainer: Explainer, context: Context) -> Column:
     detail = explainer.detail(context)
+    if not explainer.of_carried:
+        carried = F.coalesce(*(F.col(side)["first_seen_run"] for side in ("native", "otlp")))
+        detail = F.when(carried.isNull(), detail)
     told = F.struct(F.lit(explainer.reason.value).alias("reason"), detail.alias("reason_detail"))
     return F.when(detail.isNotNull(), told)

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.reconcile.ids import COUNTER_VALUES, drawn_ms
 from spark_jobs.reconcile.instants import minus, plus
-from spark_jobs.reconcile.profiles import parse_native_writer
+from spark_jobs.reconcile.profiles import NO_TRACE_CONTEXT
 from spark_jobs.reconcile.testimony import NEXT_IDS, heard
 from spark_jobs.taxonomy import Kind, Status
 
@@ -30,19 +30,15 @@ if TYPE_CHECKING:
 
     from spark_jobs.reconcile.policy import Policy
 
-__all__ = ["NO_TRACE_CONTEXT", "untraced_send"]
-
-NO_TRACE_CONTEXT: Final = "producer_made_no_trace_context"
-"""The rule's name in ``reason_detail``."""
+__all__ = ["untraced_send"]
 
 _IDS_PER_KEY: Final = 4  # a message, its context, its share of a trace message, and one to spare
 _BUSY_MS: Final = 1_000  # in which not even a busy process draws 65 536 ids
 
 
 def untraced_send(policy: Policy) -> Column:
-    """Return ``NO_TRACE_CONTEXT`` where the ids around a send show that its producer does not trace."""
-    name, _ = parse_native_writer(policy.native_writer) or ("", ())
-    if name != "rocketmq":
+    """Return the rule's name where the ids around a send show that its producer does not trace."""
+    if not NO_TRACE_CONTEXT.holds(policy.profile.name, policy.native_writer):
         return F.lit(None).cast("string")
     next_id = F.coalesce(*(_known(step) for step in range(1, NEXT_IDS + 1)))
     after_ms, between = next_id["after_ms"], next_id["between"]
@@ -51,7 +47,7 @@ def untraced_send(policy: Policy) -> Column:
     until_ms = plus(otlp["start_ms"], after_ms)
     idless, ends = (_count_within(what, otlp["end_ms"], until_ms) for what in ("idless", "end"))
     sent = (F.col("status") == Status.OTLP_ONLY.value) & (F.col("kind") == Kind.PUBLISH.value)
-    return F.when(sent & over & _is_near(after_ms) & (between == 2 * idless + ends), NO_TRACE_CONTEXT)
+    return F.when(sent & over & _is_near(after_ms) & (between == 2 * idless + ends), NO_TRACE_CONTEXT.rule)
 
 
 def _known(step: int) -> Column:

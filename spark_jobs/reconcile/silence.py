@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from spark_jobs.reconcile.profiles import LITE_PULL
 from spark_jobs.reconcile.testimony import heard
 from spark_jobs.taxonomy import Kind, Status
 
@@ -21,24 +22,21 @@ if TYPE_CHECKING:
     from spark_jobs.reconcile.facts import Facts
     from spark_jobs.reconcile.policy import Policy
 
-__all__ = ["LITE_PULL", "lite_pull", "silent_writer"]
-
-LITE_PULL: Final = "java_agent_makes_no_span_for_lite_pull"
-"""The rule's name in ``reason_detail``."""
+__all__ = ["lite_pull", "silent_writer"]
 
 _ENOUGH: Final = 10  # keys of a service or process before its silence means something
 _INSTANT_MS: Final = 1
 
 
 def lite_pull(policy: Policy, facts: Facts) -> Column:
-    """Return ``LITE_PULL`` where a group that never has a span took no time over any message.
+    """Return the rule's name where a group that never has a span took no time over any message.
 
     A lite pull consumer runs both hooks one after the other when ``poll`` returns; the agent instruments listeners.
     """
-    if policy.profile.name != "java-agent" or not _speaks(facts, "otlp", Kind.CONSUME):
+    if not LITE_PULL.holds(policy.profile.name, policy.native_writer) or not _speaks(facts, "otlp", Kind.CONSUME):
         return F.lit(None).cast("string")
     pulled = (F.col("status") == Status.NATIVE_ONLY.value) & (F.col("kind") == Kind.CONSUME.value)
-    return F.when(pulled & (heard("name", "otlp") == 0) & (heard("name", "cost_ms") <= _INSTANT_MS), LITE_PULL)
+    return F.when(pulled & (heard("name", "otlp") == 0) & (heard("name", "cost_ms") <= _INSTANT_MS), LITE_PULL.rule)
 
 
 def silent_writer(policy: Policy, facts: Facts) -> Column:
