@@ -73,6 +73,8 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
         UsageError, UnreadableInputError, MissingExtraError, PeerError: as a batch run does.
         KeyboardInterrupt: interrupted before the first report, or in a single round.
     """
+    if every_ms is not None and every_ms < _MS_PER_S:
+        raise UsageError("--every is less than a second: write at least 1s")
     policy = checked(options)
     taking = TakingIn(options, files_per_batch=files_per_batch, progress=progress)
     last: Result | None = None
@@ -165,4 +167,4 @@ def _ended_by_signals(*, several: bool) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -210,3 +210,9 @@ def test_two_streams_cannot_share_a_directory(recorded, tmp_path):
     """The second is told in one line."""
     with locked(tmp_path / "stream", name="--out"), pytest.raises(UsageError, match="in use by another run"):
         stream.run(options(*recorded, tmp_path))
+
+
+def test_rounds_without_a_pause_are_refused(recorded, tmp_path):
+    """A stream that never waits would do nothing but look."""
+    with pytest.raises(UsageError, match="--every is less than a second"):
+        stream.run(options(*recorded, tmp_path), every_ms=0)
