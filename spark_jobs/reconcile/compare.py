@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from spark_jobs.reconcile.instants import between, minus, times
 from spark_jobs.reconcile.masking import is_hash, is_masked
 from spark_jobs.reconcile.profiles import NATIVE_CARRIES
+from spark_jobs.reconcile.replaced import same_but_replaced
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Kind
 
@@ -92,7 +93,7 @@ def _lit(verdict: FieldVerdict) -> Column:
 def _text(_name: str, native: Column, otlp: Column, policy: Policy) -> Column:
     """Compare text exactly; then trimmed, hex folded; then with separator characters as our encoder replaces them."""
     verdict = F.when(_folded(native) == _folded(otlp), _lit(FieldVerdict.EQUAL_NORMALISED)).when(
-        _sanitised(native) == _sanitised(otlp), _lit(FieldVerdict.SANITISED)
+        same_but_replaced(native, otlp), _lit(FieldVerdict.SANITISED)
     )
     if policy.value_length_limit is not None:
         short = F.length(otlp) == policy.value_length_limit
@@ -115,10 +116,6 @@ def _folded(text: Column) -> Column:
     return F.when(trimmed.rlike("^[0-9A-Fa-f]{16,}$"), F.upper(trimmed)).otherwise(trimmed)
 
 
-def _sanitised(text: Column) -> Column:
-    return F.translate(text, "\x01\x02\ufffd", "___")
-
-
 def _resource(_name: str, native: Column, otlp: Column, policy: Policy) -> Column:
     """Compare a topic or group: RocketMQ's namespace, retry and dead-letter prefixes are no part of the name."""
     bare = r"^(%RETRY%|%DLQ%)?([^%]+%)?"
@@ -137,8 +134,8 @@ def _host(_name: str, native: Column, otlp: Column, policy: Policy) -> Column:
 
 
 def _keys(_name: str, native: Column, otlp: Column, policy: Policy) -> Column:
-    def clean(keys: Column) -> Column:
-        return F.array_sort(F.array_distinct(F.transform(keys, _sanitised)))
+    def all_known(keys: Column, others: Column) -> Column:
+        return F.forall(keys, lambda key: F.exists(others, lambda other: same_but_replaced(key, other)))
 
     def all_masked(keys: Column) -> Column:
         return F.forall(keys, lambda key: is_masked(key, policy))
@@ -148,7 +145,11 @@ def _keys(_name: str, native: Column, otlp: Column, policy: Policy) -> Column:
         return known & (F.size(keys) == F.size(others))
 
     redacted = all_masked(native) | all_masked(otlp) | hashes_of(native, otlp) | hashes_of(otlp, native)
-    same = F.when(clean(native) == clean(otlp), _lit(FieldVerdict.SANITISED))
+    same = F.when(all_known(native, otlp) & all_known(otlp, native), _lit(FieldVerdict.SANITISED))
+    if policy.value_length_limit is not None:
+        limit = policy.value_length_limit
+        cut = F.array_sort(F.array_distinct(F.transform(native, lambda key: F.left(key, F.lit(limit)))))
+        same = same.when(cut == otlp, _lit(FieldVerdict.TRUNCATED))
     return same.when(redacted, _lit(FieldVerdict.REDACTED)).otherwise(_lit(_DIFFERENT))
 
 

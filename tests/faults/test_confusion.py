@@ -49,7 +49,8 @@ def test_a_wrong_verdict_would_be_seen(corpora, judged_corpora):
     at = next(number for number, row in enumerate(rows) if row["status"] == "MATCHED_EXACT")
     stranger = {**rows[at], "msg_id": "NEVER-SENT"}
     changed = [{**rows[at], "status": "MISMATCHED"}, *rows[:at], *rows[at + 2 :], stranger]
-    cells = [cell for cell in compared(truth, changed) if not cell.agrees]
+    known = {cell for cell in compared(truth, rows) if not cell.agrees}
+    cells = {cell for cell in compared(truth, changed) if not cell.agrees} - known
     assert len(cells) == 3
     assert sum(cell.expected == NOTHING for cell in cells) == 1
     assert sum(cell.got == NOTHING for cell in cells) == 1
