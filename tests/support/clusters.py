@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,13 +35,17 @@ def standalone(logs: Path, environment: dict[str, str]) -> Iterator[str]:
     deploy = "org.apache.spark.deploy"
     with ExitStack() as running:
         arguments = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        log = running.enter_context(_process(logs / "master.log", environment, f"{deploy}.master.Master", *arguments))
-        address = _said(log, r"Starting Spark master at (spark://\S+)")
+        master = running.enter_context(
+            _process(logs / "master.log", environment, f"{deploy}.master.Master", *arguments)
+        )
+        address = _said(master, r"Starting Spark master at (spark://\S+)")
         for number in (1, 2):
             work = logs / f"worker-{number}"
             own = (*arguments, "--cores", "1", "--memory", "1g", "--work-dir", str(work), address)
-            log = running.enter_context(_process(logs / f"{number}.log", environment, f"{deploy}.worker.Worker", *own))
-            _said(log, r"(Successfully registered with master)")
+            worker = running.enter_context(
+                _process(logs / f"{number}.log", environment, f"{deploy}.worker.Worker", *own)
+            )
+            _said(worker, r"(Successfully registered with master)")
         yield address
 
 
@@ -60,13 +64,13 @@ def connect_server(logs: Path, environment: dict[str, str]) -> Iterator[str]:
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
     told = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     arguments = ("--class", server, "--master", "local[2]", *told, "spark-internal")
-    with _process(logs / "connect.log", environment, "org.apache.spark.deploy.SparkSubmit", *arguments) as log:
-        _said(log, r"(Spark Connect server started)")
+    with _process(logs / "connect.log", environment, "org.apache.spark.deploy.SparkSubmit", *arguments) as server:
+        _said(server, r"(Spark Connect server started)")
         yield f"sc://127.0.0.1:{port}"
 
 
 @contextmanager
-def _process(log: Path, environment: dict[str, str], *words: str) -> Iterator[Path]:
+def _process(log: Path, environment: dict[str, str], *words: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     with log.open("wb") as written:
         started = subprocess.Popen(
             [str(SPARK_HOME / "bin" / "spark-class"), *words],
@@ -76,7 +80,7 @@ def _process(log: Path, environment: dict[str, str], *words: str) -> Iterator[Pa
             cwd=log.parent,  # Python finds what lies in its own directory
         )
     try:
-        yield log
+        yield started, log
     finally:
         started.terminate()
         try:
@@ -86,12 +90,15 @@ def _process(log: Path, environment: dict[str, str], *words: str) -> Iterator[Pa
             started.wait()
 
 
-def _said(log: Path, pattern: str) -> str:
+def _said(running: tuple[subprocess.Popen[bytes], Path], pattern: str) -> str:
     """Wait until a log says it; what it said instead is the error."""
+    process, log = running
     until = time.monotonic() + STARTS_WITHIN_S
     while time.monotonic() < until:
-        found = re.search(pattern, text := log.read_text(errors="replace"))
+        found = re.search(pattern, log.read_text(errors="replace"))
         if found:
             return found[1]
-        time.sleep(0.1)
-    raise AssertionError(f"{log.name} never said {pattern}: {text[-2000:]}")
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.1)
+            break  # it ended
+    raise AssertionError(f"{log.name} never said {pattern}: {log.read_text(errors='replace')[-2000:]}")
