@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from spark_jobs.reconcile.profiles import CALL_WITHOUT_REGION, TRACE_OFF
@@ -31,15 +32,19 @@ def call_without_region(policy: Policy) -> Column:
 
 
 def trace_switched_off(policy: Policy) -> Column:
-    """Return the rule's name where no delivery of a message was recorded by anybody, although several groups had it.
+    """Return the rule's name where nobody recorded a delivery of a message that several groups had.
 
     Clients before 5 pass over messages with the property ``TRACE_ON=false`` when they are consumed, and only then. The
     property itself is in no record, so one group is not enough to tell it from a loss.
     """
     if not TRACE_OFF.holds(policy.profile.name, policy.native_writer):
         return F.lit(None).cast("string")
-    several = heard("message", "one_group") < heard("message", "other_group")
-    return F.when(_is_lost_delivery() & (heard("message", "native_deliveries") == 0) & several, TRACE_OFF.rule)
+    # Groups that record others' deliveries: of one that records none the absence says nothing.
+    recording = F.when(_is_lost_delivery() & (heard("name", "native") > 0), F.col("group"))
+    message = Window.partitionBy("msg_id")
+    several = F.min(recording).over(message) < F.max(recording).over(message)
+    unrecorded = recording.isNotNull() & (heard("message", "native_deliveries") == 0)
+    return F.when(F.col("msg_id").isNotNull() & unrecorded & several, TRACE_OFF.rule)
 
 
 def _is_lost_delivery() -> Column:

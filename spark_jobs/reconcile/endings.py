@@ -2,7 +2,8 @@
 
 An *instance* is the process that drew an id (a sender by its messages, a consumer by its request ids), or the service
 where only spans are left. Both exporters hand on in the order in which calls ended, so what dies with an instance is
-the end of its line: the missing side shows nothing of it that ended later. A gap with records behind it is no ending.
+the end of its line: the missing side shows nothing of it that ended later, not even a send of its trace messages. A gap
+with records behind it is no ending.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["before_the_input", "shutdown"]
 
 _SEVERAL: Final = 2  # keys before a name shared by ids is an instance and no accident
-_JITTER_MS: Final = 100  # between the ends the two hooks of one call see
+_JITTER_MS: Final = 20  # between the ends the two hooks of one call see
 
 
 def shutdown(policy: Policy, facts: Facts) -> Column:

@@ -92,7 +92,7 @@ def explained(
         facts: what ``facts.read_facts`` said of the same input.
     """
     context = Context(policy=policy, facts=facts)
-    rows = answered(residue, verdicts, traffic.select("msg_id"))
+    rows = answered(residue, verdicts, traffic)
     found = F.coalesce(*(_told(explainer, context) for explainer in EXPLAINERS))
     told = rows.withColumn("found", found).drop("heard")
     reason = {name: F.coalesce(F.col("found")[name], F.col(name)) for name in ("reason", "reason_detail")}

@@ -37,7 +37,7 @@ def answered(residue: DataFrame, verdicts: DataFrame, traffic: DataFrame) -> Dat
     Args:
         residue: ``VERDICT``: the keys to be explained.
         verdicts: ``VERDICT`` of the whole run, the residue among them.
-        traffic: ``msg_id`` of trace messages, as far as their spans tell it.
+        traffic: ``EVENT`` of the spans in which trace messages were sent.
     """
     row = F.xxhash64("kind", "msg_id", *(F.col(side)[name] for side in ("native", "otlp") for name in _PLACE))
     asking = residue.withColumn("row", row)
@@ -125,17 +125,23 @@ def _told(verdicts: DataFrame, traffic: DataFrame) -> DataFrame:
         "native_cost_ms": _native("cost_ms"),
         "sent_sampled": _otlp("sent_sampled"),
         "follows_send": publish | (_otlp("batch_size") == 1),
-        "by_group": F.when(_is(Kind.CONSUME), F.col("group")),
+        "delivered": _is(Kind.CONSUME),
         "unrecorded": F.coalesce(F.col("reason_detail") == BATCH_SENT, F.lit(False)),
         "place": F.struct(_otlp("start_ms").alias("start_ms"), _otlp("record_index").alias("at")),
     }
     told = F.explode(F.filter(_keyed(keys), lambda one: one["key"].isNotNull())).alias("concerned")
     rows = _with_processes(verdicts).select(told, *(value.alias(name) for name, value in known.items()))
     spoken = rows.select("concerned.*", *known)
-    drawn = F.col("msg_id")
-    ids = traffic.withColumn("sender", process_of(drawn))
-    trace_ids = ids.select(_id("sender", counter_of(drawn)).alias("key"), drawn_ms(drawn).alias("moment_ms"))
-    return spoken.unionByName(trace_ids.where(F.col("key").isNotNull()), allowMissingColumns=True)
+    return spoken.unionByName(_told_by_traffic(traffic), allowMissingColumns=True)
+
+
+def _told_by_traffic(traffic: DataFrame) -> DataFrame:
+    """A trace message's id is one of its process's, and its span shows how long that process's spans went on."""
+    drawn, timeless = F.col("msg_id"), F.lit(None).cast("long")
+    keys = [(_id("sender", counter_of(drawn)), drawn_ms(drawn)), (_key("process", F.col("sender")), timeless)]
+    told = F.explode(F.filter(_keyed(keys), lambda one: one["key"].isNotNull())).alias("concerned")
+    over_ms = believable(F.coalesce("end_ms", "start_ms")).alias("over_otlp_ms")
+    return traffic.withColumn("sender", process_of(drawn)).select(told, over_ms).select("concerned.*", "over_otlp_ms")
 
 
 def _keyed(keys: list[tuple[Column, Column]]) -> Column:
@@ -152,9 +158,7 @@ def _sums() -> list[Column]:
         F.count_if(on_otlp & F.col("follows_send")).alias("following"),  # spans that are sampled as their send was
         F.count_if("sent_sampled").alias("sampled"),  # links that say how it was
         F.count_if(~F.col("sent_sampled")).alias("unsampled"),
-        F.count_if(F.col("by_group").isNotNull() & F.col("on_native")).alias("native_deliveries"),
-        F.min(F.when(on_otlp, F.col("by_group"))).alias("one_group"),  # of those that have spans
-        F.max(F.when(on_otlp, F.col("by_group"))).alias("other_group"),
+        F.count_if(F.col("delivered") & F.col("on_native")).alias("native_deliveries"),
         F.min("event_ms").alias("first_ms"),
         F.greatest(F.max("over_native_ms"), F.max("over_otlp_ms")).alias("last_ms"),
         F.max("over_native_ms").alias("native_ms"),
