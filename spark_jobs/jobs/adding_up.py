@@ -25,20 +25,22 @@ __all__ = ["Judged", "added_up"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A run whose keys have their verdicts, in ``frame`` (``VERDICT``, read back), and their counts."""
+    """A run whose keys have their verdicts, in ``frame`` (``VERDICT``, read back).
+
+    ``everything`` has the verdicts that are counted and not written as well.
+    """
 
     frame: DataFrame
+    everything: DataFrame
     known: facts.Facts
     policy: Policy
     sides: tuple[NormalisedSide, NormalisedSide]  # native, otlp
     taken: Carried
-    counts: tally.Tally
-    width_ms: int
 
 
-def added_up(run: Judged, *, most_samples: int) -> Result:
+def added_up(run: Judged, counts: tally.Tally, *, most_samples: int) -> Result:
     """Return what a judged run is worth: books, gates, verdict, samples; what it cost is not known here."""
-    known, policy, counts = run.known, run.policy, run.counts
+    known, policy = run.known, run.policy
     native, otlp = (_side_read(side, name, run.taken) for side, name in zip(run.sides, ("native", "otlp"), strict=True))
     inputs, conservation = balance.balanced(native, otlp, counts, known)
     gated = gates.judged(counts, known, policy)
@@ -60,7 +62,7 @@ def added_up(run: Judged, *, most_samples: int) -> Result:
         gates=gated,
         conservation=conservation,
         loss=gates.losses(counts),
-        timeline=_timeline(counts, run.width_ms),
+        timeline=_timeline(counts, tally.bucket_width_ms(known)),
         malformed=_malformed(run.sides, known, policy),
         versions=versions(run.frame.sparkSession),
         duplicates=dict(counts.duplicates),
@@ -68,7 +70,7 @@ def added_up(run: Judged, *, most_samples: int) -> Result:
         doubt=doubt,
         lifecycle=dict(counts.lifecycle),
         open_break_age=dict(counts.open_age),
-        **measured(run.frame, counts, most_samples=most_samples),
+        **measured(run.frame, counts, everything=run.everything, most_samples=most_samples),
     )
 
 

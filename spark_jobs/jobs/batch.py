@@ -49,7 +49,8 @@ class ReconcileOptions:
 
     ``grace_ms`` of ``None`` leaves it to the policy. ``begin_ms`` and ``end_ms`` are epoch milliseconds, both included:
     a key belongs to the window when its start does, by whichever side knows it. ``history`` is the directory in which
-    runs leave to the next one what is still open; ``None`` keeps none.
+    runs leave to the next one what is still open; ``None`` keeps none. ``segments`` asks for checksums of so many
+    segments first, and for verdicts of those only that differ; ``None`` judges every key by itself.
     """
 
     native: tuple[str, ...]
@@ -72,6 +73,7 @@ class ReconcileOptions:
     samples: int = evidence.TOTAL  # events laid open in the report, at most
     history: Path | None = None
     ledger: tuple[str, ...] = ()  # counted losses: files, directories, globs
+    segments: int | None = None
 
 
 def silent(_stage: str) -> None:
@@ -110,7 +112,14 @@ def run(
     with workplace(options.out, options.history, start, clock or SystemClock()) as place:
         sides = _read(place, options, progress)
         result = judge(
-            place, sides, policy, out=options.out, most_samples=options.samples, progress=progress, ledger=ledger
+            place,
+            sides,
+            policy,
+            out=options.out,
+            most_samples=options.samples,
+            progress=progress,
+            ledger=ledger,
+            segments=options.segments,
         )
         return concluded(place, result, report)
 

@@ -45,6 +45,7 @@ class Explanation:
         finish: what is done to verdicts whose reason is final, row by row.
         last: what is asked last, of the explained residue, already written, and the settled verdicts; ``None`` for
             nothing.
+        unwritten: ``VERDICT`` of settled keys that are not among the verdicts and yet bear witness, or ``None``.
     """
 
     policy: Policy
@@ -52,6 +53,7 @@ class Explanation:
     spans: DataFrame
     finish: Callable[[DataFrame], DataFrame]
     last: Callable[[DataFrame, DataFrame], DataFrame] | None = None
+    unwritten: DataFrame | None = None
 
 
 def written_verdicts(found: DataFrame, how: Explanation, *, out: Path, work: Path) -> DataFrame:
@@ -79,6 +81,7 @@ def written_verdicts(found: DataFrame, how: Explanation, *, out: Path, work: Pat
 def _explained(spark: SparkSession, how: Explanation, parts: Mapping[bool, Path], work: Path) -> Path:
     """Write the residue with its reasons and return where."""
     settled, residue = (_read(spark, parts[flag]) for flag in (False, True))
+    settled = settled if how.unwritten is None else settled.unionByName(how.unwritten)
     traffic = how.spans.where(F.col("scope") == Reason.TRACE_TRAFFIC.value)
     rows = explained(residue, settled.unionByName(residue), traffic, policy=how.policy, facts=how.facts)
     target = work / "explained"

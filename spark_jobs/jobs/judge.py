@@ -14,6 +14,7 @@ from spark_jobs.jobs.carry import leave_open, take_over, told
 from spark_jobs.jobs.explain import Explanation, written_verdicts
 from spark_jobs.jobs.graph import graph_of_verdicts
 from spark_jobs.jobs.places import with_message_ids
+from spark_jobs.jobs.set_aside import set_aside
 from spark_jobs.reconcile import facts, tally
 from spark_jobs.reconcile.masking import masked_keys
 from spark_jobs.reconcile.policy_text import policy_hash
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pyspark.sql import DataFrame
+
+    from spark_jobs.jobs.carry import Carried
     from spark_jobs.jobs.normalise import NormalisedSide
     from spark_jobs.jobs.workplace import Workplace
     from spark_jobs.reconcile.policy import Policy
@@ -41,6 +45,7 @@ def judge(  # noqa: PLR0913 - what the run was asked for
     most_samples: int,
     progress: Callable[[str], None],
     ledger: LedgerRead | None = None,
+    segments: int | None = None,
 ) -> Result:
     """Judge every key of both sides and what earlier runs left open, write the verdicts and return what they add up to.
 
@@ -54,18 +59,17 @@ def judge(  # noqa: PLR0913 - what the run was asked for
         most_samples: events laid open in the report, at most.
         progress: told the name of each stage as it begins.
         ledger: counted losses that may explain what nothing else does.
+        segments: of so many segments, those that are equal on both sides are counted without a verdict a key.
     """
     native, otlp = sides
     otlp = with_message_ids(place, native, otlp)
     malformed = native.malformed.unionByName(otlp.malformed)
     progress("surveying both sides")
-    survey = facts.overview(native.events, otlp.events, malformed)
-    known = facts.read_facts(survey.collect(), policy)
     taken = take_over(place.spark, native, otlp, place.past)
-    if taken:
-        known = replace(known, some_lack_keys=True, some_lack_groups=True)
+    known = _surveyed(native, otlp, malformed, policy, taken)
+    aside = set_aside(taken, policy, segments, progress)
     progress("judging every key")
-    found = masked_keys(verdicts(taken.native, taken.otlp, malformed, policy=policy, facts=known), policy)
+    found = masked_keys(verdicts(aside.native, aside.otlp, malformed, policy=policy, facts=known), policy)
     budgets = Attribution(ledger, policy=policy, facts=known)
     how = Explanation(
         policy=policy,
@@ -73,14 +77,22 @@ def judge(  # noqa: PLR0913 - what the run was asked for
         spans=otlp.events,
         finish=lambda rows: told(place.spark, rows, place.past, known, policy),
         last=budgets.explain if budgets.wanted else None,
+        unwritten=aside.matched,
     )
     judged = written_verdicts(found, how, out=out, work=place.work)
+    everything = aside.beside(judged)
     progress("adding up")
-    width_ms = tally.bucket_width_ms(known)
-    rows = tally.patterns(judged, width_ms, known.data_end_ms, policy.grace_ms).collect()
+    rows = tally.patterns(everything, tally.bucket_width_ms(known), known.data_end_ms, policy.grace_ms).collect()
     counts = tally.read_tally(rows, known)
     leave_open(judged, taken, counts, past=place.past, known=known, policy=policy)
-    run = Judged(frame=judged, known=known, policy=policy, sides=sides, taken=taken, counts=counts, width_ms=width_ms)
-    result = added_up(run, most_samples=most_samples)
-    drawn = graph_of_verdicts(judged, known, grace_ms=policy.grace_ms)
-    return replace(result, ledger=budgets.told(), policy_hash=policy_hash(policy), graph=drawn)
+    run = Judged(frame=judged, everything=everything, known=known, policy=policy, sides=sides, taken=taken)
+    result = added_up(run, counts, most_samples=most_samples)
+    drawn = graph_of_verdicts(everything, known, grace_ms=policy.grace_ms)
+    return replace(result, ledger=budgets.told(), policy_hash=policy_hash(policy), graph=drawn, segments=aside.told())
+
+
+def _surveyed(
+    native: NormalisedSide, otlp: NormalisedSide, malformed: DataFrame, policy: Policy, taken: Carried
+) -> facts.Facts:
+    known = facts.read_facts(facts.overview(native.events, otlp.events, malformed).collect(), policy)
+    return replace(known, some_lack_keys=True, some_lack_groups=True) if taken else known

@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["measured"]
 
 
-def measured(judged: DataFrame, counts: Tally, *, most_samples: int = evidence.TOTAL) -> dict[str, Any]:
-    """Return the parts of a ``Result`` that are measured on the verdicts: by the names of its attributes."""
-    timed = durations.durations(judged).collect()
+def measured(
+    judged: DataFrame, counts: Tally, *, everything: DataFrame, most_samples: int = evidence.TOTAL
+) -> dict[str, Any]:
+    """Return the parts of a ``Result`` that are measured on the verdicts: by the names of its attributes.
+
+    Evidence is drawn from ``judged``, the rows as written; what is counted and timed is that of ``everything``.
+    """
+    timed = durations.durations(everything).collect()
     latency = durations.read_latency(timed)
-    answers = _answers(judged, counts)
+    answers = _answers(judged, counts, everything)
     samples = _samples(judged, counts, evidence.slow_from_ms(latency), most_samples)
     losing, left_off = instances.read_instances(answers.get("instances", ()))
     return {
@@ -42,12 +47,12 @@ def measured(judged: DataFrame, counts: Tally, *, most_samples: int = evidence.T
     }
 
 
-def _answers(judged: DataFrame, counts: Tally) -> dict[str, list[dict[str, Any]]]:
-    frames = {"distinct": durations.distinct_messages(judged)}
+def _answers(judged: DataFrame, counts: Tally, everything: DataFrame) -> dict[str, list[dict[str, Any]]]:
+    frames = {"distinct": durations.distinct_messages(everything)}
     if any(counts.fields[name][FieldVerdict.DIFFERENT.value] for name in COMPARED_FIELDS):
         frames["differing"] = evidence.differing(judged)
     if counts.one_sided:
-        frames["instances"] = instances.instances(judged)
+        frames["instances"] = instances.instances(everything)
     return apart(together(frames).collect())
 
 

@@ -125,6 +125,7 @@ def _judged(  # noqa: PLR0913 - what a batch run is given
             most_samples=options.samples,
             progress=progress,
             ledger=counted_losses(options),
+            segments=options.segments,
         )
         return concluded(place, _doubted(result, intake), report)
 
