@@ -37,14 +37,20 @@ def shutdown(policy: Policy, facts: Facts) -> Column:
         return F.lit(None).cast("string")
     native_only = F.col("status") == Status.NATIVE_ONLY.value
     by_service = ~native_only & (F.col("kind") == Kind.CONSUME.value)
-    return F.when(
-        native_only & _is_last_of("process", "native", "otlp", policy, facts.horizon_ms), F.lit("process")
-    ).when(
-        ~native_only
-        & F.when(by_service, _is_last_of("service", "otlp", "native", policy, facts.horizon_ms)).otherwise(
-            _is_last_of("process", "otlp", "native", policy, facts.horizon_ms)
-        ),
-        F.when(by_service, "service").otherwise("process"),
+    ended = {
+        (instance, own): _is_last_of(instance, own, missing, policy, facts.horizon_ms)
+        for instance, own, missing in (
+            ("process", "native", "otlp"),
+            ("process", "otlp", "native"),
+            ("service", "otlp", "native"),
+        )
+    }
+    # Native records name no service: that none of the group's ended later holds for its processes as well.
+    none_later = plus(F.col("otlp")["end_ms"], F.lit(_JITTER_MS)) >= heard("name", "native_ms")
+    return (
+        F.when(native_only & ended["process", "native"], "process")
+        .when(by_service & ended["service", "otlp"] & none_later, "service")
+        .when(~native_only & ~by_service & ended["process", "otlp"], "process")
     )
 
 

@@ -32,6 +32,14 @@ def test_the_whole_reconciliation_needs_one_exchange(spark):
     assert "Python" not in plan
 
 
+def test_the_residue_is_explained_without_a_join_that_has_no_key(spark):
+    """No row of the run meets a question but by an equal hash, and none leaves the JVM."""
+    plan = _plan(judged(spark, _everything()))
+    assert "NestedLoop" not in plan
+    assert "Cartesian" not in plan
+    assert "Python" not in plan
+
+
 def test_pairing_by_weak_keys_is_left_out_when_no_row_lacks_its_key(spark):
     """An input whose events all carry their full key never gathers the events of a message."""
     assert "collect_list" not in _plan(keyed_verdicts(spark, _complete()))
