@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.arguments import parse_instant_ms, parse_settings, parse_target, spread
+from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
+from spark_jobs.arguments import filled, parse_instant_ms, parse_settings, parse_target, spread
 from spark_jobs.progress import shown_progress
 from spark_jobs.terminal import print_summary
 
@@ -25,73 +26,32 @@ __all__ = ["inspect", "reconcile"]
 
 def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     *,
-    native: Annotated[
-        list[str] | None,
-        typer.Option(
-            show_default="required",
-            help="Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.",
-        ),
-    ] = None,
-    otlp: Annotated[
-        list[str] | None,
-        typer.Option(
-            show_default="required",
-            help="OTLP spans: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(show_default="required", help="Directory for the verdicts and the reports.")
-    ] = None,
-    ledger: Annotated[
-        list[str] | None,
-        typer.Option(help="Counted losses: MQTRACE_LEDGER_DIR, Prometheus text, OTLP metrics; several may follow."),
-    ] = None,
-    policy: Annotated[Path | None, typer.Option(help="TOML file with tolerances and gates.")] = None,
-    profile: Annotated[str, typer.Option(help="Who wrote the spans: mqtrace or java-agent.")] = "mqtrace",
-    native_writer: Annotated[
-        str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.")
-    ] = "mqtrace",
-    grace: Annotated[
-        str | None, typer.Option(help="How late a record may arrive, as in 60s or 5m; a bare number is seconds.")
-    ] = None,
-    begin: Annotated[str | None, typer.Option(help="Start of the window: ISO 8601 or epoch milliseconds.")] = None,
-    end: Annotated[str | None, typer.Option(help="End of the window.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Let warnings fail the run.")] = False,
-    master: Annotated[
-        str | None,
-        typer.Option(help="Spark's master URL, sc://HOST:PORT included.", show_default="spark-submit's, else local[*]"),
-    ] = None,
-    driver_memory: Annotated[str, typer.Option(help="Memory of Spark's driver.")] = "1g",
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A further setting of Spark's; may be repeated.")
-    ] = None,
-    msg_type_map: Annotated[str, typer.Option(help="Ordinals of message types: a or b.")] = "a",
-    otlp_format: Annotated[str | None, typer.Option(help="Layout of the spans in place of detection.")] = None,
-    charset: Annotated[str, typer.Option(help="Of native bodies: RocketMQ 4.x writes in its JVM's own.")] = "utf-8",
-    client_config: Annotated[
-        Path | None, typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.")
-    ] = None,
-    history: Annotated[
-        Path | None,
-        typer.Option(help="Where runs leave to the next one what is open.", show_default="history under --out"),
-    ] = None,
-    stream: Annotated[
-        bool, typer.Option("--stream", help="Read only what is new since the last such run, and judge everything.")
-    ] = False,
-    every: Annotated[
-        str | None, typer.Option(help="With --stream: again and again, as in 30s, until SIGINT or SIGTERM.")
-    ] = None,
-    samples: Annotated[
-        int, typer.Option(min=0, max=10_000, help="Events laid open in the report; above 400 it grows to 10 MB.")
-    ] = 400,
-    link_template: Annotated[
-        str | None,
-        typer.Option(help="Address behind a sample, as in https://jaeger.example/trace/{trace_id}.", metavar="URL"),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
-    print_policy: Annotated[
-        bool, typer.Option("--print-policy", help="Print the whole policy as TOML, with comments, and stop.")
-    ] = False,
+    native: asked.Native = None,
+    otlp: asked.Otlp = None,
+    out: asked.Out = None,
+    ledger: asked.Ledger = None,
+    policy: asked.PolicyFile = None,
+    profile: asked.ProfileName = "mqtrace",
+    native_writer: asked.NativeWriter = "mqtrace",
+    grace: asked.Grace = None,
+    begin: asked.Begin = None,
+    end: asked.End = None,
+    strict: asked.Strict = False,
+    master: asked.Master = None,
+    driver_memory: asked.DriverMemory = "1g",
+    conf: asked.Conf = None,
+    msg_type_map: asked.MsgTypeMap = "a",
+    otlp_format: asked.OtlpFormat = None,
+    charset: asked.Charset = "utf-8",
+    client_config: asked.ClientConfig = None,
+    history: asked.History = None,
+    stream: asked.Stream = False,
+    every: asked.Every = None,
+    segments: asked.Segments = None,
+    samples: asked.Samples = 400,
+    link_template: asked.LinkTemplate = None,
+    as_json: asked.AsJson = False,
+    print_policy: asked.PrintPolicy = False,
 ) -> int:
     """Compare the native trace with the spans, and report what was lost, doubled, late or different.
 
@@ -102,18 +62,15 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         mqtrace reconcile --native landing/native --otlp spans.jsonl --out report
         mqtrace reconcile --native a.jsonl b.jsonl --otlp 'otlp/*.jsonl' --out report --profile java-agent --grace 5m
         mqtrace reconcile --native landing/native --otlp 'otlp/done-*.jsonl' --out report --stream --every 5m
+        mqtrace reconcile --native landing/native --otlp otlp --out report --segments
         mqtrace reconcile --print-policy --profile java-agent --native-writer rocketmq-5.3.3 > policy.toml
     """
     if print_policy:
         return _print_policy(policy, profile, native_writer, grace)
-    if out is None or not native or not otlp:
-        missing = next(name for name, given in (("native", native), ("otlp", otlp), ("out", out)) if not given)
-        raise UsageError(f"missing option --{missing}; a run needs --native, --otlp and --out")
-    out = parse_target(out)
+    native, otlp, out = _required(native, otlp, out)
     if every is not None and not stream:
         raise UsageError("--every needs --stream: without it a run reads everything once")
-    batch, policies, profiles, render = _machinery()
-    links, pages = _pages()
+    batch, policies, profiles = _machinery()
     options = batch.ReconcileOptions(
         native=tuple(native),
         otlp=tuple(otlp),
@@ -134,11 +91,31 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         charset=charset,
         client_config=client_config,
         history=history or out / "history",
+        segments=segments,
         samples=samples,
     )
     _warn_of_newer(profiles, native_writer)
-    page = pages.PageOptions(samples=samples, link_template=link_template and links.check_template(link_template))
+    _warn_of_segments(options)
     every_ms = None if every is None else policies.parse_duration_ms(every, name="--every")
+    return _run(options, stream=stream, every_ms=every_ms, link_template=link_template, as_json=as_json)
+
+
+# what the command line offers a command to do first
+reconcile.rewrite_arguments = lambda words: spread(filled(words))  # type: ignore[attr-defined]
+
+
+def _required(native: list[str] | None, otlp: list[str] | None, out: Path | None) -> tuple[list[str], list[str], Path]:
+    if out is None or not native or not otlp:
+        missing = next(name for name, given in (("native", native), ("otlp", otlp), ("out", out)) if not given)
+        raise UsageError(f"missing option --{missing}; a run needs --native, --otlp and --out")
+    return native, otlp, parse_target(out)
+
+
+def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str | None, as_json: bool) -> int:
+    """Reconcile as ``ReconcileOptions`` say, write the reports, print what came of it."""
+    links, pages, render = _pages()
+    shown = link_template and links.check_template(link_template)
+    page = pages.PageOptions(samples=options.samples, link_template=shown)
     written: dict[str, Path] = {}
 
     def report(result: Result) -> None:
@@ -151,13 +128,10 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         if stream:
             result = _streaming().run(options, every_ms=every_ms, progress=progress, report=report)
         else:
-            result = batch.run(options, progress=progress, report=report)
+            result = _machinery()[0].run(options, progress=progress, report=report)
     _print(result, written, as_json=as_json)
     _warn_of_size(written, pages.HEAVY_PAGE_BYTES)
     return int(result.exit_code)
-
-
-reconcile.rewrite_arguments = spread  # type: ignore[attr-defined]  # what the command line offers a command to do first
 
 
 def _print_policy(path: Path | None, profile: str, native_writer: str, grace: str | None) -> int:
@@ -177,6 +151,12 @@ def _warn_of_newer(profiles: Any, native_writer: str) -> None:
         typer.echo(f"mqtrace: warning: --native-writer {native_writer} is {judged}", err=True)
 
 
+def _warn_of_segments(options: Any) -> None:
+    if options.segments is not None and (options.profile, options.native_writer) != ("mqtrace", "mqtrace"):
+        told = "two writers' records are seldom equal to the millisecond, so nearly every segment will be opened"
+        typer.echo(f"mqtrace: warning: --segments spares little here: {told}", err=True)
+
+
 def _open_keys(result: Result) -> str:
     """Return what is open, and what no longer is, as words of one line."""
     told = [f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(result.lifecycle.items()) if count]
@@ -189,18 +169,17 @@ def _streaming() -> Any:
     return stream
 
 
-def _machinery() -> tuple[Any, Any, Any, Any]:
+def _machinery() -> tuple[Any, Any, Any]:
     from spark_jobs.jobs import batch  # noqa: PLC0415  (Spark, of the optional extra)
     from spark_jobs.reconcile import policy, profiles  # noqa: PLC0415
-    from spark_jobs.report import render  # noqa: PLC0415
 
-    return batch, policy, profiles, render
+    return batch, policy, profiles
 
 
-def _pages() -> tuple[Any, Any]:
-    from spark_jobs.report import links, page  # noqa: PLC0415  (Jinja, of the optional extra)
+def _pages() -> tuple[Any, Any, Any]:
+    from spark_jobs.report import links, page, render  # noqa: PLC0415  (Jinja, of the optional extra)
 
-    return links, page
+    return links, page, render
 
 
 def _warn_of_size(written: dict[str, Path], heavy_bytes: int) -> None:

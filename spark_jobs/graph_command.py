@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from otel_mqtrace._errors import UsageError
+from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
 from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
 from spark_jobs.progress import shown_progress
 
@@ -44,26 +45,9 @@ _Formats = Annotated[
     list[str] | None,
     typer.Option("--format", help=f"Write only this: {', '.join(_FILES)}; may be given again. All when absent."),
 ]
-_Begin = Annotated[str | None, typer.Option(help="Start of the window: ISO 8601 or epoch milliseconds.")]
-_End = Annotated[str | None, typer.Option(help="End of the window.")]
 _Grace = Annotated[
     str | None,
     typer.Option(help="How long a delivery may take before it is missing, as in 60s or 5m; else 60s."),
-]
-_NativeWriter = Annotated[str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.")]
-_Master = Annotated[
-    str | None,
-    typer.Option(help="Spark's master URL, sc://HOST:PORT included.", show_default="spark-submit's, else local[*]"),
-]
-_DriverMemory = Annotated[str, typer.Option(help="Memory of Spark's driver.")]
-_Conf = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A further setting of Spark's; may be repeated.")
-]
-_MsgTypeMap = Annotated[str, typer.Option(help="Ordinals of message types: a or b.")]
-_OtlpFormat = Annotated[str | None, typer.Option(help="Layout of the spans in place of detection.")]
-_Charset = Annotated[str, typer.Option(help="Of native bodies: RocketMQ 4.x writes in its JVM's own.")]
-_ClientConfig = Annotated[
-    Path | None, typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.")
 ]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print graph.json instead of a table.")]
 
@@ -74,17 +58,17 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     otlp: _Otlp = None,
     out: _Out,
     formats: _Formats = None,
-    begin: _Begin = None,
-    end: _End = None,
+    begin: asked.Begin = None,
+    end: asked.End = None,
     grace: _Grace = None,
-    native_writer: _NativeWriter = "mqtrace",
-    master: _Master = None,
-    driver_memory: _DriverMemory = "1g",
-    conf: _Conf = None,
-    msg_type_map: _MsgTypeMap = "a",
-    otlp_format: _OtlpFormat = None,
-    charset: _Charset = "utf-8",
-    client_config: _ClientConfig = None,
+    native_writer: asked.NativeWriter = "mqtrace",
+    master: asked.Master = None,
+    driver_memory: asked.DriverMemory = "1g",
+    conf: asked.Conf = None,
+    msg_type_map: asked.MsgTypeMap = "a",
+    otlp_format: asked.OtlpFormat = None,
+    charset: asked.Charset = "utf-8",
+    client_config: asked.ClientConfig = None,
     as_json: _AsJson = False,
 ) -> int:
     """Draw who sends what to whom: producer, topic, consumer group, with counts, errors, retries and queue times.
