@@ -210,10 +210,11 @@ def _is_odd(policy: Policy) -> Column:
 
 def _is_odd_span(policy: Policy) -> Column:
     """Say whether more than the native record itself is needed to judge its key, or the window leaves it out."""
+    unknown = ~F.coalesce(F.col("kind").isin(*(kind.value for kind in Kind)), F.lit(False))
     unnamed = F.col("topic").isNull() | (F.col("attempt_id").isNotNull() & F.col("group_name").isNull())
     wrong = [F.col(name).isNotNull() for name in COMPARED_FIELDS if _is_wrong_when_equal(name, policy)]
     timeless = F.coalesce(F.col("end_ms") < F.col("start_ms"), F.lit(True))
-    return _any(unnamed, timeless, *_outside(policy), *wrong)
+    return _any(unknown, unnamed, timeless, *_outside(policy), *wrong)
 
 
 def _outside(policy: Policy) -> Iterator[Column]:
