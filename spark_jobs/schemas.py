@@ -108,7 +108,7 @@ SIDE_FIELDS = {
     "record_index": _INT,  # in its body, or of its link in its span
     "writer": _TEXT,  # mqtrace, rocketmq, java-agent-old, java-agent-new, other
     "raw_hash": _LONG,
-    "id_source": _TEXT,  # own, or where the id was found instead: header (a captured property), delivery; null on native
+    "id_source": _TEXT,  # own, or where it was found instead: header (a captured property), delivery; null on native
     "sent_sampled": _BOOL,  # what a delivery's link says of its send; null where the writer's flags say nothing
     "first_seen_run": _INT,  # carried over from an earlier run: the one that first saw it open; null when read now
     "left_as": _TEXT,  # carried over: the reason the last run left it with, else its status

@@ -40,7 +40,7 @@ def keyed(native: DataFrame, otlp: DataFrame, malformed: DataFrame | None = None
 
 
 def message_key() -> Column:
-    """Return what all rows about one message share: its id, or something of the row's own where the writer knew none."""
+    """Return what all rows about one message share: its id, or something of the row's own where nobody knew it."""
     own = F.concat_ws(":", "path", "line", "record_index")
     return F.coalesce("msg_id", F.concat(F.lit("span:"), "span_id"), F.concat(F.lit("row:"), own))
 

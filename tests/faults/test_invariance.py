@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager
 
 import pytest
 
 from tests.faults.recording import Laid
 from tests.faults.runs import reconciled
+from tests.support.settings import configured
 
 pytestmark = pytest.mark.spark
 
@@ -34,16 +34,6 @@ WAYS = {
         {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"},
     ),
 }
-
-
-@contextmanager
-def configured(spark, settings):
-    before = {name: spark.conf.get(name) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    yield
-    for name, value in before.items():
-        spark.conf.set(name, value)
 
 
 def placeless(value):

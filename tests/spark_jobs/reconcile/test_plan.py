@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.events import consumed, delivery, publish
 from tests.support.judging import judged, keyed_verdicts
+from tests.support.settings import configured
 
 pytestmark = pytest.mark.spark
 
@@ -51,10 +52,8 @@ def test_the_verdicts_do_not_depend_on_partitions_or_row_order(spark):
     events = [row for number in range(20) for row in [*delivery(f"M{number}"), *delivery(f"M{number}", at_ms=3)]]
     events += [consumed(f"M{number}", attempt=None, at_ms=number % 3) for number in range(20)]
     answers = []
-    default = spark.conf.get("spark.sql.shuffle.partitions")
-    for partitions, ordered in ((1, events), (7, events[::-1])):
-        spark.conf.set("spark.sql.shuffle.partitions", partitions)
-        frame = judged(spark, ordered).drop("field_verdicts")
-        answers.append(sorted(map(repr, frame.collect())))
-    spark.conf.set("spark.sql.shuffle.partitions", default)
+    for partitions, ordered in (("1", events), ("7", events[::-1])):
+        with configured(spark, {"spark.sql.shuffle.partitions": partitions}):
+            frame = judged(spark, ordered).drop("field_verdicts")
+            answers.append(sorted(map(repr, frame.collect())))
     assert answers[0] == answers[1]
