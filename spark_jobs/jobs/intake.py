@@ -33,6 +33,7 @@ _SIDES: Final = ("native", "otlp")
 _BOOKS: Final = "books.json"
 _INSTEAD_OF: Final = "instead_of"
 _INCOMING: Final = ".incoming-"
+_JOINED: Final = "joined-"
 _MOST_BATCHES: Final = 64
 _FILES: Final = 8  # of a side when batches are joined
 
@@ -104,7 +105,7 @@ class Intake:
         batches = self.books()
         if len(batches) <= most_batches:
             return
-        name = f"joined-{max(batches)}"
+        name = f"{_JOINED}{self._times_joined() + 1:09d}"
         incoming = self.incoming(name)
         for side in _SIDES:
             paths = [spark_path(self._path(batch) / side) for batch, books in batches.items() if side in books]
@@ -119,9 +120,14 @@ class Intake:
     def names(self) -> tuple[str, ...]:
         """Return the batches taken in; what a killed run left half-written, or had joined already, is none."""
         found = self._on_disk()
-        joined = [name for name in found if name.startswith("joined-")]
+        joined = [name for name in found if name.startswith(_JOINED)]
         replaced = {name for each in joined for name in self._plain(each)[_INSTEAD_OF]}
         return tuple(sorted(found - replaced))
+
+    def _times_joined(self) -> int:
+        """Return how often batches were joined: the number of the last time, for that batch is there until the next."""
+        numbers = (name.removeprefix(_JOINED) for name in self._on_disk() if name.startswith(_JOINED))
+        return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
     def _on_disk(self) -> set[str]:
         return {path.name.partition("=")[2] for path in self.directory.glob("batch=*")}

@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import Producer
 from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace._errors import PeerError
 from spark_jobs.jobs.batch import ReconcileOptions, silent
-from spark_jobs.jobs.intake import Books
+from spark_jobs.jobs.intake import Books, Intake
 from spark_jobs.jobs.new_messages import new_ranges
 from spark_jobs.jobs.normalise import NormalisedSide, normalise_native, normalise_otlp
 from spark_jobs.jobs.taking_in import TakingIn
@@ -86,6 +86,21 @@ def test_messages_of_topics_are_taken_in_once_in_however_many_rounds(spark, kafk
     assert books[0] == books[1]
     assert taking.take_in(spark) == 0
     assert "TRACE_TRAFFIC" in {row["scope"] for row in in_rounds[1].events.select("scope").collect()}
+
+
+def test_batches_can_be_joined_as_often_as_a_stream_goes_on(tmp_path):
+    """The name of what was joined gets no longer, and none comes back; batches without rows ask for no Spark."""
+    intake = Intake(tmp_path)
+    names = []
+    for number in range(60):
+        intake.incoming(f"0c8d41aa-{number:09d}")
+        intake.take_in(f"0c8d41aa-{number:09d}", {})
+        intake.compact(None, most_batches=1)
+        names += intake.names()
+    assert names[0] == "0c8d41aa-000000000"
+    assert len({*names}) == len(names)
+    assert {len(name) for name in names[1:]} == {len(names[1])}
+    assert [path.name for path in tmp_path.iterdir()] == [f"batch={names[-1]}"]
 
 
 def test_the_books_of_a_batch_hold_whatever_a_side_tells():
