@@ -1,9 +1,9 @@
 """This module knows which segments of a run's messages are equal on both sides, without bringing their rows together.
 
-A *segment* holds the messages whose id has one remainder of a hash; all records of a message fall into one, on both
-sides, for records that belong to one key never differ in it. The time in an id plays no part: not every writer's id
-has one, and it is of the producer's own calendar. The records of a side are hashed and added up per segment, which is
-done where they are; sums know neither order nor partition, and copies do not cancel in them.
+A *segment* holds the messages whose id has one remainder of a hash, so all records of a message, on both sides, fall
+into one. The time in an id plays no part: not every writer's id has one, and it is of the producer's own calendar. The
+records of a side are hashed and added up per segment, which is done where they are; sums know neither order nor
+partition, and copies do not cancel in them.
 
 A span is hashed as the native record, or the two halves of one, that would make its key MATCHED_EXACT, so the sums
 differ wherever ``compare`` would need a rule, a tolerance or an omission. Equal sums say nothing of keys that are
