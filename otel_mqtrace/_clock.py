@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import NewType, Protocol
 
-__all__ = ["Clock", "MonotonicNs", "SystemClock", "WallNs"]
+__all__ = ["Clock", "MonotonicNs", "SystemClock", "WallNs", "pause"]
 
 WallNs = NewType("WallNs", int)
 MonotonicNs = NewType("MonotonicNs", int)
@@ -33,3 +33,8 @@ class SystemClock:
     def monotonic_ns(self) -> MonotonicNs:
         """Nanoseconds since an unspecified start; only differences mean something."""
         return MonotonicNs(time.monotonic_ns())
+
+
+def pause(seconds: float) -> None:
+    """Let the calling thread do nothing for so long; a signal whose handler raises ends it."""
+    time.sleep(seconds)

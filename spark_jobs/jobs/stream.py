@@ -8,12 +8,11 @@ day reads what has come since.
 from __future__ import annotations
 
 import signal
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._clock import SystemClock, pause
 from otel_mqtrace._errors import UsageError
 from spark_jobs.engine import is_connect
 from spark_jobs.interrupt import unlogged
@@ -50,7 +49,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     progress: Callable[[str], None] = silent,
     report: Callable[[Result], object] = unreported,
     clock: Clock | None = None,
-    wait: Callable[[float], None] = time.sleep,
+    wait: Callable[[float], None] = pause,
     files_per_batch: int = FILES_PER_BATCH,
 ) -> Result:
     """Take in what is new, judge everything, report; once, or again and again until SIGINT or SIGTERM.
@@ -81,8 +80,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     with locked(options.out / STREAM, name="--out"), unlogged(), _ended_by_signals(several=every_ms is not None):
         taking.check_how()
         try:
-            session = starter(options, spark, progress)()
-            _check_session(session)
+            session = _own(starter(options, spark, progress)())
             while True:
                 brought = taking.take_in(session)
                 if brought or last is None:
@@ -143,9 +141,10 @@ def _doubted(result: Result, intake: Intake) -> Result:
     return replace(result, doubt=doubt, verdict=Verdict.INCONCLUSIVE.value, exit_code=int(ExitCode.INCONCLUSIVE))
 
 
-def _check_session(session: SparkSession) -> None:
+def _own(session: SparkSession) -> SparkSession:
     if is_connect(session):
         raise UsageError("--stream needs a Spark of its own, not Spark Connect: give another --master")
+    return session
 
 
 @contextmanager
