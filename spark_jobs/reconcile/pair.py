@@ -2,17 +2,17 @@
 
 Only what is one-sided takes part, and two events pair only when at least one of them lacks what would tell it apart;
 two that both carry a full key and differ in it are two events, and so are deliveries whose ``retry_times`` differ and
-sends to different topics. The pairs
-made here are never called exact keys: ``key_level`` is 2 where the group (or the transaction's state) agrees, 3 where
-only the message does.
+sends to different topics. The pairs made here are never called exact keys: ``key_level`` is 2 where the group (or the
+transaction's state) agrees, 3 where only the message does.
 
 Among all pairs that may be made, the better one is made first: the stronger level, then starts within the tolerance of
 the policy, the nearest first, then (where clocks or delays put all starts further apart) the order in which things
 happened on either side. Ties fall by start, hash and identity, never by row order.
 
-A message may have a hundred thousand of them (one id given to everything). Its timeline is cut into blocks of some
-hundred events, before the longest pauses there are, and events meet within a block: memory and time stay bounded, and a
-message of ``BLOCK`` events or fewer is one block.
+A message may have a hundred thousand of them (one id given to everything). Its timeline is cut into blocks of a
+thousand events, before the longest pauses there are, and events meet within a block: memory and time stay bounded, and a
+message of ``BLOCK`` events or fewer is one block. Where a timeline of more has no pause at all, the two events on
+either side of a cut may miss each other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["BLOCK", "exact_only", "paired"]
 
 _STRONG, _WEAK = 2, 3
 _PREFIXES: Final = r"^(%RETRY%|%DLQ%)?([^%]+%)?"  # RocketMQ's namespace and retry prefixes are no part of a topic
-BLOCK: Final = 256
+BLOCK: Final = 1024
 """How many one-sided events of one message and kind are looked at together at least; at most five times as many."""
 
 _REACH: Final = 32

@@ -13,7 +13,7 @@ from tests.support.judging import judged
 
 pytestmark = pytest.mark.spark
 
-COPIES, LOST = 6 * BLOCK, 100
+COPIES, LOST = 2 * BLOCK, 100
 
 
 def _told(spark, events):
