@@ -71,33 +71,18 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     if every is not None and not stream:
         raise UsageError("--every needs --stream: without it a run reads everything once")
     batch, policies, profiles = _machinery()
-    options = batch.ReconcileOptions(
-        native=tuple(native),
-        otlp=tuple(otlp),
-        out=out,
-        ledger=tuple(ledger or ()),
-        policy=policy,
-        profile=profile,
-        native_writer=native_writer,
-        grace_ms=None if grace is None else policies.parse_duration_ms(grace, name="--grace"),
-        begin_ms=None if begin is None else parse_instant_ms(begin, name="--begin"),
-        end_ms=None if end is None else parse_instant_ms(end, name="--end"),
-        strict=strict,
-        master=master,
-        driver_memory=driver_memory,
-        conf=parse_settings(conf or ()),
-        msg_type_map=msg_type_map,
-        otlp_format=otlp_format,
-        charset=charset,
-        client_config=client_config,
-        history=history or out / "history",
-        segments=segments,
-        samples=samples,
-    )
+    how_read = {"msg_type_map": msg_type_map, "otlp_format": otlp_format, "charset": charset}
+    rules = {"policy": policy, "profile": profile, "native_writer": native_writer, "strict": strict}
+    window = {**_durations(policies, grace=grace), **_instants(begin=begin, end=end)}
+    engine = {"master": master, "driver_memory": driver_memory, "conf": parse_settings(conf or ())}
+    sources = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
+    servers = {"client_config": client_config}
+    left = {"out": out, "history": history or out / "history", "segments": segments, "samples": samples}
+    options = batch.ReconcileOptions(**sources, **servers, **how_read, **rules, **window, **engine, **left)
     _warn_of_newer(profiles, native_writer)
     _warn_of_segments(options)
-    every_ms = None if every is None else policies.parse_duration_ms(every, name="--every")
-    return _run(options, stream=stream, every_ms=every_ms, link_template=link_template, as_json=as_json)
+    rhythm = _durations(policies, every=every)
+    return _run(options, stream=stream, **rhythm, link_template=link_template, as_json=as_json)
 
 
 # what the command line offers a command to do first
@@ -109,6 +94,21 @@ def _required(native: list[str] | None, otlp: list[str] | None, out: Path | None
         missing = next(name for name, given in (("native", native), ("otlp", otlp), ("out", out)) if not given)
         raise UsageError(f"missing option --{missing}; a run needs --native, --otlp and --out")
     return native, otlp, parse_target(out)
+
+
+def _durations(policies: Any, **given: str | None) -> dict[str, int | None]:
+    """Return the options that are durations in milliseconds, under names that say so."""
+    return {
+        f"{name}_ms": None if text is None else policies.parse_duration_ms(text, name=f"--{name}")
+        for name, text in given.items()
+    }
+
+
+def _instants(**given: str | None) -> dict[str, int | None]:
+    """Return the options that are points in time in milliseconds since the epoch, under names that say so."""
+    return {
+        f"{name}_ms": None if text is None else parse_instant_ms(text, name=f"--{name}") for name, text in given.items()
+    }
 
 
 def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str | None, as_json: bool) -> int:
