@@ -114,6 +114,10 @@ def _measured(tally: Tally, facts: Facts, policy: Policy) -> dict[str, tuple[flo
         "duplicate_excess": (_per_cent(excess, records), records),
         "field_agreement": _agreement(tally, policy, "warn"),
         "late": (_per_cent(late, timed), timed),
+        **{
+            f"attributed_loss_{side}": (_per_cent(loss.attributed, loss.checked), loss.checked)
+            for side, loss in lost.items()
+        },
         "writer_silent": (tally.reason[Reason.WRITER_SILENT.value], keys),
     }
 

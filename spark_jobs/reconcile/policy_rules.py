@@ -79,6 +79,8 @@ DEFAULT_GATES: Final[dict[str, GateRule]] = {
     "duplicate_excess": GateRule("<=", 0.1, "fail", "per cent of records beyond the first of their key"),
     "field_agreement": GateRule(">=", 100, "warn", "per cent of the other compared fields that agree"),
     "late": GateRule("<=", 1, "warn", "per cent of keys of which a record arrived late"),
+    "attributed_loss_native": GateRule("<=", 1, "warn", "per cent of checked keys that only OTLP has, by a named loss"),
+    "attributed_loss_otlp": GateRule("<=", 1, "warn", "per cent of checked keys that only native has, by a named loss"),
     "writer_silent": GateRule("<=", 0, "warn", "keys of a topic or group that shows nothing at all on the other side"),
 }
 """Every gate, in report order."""

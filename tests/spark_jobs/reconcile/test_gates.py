@@ -53,6 +53,8 @@ def test_a_clean_run_passes_every_gate():
         ("critical_field_agreement", "fail", {"fields": {"success": Counter(EQUAL=99, DIFFERENT=1)}}, {}),
         ("field_agreement", "warn", {"fields": {"success": Counter(EQUAL=9), "tags": Counter(MISSING_OTLP=1)}}, {}),
         ("late", "warn", {"timing": Counter(on_time=98, late_native=2)}, {}),
+        ("attributed_loss_native", "warn", {"one_sided": Counter({("OTLP_ONLY", "DROP_ATTRIBUTED"): 2})}, {}),
+        ("attributed_loss_otlp", "warn", {"one_sided": Counter({("NATIVE_ONLY", "SHUTDOWN_WINDOW"): 2})}, {}),
         ("writer_silent", "warn", {"reason": Counter(WRITER_SILENT=1)}, {}),
         (
             "duplicate_excess",
@@ -75,6 +77,13 @@ def test_two_in_a_thousand_doubled_is_too_many_and_one_is_not():
     assert outcomes(tally(sums=sums))["duplicate_excess"] == "pass"
     sums["native_exact_duplicates"] = 2
     assert outcomes(tally(sums=sums))["duplicate_excess"] == "fail"
+
+
+def test_most_of_a_run_lost_by_a_named_cause_is_no_pass():
+    """Nine of ten keys, each with its reason: a warning and exit 0; one of a hundred is let pass."""
+    for lost, expected in ((900, ("WARN", 0)), (1, ("PASS", 0))):
+        gates = judged(tally(one_sided=Counter({("NATIVE_ONLY", "DROP_ATTRIBUTED"): lost})), FACTS, POLICY)
+        assert concluded(gates, POLICY, holds=True, conclusive=True) == expected
 
 
 def test_strict_lets_a_warning_fail_the_run():
