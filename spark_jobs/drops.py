@@ -16,7 +16,8 @@ class CountedDrop:
 
     ``None`` is unknown. ``process`` is the process id modulo 65536 as four hex digits, as message ids hold it. A bucket
     is ``[bucket_start_ms, bucket_start_ms + bucket_ms)`` in epoch milliseconds; without one the whole run is meant.
-    ``of_start``: only the record of a delivery's start was lost; that of its end is counted by itself.
+    ``of_start``: only the record of a delivery's start was lost; that of its end is counted by itself. ``before``: what
+    a counter had counted when it was first read, since whenever it began; how it grew from there is counted by itself.
     """
 
     side: str
@@ -30,3 +31,4 @@ class CountedDrop:
     bucket_start_ms: int | None = None
     bucket_ms: int | None = None
     of_start: bool = False
+    before: bool = False

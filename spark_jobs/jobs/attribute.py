@@ -6,16 +6,18 @@ ledgers counted. Each costs one small job on the residue, and one over the verdi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_jobs.reconcile import sampled_share, slots
 from spark_jobs.reconcile.budget import Allocation, allocate
-from spark_jobs.reconcile.ledger import ledger_result, stretches
+from spark_jobs.reconcile.ledger import ledger_result, spendable, stretches
 from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from spark_jobs.drops import CountedDrop
     from spark_jobs.reconcile.facts import Facts
     from spark_jobs.reconcile.policy import Policy
     from spark_jobs.report.ledger import Ledger
@@ -31,6 +33,8 @@ class Attribution:
         self._ledger = ledger
         self._policy = policy
         self._facts = facts
+        # A process is up a little before its first message: as long as a record may be late, and no longer.
+        self._begin_ms = None if facts.first_ms is None else facts.first_ms - policy.grace_ms
         self._allocation = Allocation((), (0,) * len(ledger.drops if ledger else ()))
 
     @property
@@ -53,7 +57,7 @@ class Attribution:
         return slots.marked(residue, sampled_share.shared_out(losses, most), (), Reason.NOT_SAMPLED)
 
     def _dropped(self, residue: DataFrame, settled: DataFrame) -> DataFrame:
-        drops = self._ledger.drops if self._ledger else ()
+        drops = spendable(self._ledger.drops if self._ledger else (), self._begin_ms)
         near = stretches(drops)
         names = any(drop.side == "otlp" and drop.service is not None for drop in drops)
         known = slots.read_homes(slots.homes(settled).collect()) if names else {}
@@ -62,9 +66,23 @@ class Attribution:
         self._allocation = allocate(losses, drops)
         return slots.marked(residue, self._allocation.covered, near, Reason.DROP_ATTRIBUTED)
 
+    def spent(self) -> tuple[CountedDrop, ...]:
+        """Return the counted losses that keys were paid with, each with what it paid: what a history remembers."""
+        drops = self._ledger.drops if self._ledger else ()
+        paid = zip(drops, self._allocation.spent, strict=True)
+        return tuple(replace(drop, count=count) for drop, count in paid if count)
+
     def told(self) -> Ledger | None:
         """Return what the result says of the ledgers; ``None`` when none was given."""
         read = self._ledger
         if read is None:
             return None
-        return ledger_result(read.files, read.drops, self._allocation, scopes=self._facts.scopes, own=read.own)
+        return ledger_result(
+            read.files,
+            read.drops,
+            self._allocation,
+            scopes=self._facts.scopes,
+            begin_ms=self._begin_ms,
+            own=read.own,
+            again=read.again,
+        )

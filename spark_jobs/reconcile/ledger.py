@@ -7,6 +7,7 @@ counter's cause as ``reason_detail``, the rest stays UNEXPLAINED. What was count
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spark_jobs.reconcile.budget import cells
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from spark_jobs.drops import CountedDrop
     from spark_jobs.reconcile.budget import Allocation
 
-__all__ = ["ledger_result", "stretches"]
+__all__ = ["ledger_result", "spendable", "stretches"]
 
 _TRAFFIC: Final = (
     "{surplus} spans were counted as lost that nothing misses; {traffic} spans of the trace topic's own sends were "
@@ -33,6 +34,23 @@ _STARTS: Final = (
     "{starts} records of a delivery's start were counted as lost; they pay for no key, since its end tells of it: see "
     "HALF_RECORD"
 )
+_BEFORE: Final = (
+    "{before} losses were counted when their counters were first read, in processes that began before the data; they "
+    "pay for nothing, how the counters grew from there does"
+)
+_AGAIN: Final = (
+    "{again} refusals were left out: the same Collector counted as many failures further down its pipeline, which come "
+    "back as refusals"
+)
+_NAMELESS: Final = "{nameless} lost spans were counted under no service; they pay for keys of any"
+_NOTES: Final = {
+    ("starts",): _STARTS,
+    ("surplus", "traffic"): _TRAFFIC,
+    ("own",): _OWN,
+    ("before",): _BEFORE,
+    ("again",): _AGAIN,
+    ("nameless",): _NAMELESS,
+}
 _MOST_LINES: Final = 200
 _MOST_BUCKETS: Final = 2_000
 
@@ -49,13 +67,30 @@ def stretches(drops: Iterable[CountedDrop]) -> list[range]:
     return near
 
 
-def ledger_result(
+def spendable(drops: Iterable[CountedDrop], begin_ms: int | None) -> list[CountedDrop]:
+    """Return the drops in the same order, with nothing left of what may have been lost before the data.
+
+    That is what a counter had counted when it was first read, unless it began at ``begin_ms`` or later; of a counter
+    that was read only once nothing else is known, so it pays.
+    """
+    return [replace(drop, count=0) if _is_of_before(drop, begin_ms) else drop for drop in drops]
+
+
+def _is_of_before(drop: CountedDrop, begin_ms: int | None) -> bool:
+    if not drop.before or begin_ms is None:
+        return False
+    return drop.bucket_start_ms is None or drop.bucket_start_ms < begin_ms
+
+
+def ledger_result(  # noqa: PLR0913 - what was read and what was made of it
     files: Sequence[str],
     drops: Sequence[CountedDrop],
     allocation: Allocation,
     *,
     scopes: Mapping[str, Mapping[str, int]],
+    begin_ms: int | None = None,
     own: int = 0,
+    again: int = 0,
 ) -> Ledger:
     """Return what the result says of the ledger: per side, component, cause and service the count and how it was spent.
 
@@ -64,7 +99,9 @@ def ledger_result(
         drops: its rows.
         allocation: how they were spent.
         scopes: records out of scope by side and why (``Facts.scopes``): drops may belong to those.
+        begin_ms: as given to ``spendable``.
         own: increments left out because they do not say their side.
+        again: losses left out because a Collector counted them further down its pipeline, too.
     """
     counted: Counter[tuple[str, str, str, str]] = Counter()
     spent: Counter[tuple[str, str, str, str]] = Counter()
@@ -85,22 +122,22 @@ def ledger_result(
         for line in sorted(counted, key=lambda line: (-counted[line], line))
     )
     surplus = {side: sum(line.surplus for line in lines if line.side == side) for side in ("native", "otlp")}
-    traffic = scopes.get("otlp", {}).get(Reason.TRACE_TRAFFIC.value, 0)
-    notes = []
-    starts = sum(drop.count for drop in drops if drop.of_start)
-    if starts:
-        notes.append(_STARTS.format(starts=starts))
-    if surplus["otlp"] and traffic:
-        notes.append(_TRAFFIC.format(surplus=surplus["otlp"], traffic=traffic))
-    if own:
-        notes.append(_OWN.format(own=own))
+    told = {
+        "starts": sum(drop.count for drop in drops if drop.of_start),
+        "before": sum(drop.count for drop in drops if _is_of_before(drop, begin_ms)),
+        "nameless": sum(drop.count for drop in drops if drop.side == "otlp" and drop.service is None),
+        "traffic": scopes.get("otlp", {}).get(Reason.TRACE_TRAFFIC.value, 0),
+        "surplus": surplus["otlp"],
+        "own": own,
+        "again": again,
+    }
     return Ledger(
         files=tuple(files),
         rows_read=len(drops),
         attributed={side: sum(line.attributed for line in lines if line.side == side) for side in ("native", "otlp")},
         surplus=surplus,
         lines=lines[:_MOST_LINES],
-        notes=tuple(notes),
+        notes=tuple(note.format_map(told) for names, note in _NOTES.items() if all(told[name] for name in names)),
         over_time=_over_time(drops),
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["Increment", "Point", "Series", "increments", "series"]
 
@@ -32,12 +32,16 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """``count`` more between ``start_ms`` and ``end_ms``; both are ``None`` when that can be any time of the run."""
+    """``count`` more between ``start_ms`` and ``end_ms``; both are ``None`` when that can be any time of the run.
+
+    ``before``: it had counted that much when it was first read, and further readings follow.
+    """
 
     series: Series
     count: int
     start_ms: int | None = None
     end_ms: int | None = None
+    before: bool = False
 
 
 def series(name: str, labels: Mapping[str, str], resource: Mapping[str, str]) -> Series:
@@ -54,14 +58,24 @@ def increments(points: Iterable[Point]) -> Iterator[Increment]:
     found: defaultdict[Series, set[Point]] = defaultdict(set)
     for point in points:
         found[point.series].add(point)
+    read_at = _readings(found)
     for key in sorted(found):
-        yield from (each for each in _increments(key, found[key]) if each.count > 0)
+        name, _, resource = key
+        yield from (each for each in _increments(key, found[key], read_at[name, resource]) if each.count > 0)
 
 
-def _increments(key: Series, points: set[Point]) -> Iterator[Increment]:
+def _readings(found: Mapping[Series, set[Point]]) -> dict[tuple[object, object], list[int]]:
+    """Return when each counter was read, whatever its labels: a series that is not there then had counted nothing."""
+    times: defaultdict[tuple[object, object], set[int]] = defaultdict(set)
+    for (name, _, resource), points in found.items():
+        times[name, resource] |= {point.at_ms for point in points if point.at_ms is not None and not point.delta}
+    return {counter: sorted(instants) for counter, instants in times.items()}
+
+
+def _increments(key: Series, points: set[Point], read_at: Sequence[int]) -> Iterator[Increment]:
     timed = sorted((point for point in points if point.at_ms is not None), key=_time)
     yield from _deltas(key, [point for point in timed if point.delta])
-    yield from _cumulative(key, [point for point in timed if not point.delta])
+    yield from _cumulative(key, [point for point in timed if not point.delta], read_at)
     if len(timed) < len(points):
         largest = max(point.value for point in points if point.at_ms is None)
         yield Increment(key, round(largest))
@@ -78,15 +92,26 @@ def _deltas(key: Series, points: list[Point]) -> Iterator[Increment]:
         last_ms = point.at_ms
 
 
-def _cumulative(key: Series, points: list[Point]) -> Iterator[Increment]:
+def _cumulative(key: Series, points: list[Point], read_at: Sequence[int]) -> Iterator[Increment]:
     last: Point | None = None
     for point in points:
-        if last is None or _began_again(last, point):
-            begin_ms = point.start_ms or (last.at_ms if last else None)
-            yield Increment(key, round(point.value), begin_ms, point.at_ms if begin_ms is not None else None)
+        if last is None:
+            yield _first(key, point, read_at)
+        elif _began_again(last, point):
+            yield Increment(key, round(point.value), point.start_ms or last.at_ms, point.at_ms)
         else:
             yield Increment(key, round(point.value) - round(last.value), last.at_ms, point.at_ms)
         last = point
+
+
+def _first(key: Series, point: Point, read_at: Sequence[int]) -> Increment:
+    """Return what a series had counted when it was first read: since its counter was read without it, else ever."""
+    at_ms, count = point.at_ms or 0, round(point.value)
+    absent_ms = max((read_ms for read_ms in read_at if read_ms < at_ms), default=None)
+    if absent_ms is not None:
+        return Increment(key, count, max(absent_ms, point.start_ms or 0), at_ms)
+    end_ms = None if point.start_ms is None else at_ms
+    return Increment(key, count, point.start_ms, end_ms, before=read_at[-1] > at_ms)
 
 
 def _began_again(last: Point, point: Point) -> bool:

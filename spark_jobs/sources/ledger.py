@@ -45,11 +45,15 @@ _OTHER_SIGNALS: Final = frozenset({"resourceSpans", "resourceLogs"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRead:
-    """What the ledgers said: ``rows_read`` counts rows and increments that are losses, ``own`` metrics left out."""
+    """What the ledgers said: ``rows_read`` counts rows and increments that are losses, ``own`` metrics left out.
+
+    ``again``: losses left out that a Collector had counted further down its pipeline.
+    """
 
     files: tuple[str, ...] = ()
     drops: tuple[CountedDrop, ...] = ()
     own: int = 0
+    again: int = 0
 
     @property
     def rows_read(self) -> int:
@@ -75,11 +79,11 @@ def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
             files.append(str(path))
             drops += found[0]
             points += found[1]
-    counted, own = drops_of(increments(points))
-    drops += counted
+    counted = drops_of(increments(points))
+    drops += counted.drops
     if len(drops) > MOST_ROWS:
         raise UsageError(f"--ledger: {len(drops)} rows are too many; give those of the window, at most {MOST_ROWS}")
-    return LedgerRead(files=tuple(files), drops=tuple(drops), own=own)
+    return LedgerRead(files=tuple(files), drops=tuple(drops), own=counted.own, again=counted.again)
 
 
 def _expand(src: str) -> Iterator[tuple[Path, bool]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -161,9 +162,55 @@ def test_every_counter_of_the_collector_that_means_loss_is_read_and_names_no_ser
         "otelcol_exporter_sent_spans": None,
     }
     points = [Point(series(name, {}, {"service.name": "otelcol"}), 3) for name in counted]
-    drops, _ = drops_of(increments(points))
+    drops = [drop for point in points for drop in drops_of(increments([point])).drops]
     assert sorted(drop.cause for drop in drops) == sorted(filter(None, counted.values()))
     assert {(drop.service, drop.side, drop.bucket_start_ms) for drop in drops} == {(None, "otlp", None)}
+
+
+def collector(*counts, at=160, **labels) -> list[Point]:
+    """Return the readings of one Collector at one time, each as (counter, component, value)."""
+    return [
+        Point(
+            series(f"otelcol_{name}_spans", {**labels, name.split("_")[0]: component}, {}), value, 100_000, at * 1_000
+        )
+        for name, component, value in counts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "lost"),
+    [
+        ([("exporter_enqueue_failed", "otlp", 12), ("receiver_refused", "otlp", 12)], {"enqueue_failed": 12}),
+        (
+            [
+                *(("receiver_refused", "a", 10), ("receiver_refused", "b", 10), ("processor_refused", "m", 15)),
+                *(("exporter_enqueue_failed", "otlp", 6), ("exporter_send_failed", "otlp", 3)),
+            ],
+            {"enqueue_failed": 6, "send_failed": 3, "processor_refused": 6, "receiver_refused": 5},
+        ),
+        (
+            [("processor_dropped", "filter", 4), ("receiver_refused", "otlp", 3)],
+            {"processor_dropped": 4, "receiver_refused": 3},
+        ),
+    ],
+)
+def test_a_failure_that_a_collector_answers_upwards_is_one_loss(counts, lost):
+    """The queue was full and the receiver refused: one budget, of the largest count along the pipeline."""
+    found = drops_of(increments(collector(*counts)))
+    told = Counter()
+    for drop in found.drops:
+        told[drop.cause] += drop.count
+    assert told == lost
+    assert found.again == sum(count for _, _, count in counts) - sum(lost.values())
+
+
+def test_another_collector_and_another_time_are_other_losses():
+    """What tells them apart is the instance, in the labels or in the resource, and when they were read."""
+    one, other = ("exporter_enqueue_failed", "otlp", 12), ("receiver_refused", "otlp", 12)
+    apart = [*collector(one, service_instance_id="i1"), *collector(other, service_instance_id="i2")]
+    later = [*collector(one), *collector(("receiver_refused", "otlp", 0)), *collector(other, at=220)]
+    for points in (apart, later):
+        assert sum(drop.count for drop in drops_of(increments(points)).drops) == 24
 
 
 def test_a_real_dump_of_a_collector_that_lost_nothing_has_no_rows(read):
@@ -184,6 +231,21 @@ def test_a_cumulative_counter_becomes_buckets_between_its_readings(read):
         metric(name, (loss, 100, 220, 7)),
     )
     assert buckets(read(text)) == [(100_000, 60_000, 7), (220_000, 60_000, 5)]
+
+
+def test_what_was_counted_before_the_first_reading_is_told_apart(read):
+    """Only where further readings follow; a series that an earlier reading of its counter lacks had counted nothing."""
+    loss, rest, name = {"error.type": "queue_full"}, {}, "otel.sdk.processor.span.processed"
+    old = read(lines(metric(name, (loss, 100, 9_000, 700), (loss, 100, 9_060, 703))))
+    assert [(drop.before, drop.count) for drop in old.drops] == [(True, 700), (False, 3)]
+    assert [drop.before for drop in read(lines(metric(name, (loss, 100, 9_000, 700)))).drops] == [False]
+    beginless = read("otelcol_receiver_refused_spans 7 9000\notelcol_receiver_refused_spans 9 9060\n")
+    assert [(drop.before, *bucket) for drop, bucket in zip(beginless.drops, buckets(beginless), strict=True)] == [
+        (True, None, None, 7),
+        (False, 9_000_000, 60_000, 2),
+    ]
+    new = read(lines(metric(name, (rest, 100, 9_000, 1), (rest, 100, 9_060, 2), (loss, 100, 9_060, 3))))
+    assert (buckets(new), new.drops[0].before) == ([(9_000_000, 60_000, 3)], False)
 
 
 def test_a_counter_that_fell_or_began_again_counts_from_its_new_start(read):
