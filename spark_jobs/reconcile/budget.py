@@ -4,6 +4,8 @@ A drop pays for a key of the same side that nothing tells apart from it (service
 in its bucket or one cell beside it; a drop without a bucket pays for any time. The nearest and best known are served
 first, so a bucket whose drops equal its keys covers exactly them. What is then left over moves along neighbouring
 buckets, so that as many keys are covered as the counters allow. Names, times and counts decide, never row order.
+
+Losses of keys that are known anyway come before all others, however far away: what was counted for them is spent.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ class Loss:
     """``count`` one-sided keys that nothing tells apart, named by ``slot``; ``None`` is unknown.
 
     ``services`` are those the key may belong to; ``cell`` is its time in ``CELL_MS``, ``None`` when no bucket is near.
+    ``known``: the key is there all the same; what is paid for it covers no other.
     """
 
     slot: str
@@ -41,6 +44,7 @@ class Loss:
     group: str | None = None
     process: str | None = None
     cell: int | None = None
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +67,45 @@ class Allocation:
 def allocate(losses: Iterable[Loss], drops: Sequence[CountedDrop]) -> Allocation:
     """Spend ``drops`` on ``losses``; the sum over any part of either is never more than the other's."""
     wanted = sorted(losses, key=_position)
-    ledger = _Ledger(drops)
+    alike = _alike(drops)
+    ledger = _Ledger([drops[members[0]] for members in alike])
     edges = sorted(
         (rank, need, index) for need, loss in enumerate(wanted) for index, rank in ledger.paying(loss).items()
     )
-    books = _Books([loss.count for loss in wanted], [drop.count for drop in drops])
-    for _, need, index in edges:
-        books.pay(need, index)
-    books.move(edges)
+    books = _Books([loss.count for loss in wanted], [sum(drops[member].count for member in each) for each in alike])
+    of_known = [edge for edge in edges if wanted[edge[1]].known]
+    for round_of in (of_known, edges):
+        books.serve(round_of)
+        books.move(round_of)
     paid: Counter[tuple[str, str]] = Counter()
-    for (need, index), count in books.flow.items():
-        paid[wanted[need].slot, drops[index].cause] += count
+    spent = [0] * len(drops)
+    for (need, index), count in sorted(books.flow.items()):
+        for member, part in _shares(alike[index], count, drops, spent):
+            paid[wanted[need].slot, drops[member].cause] += part
+            spent[member] += part
     covered = tuple(Covered(slot, cause, count) for (slot, cause), count in sorted(paid.items()) if count)
-    spent = tuple(drop.count - left for drop, left in zip(drops, books.left, strict=True))
-    return Allocation(covered, spent)
+    return Allocation(covered, tuple(spent))
+
+
+def _alike(drops: Sequence[CountedDrop]) -> list[list[int]]:
+    """Return the drops, by their places, in groups that pay for the same: the budget knows each group as one."""
+    found: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, drop in enumerate(drops):
+        found[drop.side, drop.service, bare(drop.group), drop.process, cells(drop), drop.of_start].append(place)
+    return list(found.values())
+
+
+def _shares(
+    members: Sequence[int], count: int, drops: Sequence[CountedDrop], spent: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Return who of drops that are alike pays how much of ``count``: the first that have something left."""
+    shares = []
+    for member in members:
+        part = min(count, drops[member].count - spent[member])
+        if part:
+            shares.append((member, part))
+            count -= part
+    return shares
 
 
 def _position(loss: Loss) -> tuple[str, int, str]:
@@ -146,8 +175,12 @@ class _Books:
         self.needs, self.left = needs, left
         self.flow: Counter[tuple[int, int]] = Counter()
 
-    def pay(self, need: int, index: int) -> None:
-        """Pay as much as one drop can for one loss."""
+    def serve(self, edges: Iterable[tuple[tuple[int, int], int, int]]) -> None:
+        """Let each drop pay for the nearest losses first, as much as it can."""
+        for _, need, index in edges:
+            self._pay(need, index)
+
+    def _pay(self, need: int, index: int) -> None:
         amount = min(self.needs[need], self.left[index])
         if amount:
             self._book(need, index, amount)

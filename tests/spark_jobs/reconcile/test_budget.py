@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -82,6 +83,29 @@ def test_a_lost_start_of_a_delivery_pays_for_no_key():
     """Its end made the key known; where that was lost, too, it was counted once more."""
     assert paid([loss(7, 2)], [drop(7, 2, of_start=True)]) == {}
     assert allocate([loss(7, 2)], [drop(7, 2, of_start=True), drop(7, 1)]).spent == (0, 1)
+
+
+def test_what_was_counted_for_a_known_key_is_spent_before_any_other_is_covered():
+    """The lost end of a delivery a bucket away comes before a key in the very bucket; and it never gives way again."""
+    known, other = loss(8, known=True), loss(7, 3)
+    found = allocate([other, known], [drop(7, 2)]).covered
+    assert [(each.slot, each.count) for each in found] == [(other.slot, 1), (known.slot, 1)]
+    assert paid([loss(8, known=True), loss(7, 2)], [drop(7), drop(8)]) == {8: 1, 7: 1}
+
+
+def test_drops_that_pay_for_the_same_are_one_to_the_budget():
+    """Five hundred slots and a thousand rows without a bucket: no half a million pairs; each row says what it paid."""
+    drops = [drop(None, cause=f"c{number % 2}", service="shop", component=f"q{number}") for number in range(1_000)]
+    losses = [loss(cell, 1) for cell in range(500)]
+    tracemalloc.start()
+    try:
+        found = allocate(losses, [*drops, drop(None, 500, service="cart")])
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 4 << 20
+    assert (sum(found.spent), max(found.spent), found.spent[-1]) == (500, 1, 0)
+    assert Counter(each.cause for each in found.covered) == {"c0": 250, "c1": 250}
 
 
 def test_namespaces_and_retry_prefixes_do_not_tell_groups_apart():
