@@ -15,6 +15,8 @@ pytestmark = pytest.mark.spark
 ID = "C000020262BB60E53B936993952C0000"
 OURS = {"messaging.system": "kafka", "messaging.destination.name": "orders", "mqtrace.trace_type": "Sub"}
 DOTTED = {"messaging.system": "kafka", "messaging.operation": "process", "messaging.destination": "a.b"}
+ROCKETMQ = {"messaging.system": "rocketmq", "messaging.destination.name": "orders", "mqtrace.trace_type": "Pub"}
+OFFSET_ID = "C0A8000100002A9F0000000000000042"
 
 
 def attributes(texts):
@@ -48,6 +50,7 @@ SPANS = [
         links=[{"messaging.kafka.offset": "7"}, {"messaging.kafka.offset": "8"}],
     ),
     span("a link to its send", {**OURS, "messaging.message.id": ID}, links=[{}]),
+    span("a RocketMQ send without an id", {**ROCKETMQ, "mqtrace.offset_msg_id": OFFSET_ID}),
 ]
 
 
@@ -80,7 +83,8 @@ def test_a_message_without_an_id_goes_by_its_place(found):
     assert ids["dotted"] == [("a.b-3@77", "a.b-3@77")]
     assert ids["older partition"] == [("a.b-3@9", "a.b-3@9")]
     assert ids["not dotted"] == [("order.3.77", None)]
-    assert side.by_place == 2
+    assert ids["a RocketMQ send without an id"] == [(OFFSET_ID, OFFSET_ID)]
+    assert side.by_place == 3
 
 
 def test_what_is_equal_for_a_batch_stands_on_the_span_and_the_rest_on_its_links(found):
@@ -93,17 +97,19 @@ def test_what_is_equal_for_a_batch_stands_on_the_span_and_the_rest_on_its_links(
     assert [row["msg_id"] for row in by_name["a link to its send"]] == [ID]
 
 
-def test_a_place_that_two_messages_claim_names_nobody(spark, found):
-    """A topic that was made anew has every offset twice."""
+def test_a_place_is_called_by_the_message_that_was_sent_there(spark, found):
+    """Whatever wrote the record, a Kafka place or RocketMQ's offset id; a topic made anew has every offset twice."""
     side, _ = found
     sends = [
         ("publish", ID, "a.b-3@77"),
         ("publish", "A", "a.b-3@9"),
         ("publish", "B", "a.b-3@9"),
         ("recall", "C", "x"),
+        ("publish", "X", OFFSET_ID),
     ]
     made = [{"side": "native", "kind": kind, "msg_id": msg_id, "offset_msg_id": place} for kind, msg_id, place in sends]
     native = spark.createDataFrame([tuple(row.get(name) for name in EVENT.names) for row in made], EVENT)
     named = {row["offset_msg_id"]: row["msg_id"] for row in named_by_sends(side.events, native).collect()}
     assert (named["a.b-3@77"], named["a.b-3@9"], named["orders-4@7"]) == (ID, "a.b-3@9", ID)
+    assert named[OFFSET_ID] == "X"
     assert named_by_sends(side.events, native).count() == side.events.count()
