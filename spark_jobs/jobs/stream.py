@@ -16,10 +16,11 @@ from otel_mqtrace._clock import SystemClock, pause
 from otel_mqtrace._errors import UsageError
 from spark_jobs.engine import is_connect
 from spark_jobs.interrupt import unlogged
-from spark_jobs.jobs.batch import checked, concluded, counted_losses, silent, starter, unreported
+from spark_jobs.jobs.conclude import concluded
 from spark_jobs.jobs.history import locked
 from spark_jobs.jobs.judge import judge
 from spark_jobs.jobs.new_files import FILES_PER_BATCH
+from spark_jobs.jobs.options import checked, counted_losses, silent, starter, unreported
 from spark_jobs.jobs.taking_in import STREAM, TakingIn, size_of
 from spark_jobs.jobs.workplace import workplace
 from spark_jobs.taxonomy import ExitCode, Verdict
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from otel_mqtrace._clock import Clock
-    from spark_jobs.jobs.batch import ReconcileOptions
     from spark_jobs.jobs.intake import Intake
+    from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.reconcile.policy import Policy
     from spark_jobs.report.result import Result
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from otel_mqtrace._errors import UsageError
 from spark_jobs.engine import as_meant
 from spark_jobs.failure import told_by_cause
-from spark_jobs.jobs.batch import reading
 from spark_jobs.jobs.intake import Books, Intake
 from spark_jobs.jobs.new_files import each_batch_of_new_files
 from spark_jobs.jobs.new_messages import new_ranges
 from spark_jobs.jobs.normalise import normalise_native, normalise_otlp
+from spark_jobs.jobs.options import reading
 from spark_jobs.sources.detect import Layout, Side
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka.address import apart
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spark_jobs.jobs.batch import ReconcileOptions
     from spark_jobs.jobs.normalise import NormaliseOptions
+    from spark_jobs.jobs.options import ReconcileOptions
 
 __all__ = ["STREAM", "TakingIn", "size_of"]
 

@@ -14,10 +14,10 @@ from confluent_kafka.cimpl import Producer
 
 from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace._errors import PeerError
-from spark_jobs.jobs.batch import ReconcileOptions, silent
 from spark_jobs.jobs.intake import Books, Intake
 from spark_jobs.jobs.new_messages import new_ranges
 from spark_jobs.jobs.normalise import NormalisedSide, normalise_native, normalise_otlp
+from spark_jobs.jobs.options import ReconcileOptions, silent
 from spark_jobs.jobs.taking_in import TakingIn
 from spark_jobs.sources.kafka.address import TopicAddress
 
