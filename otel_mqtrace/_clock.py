@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
-__all__ = ["Clock", "MonotonicNs", "SystemClock", "WallNs", "pause"]
+__all__ = ["LAST_MS", "Clock", "MonotonicNs", "SystemClock", "WallNs", "pause"]
+
+LAST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, in epoch milliseconds: calendars know no later one, and no writer means it."""
 
 WallNs = NewType("WallNs", int)
 MonotonicNs = NewType("MonotonicNs", int)

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UsageError
 from spark_jobs.options import DEFAULT_SEGMENTS
 
@@ -19,9 +20,8 @@ _OWN_OPTIONS: Final = {"spark.master": "--master", "spark.remote": "--master", "
 _SOURCES: Final = frozenset({"--native", "--otlp", "--ledger"})
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+")
 _WHOLE_NUMBER = re.compile(r"-?\d+")
-_LAST_MS: Final = 253_402_300_799_999
-_MOST_DIGITS: Final = 15  # those of _LAST_MS
-_BEYOND: Final = _LAST_MS + 1
+_MOST_DIGITS: Final = 15  # those of LAST_MS
+_BEYOND: Final = LAST_MS + 1
 
 
 def spread(arguments: Iterable[str], names: frozenset[str] = _SOURCES) -> list[str]:
@@ -99,7 +99,7 @@ def parse_instant_ms(text: str, *, name: str) -> int:
 
 
 def _in_range(instant_ms: int, text: str, name: str) -> int:
-    if not 0 <= instant_ms <= _LAST_MS:
+    if not 0 <= instant_ms <= LAST_MS:
         raise UsageError(f"{name} '{text}' is not between the years 1970 and 9999")
     return instant_ms
 

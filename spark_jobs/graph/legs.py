@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
+from otel_mqtrace._clock import LAST_MS
+from spark_jobs.names import RESOURCE
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["LEG", "RESOURCE", "bare", "legs"]
+__all__ = ["LEG", "bare", "legs"]
 
-_LAST_MS: Final = 253_402_300_799_999
 _LONGEST_NAME: Final = 1_000
-
-RESOURCE: Final = r"^(?:%(RETRY|DLQ)%)?(?:([^%]+)%)?(.*)$"
-"""A RocketMQ topic or group: retry or dead-letter prefix, namespace, name."""
 
 _KINDS: Final = {
     "message": StringType(),  # the id, or a place of the row's own
@@ -59,7 +57,7 @@ def legs(verdicts: DataFrame) -> DataFrame:
         _short("topic").alias("raw_topic"),
         bare(_short("group")).alias("group"),
         F.substring(_present(F.col("otlp.service")), 1, _LONGEST_NAME).alias("service"),
-        F.when(F.col("event_ms").between(0, _LAST_MS), F.col("event_ms")).alias("event_ms"),
+        F.when(F.col("event_ms").between(0, LAST_MS), F.col("event_ms")).alias("event_ms"),
         F.try_subtract(_either("end_ms"), _either("start_ms")).alias("busy_ms"),
         "queue_ms",
         _either("end_ms").isNotNull().alias("finished"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
+from otel_mqtrace._clock import LAST_MS
 from spark_jobs.normalise.native import charset_name, check_message_type_map, native_bodies, native_events
 from spark_jobs.normalise.otlp import otlp_events
 from spark_jobs.normalise.places import goes_by_place
@@ -98,7 +99,6 @@ class NormalisedSide:
     trace_topics: tuple[str, ...] = ()
 
 
-_YEAR_9999_MS: Final = 253_402_300_799_999
 _DEFAULTS: Final = NormaliseOptions()
 
 
@@ -175,7 +175,7 @@ def _written(
 ) -> NormalisedSide:
     """Run the one job of a side and open what it wrote."""
     done = Observation(f"{directory.name}-done")
-    sane = [F.when(F.col(name) <= _YEAR_9999_MS, F.col(name)) for name in ("start_ms", "end_ms")]
+    sane = [F.when(F.col(name) <= LAST_MS, F.col(name)) for name in ("start_ms", "end_ms")]
     last = F.max(F.greatest(*sane))
     by_place = F.count_if(goes_by_place())
     watched = events.observe(done, F.sum("extra").alias("extra"), last.alias("last_ms"), by_place.alias("by_place"))

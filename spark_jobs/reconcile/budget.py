@@ -10,22 +10,22 @@ Losses of keys that are known anyway come before all others, however far away: w
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from spark_jobs import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spark_jobs.drops import CountedDrop
 
-__all__ = ["CELL_MS", "Allocation", "Covered", "Loss", "allocate", "bare", "cells"]
+__all__ = ["CELL_MS", "Allocation", "Covered", "Loss", "allocate", "cells"]
 
 CELL_MS: Final = 10_000
 """The width of a cell of time; ``mqtrace``'s own ledger counts in the same."""
 
-_PREFIXES: Final = re.compile(r"^(%RETRY%|%DLQ%)?([^%]+%)?")
 _WIDE_CELLS: Final = 720  # two hours: longer buckets are looked through, not indexed
 
 
@@ -91,7 +91,7 @@ def _alike(drops: Sequence[CountedDrop]) -> list[list[int]]:
     """Return the drops, by their places, in groups that pay for the same: the budget knows each group as one."""
     found: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, drop in enumerate(drops):
-        found[drop.side, drop.service, bare(drop.group), drop.process, cells(drop), drop.of_start].append(place)
+        found[drop.side, drop.service, _group(drop), drop.process, cells(drop), drop.of_start].append(place)
     return list(found.values())
 
 
@@ -112,17 +112,16 @@ def _position(loss: Loss) -> tuple[str, int, str]:
     return (loss.side, -1 if loss.cell is None else loss.cell, loss.slot)
 
 
-def bare(group: str | None) -> str | None:
-    """Return a group's name without namespace, retry and dead-letter prefix, which writers treat differently."""
-    return None if group is None else _PREFIXES.sub("", group)
-
-
 def cells(drop: CountedDrop) -> range | None:
     """Return the cells of a drop's bucket; ``None`` when it has no bucket."""
     if drop.bucket_start_ms is None:
         return None
     last_ms = drop.bucket_start_ms + max(drop.bucket_ms or 1, 1) - 1
     return range(drop.bucket_start_ms // CELL_MS, last_ms // CELL_MS + 1)
+
+
+def _group(named: CountedDrop | Loss) -> str | None:
+    return None if named.group is None else names.bare(named.group)
 
 
 class _Ledger:
@@ -140,7 +139,7 @@ class _Ledger:
                 self._wide[drop.side].append(index)
                 continue
             for cell in range(bucket.start - 1, bucket.stop + 1):
-                self._near[drop.side, cell, bare(drop.group)].append(index)
+                self._near[drop.side, cell, _group(drop)].append(index)
         self._groups = sorted({name for _, _, name in self._near if name is not None})
 
     def paying(self, loss: Loss) -> dict[int, tuple[int, int]]:
@@ -150,15 +149,15 @@ class _Ledger:
     def _candidates(self, loss: Loss) -> Iterator[int]:
         yield from self._wide[loss.side]
         if loss.cell is not None:
-            for group in (None, *([loss.group] if loss.group is not None else self._groups)):
-                yield from self._near.get((loss.side, loss.cell, bare(group)), ())
+            for group in (None, *([_group(loss)] if loss.group is not None else self._groups)):
+                yield from self._near.get((loss.side, loss.cell, group), ())
 
     def _may_pay(self, index: int, loss: Loss) -> bool:
         drop, bucket = self._drops[index], self._cells[index]
         return (
             (bucket is None or (loss.cell is not None and bucket.start - 1 <= loss.cell <= bucket.stop))
             and (drop.service is None or loss.services is None or drop.service in loss.services)
-            and (drop.group is None or loss.group is None or bare(drop.group) == bare(loss.group))
+            and (drop.group is None or loss.group is None or _group(drop) == _group(loss))
             and (drop.process is None or loss.process is None or drop.process == loss.process)
         )
 

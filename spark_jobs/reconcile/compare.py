@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from spark_jobs.names import PREFIXES
 from spark_jobs.reconcile.instants import between, minus, times
 from spark_jobs.reconcile.masking import is_hash, is_masked
 from spark_jobs.reconcile.profiles import NATIVE_CARRIES
@@ -118,8 +119,7 @@ def _folded(text: Column) -> Column:
 
 def _resource(_name: str, native: Column, otlp: Column, policy: Policy) -> Column:
     """Compare a topic or group: RocketMQ's namespace, retry and dead-letter prefixes are no part of the name."""
-    bare = r"^(%RETRY%|%DLQ%)?([^%]+%)?"
-    stripped = F.regexp_replace(native, bare, "") == F.regexp_replace(otlp, bare, "")
+    stripped = F.regexp_replace(native, PREFIXES, "") == F.regexp_replace(otlp, PREFIXES, "")
     return F.when(stripped, _lit(FieldVerdict.EQUAL_NORMALISED)).otherwise(_text(_name, native, otlp, policy))
 
 

@@ -10,8 +10,8 @@ the policy, the nearest first, then (where clocks or delays put all starts furth
 happened on either side. Ties fall by start, hash and identity, never by row order.
 
 A message may have a hundred thousand of them (one id given to everything). Its timeline is cut into blocks of a
-thousand events, before the longest pauses there are, and events meet within a block: memory and time stay bounded, and a
-message of ``BLOCK`` events or fewer is one block. Where a timeline of more has no pause at all, the two events on
+thousand events, before the longest pauses there are, and events meet within a block: memory and time stay bounded, and
+a message of ``BLOCK`` events or fewer is one block. Where a timeline of more has no pause at all, the two events on
 either side of a cut may miss each other.
 """
 
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from spark_jobs.names import PREFIXES
 from spark_jobs.reconcile.fold import COUNTS
 from spark_jobs.reconcile.instants import LATEST, between, minus
 from spark_jobs.taxonomy import Kind
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["BLOCK", "exact_only", "paired"]
 
 _STRONG, _WEAK = 2, 3
-_PREFIXES: Final = r"^(%RETRY%|%DLQ%)?([^%]+%)?"  # RocketMQ's namespace and retry prefixes are no part of a topic
 BLOCK: Final = 1024
 """How many one-sided events of one message and kind are looked at together at least; at most five times as many."""
 
@@ -143,7 +143,7 @@ def _level(native: Column, otlp: Column) -> Column:
     )
     told_apart = native["full_key"] & otlp["full_key"]
     retried = F.coalesce(here["retry_times"] != there["retry_times"], F.lit(False))
-    topics = [F.regexp_replace(side["topic"], _PREFIXES, "") for side in (here, there)]
+    topics = [F.regexp_replace(side["topic"], PREFIXES, "") for side in (here, there)]
     elsewhere = _is(Kind.PUBLISH) & F.coalesce(topics[0] != topics[1], F.lit(False))
     return F.when(~told_apart & ~retried & ~elsewhere, level)
 

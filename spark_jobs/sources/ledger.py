@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.drops import CountedDrop
 from spark_jobs.sources.counters import increments
@@ -39,7 +40,6 @@ _IGNORED_SUFFIXES: Final = (".part", ".tmp", ".md")
 _OF_START: Final = " start"
 _LOW_16: Final = 0xFFFF
 _MOST_COUNT: Final = 1 << 53
-_LAST_MS: Final = 253_402_300_799_999
 _OTHER_SIGNALS: Final = frozenset({"resourceSpans", "resourceLogs"})
 
 
@@ -217,8 +217,8 @@ def _row(row: Any, place: str, process: str | None) -> CountedDrop:
         raise UnreadableInputError(
             f"--ledger {place}: side {row.get('side')!r} must be native or otlp, the one that lost"
         )
-    start_ms = _whole(row, "bucket_start_ms", place, optional=True, most=_LAST_MS)
-    width_ms = _whole(row, "bucket_ms", place, optional=True, most=_LAST_MS)
+    start_ms = _whole(row, "bucket_start_ms", place, optional=True, most=LAST_MS)
+    width_ms = _whole(row, "bucket_ms", place, optional=True, most=LAST_MS)
     bucketed = bool(start_ms) and bool(width_ms)  # the bucket of time 0 stands for "some time" in our own ledger
     return CountedDrop(
         side=row["side"],

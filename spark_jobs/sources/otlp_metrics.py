@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_mqtrace._clock import LAST_MS
 from spark_jobs.sources.counters import Point, series
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ __all__ = ["otlp_points"]
 _DELTA: Final = frozenset({1, "1", "AGGREGATION_TEMPORALITY_DELTA"})
 _NO_VALUE: Final = 1  # DataPointFlags
 _NS_PER_MS: Final = 1_000_000
-_LAST_MS: Final = 253_402_300_799_999
 _MOST: Final = float(1 << 53)
 
 
@@ -57,7 +57,7 @@ def _value(point: Mapping[str, Any]) -> float | None:
 
 def _ms(text: Any) -> int | None:
     instant_ms = int(text or 0) // _NS_PER_MS
-    return instant_ms if 0 < instant_ms <= _LAST_MS else None
+    return instant_ms if 0 < instant_ms <= LAST_MS else None
 
 
 def _attributes(pairs: Any) -> dict[str, str]:
