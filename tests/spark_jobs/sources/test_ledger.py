@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
@@ -364,6 +364,7 @@ def test_increments_add_up_to_what_was_counted_whatever_restarts_and_order(growt
     assert all(each.start_ms < each.end_ms for each in found)
 
 
+@settings(deadline=None)  # a file each
 @given(st.text())
 def test_no_text_is_read_without_an_answer_or_a_line(tmp_path_factory, text):
     """Either rows or one error of ours."""
