@@ -82,7 +82,17 @@ def parsed(command, *words):
     app = typer.Typer(add_completion=False)
     app.command(command)(function)
     rewrite = getattr(function, "rewrite_arguments", list)
-    typer.main.get_command(app).make_context(command, rewrite(words))
+    return typer.main.get_command(app).make_context(command, rewrite(words)).params
+
+
+def looked_up(command, *words):
+    """Read the options, and find what each source names: a file, a directory that holds some, a pattern that matches."""
+    given = parsed(command, *words)
+    for name in ("native", "otlp", "ledger"):
+        for source in given.get(name) or ():
+            found = list(Path().glob(str(source)))
+            held = [path for path in found if path.is_file() or any(each.is_file() for each in path.rglob("*"))]
+            assert held or (found and name == "ledger"), source  # a process that lost nothing leaves no ledger
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ from tests.support.source_tree import ROOT
 
 # A page of the command line's own help: the same commands stand in the guides.
 GUIDES = [block for block in blocks() if block.page != "docs/reference/command-line.md"]
+# One of each shape: a run, a graph, two foreign writers, a stream. What other options do, tests/spark_jobs proves on the
+# one session of the run; their blocks read the options and find the sources, without a JVM each.
+ON_SPARK = {"docs/quickstart.md-8", "docs/how-to/rocketmq-migration.md-2", "docs/reconciliation.md-0"}
 DUAL = ROOT / "tests" / "vectors" / "dual" / "scenarios-5.3.3-old"
 
 
@@ -66,7 +69,15 @@ def test_commands_do_what_their_page_says(world, home, block):
         shutil.copy(DUAL / "otlp.jsonl", home / "traces.jsonl")
     if "forward" in block.text and "files:" not in block.text:
         shutil.rmtree(home / "landing")  # the block makes it
-    world.run(world.placed(block.text), home)
+    world.run(world.placed(block.text), home, on_spark=str(block) in ON_SPARK)
+
+
+def test_what_runs_on_spark_is_a_block_that_does(world, home):
+    """A page that was renumbered is seen; and a source that is not there fails a block that is only looked up."""
+    named = {str(block): block.text for block in _in("sh")}
+    assert all("mqtrace reconcile" in named[name] for name in ON_SPARK)
+    with pytest.raises(AssertionError, match=r"nowhere\.jsonl"):
+        world.run("mqtrace reconcile --native landing --otlp nowhere.jsonl --out o", home, on_spark=False)
 
 
 class _EnoughError(Exception):

@@ -34,6 +34,8 @@ mqtrace() {{
     (forward*--once*) ;;
     (forward*) set -- "$@" --once;;  # it would go on until stopped
     (*--every*|*://spark-*) {parse} "$@"; return;;  # so would this, and there is no such cluster: tests/cluster has one
+    (*--print-policy*) ;;
+    ({skipped}) {look_up} "$@"; return;;
   esac
   command mqtrace "$@" || code=$?
   case "$1:$code" in doctor:1) return 0;; esac  # findings are an answer
@@ -88,11 +90,18 @@ class World:
             text = re.sub(pattern, actual, text)
         return text
 
-    def run(self, text, cwd, **environment):
-        """Run a block as a shell does, and end at the first line that fails; return what it printed."""
+    def run(self, text, cwd, *, on_spark=True, **environment):
+        """Run a block as a shell does, and end at the first line that fails; return what it printed.
+
+        Without ``on_spark`` the commands that start a Spark read their options and look their sources up, no more.
+        """
         script = _HERE / "stand_in.py"
         stand_ins = "\n".join(f'{name}() {{ {sys.executable} {script} {name} "$@"; }}' for name in _STAND_INS)
-        prelude = _PRELUDE.format(stand_ins=stand_ins, parse=f"{sys.executable} {script} parsed")
+        python = f"{sys.executable} {script}"
+        skipped = "'no command'" if on_spark else "reconcile' '*|graph' '*"
+        prelude = _PRELUDE.format(
+            stand_ins=stand_ins, parse=f"{python} parsed", look_up=f"{python} looked_up", skipped=skipped
+        )
         done = subprocess.run(
             ["bash", "-c", prelude + text],
             cwd=cwd,
