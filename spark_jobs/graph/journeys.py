@@ -11,9 +11,12 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from otel_mqtrace.model import MessageType, TransactionState
+from spark_jobs.graph.owners import with_owner
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import Column, DataFrame
 
 __all__ = ["FATES", "journeys"]
@@ -32,12 +35,13 @@ FATES: Final = (
 )
 """What became of a sent message, the first that applies: of none but ``never_consumed`` a delivery is missing."""
 
-_MOST_OWNERS: Final = 5_000
 _REPLY_TOPIC: Final = "%\\_REPLY\\_TOPIC"  # LIKE; RocketMQ appends it to the cluster's name
 _PUBLISH, _CONSUME = Kind.PUBLISH.value, Kind.CONSUME.value
 
 
-def journeys(legs: DataFrame, *, opening_ms: int | None, horizon_ms: int | None) -> DataFrame:
+def journeys(
+    legs: DataFrame, owned: Mapping[tuple[str, str], str], *, opening_ms: int | None, horizon_ms: int | None
+) -> DataFrame:
     """Return sends and deliveries with ``party``, ``topic``, ``sender``, ``first``, ``fate`` and ``origin``.
 
     ``party`` is the producer (its service, else its group) or the consumer group (else its service). ``topic`` is the
@@ -48,10 +52,11 @@ def journeys(legs: DataFrame, *, opening_ms: int | None, horizon_ms: int | None)
 
     Args:
         legs: ``LEG``.
+        owned: ``owners.read_owners`` of the same legs.
         opening_ms: deliveries before it may be of messages sent before the data begins; ``None``: none is judged.
         horizon_ms: what was sent or delivered after it may still be completed; ``None``: none is judged.
     """
-    together = _with_owner(legs).repartition("message")
+    together = _with_party(with_owner(legs, owned)).repartition("message")
     known = together.withColumns(_of_message()).where(F.col("kind").isin(_PUBLISH, _CONSUME))
     placed = known.withColumn("topic", _topic())
     one = Window.partitionBy("message", "kind", "party", "topic").orderBy(
@@ -62,17 +67,9 @@ def journeys(legs: DataFrame, *, opening_ms: int | None, horizon_ms: int | None)
     return numbered.withColumns({"fate": _fate(horizon_ms), "origin": _origin(opening_ms, horizon_ms)})
 
 
-def _with_owner(legs: DataFrame) -> DataFrame:
-    """Add ``party``. Where only the native side saw a leg, the one service that else uses its group is its service."""
-    known = legs.where(F.col("group").isNotNull() & F.col("service").isNotNull())
-    owners = known.groupBy("kind", "group").agg(
-        F.min("service").alias("owner"), F.max("service").alias("other"), F.count(F.lit(1)).alias("used")
-    )
-    sole = owners.where(F.col("owner") == F.col("other")).orderBy(F.desc("used"), "kind", "group").limit(_MOST_OWNERS)
-    joined = legs.join(F.broadcast(sole.select("kind", "group", "owner")), ["kind", "group"], "left")
-    owned = joined.withColumn("service", F.coalesce("service", "owner"))
+def _with_party(legs: DataFrame) -> DataFrame:
     by_service, by_group = F.coalesce("service", "group"), F.coalesce("group", "service")
-    return owned.withColumn("party", F.when(F.col("kind") == _PUBLISH, by_service).otherwise(by_group))
+    return legs.withColumn("party", F.when(F.col("kind") == _PUBLISH, by_service).otherwise(by_group))
 
 
 def _of_message() -> dict[str, Column]:

@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_jobs.engine import versions
-from spark_jobs.jobs.measure import measured
+from spark_jobs.jobs.asked import answered
 from spark_jobs.reconcile import balance, evidence, facts, gates, tally
 from spark_jobs.reconcile.masking import hidden
 from spark_jobs.report.result import MalformedSample, Offsets, Result, Span, TimeBucket
 from spark_jobs.sources.lines import line_numbers
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Iterable, Mapping
 
+    from spark_jobs.jobs.asked import Counted, Judged
     from spark_jobs.jobs.carry import Carried
     from spark_jobs.jobs.normalise import NormalisedSide
     from spark_jobs.reconcile.policy import Policy
 
-__all__ = ["Judged", "added_up"]
+__all__ = ["added_up"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A run whose keys have their verdicts, in ``frame`` (``VERDICT``, read back).
-
-    ``everything`` has the verdicts that are counted and not written as well.
-    """
-
-    frame: DataFrame
-    everything: DataFrame
-    known: facts.Facts
-    policy: Policy
-    sides: tuple[NormalisedSide, NormalisedSide]  # native, otlp
-    taken: Carried
-
-
-def added_up(run: Judged, counts: tally.Tally, *, most_samples: int) -> Result:
+def added_up(run: Judged, counted: Counted, *, most_samples: int) -> Result:
     """Return what a judged run is worth: books, gates, verdict, samples; what it cost is not known here."""
-    known, policy = run.known, run.policy
+    known, policy, counts = run.known, run.policy, counted.tally
     native, otlp = (_side_read(side, name, run.taken) for side, name in zip(run.sides, ("native", "otlp"), strict=True))
     inputs, conservation = balance.balanced(native, otlp, counts, known)
     gated = gates.judged(counts, known, policy)
     doubt = gates.doubt(counts, known, policy)
     verdict, code = gates.concluded(gated, policy, holds=conservation.holds, conclusive=doubt is None)
+    answers = answered(run, counted, most_samples=most_samples)
     return Result(
         verdict=verdict.value,
         exit_code=int(code),
@@ -63,14 +50,15 @@ def added_up(run: Judged, counts: tally.Tally, *, most_samples: int) -> Result:
         conservation=conservation,
         loss=gates.losses(counts),
         timeline=_timeline(counts, tally.bucket_width_ms(known)),
-        malformed=_malformed(run.sides, known, policy),
+        malformed=_malformed(answers.malformed, policy),
+        graph=answers.graph,
         versions=versions(run.frame.sparkSession),
         duplicates=dict(counts.duplicates),
         timing=dict(counts.timing),
         doubt=doubt,
         lifecycle=dict(counts.lifecycle),
         open_break_age=dict(counts.open_age),
-        **measured(run.frame, counts, everything=run.everything, most_samples=most_samples),
+        **answers.measured,
     )
 
 
@@ -97,13 +85,8 @@ def _window(policy: Policy, known: facts.Facts) -> Span:
     return Span(begin_ms=begin_ms, end_ms=known.data_end_ms if policy.end_ms is None else policy.end_ms)
 
 
-def _malformed(
-    sides: tuple[NormalisedSide, NormalisedSide], known: facts.Facts, policy: Policy
-) -> tuple[MalformedSample, ...]:
-    if not any(known.malformed.values()):
-        return ()
-    frame = sides[0].malformed.unionByName(sides[1].malformed)
-    pieces = _located(evidence.read_malformed(evidence.malformed_sample(frame).collect()))
+def _malformed(rows: Iterable[Mapping[str, Any]], policy: Policy) -> tuple[MalformedSample, ...]:
+    pieces = _located(evidence.read_malformed(rows))
     return tuple(replace(piece, text=hidden(piece.text, policy)) for piece in pieces)
 
 

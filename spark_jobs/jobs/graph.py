@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING
 
 from bridge.client_properties import read_properties
 from otel_mqtrace._clock import SystemClock
@@ -20,15 +17,17 @@ from otel_mqtrace._errors import UsageError
 from spark_jobs.engine import as_meant, grouped
 from spark_jobs.failure import told_by_cause
 from spark_jobs.graph.calls import direct_calls
-from spark_jobs.graph.edges import MOST_EDGES, edges, members, messaging_calls, most_frequent
-from spark_jobs.graph.journeys import journeys
+from spark_jobs.graph.edges import MOST_EDGES, most_frequent
 from spark_jobs.graph.legs import LEG, legs
-from spark_jobs.graph.read import read_calls, read_graph
+from spark_jobs.graph.owners import owners, read_owners
 from spark_jobs.graph.ties import named_by_position, tied, unnamed
 from spark_jobs.interrupt import unlogged
+from spark_jobs.jobs.drawing import drawing, judged_span
 from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs, normalise_native, normalise_otlp
 from spark_jobs.reconcile import facts
 from spark_jobs.reconcile.policy import read_policy
+from spark_jobs.reconcile.together import apart as answers
+from spark_jobs.reconcile.together import together
 from spark_jobs.reconcile.verdicts import verdicts
 from spark_jobs.schemas import EVENT, MALFORMED
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, build_session, check_start
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from spark_jobs.reconcile.policy import Policy
     from spark_jobs.report.graph import Graph
 
-__all__ = ["GraphOptions", "graph_of_verdicts", "run"]
+__all__ = ["GraphOptions", "run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,13 +155,16 @@ def _drawn(
     legs(once).write.parquet(spark_target((work / "legs").absolute()))
     progress("adding up")
     called = direct_calls(otlp, begin_ms=options.begin_ms, end_ms=options.end_ms)
-    return _added_up(
-        spark.read.schema(LEG).parquet(spark_path(work / "legs")),
+    frame = spark.read.schema(LEG).parquet(spark_path(work / "legs"))
+    drawn = drawing(
+        frame,
+        read_owners(owners(frame).collect()),
         sides=tuple(name for name, given in (("native", options.native), ("otlp", options.otlp)) if given),
-        judged=_judged(known.first_ms, _settled(known, policy) if both else known.data_end_ms, policy.grace_ms),
+        judged=judged_span(known.first_ms, _settled(known, policy) if both else known.data_end_ms, policy.grace_ms),
         at_most=options.at_most,
         direct=most_frequent(called, options.at_most) if options.otlp else None,
     )
+    return drawn.read(answers(together(drawn.tables).collect()))
 
 
 def _settled(known: facts.Facts, policy: Policy) -> int | None:
@@ -186,62 +188,3 @@ def _read(
         side = normalise_otlp(spark, options.otlp, work, options=reading)
         otlp, malformed = side.events, malformed.unionByName(side.malformed)
     return native, otlp, malformed
-
-
-def graph_of_verdicts(judged: DataFrame, known: facts.Facts, *, grace_ms: int) -> Graph:
-    """Return the graph of a reconciliation's verdicts, for its report; direct calls are not in verdicts.
-
-    Args:
-        judged: ``VERDICT``, as written.
-        known: the facts it was judged by.
-        grace_ms: how late a record may arrive.
-    """
-    end_ms = None if known.horizon_ms is None else known.horizon_ms + grace_ms
-    span = _judged(known.first_ms, end_ms, grace_ms)
-    return _added_up(legs(judged), sides=("native", "otlp"), judged=span, at_most=_MOST_IN_RESULT)
-
-
-_MOST_IN_RESULT: Final = 200
-
-
-def _judged(first_ms: int | None, end_ms: int | None, grace_ms: int) -> tuple[int | None, int | None]:
-    """Return from when to when the data is complete enough to say that a send or a delivery is missing."""
-    opening_ms = None if first_ms is None else first_ms + grace_ms
-    return opening_ms, None if end_ms is None else end_ms - grace_ms
-
-
-def _added_up(
-    frame: DataFrame,
-    *,
-    sides: tuple[str, ...],
-    judged: tuple[int | None, int | None],
-    at_most: int,
-    direct: DataFrame | None = None,
-) -> Graph:
-    opening_ms, horizon_ms = judged
-    ways = journeys(frame, opening_ms=opening_ms, horizon_ms=horizon_ms)
-    tables = {
-        "edges": edges(ways, at_most=at_most),
-        "members": members(ways, at_most=at_most),
-        "messages": messaging_calls(ways, at_most=at_most),
-        **({} if direct is None else {"direct": direct}),
-    }
-    rows = _collected(tables)
-    return read_graph(
-        rows["edges"],
-        rows["members"],
-        sides=sides,
-        opening_ms=opening_ms,
-        horizon_ms=horizon_ms,
-        calls=read_calls(rows.get("direct", []), rows["messages"]),
-    )
-
-
-def _collected(tables: Mapping[str, DataFrame]) -> dict[str, list[Any]]:
-    """Return the rows of several small frames by one job, in which what they have in common is done once."""
-    marked = [frame.withColumn("table", F.lit(name)) for name, frame in tables.items()]
-    together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), marked)
-    rows: dict[str, list[Any]] = {name: [] for name in tables}
-    for row in together.collect():
-        rows[row["table"]].append(row)
-    return rows

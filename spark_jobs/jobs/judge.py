@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_jobs.jobs.adding_up import Judged, added_up
+from spark_jobs.jobs.adding_up import added_up
+from spark_jobs.jobs.asked import Judged, counted
 from spark_jobs.jobs.attribute import Attribution
 from spark_jobs.jobs.carry import leave_open, take_over, told
 from spark_jobs.jobs.explain import Explanation, written_verdicts
-from spark_jobs.jobs.graph import graph_of_verdicts
 from spark_jobs.jobs.places import with_message_ids
 from spark_jobs.jobs.set_aside import set_aside
-from spark_jobs.reconcile import facts, tally
+from spark_jobs.reconcile import facts
 from spark_jobs.reconcile.masking import masked_keys
 from spark_jobs.reconcile.policy_text import policy_hash
 from spark_jobs.reconcile.verdicts import verdicts
@@ -82,13 +82,11 @@ def judge(  # noqa: PLR0913 - what the run was asked for
     judged = written_verdicts(found, how, out=out, work=place.work)
     everything = aside.beside(judged)
     progress("adding up")
-    rows = tally.patterns(everything, tally.bucket_width_ms(known), known.data_end_ms, policy.grace_ms).collect()
-    counts = tally.read_tally(rows, known)
-    leave_open(judged, taken, counts, past=place.past, known=known, policy=policy)
+    counts = counted(everything, known, policy)
+    leave_open(judged, taken, counts.tally, past=place.past, known=known, policy=policy)
     run = Judged(frame=judged, everything=everything, known=known, policy=policy, sides=sides, taken=taken)
     result = added_up(run, counts, most_samples=most_samples)
-    drawn = graph_of_verdicts(everything, known, grace_ms=policy.grace_ms)
-    return replace(result, ledger=budgets.told(), policy_hash=policy_hash(policy), graph=drawn, segments=aside.told())
+    return replace(result, ledger=budgets.told(), policy_hash=policy_hash(policy), segments=aside.told())
 
 
 def _surveyed(

@@ -1,35 +1,52 @@
-"""This module knows how a run's measurements and evidence are collected: few jobs over the verdicts, small answers."""
+"""This module knows what a run measures on its verdicts, and the evidence it shows: small answers to few jobs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from spark_jobs.reconcile import durations, evidence, instances, lives
-from spark_jobs.reconcile.together import apart, together
 from spark_jobs.report.result import Field
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame
 
     from spark_jobs.reconcile.tally import Tally
     from spark_jobs.report.measured import Life
     from spark_jobs.report.result import Sample
 
-__all__ = ["measured"]
+__all__ = ["measured", "sums"]
 
 
-def measured(
-    judged: DataFrame, counts: Tally, *, everything: DataFrame, most_samples: int = evidence.TOTAL
-) -> dict[str, Any]:
-    """Return the parts of a ``Result`` that are measured on the verdicts: by the names of its attributes.
+def sums(judged: DataFrame, counts: Tally, *, everything: DataFrame) -> dict[str, DataFrame]:
+    """Return the frames whose rows ``measured`` goes by, to be collected by one job.
 
     Evidence is drawn from ``judged``, the rows as written; what is counted and timed is that of ``everything``.
     """
-    timed = durations.durations(everything).collect()
+    frames = {"durations": durations.durations(everything), "distinct": durations.distinct_messages(everything)}
+    if any(counts.fields[name][FieldVerdict.DIFFERENT.value] for name in COMPARED_FIELDS):
+        frames["differing"] = evidence.differing(judged)
+    if counts.one_sided:
+        frames["instances"] = instances.instances(everything)
+    return frames
+
+
+def measured(
+    judged: DataFrame,
+    counts: Tally,
+    answers: Mapping[str, list[dict[str, Any]]],
+    *,
+    most_samples: int = evidence.TOTAL,
+) -> dict[str, Any]:
+    """Return the parts of a ``Result`` that are measured on the verdicts, by the names of its attributes.
+
+    ``answers`` are the collected rows of ``sums``; the samples and the messages they belong to take a job each.
+    """
+    timed = answers.get("durations", [])
     latency = durations.read_latency(timed)
-    answers = _answers(judged, counts, everything)
     samples = _samples(judged, counts, evidence.slow_from_ms(latency), most_samples)
     losing, left_off = instances.read_instances(answers.get("instances", ()))
     return {
@@ -45,15 +62,6 @@ def measured(
         "lives": _lives(judged, samples),
         "ageing": {word: dict(ages) for word, ages in counts.ageing.items()},
     }
-
-
-def _answers(judged: DataFrame, counts: Tally, everything: DataFrame) -> dict[str, list[dict[str, Any]]]:
-    frames = {"distinct": durations.distinct_messages(everything)}
-    if any(counts.fields[name][FieldVerdict.DIFFERENT.value] for name in COMPARED_FIELDS):
-        frames["differing"] = evidence.differing(judged)
-    if counts.one_sided:
-        frames["instances"] = instances.instances(everything)
-    return apart(together(frames).collect())
 
 
 def _samples(judged: DataFrame, counts: Tally, slow_from_ms: dict[str, float], most: int) -> tuple[Sample, ...]:

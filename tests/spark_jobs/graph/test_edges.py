@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from spark_jobs.graph.edges import COUNTS, edges, members, messaging_calls
 from spark_jobs.graph.journeys import journeys
 from spark_jobs.graph.legs import LEG
+from spark_jobs.graph.owners import owners, read_owners
 from spark_jobs.graph.read import read_calls, read_graph
 from tests.support import graph_oracle
 
@@ -74,7 +75,7 @@ def ways(draw: st.DrawFn, message: str) -> list[dict[str, Any]]:
 def told(spark, legs: list[dict[str, Any]], **bounds):
     frame = spark.createDataFrame([tuple(one[name] for name in LEG.names) for one in legs], LEG)
     span = {"opening_ms": OPENING_MS, "horizon_ms": HORIZON_MS}
-    return journeys(frame.repartition(2), **{**span, **bounds})
+    return journeys(frame.repartition(2), read_owners(owners(frame).collect()), **{**span, **bounds})
 
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
