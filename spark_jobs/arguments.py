@@ -49,7 +49,7 @@ def filled(arguments: Iterable[str], name: str = "--segments", value: int = DEFA
     words = list(arguments)
     return [
         part
-        for word, following in zip(words, [*words[1:], ""], strict=True)
+        for word, following in zip(words, [*words[1:], ""], strict=False)  # no words, no pair
         for part in ([word, str(value)] if word == name and not _WHOLE_NUMBER.fullmatch(following) else [word])
     ]
 

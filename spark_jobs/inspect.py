@@ -21,6 +21,7 @@ from bridge.codec.framing import BadBody, Framing, read_bodies
 from bridge.codec.native.decode import decode_body
 from bridge.codec.native.layout import FIELD_SEPARATOR, absent
 from bridge.codec.records import body_json
+from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceType
 from spark_jobs.normalise.aliases import ALIASES
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BadPiece", "Inventory", "inspect_sources", "run"]
 
+_LONGEST_NAME: Final = 80
+_MOST_NAMES: Final = 50
 _SHOWN_BAD: Final = 50
 _SAMPLE_CHARACTERS: Final = 200
 _NS_PER_MS: Final = 1_000_000
@@ -85,6 +88,7 @@ class Inventory:
     dialects: Counter[str] = field(default_factory=Counter)
     bad: list[BadPiece] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)  # files of a directory that hold something else
 
     def opened(self, name: str, side: Side, layout: str) -> None:
         """Take note of one more file or topic."""
@@ -159,7 +163,7 @@ def inspect_sources(
     paths, addresses = apart(sources)
     for address in addresses:
         yield from _topic(address, client_config, inventory)
-    for file in source_files(paths, None):
+    for file in source_files(paths, None, passed_over=inventory.passed_over):
         inventory.opened(str(file.path), file.side, file.layout.value)
         if file.side is Side.NATIVE:
             yield from ((Side.NATIVE, item) for item in _native(file, inventory))
@@ -298,12 +302,20 @@ def _summary(found: Inventory) -> str:
         "first": _instant(found.first_ms),
         "last": _instant(found.last_ms),
         "dialects": ", ".join(f"{name} ({count})" for name, count in found.dialects.most_common()) or "-",
-        "topics": ", ".join(sorted(found.topics)) or "-",
-        "groups": ", ".join(sorted(found.groups)) or "-",
+        "topics": _names(found.topics),
+        "groups": _names(found.groups),
     }
     lines = [f"{name:<13} {value}" for name, value in rows.items()]
     lines += [f"bad           {_place(piece)}: {piece.reason}: {piece.text!r}" for piece in found.bad]
+    lines += [f"passed over   {said}" for said in found.passed_over]
     return "\n".join(lines) + "\n"
+
+
+def _names(found: set[str]) -> str:
+    """Return the first names, nothing in them that would act on a terminal, and how many more there are."""
+    shown = [visible(name, limit=_LONGEST_NAME) for name in sorted(found)[:_MOST_NAMES]]
+    more = [f"and {len(found) - _MOST_NAMES:,} more"] if len(found) > _MOST_NAMES else []
+    return ", ".join([*shown, *more]) or "-"
 
 
 def _place(piece: BadPiece) -> str:

@@ -33,6 +33,7 @@ _ZERO_SEEN: Final = 3.0
 _Z_95_ONE_SIDED: Final = 1.6448536269514722
 _MILLION: Final = 1_000_000
 _PER_CENT: Final = 100.0
+_MS_PER_S: Final = 1_000
 
 
 def losses(tally: Tally) -> dict[str, Loss]:
@@ -159,8 +160,9 @@ def doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
         return "nothing is settled in the window: widen it"
     if unsettled and (facts.horizon_ms is None or facts.first_ms is None or facts.horizon_ms < facts.first_ms):
         return (
-            f"all of the data lies within the grace of {policy.grace_ms} ms before its end, and {unsettled} one-sided "
-            "keys may still get their other half: give more data, or a shorter --grace if these files are complete"
+            f"all of the data lies within the grace of {policy.grace_ms / _MS_PER_S:g} s before its end, and {unsettled} "
+            "one-sided keys may still get their other half: give more data, or a shorter --grace if these files are "
+            "complete"
         )
     return None
 

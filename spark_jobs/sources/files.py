@@ -40,7 +40,12 @@ class SourceFile:
 
 
 def source_files(
-    srcs: Iterable[str], side: Side | None, *, layout: Layout | None = None, only: Collection[Path] | None = None
+    srcs: Iterable[str],
+    side: Side | None,
+    *,
+    layout: Layout | None = None,
+    only: Collection[Path] | None = None,
+    passed_over: list[str] | None = None,
 ) -> tuple[SourceFile, ...]:
     """Return the files of ``side`` behind ``srcs``, without repetition, sorted within each source.
 
@@ -49,6 +54,7 @@ def source_files(
         side: what the files must hold, ``None`` for either; empty files are fine.
         layout: taken for every file in place of detection.
         only: of the files behind the sources those to look at; that none of them holds ``side`` is no error then.
+        passed_over: takes a sentence for each file of a directory or glob that holds something else.
 
     Raises:
         UsageError: a source names nothing, or is an address that has to be landed first.
@@ -56,37 +62,41 @@ def source_files(
     """
     found: dict[Path, SourceFile] = {}
     for src in srcs:
-        for file in _source_files(src, side, layout, only):
+        kept, others = _source_files(src, side, layout, only)
+        for file in kept:
             found.setdefault(file.path, file)
+        if passed_over is not None:
+            passed_over += others
     return tuple(found.values())
 
 
 def _source_files(
     src: str, side: Side | None, layout: Layout | None, only: Collection[Path] | None
-) -> list[SourceFile]:
+) -> tuple[list[SourceFile], list[str]]:
     paths, named = _expand(src)
     if only is not None:
         paths = [path for path in paths if path in only]
     if layout is not None:
-        return [SourceFile(path, layout, side or Side.OTLP) for path in paths]
-    kept, passed_over = [], ""
+        return [SourceFile(path, layout, side or Side.OTLP) for path in paths], []
+    kept: list[SourceFile] = []
+    passed_over: list[str] = []
     for path in paths:
         try:
             detected = detect(path)
         except UnreadableInputError as error:
             if isinstance(error, DamagedInputError) and side is not Side.OTLP:
                 raise
-            passed_over = passed_over or str(error)
+            passed_over.append(str(error))
             continue
         if side is None or detected.side in {side, Side.EMPTY}:
             kept.append(SourceFile(path, detected.layout, detected.side))
         else:
-            passed_over = passed_over or f"{path} is {detected.side.value} ({detected.layout.value}), not {side.value}"
+            passed_over.append(f"{path} is {detected.side.value} ({detected.layout.value}), not {side.value}")
     if passed_over and (named or (not kept and only is None)):
-        raise UnreadableInputError(passed_over)
+        raise UnreadableInputError(passed_over[0])
     for file in kept:
         _check_first_line(file)
-    return kept
+    return kept, passed_over
 
 
 def input_bytes(srcs: Iterable[str]) -> int:

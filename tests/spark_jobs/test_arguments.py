@@ -39,6 +39,7 @@ def test_a_shell_expanded_list_follows_its_option(words, expected):
         ("--segments=64 --out o", "--segments=64 --out o"),
         ("--segments -1", "--segments -1"),
         ("--out o", "--out o"),
+        ("", ""),
     ],
 )
 def test_segments_may_stand_without_a_number(words, expected):

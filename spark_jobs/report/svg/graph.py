@@ -13,7 +13,7 @@ from spark_jobs.report.graph import CONSUME, NODE_KINDS, PUBLISH
 from spark_jobs.report.graph_files import node_name, told
 from spark_jobs.report.svg.layers import columns
 from spark_jobs.report.svg.shapes import element, label, rect, titled
-from spark_jobs.report.wording import count, plural
+from spark_jobs.report.wording import count, plural, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -122,7 +122,7 @@ def _card(node: Node, left: float, top: float, note: str) -> Markup:
         label(left + 10, top + 18, _shortened(name, _LONGEST_NAME), size=12.5, font_weight=600),
         label(left + 10, top + 35, _shortened(note, _LONGEST_NOTE), size=11, fill_opacity=0.85),
     ]
-    parts = (name, *(f"{word} {', '.join(said)}" for word, said in _about(node) if said), note)
+    parts = (name, *(f"{word} {visible(', '.join(said))}" for word, said in _about(node) if said), note)
     return titled("\n".join(parts), marks)
 
 
