@@ -30,7 +30,7 @@ __all__ = ["MOST_SLOTS", "counted", "homes", "lost_ends", "marked", "read_homes"
 MOST_SLOTS: Final = 50_000
 """The keys of slots beyond the largest ones stay unexplained, which is the stricter word."""
 
-_ENDS: Final = "end of "  # sorts before every slot, which is a JSON object
+_ENDS: Final = "end of "  # put before a slot, which is a JSON object
 _MOST_HOMES: Final = 20_000
 _MOST_STRETCHES: Final = 200  # each becomes a condition of the plan
 _ID_DIGITS: Final = (32, 56)  # RocketMQ's unique ids, with an address of IPv4 or IPv6
@@ -49,15 +49,19 @@ def counted(residue: DataFrame, near: Sequence[range] = (), *, ends: DataFrame |
     """Return one row per slot of the unexplained keys in ``residue`` (``VERDICT``), the largest ``MOST_SLOTS``.
 
     ``near`` are the cells that a budget tells apart; the time of any other key is no part of its slot. ``ends`` are
-    ``lost_ends``: slots of their own, which are served first, for what a budget pays for them is spent.
+    ``lost_ends``: slots of their own, which come first, for what a budget pays for them is spent.
     """
     rows = _slotted(residue.where(_is_open()), near)
     if ends is not None:
         absent = F.lit(None).cast(ends.schema["native"].dataType)
         alone = _slotted(ends.withColumns({"status": F.lit(Status.OTLP_ONLY.value), "native": absent}), near)
         rows = rows.unionByName(alone.withColumn("slot", F.concat(F.lit(_ENDS), "slot")))
-    slots = rows.groupBy("slot", "lost", "service", "grp", "process", "cell")
-    return slots.agg(F.count(F.lit(1)).alias("keys")).orderBy(F.desc("keys"), "slot").limit(MOST_SLOTS)
+    slots = rows.groupBy("slot", "lost", "service", "grp", "process", "cell").agg(F.count(F.lit(1)).alias("keys"))
+    return slots.orderBy(_is_end().desc(), F.desc("keys"), "slot").limit(MOST_SLOTS)
+
+
+def _is_end() -> Column:
+    return F.col("slot").startswith(_ENDS)
 
 
 def lost_ends(settled: DataFrame) -> DataFrame:
@@ -70,7 +74,8 @@ def homes(settled: DataFrame) -> DataFrame:
     """Return which services the spans of each native group belong to, of keys that both sides have."""
     group, service = F.col("native")["group_name"].alias("grp"), F.col("otlp")["service"].alias("service")
     both = settled.where(F.col("native").isNotNull() & F.col("otlp").isNotNull()).select(group, service)
-    return both.where(F.col("grp").isNotNull() & F.col("service").isNotNull()).distinct().limit(_MOST_HOMES)
+    named = both.where(F.col("grp").isNotNull() & F.col("service").isNotNull()).distinct()
+    return named.orderBy("grp", "service").limit(_MOST_HOMES)
 
 
 def read_homes(rows: Iterable[Any]) -> dict[str, frozenset[str]]:
@@ -92,6 +97,7 @@ def read_losses(rows: Iterable[Any], known: Mapping[str, frozenset[str]]) -> lis
             group=row["grp"],
             process=row["process"],
             cell=row["cell"],
+            known=row["slot"].startswith(_ENDS),
         )
         for row in rows
     ]
@@ -109,7 +115,9 @@ def marked(residue: DataFrame, covered: Sequence[Covered], near: Sequence[range]
     if not covered:
         return residue
     quotas = F.broadcast(residue.sparkSession.createDataFrame(_ranks(covered), _QUOTA))
-    ordered = Window.partitionBy("slot").orderBy(F.col("when_ms").asc_nulls_last(), "chance")
+    # Rows without a slot are ranked for nothing: each apart, since one task would sort all that share a null.
+    apart = F.coalesce("slot", F.col("chance").cast("string"))
+    ordered = Window.partitionBy(apart).orderBy(F.col("when_ms").asc_nulls_last(), "chance")
     chance = F.xxhash64("kind", "msg_id", "group", "attempt_id", "native.raw_hash", "otlp.raw_hash", "event_ms")
     slotted = _slotted(residue, near).withColumns({"chance": chance, "slot": F.when(_is_open(), F.col("slot"))})
     ranked = slotted.withColumn("nth", F.when(F.col("slot").isNotNull(), F.row_number().over(ordered)))

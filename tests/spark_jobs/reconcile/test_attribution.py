@@ -7,9 +7,11 @@ from collections import Counter
 import pytest
 
 from spark_jobs.drops import CountedDrop
+from spark_jobs.reconcile import slots
 from spark_jobs.reconcile.budget import CELL_MS, allocate
-from spark_jobs.reconcile.ledger import ledger_result, stretches
+from spark_jobs.reconcile.ledger import ledger_result, spendable, stretches
 from spark_jobs.reconcile.slots import counted, homes, lost_ends, marked, read_homes, read_losses
+from spark_jobs.schemas import VERDICT
 from spark_jobs.taxonomy import Reason
 from tests.support.events import START_MS, before, consumed, delivery, publish
 from tests.support.judging import judged
@@ -80,15 +82,14 @@ DROPS = [
 
 @pytest.fixture(scope="module")
 def outcome(spark):
-    residue = judged(spark, EVENTS).cache()
+    residue = spark.createDataFrame(judged(spark, EVENTS).collect(), VERDICT)  # read back, as the run does
     near = stretches(DROPS)
     losses = read_losses(
         counted(residue, near, ends=lost_ends(residue)).collect(), read_homes(homes(residue).collect())
     )
     allocation = allocate(losses, DROPS)
     rows = marked(residue, allocation.covered, near, Reason.DROP_ATTRIBUTED).collect()
-    yield residue, rows, losses, allocation, near
-    residue.unpersist()
+    return residue, rows, losses, allocation, near
 
 
 def reasons(rows, begin: str, *, otlp: bool = True) -> Counter[tuple[str, str | None]]:
@@ -165,6 +166,17 @@ def test_the_order_and_the_partitions_of_the_rows_decide_nothing(outcome):
     assert said(again.collect()) == said(rows)
 
 
+def test_what_is_cut_off_is_never_a_lost_end_nor_left_to_the_order_of_rows(outcome, monkeypatch):
+    """Of too many slots the lost ends stay; of too many groups with a service those first by name."""
+    residue, *_, near = outcome
+    monkeypatch.setattr(slots, "MOST_SLOTS", 1)
+    monkeypatch.setattr(slots, "_MOST_HOMES", 1)
+    (kept,) = read_losses(counted(residue, near, ends=lost_ends(residue)).collect(), {})
+    assert (kept.known, kept.side, kept.count) == (True, "native", 1)
+    for way in ("msg_id", "event_ms"):
+        assert [row["grp"] for row in homes(residue.repartition(5, way)).collect()] == ["billing"]
+
+
 def test_what_is_left_of_a_counter_is_told(outcome):
     """Per side, cause and service: counted is attributed and surplus; the trace topic's own sends are named."""
     _, rows, _, allocation, _ = outcome
@@ -177,6 +189,22 @@ def test_what_is_left_of_a_counter_is_told(outcome):
     assert all(line.counted == line.attributed + line.surplus for line in told.lines)
     assert "900 spans were counted as lost that nothing misses; 15 spans of the trace topic" in told.notes[0]
     assert "2 counters of mqtrace's own processor" in told.notes[1]
+
+
+def test_what_a_counter_had_counted_before_the_data_pays_for_nothing():
+    """A Collector up for weeks: its first reading is told and not spent, how it grew from there is."""
+    began = {"before": True, "bucket_ms": 60 * MINUTE_MS}
+    drops = [
+        drop("otlp", 700, bucket_start_ms=START_MS - 1, **began),
+        drop("otlp", 40, **{**began, "bucket_ms": None}),
+        drop("otlp", 5, bucket_start_ms=START_MS, **began),
+        drop("otlp", 3, service="shop"),
+    ]
+    paying = spendable(drops, START_MS)
+    assert [each.count for each in paying] == [0, 0, 5, 3]
+    told = ledger_result([], drops, allocate([], paying), scopes={}, begin_ms=START_MS, again=6)
+    assert (told.lines[0].counted, told.lines[0].surplus, told.surplus["otlp"]) == (745, 745, 748)
+    assert [note.split()[0] for note in told.notes] == ["740", "6", "745"]
 
 
 def test_stretches_join_where_they_touch():
