@@ -47,17 +47,19 @@ class Facts:
 def overview(native: DataFrame, otlp: DataFrame, malformed: DataFrame) -> DataFrame:
     """Return one row per side, kind and scope: counts, ends, and how many rows lack part of their key.
 
-    Times that nobody can have meant end nothing: one of them would settle, or unsettle, all the others.
+    Times that nobody can have meant end nothing: one of them would settle, or unsettle, all the others. Nor does an
+    event end later than its record arrived: a host whose clock is ahead would settle what is still on its way.
     """
     columns = ("side", "kind", "scope", "name", "first_ms", "last_ms", "lacks_key", "lacks_group")
     name = F.when(F.col("kind") == Kind.PUBLISH.value, F.col("topic")).when(
         F.col("kind") == Kind.CONSUME.value, F.col("group_name")
     )
+    over_ms = F.greatest(*(believable(F.col(name)) for name in ("start_ms", "end_ms")))
     events = native.unionByName(otlp).withColumns(
         {
             "name": name,
             "first_ms": F.coalesce(*(believable(F.col(name)) for name in ("start_ms", "end_ms"))),
-            "last_ms": F.greatest(*(believable(F.col(name)) for name in ("start_ms", "end_ms"))),
+            "last_ms": F.when(over_ms.isNotNull(), F.least(over_ms, believable(F.col("arrival_ms")))),
             "lacks_key": ~has_full_key(),
             "lacks_group": F.col("group_name").isNull() & F.col("attempt_id").isNotNull(),
         }

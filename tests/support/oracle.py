@@ -118,8 +118,14 @@ def verdicts(
 
 
 def ends(events: list[dict[str, Any]]) -> dict[str, int | None]:
-    """Return the last time of either side."""
-    return {side: _last([row for row in events if row["side"] == side]) for side in ("native", "otlp")}
+    """Return the last time of either side; no event ends later than its record arrived."""
+    found: dict[str, int | None] = {}
+    for side in ("native", "otlp"):
+        rows = [row for row in events if row["side"] == side]
+        over = [(_last([row]), row["arrival_ms"]) for row in rows]
+        known = [min(last, last if arrival is None else arrival) for last, arrival in over if last is not None]
+        found[side] = max(known, default=None)
+    return found
 
 
 def horizon(events: list[dict[str, Any]], grace_ms: int) -> int | None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_jobs.reconcile.facts import read_facts
+import pytest
+
+from spark_jobs.reconcile.facts import overview, read_facts
 from spark_jobs.reconcile.policy import read_policy
+from spark_jobs.schemas import EVENT, MALFORMED
+from tests.support.events import START_MS, publish, rows_of
 
 POLICY = replace(read_policy(None), grace_ms=10)
 
@@ -48,3 +52,19 @@ def test_a_side_is_asked_how_many_of_its_events_name_their_topic_or_group():
 def test_each_side_has_a_beginning_of_its_own():
     """What was lost before it can be told from what is missing within."""
     assert read_facts([counted("native"), counted("otlp", first_ms=50)], POLICY).first == {"native": 100, "otlp": 50}
+
+
+@pytest.mark.spark
+def test_a_clock_that_is_ahead_ends_no_side_later_than_its_record_arrived(spark):
+    """One host ten minutes ahead would settle what is still on its way; without an arrival its word is all there is."""
+    ahead, now_ms = 600_000, START_MS + 1_000
+    events = [
+        publish("native", "A", at_ms=0, arrival_ms=now_ms),
+        publish("native", "B", at_ms=ahead, arrival_ms=now_ms),
+        {**publish("native", "C", arrival_ms=now_ms + ahead), "start_ms": None, "end_ms": None},
+        publish("otlp", "B", at_ms=ahead),
+    ]
+    native, otlp = (spark.createDataFrame(rows_of(events, side), EVENT) for side in ("native", "otlp"))
+    facts = read_facts(overview(native, otlp, spark.createDataFrame([], MALFORMED)).collect(), POLICY)
+    assert facts.horizon_ms == now_ms - POLICY.grace_ms
+    assert facts.data_end_ms == START_MS + ahead + 10
