@@ -160,9 +160,9 @@ def doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
         return "nothing is settled in the window: widen it"
     if unsettled and (facts.horizon_ms is None or facts.first_ms is None or facts.horizon_ms < facts.first_ms):
         return (
-            f"all of the data lies within the grace of {policy.grace_ms / _MS_PER_S:g} s before its end, and {unsettled} "
-            "one-sided keys may still get their other half: give more data, or a shorter --grace if these files are "
-            "complete"
+            f"all of the data lies within the grace of {policy.grace_ms / _MS_PER_S:g} s before its end, and "
+            f"{unsettled} one-sided keys may still get their other half: give more data, or a shorter --grace if these "
+            "files are complete"
         )
     return None
 
