@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from spark_jobs.reconcile.calls import call_without_region, trace_switched_off
-from spark_jobs.reconcile.degraded import ambiguous
+from spark_jobs.reconcile.calls import call_without_region, trace_switched_off, within_gaps
+from spark_jobs.reconcile.degraded import ambiguous, beside_nameless
 from spark_jobs.reconcile.endings import before_the_input, shutdown
 from spark_jobs.reconcile.sampling import not_sampled
 from spark_jobs.reconcile.sequence import untraced_send
@@ -69,7 +69,7 @@ EXPLAINERS: Final = (
     Explainer(
         Reason.LATE_BEYOND_RETENTION, lambda context: before_the_input(context.policy, context.facts), of_carried=False
     ),
-    Explainer(Reason.KEY_DEGRADED, lambda context: ambiguous(context.policy)),
+    Explainer(Reason.KEY_DEGRADED, lambda _: ambiguous()),
 )
 """Every explainer but the ledger's, in the order they are tried."""
 
@@ -92,7 +92,8 @@ def explained(
         facts: what ``facts.read_facts`` said of the same input.
     """
     context = Context(policy=policy, facts=facts)
-    rows = answered(residue, verdicts, traffic)
+    asking = within_gaps(beside_nameless(residue, policy), verdicts, policy)
+    rows = answered(asking, verdicts, traffic)
     found = F.coalesce(*(_told(explainer, context) for explainer in EXPLAINERS))
     told = rows.withColumn("found", found).drop("heard")
     reason = {name: F.coalesce(F.col("found")[name], F.col(name)) for name in ("reason", "reason_detail")}

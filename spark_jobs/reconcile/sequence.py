@@ -15,6 +15,8 @@ an id-less send of a producer without trace, or of another instance of the servi
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
@@ -65,5 +67,7 @@ def _is_near(after_ms: Column) -> Column:
 
 
 def _count_within(what: str, first_ms: Column, last_ms: Column) -> Column:
+    """Return how many there are; null where there are too many around to tell."""
     moments = F.concat(*(F.coalesce(heard(f"{what}{step}", "moments"), F.array()) for step in (0, 1)))
-    return F.size(F.filter(moments, lambda moment: moment.between(first_ms, last_ms)))
+    crowded = reduce(or_, (F.coalesce(heard(f"{what}{step}", "crowded"), F.lit(False)) for step in (0, 1)))
+    return F.when(~crowded, F.size(F.filter(moments, lambda moment: moment.between(first_ms, last_ms))))

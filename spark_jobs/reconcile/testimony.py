@@ -15,18 +15,21 @@ from pyspark.sql import functions as F
 from spark_jobs.reconcile.ids import COUNTER_VALUES, counter_of, drawn_ms, process_of
 from spark_jobs.reconcile.instants import believable, plus
 from spark_jobs.reconcile.profiles import BATCH_SENT
-from spark_jobs.taxonomy import Kind, Reason
+from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["NEXT_IDS", "SLICE_MS", "answered", "heard", "last_drawn"]
+__all__ = ["MOST_MOMENTS", "NEXT_IDS", "SLICE_MS", "answered", "heard", "last_drawn"]
 
 NEXT_IDS: Final = 8
 """How many of the ids after a send's own are asked for."""
 
 SLICE_MS: Final = 8_192
 """The width of the slices of time in which sends without an id and ends of transactions are looked for."""
+
+MOST_MOMENTS: Final = 256
+"""Of more moments under one key none is told, only that they are ``crowded``: each would go to every row that asks."""
 
 _PLACE: Final = ("path", "line", "record_index", "raw_hash")
 
@@ -79,6 +82,7 @@ def _asked() -> dict[str, Column]:
         "name": _key("name", *named),
         "process": _key("process", _process()),
         "sampler": _key("sampler", F.col("sender")),
+        "stretch": _stretch(),
         "service": _key("service", _otlp("service")),
         "place": _key("place", _otlp("service"), *named),
         "message": _key("message", F.col("msg_id")),
@@ -87,19 +91,18 @@ def _asked() -> dict[str, Column]:
         **{f"next{step}": _id("sender", counter_of(sent), last_drawn() + step) for step in range(1, NEXT_IDS + 1)},
         **{f"idless{step}": _key("idless", _otlp("service"), _slice(over_ms, step)) for step in (0, 1)},
         **{f"end{step}": _key("end", F.col("sender"), _slice(over_ms, step)) for step in (0, 1)},
-        **{f"nameless{step}": _key("nameless", *named, _slice(F.col("event_ms"), step)) for step in (-1, 0, 1)},
-        **{f"lonely{step}": _key("lonely", *named, _slice(F.col("event_ms"), step)) for step in (-1, 0, 1)},
     }
 
 
 def _told(verdicts: DataFrame, traffic: DataFrame) -> DataFrame:
     """Return ``key``, ``moment_ms`` and what each verdict knows, once per key that concerns it."""
-    publish, alone = _is(Kind.PUBLISH), F.col("reason") == Reason.UNEXPLAINED.value
-    idless, event_ms = F.col("msg_id").isNull(), believable(F.col("event_ms"))
+    publish, idless, event_ms = _is(Kind.PUBLISH), F.col("msg_id").isNull(), believable(F.col("event_ms"))
     ended = (F.col("kind") == Kind.TRANSACTION_END.value) & F.col("native").isNotNull()
     named, timeless = (F.col("kind"), _name()), F.lit(None).cast("long")
     keys = [
-        *((F.when(~_otlp("sent_sampled"), key), timeless) for key in (_key("run"), _key("sampler", F.col("sender")))),
+        (F.when(~_otlp("sent_sampled"), _key("run")), timeless),
+        (F.when(publish | _otlp("sent_sampled").isNotNull(), _key("sampler", F.col("sender"))), timeless),
+        (F.when(publish, _stretch()), timeless),
         (_key("name", *named), timeless),
         (_key("process", _process()), timeless),
         (_key("service", _otlp("service")), timeless),
@@ -113,8 +116,6 @@ def _told(verdicts: DataFrame, traffic: DataFrame) -> DataFrame:
         ),
         (F.when(publish & idless, _key("idless", _otlp("service"), _slice(_otlp("start_ms")))), event_ms),
         (F.when(ended, _key("end", F.col("sender"), _slice(event_ms))), event_ms),
-        (F.when(alone & idless, _key("nameless", *named, _slice(event_ms))), event_ms),
-        (F.when(alone & F.col("native").isNotNull(), _key("lonely", *named, _slice(event_ms))), event_ms),
     ]
     known = {
         "on_native": F.col("native").isNotNull(),
@@ -126,6 +127,7 @@ def _told(verdicts: DataFrame, traffic: DataFrame) -> DataFrame:
         "sent_sampled": _otlp("sent_sampled"),
         "follows_send": publish | (_otlp("batch_size") == 1),
         "delivered": _is(Kind.CONSUME),
+        "sent_alone": publish & _native("start_ms").isNotNull() & (F.coalesce(_native("batch_size"), F.lit(1)) == 1),
         "unrecorded": F.coalesce(F.col("reason_detail") == BATCH_SENT, F.lit(False)),
         "place": F.struct(_otlp("start_ms").alias("start_ms"), _otlp("record_index").alias("at")),
     }
@@ -156,6 +158,10 @@ def _sums() -> list[Column]:
         F.count_if("on_native").alias("native"),
         F.count_if("on_otlp").alias("otlp"),
         F.count_if(on_otlp & F.col("follows_send")).alias("following"),  # spans that are sampled as their send was
+        F.count_if("sent_alone").alias("sent"),  # sends that a sampler decided about one by one
+        F.count_if(F.col("sent_alone") & ~on_otlp).alias("unseen"),
+        # What only deliveries that are sampled with their send say is no sample of all sends.
+        F.count_if(F.col("sent_sampled") & ~F.coalesce("follows_send", F.lit(False))).alias("linked"),
         F.count_if("sent_sampled").alias("sampled"),  # links that say how it was
         F.count_if(~F.col("sent_sampled")).alias("unsampled"),
         F.count_if(F.col("delivered") & F.col("on_native")).alias("native_deliveries"),
@@ -164,8 +170,12 @@ def _sums() -> list[Column]:
         F.max("over_native_ms").alias("native_ms"),
         F.max("over_otlp_ms").alias("otlp_ms"),
         F.max("native_cost_ms").alias("cost_ms"),
-        F.max_by("unrecorded", F.col("place")).alias("closing"),  # whether the last of a call was sent in a batch
-        F.array_sort(F.collect_list("moment_ms")).alias("moments"),
+        # Whether the last of a call was sent in a batch; where several are the last, whether all of them were.
+        (~F.max(F.struct("place.start_ms", "place.at", (~F.col("unrecorded")).alias("recorded")))["recorded"]).alias(
+            "closing"
+        ),
+        F.when(F.count("moment_ms") <= MOST_MOMENTS, F.array_sort(F.collect_list("moment_ms"))).alias("moments"),
+        (F.count("moment_ms") > MOST_MOMENTS).alias("crowded"),
     ]
 
 
@@ -212,6 +222,11 @@ def _listener_span() -> Column:
 
 def _attempt() -> Column:
     return F.when(_is(Kind.CONSUME), _key("attempt", _native("attempt_id")))
+
+
+def _stretch() -> Column:
+    """Return the key of the stretch of its process's time in which the message's id was drawn."""
+    return _key("stretch", F.col("sender"), _slice(drawn_ms(F.col("msg_id"))))
 
 
 def _slice(instant_ms: Column, later: int = 0) -> Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -102,6 +103,36 @@ def _without_ids() -> list:
     ]
 
 
+SAMPLER = "5A5A00000000"
+OUTAGE = range(37_000, 44_800, 195)
+
+
+def _sampled() -> list:
+    """Return sends of a process that samples every other one; during the outage none has a span, sampled or not."""
+    times = [*range(0, 36_000, 225), *OUTAGE, *range(53_000, 61_000, 225)]
+    made = [(number, at_ms, sent(0x1000 + number, at_ms=at_ms, process=SAMPLER)) for number, at_ms in enumerate(times)]
+    spans = [rows[:1] if number % 2 and number < len(times) - 1 else rows for number, _, rows in made]
+    kept = [rows[:1] if at_ms in OUTAGE else rows for (_, at_ms, _), rows in zip(made, spans, strict=True)]
+    links = [
+        taken(rows[0]["msg_id"], group="mixed", at_ms=at_ms, call=f"{number % 16:x}", batch_size=2)
+        for number, at_ms, rows in made[:20]
+    ]
+    linked = [{**row, "sent_sampled": number % 2 == 0} for number, row in enumerate(links)]
+    return [*(row for rows in kept for row in rows), *linked]
+
+
+def _same_place() -> list:
+    """Return a call whose last place is taken twice: by a message sent in a batch, and by one that was not."""
+    batch = [row for n in range(2) for row in sent(0x7F0 + n, at_ms=24_000, process="0BA7C4000000")]
+    batch = [{**row, "batch_size": 2, "span_id": "e" * 16 if row["side"] == "otlp" else None} for row in batch]
+    sent_in_batch = uid(0x7F0, at_ms=24_000, process="0BA7C4000000")
+    calls = {"e": ("FIRST", sent_in_batch), "f": (sent_in_batch, "SECOND")}
+    return [
+        *batch,
+        *(taken(name, group="mixed", at_ms=25_000, call=call, batch_size=2) for call in calls for name in calls[call]),
+    ]
+
+
 def _span_of_nobody() -> dict:
     return event("otlp", "publish", None, scope="NOT_MESSAGING", start_ms=START_MS, end_ms=START_MS)
 
@@ -109,7 +140,7 @@ def _span_of_nobody() -> dict:
 @pytest.fixture(scope="module")
 def answers(spark):
     """Return reason and detail of every one-sided key, by message and kind: RocketMQ 5.3.3 and the Java agent."""
-    events = [*_sequence(), *_calls(), *_without_ids(), *ends(), _span_of_nobody()]
+    events = [*_sequence(), *_calls(), *_without_ids(), *_sampled(), *_same_place(), *ends(), _span_of_nobody()]
     policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3"), grace_ms=1_000)
     rows = judged(spark, events, policy=policy).collect()
     return {
@@ -155,6 +186,21 @@ def test_a_span_without_an_id_may_be_the_missing_one_where_time_and_group_agree(
     assert answers["N3", "consume", 60_000] == UNEXPLAINED
 
 
+def test_a_call_whose_last_place_is_taken_twice_is_by_design_only_when_both_were_sent_in_a_batch(answers):
+    """Row order must not say which of the two is the last one."""
+    assert answers["FIRST", "consume", 25_000] == answers["SECOND", "consume", 25_000] == UNEXPLAINED
+
+
+def test_a_sampler_excuses_its_share_but_not_an_outage(answers):
+    """Half of the sends have no span, by chance; for eight seconds none at all has: those are lost."""
+    sends = {msg_id: at_ms for msg_id, kind, at_ms in answers if kind == "publish" and SAMPLER in (msg_id or "")}
+    found = {at_ms: answers[msg_id, "publish", at_ms] for msg_id, at_ms in sends.items()}
+    assert {found[at_ms] for at_ms in OUTAGE} == {UNEXPLAINED}
+    others = Counter(why for at_ms, why in found.items() if at_ms not in OUTAGE)
+    assert set(others) == {("NOT_SAMPLED", "whole_message"), ("NOT_SAMPLED", "link_flags")}
+    assert others["NOT_SAMPLED", "whole_message"] > 60
+
+
 @pytest.fixture(scope="module")
 def older_answers(spark):
     """Return the same of RocketMQ 4.9.8, with a native input that begins late and a service nobody traced."""
@@ -162,12 +208,16 @@ def older_answers(spark):
     half_off = [taken("HALF", group="billing", at_ms=210_000), taken("HALF", group="shipping", at_ms=210_000)]
     half_off += delivery("HALF", group="shipping", at_ms=210_000)
     only = [taken("ONLY", group="billing", at_ms=220_000)]
+    burst = [
+        taken(f"BURST{n}", group=group, at_ms=205_000 + 10 * n) for n in range(5) for group in ("billing", "shipping")
+    ]
     seen = [
         row
         for n, group in enumerate(("billing", "shipping"))
+        for name, at_ms in (("SEEN", 190_000), ("LATER", 203_000))
         for row in (
-            *delivery("SEEN", group=group, attempt=f"S{n}", at_ms=190_000),
-            taken("SEEN", group=group, at_ms=190_000),
+            *delivery(name, group=group, attempt=f"S{n}", at_ms=at_ms),
+            taken(name, group=group, at_ms=at_ms),
         )
     ]
     early = [_agent(publish("otlp", "EARLY", at_ms=at_ms, service="shop", batch_size=1)) for at_ms in (0,)]
@@ -175,7 +225,7 @@ def older_answers(spark):
     mute = [{**row, "service": "mute", "topic": "orders"} for row in mute]
     known = sent(9, at_ms=185_000)
     policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-4.9.8"), grace_ms=1_000)
-    events = [*off, *half_off, *only, *seen, *early, *mute, *known, *ends()]
+    events = [*off, *half_off, *only, *burst, *seen, *early, *mute, *known, *ends()]
     rows = judged(spark, events, policy=policy).collect()
     return {(row["msg_id"], row["group"]): (row["reason"], row["reason_detail"]) for row in rows if row["reason"]}
 
@@ -186,6 +236,12 @@ def test_a_message_with_its_trace_switched_off_is_recorded_by_no_group(older_ans
     assert older_answers["OFF", "billing"] == older_answers["OFF", "shipping"] == rule
     assert older_answers["HALF", "billing"] == UNEXPLAINED
     assert older_answers["ONLY", "billing"] == UNEXPLAINED
+
+
+def test_a_burst_of_messages_that_no_group_recorded_is_a_gap_and_no_switch(older_answers):
+    """Both groups miss each of them, and its neighbours as well: nobody switched off trace for those five."""
+    burst = {older_answers[f"BURST{n}", group] for n in range(5) for group in ("billing", "shipping")}
+    assert burst == {UNEXPLAINED}
 
 
 def test_what_lies_before_the_other_input_begins_was_not_kept_there(older_answers):
