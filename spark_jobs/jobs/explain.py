@@ -85,12 +85,14 @@ def _explained(spark: SparkSession, how: Explanation, parts: Mapping[bool, Path]
     traffic = how.spans.where(F.col("scope") == Reason.TRACE_TRAFFIC.value)
     rows = explained(residue, settled.unionByName(residue), traffic, policy=how.policy, facts=how.facts)
     target = work / "explained"
+    # The keyed pass took these keys for open ones; what it said of their age is said again.
+    since = F.least(*(F.col(side)["first_seen_run"] for side in ("native", "otlp")))
     if how.last is not None:
+        # A reason that only this input gives is taken back here, while a budget can still pay.
+        rows = how.finish(rows.withColumn("first_seen_run", since))
         rows.write.parquet(spark_target(target.absolute()))
         rows = how.last(_read(spark, target), settled)
         target = work / "settled"
-    # The keyed pass took these keys for open ones; what it said of their age is said again.
-    since = F.least(*(F.col(side)["first_seen_run"] for side in ("native", "otlp")))
     finished = how.finish(rows.withColumn("first_seen_run", since))
     finished.select(*VERDICT.names).write.parquet(spark_target(target.absolute()))
     return target

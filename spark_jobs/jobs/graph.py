@@ -24,6 +24,7 @@ from spark_jobs.graph.ties import named_by_position, tied, unnamed
 from spark_jobs.interrupt import unlogged
 from spark_jobs.jobs.drawing import drawing, judged_span
 from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs, normalise_native, normalise_otlp
+from spark_jobs.jobs.places import with_message_ids
 from spark_jobs.reconcile import facts
 from spark_jobs.reconcile.policy import read_policy
 from spark_jobs.reconcile.together import apart as answers
@@ -187,4 +188,6 @@ def _read(
         progress("reading the spans")
         side = normalise_otlp(spark, options.otlp, work, options=reading)
         otlp, malformed = side.events, malformed.unionByName(side.malformed)
+        if options.native:
+            otlp = with_message_ids(otlp, native, work, by_place=side.by_place)
     return native, otlp, malformed

@@ -2,7 +2,8 @@
 
 ``runs.jsonl`` is only ever appended to; its last whole line is what counts, so that a run that failed, was interrupted
 or killed left nothing. ``open/run=<number>`` holds the state that line speaks of: ``events`` (``EVENT`` rows of open
-keys) and ``closed`` (places of what was open once). One run at a time.
+keys), ``closed`` (places of what was open once) and ``paid.json`` (the counted losses that keys are paid with). One run
+at a time.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import json
 import os
 import shutil
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
+from spark_jobs.drops import CountedDrop
 from spark_jobs.schemas import EVENT
 from spark_jobs.sources.files import spark_path, spark_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +33,7 @@ RUNS: Final = "runs.jsonl"
 """The file of the runs, one JSON object a line, oldest first."""
 
 _STATE: Final = "open"
-_EVENTS, _CLOSED = "events", "closed"
+_EVENTS, _CLOSED, _PAID = "events", "closed", "paid.json"
 _LOCK: Final = ".lock"
 
 
@@ -66,6 +68,23 @@ class Past:
         """Return ``lifecycle.CLOSED`` of earlier runs; ``None`` when there is nothing."""
         path = self._state(self.last_run, _CLOSED)
         return None if path is None or not path.exists() else spark.read.parquet(spark_path(path))
+
+    def paid(self) -> tuple[CountedDrop, ...]:
+        """Return the counted losses that keys left open were paid with, as often as they were."""
+        path = self._state(self.last_run, _PAID)
+        if path is None or not path.exists():
+            return ()
+        try:
+            return tuple(CountedDrop(**row) for row in json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise UnreadableInputError(f"{path} cannot be read: {error}; name another --history") from error
+
+    def keep_paid(self, drops: Sequence[CountedDrop]) -> None:
+        """Write what keys were paid with; nothing counts before :meth:`commit`."""
+        path = self._state(self.run, _PAID)
+        if path is not None and drops:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps([asdict(drop) for drop in drops], ensure_ascii=False), encoding="utf-8")
 
     def keep_events(self, events: DataFrame) -> None:
         """Write the events of what this run leaves open; nothing counts before :meth:`commit`."""

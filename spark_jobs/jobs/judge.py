@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from spark_jobs.jobs.adding_up import added_up
 from spark_jobs.jobs.asked import Judged, counted
 from spark_jobs.jobs.attribute import Attribution
-from spark_jobs.jobs.carry import leave_open, take_over, told
+from spark_jobs.jobs.carry import leave_open, payable, take_over, told
 from spark_jobs.jobs.explain import Explanation, written_verdicts
 from spark_jobs.jobs.places import with_message_ids
 from spark_jobs.jobs.set_aside import set_aside
@@ -62,15 +62,14 @@ def judge(  # noqa: PLR0913 - what the run was asked for
         segments: of so many segments, those that are equal on both sides are counted without a verdict a key.
     """
     native, otlp = sides
-    otlp = with_message_ids(place, native, otlp)
     malformed = native.malformed.unionByName(otlp.malformed)
     progress("surveying both sides")
-    taken = take_over(place.spark, native, otlp, place.past)
+    taken = _named(take_over(place.spark, native, otlp, place.past), place)
     known = _surveyed(native, otlp, malformed, policy, taken)
     aside = set_aside(taken, policy, segments, progress)
     progress("judging every key")
     found = masked_keys(verdicts(aside.native, aside.otlp, malformed, policy=policy, facts=known), policy)
-    budgets = Attribution(ledger, policy=policy, facts=known)
+    budgets = Attribution(payable(ledger, place.past), policy=policy, facts=known)
     how = Explanation(
         policy=policy,
         facts=known,
@@ -84,9 +83,15 @@ def judge(  # noqa: PLR0913 - what the run was asked for
     progress("adding up")
     counts = counted(everything, known, policy)
     leave_open(judged, taken, counts.tally, past=place.past, known=known, policy=policy)
+    place.past.keep_paid(budgets.spent())
     run = Judged(frame=judged, everything=everything, known=known, policy=policy, sides=sides, taken=taken)
     result = added_up(run, counts, most_samples=most_samples)
     return replace(result, ledger=budgets.told(), policy_hash=policy_hash(policy), segments=aside.told())
+
+
+def _named(taken: Carried, place: Workplace) -> Carried:
+    """Tell ids to the spans that go by their place, those that wait since an earlier run among them."""
+    return replace(taken, otlp=with_message_ids(taken.otlp, taken.native, place.work, by_place=taken.by_place))
 
 
 def _surveyed(

@@ -1,9 +1,10 @@
 """This module knows how long a key stays open over runs: what is carried over, what is told of it, what is kept.
 
 A key is *open* while something of it may still come (its other side, the other half of its delivery), or when its loss
-has no reason. The events of open keys are carried into
-the next run of the same history; each remembers the run that first reported it (``first_seen_run``), so that nothing
-but the events themselves has to be matched again. Ages count from the data's own end.
+has no reason. A key is *covered* when a budget pays for it, which says how many keys are lost and not which. The events
+of open and of covered keys are carried into the next run of the same history; each remembers the run that first
+reported it (``first_seen_run``), so that nothing but the events themselves has to be matched again. Ages count from the
+data's own end.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ __all__ = [
 OPEN_REASONS: Final = frozenset({Reason.IN_FLIGHT, Reason.ABANDONED, Reason.UNEXPLAINED})
 """Reasons of a one-sided key that later data can still answer: its end, or its other side."""
 
+_COVERED: Final = Reason.DROP_ATTRIBUTED.value
 AGES: Final = ("0-1x", "1-2x", "2-5x", ">5x", "no_time")
 """How old an open key is, in multiples of the grace; the last one has no believable time."""
 
@@ -100,18 +102,19 @@ def told(
     if closed is not None:
         verdicts, before = _with_closed(verdicts, closed), F.col("closed_run")
     verdicts = verdicts.withColumns(_unless_of_this_input(before))
-    known, opened = F.col("first_seen_run").isNotNull(), _is_open(facts)
+    known, opened, covered = F.col("first_seen_run").isNotNull(), _is_open(facts), _is_covered()
     both = F.col("native").isNotNull() & F.col("otlp").isNotNull()
     old = F.coalesce(_age_ms(facts.data_end_ms) > forget_after_ms, F.lit(False))
     lifecycle = (
-        F.when(opened & old, Lifecycle.EXPIRED.value)
+        F.when((opened | (known & covered)) & old, Lifecycle.EXPIRED.value)
         .when(opened & known, Lifecycle.STILL_OPEN.value)
         .when(opened & before.isNotNull(), Lifecycle.REGRESSED.value)
         .when(opened, Lifecycle.NEW.value)
         .when(known & both, Lifecycle.RESOLVED.value)
         .when(known, Lifecycle.EXPLAINED.value)
     )
-    first = F.coalesce(F.col("first_seen_run"), F.when(opened, F.coalesce(before, F.lit(run).cast("int"))))
+    left = opened | (covered & ~old)
+    first = F.coalesce(F.col("first_seen_run"), F.when(left, F.coalesce(before, F.lit(run).cast("int"))))
     return verdicts.withColumns({"lifecycle": lifecycle, "first_seen_run": first}).drop("closed_run")
 
 
@@ -124,7 +127,7 @@ def _unless_of_this_input(closed_run: Column) -> dict[str, Column]:
     """
     left_as = F.coalesce(*(F.col(side)["left_as"] for side in ("native", "otlp")))
     reason = F.col("reason")
-    lost = (left_as == Reason.UNEXPLAINED.value) & reason.isin(*_OF_THIS_INPUT)
+    lost = left_as.isin(Reason.UNEXPLAINED.value, _COVERED) & reason.isin(*_OF_THIS_INPUT)
     earlier = F.col("first_seen_run").isNotNull() | closed_run.isNotNull()
     cut = earlier & (reason == Reason.LATE_BEYOND_RETENTION.value)
     taken_back = F.coalesce(lost | cut, F.lit(False))
@@ -155,6 +158,10 @@ def _is_open(facts: Facts) -> Column:
     return (F.col("status") == Status.PENDING.value) | (alone & waits) | half
 
 
+def _is_covered() -> Column:
+    return F.coalesce(F.col("reason") == _COVERED, F.lit(False))
+
+
 def _own(name: str) -> Column:
     return F.coalesce(F.col("native"), F.col("otlp"))[name]
 
@@ -178,7 +185,7 @@ def age_of_open(data_end_ms: int | None, grace_ms: int) -> Column:
 
 
 def open_events(native: DataFrame, otlp: DataFrame, verdicts: DataFrame) -> DataFrame:
-    """Return ``EVENT``: every row of either side that became an open key, with the run that first reported it.
+    """Return ``EVENT``: every row of either side that became an open or covered key, with the run that first told it.
 
     Args:
         native: ``EVENT``, as it was judged.
@@ -204,7 +211,7 @@ def open_events(native: DataFrame, otlp: DataFrame, verdicts: DataFrame) -> Data
 
 
 def _shown(verdicts: DataFrame) -> DataFrame:
-    """Return the place of the one record a side that each open verdict shows, and what tells its message."""
+    """Return the place of the one record a side that each verdict carried on shows, and what tells its message."""
     fields = (*_PLACE[1:], "line", "span_id")
     sides = [
         F.when(
@@ -213,7 +220,9 @@ def _shown(verdicts: DataFrame) -> DataFrame:
         )
         for side in ("native", "otlp")
     ]
-    still = verdicts.where(F.col("lifecycle").isin(*_CARRIED_ON))
+    expired = F.col("lifecycle").eqNullSafe(F.lit(Lifecycle.EXPIRED.value))
+    paid = _is_covered() & F.col("first_seen_run").isNotNull() & ~expired
+    still = verdicts.where(F.col("lifecycle").isin(*_CARRIED_ON) | paid)
     left = F.struct("first_seen_run", F.coalesce("reason", "status").alias("left_as")).alias("left")
     each = still.select("msg_id", left, F.explode(F.array_compact(F.array(*sides))).alias("shown"))
     shown = each.select("msg_id", "left", "shown.*")

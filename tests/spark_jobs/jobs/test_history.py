@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 
 import pytest
 
-from otel_mqtrace._clock import WallNs
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.testing import ManualClock
-from spark_jobs.jobs.batch import concluded, silent, unreported
-from spark_jobs.jobs.explain import VERDICTS
 from spark_jobs.jobs.history import RUNS, Past, opened
-from spark_jobs.jobs.judge import judge
-from spark_jobs.jobs.normalise import NormalisedSide
 from spark_jobs.jobs.workplace import workplace
-from spark_jobs.reconcile.policy import read_policy
-from spark_jobs.schemas import EVENT, MALFORMED, VERDICT
-from spark_jobs.sources.files import spark_path
-from tests.support.events import START_MS, after, before, consumed, delivery, publish, rows_of
-
-MINUTE_MS, DAY_MS = 60_000, 86_400_000
-NOON_NS = WallNs(START_MS * 1_000_000)
-
-
-def both(msg_id, at_ms, **fields):
-    """A send that both sides recorded."""
-    return [publish(side, msg_id, at_ms=at_ms, **fields) for side in ("native", "otlp")]
-
+from spark_jobs.schemas import EVENT
+from tests.support.events import START_MS, after, before, consumed, delivery, publish
+from tests.support.history_runs import DAY_MS, MINUTE_MS, both, run
 
 LOST_SPAN = publish("native", "F", at_ms=0, path="monday.jsonl")
 UNKNOWN_SEND = publish("otlp", "C", at_ms=1, path="monday.jsonl", line=7)
@@ -44,6 +28,7 @@ MONDAY = [
     consumed("E", at_ms=10 * MINUTE_MS, path="monday.jsonl"),
     publish("native", "G", at_ms=10 * MINUTE_MS, path="monday.jsonl", line=3),
     publish("native", "G", at_ms=10 * MINUTE_MS, path="monday.jsonl", line=4),
+    consumed("orders-0@K", attempt=None, at_ms=10 * MINUTE_MS, offset_msg_id="orders-0@K", path="monday.jsonl"),
 ]
 TUESDAY = [
     *both("Y", 30 * MINUTE_MS, path="tuesday.jsonl"),
@@ -54,6 +39,8 @@ TUESDAY = [
     consumed("D", at_ms=10 * MINUTE_MS, path="tuesday.jsonl"),
     after("E", at_ms=10 * MINUTE_MS, path="tuesday.jsonl"),
     publish("otlp", "G", at_ms=10 * MINUTE_MS, path="tuesday.jsonl"),
+    *both("K", 10 * MINUTE_MS, path="tuesday.jsonl", offset_msg_id="orders-0@K"),
+    *delivery("K", at_ms=10 * MINUTE_MS, path="tuesday.jsonl"),
     publish("otlp", "I", at_ms=11 * MINUTE_MS, path="tuesday.jsonl"),
     *both("P", 11 * MINUTE_MS, path="tuesday.jsonl"),
     *delivery("P", at_ms=12 * MINUTE_MS, path="tuesday.jsonl"),
@@ -61,41 +48,6 @@ TUESDAY = [
 ]
 THURSDAY = [*both("X", 2 * DAY_MS, path="thursday.jsonl"), WAITING]
 LAST = [*both("W", 9 * DAY_MS, path="last.jsonl")]
-
-
-@dataclass(frozen=True)
-class Told:
-    """A run's result, and its verdicts by message id; of a message with several, any."""
-
-    result: object
-    verdicts: dict
-
-
-def side(spark, events, name):
-    """Rows of one side as if they had just been read."""
-    rows = rows_of(events, name)
-    frame = spark.createDataFrame(rows, EVENT).coalesce(1)
-    return NormalisedSide(
-        events=frame,
-        malformed=spark.createDataFrame([], MALFORMED),
-        records_read=len(rows),
-        exploded=0,
-        sources=(),
-        layouts=(),
-        truncated_tails=0,
-        last_event_ms=None,
-    )
-
-
-def run(spark, root, events, **policy):
-    """One run over ``events`` on the history below ``root``."""
-    rules = replace(read_policy(None), **policy)
-    with workplace(root, root / "history", lambda: spark, ManualClock(wall_ns=NOON_NS)) as place:
-        sides = side(spark, events, "native"), side(spark, events, "otlp")
-        judged = judge(place, sides, rules, out=root, most_samples=10, progress=silent)
-        result = concluded(place, judged, unreported)
-    rows = spark.read.schema(VERDICT).parquet(spark_path(root / VERDICTS)).collect()
-    return Told(result, {row["msg_id"]: row for row in rows})
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +97,7 @@ def lives(told):
 @pytest.mark.spark
 def test_a_first_run_calls_new_what_it_leaves_open(monday):
     """Pending, in flight, half recorded a moment ago, lost without a reason; not what met."""
-    assert lives(monday) == dict.fromkeys("BCDEFG", ("new", 1))
+    assert lives(monday) == dict.fromkeys([*"BCDEFG", "orders-0@K"], ("new", 1))
     assert {name: monday.verdicts[name]["status"] for name in "BCEFG"} == {
         "B": "PENDING",
         "C": "OTLP_ONLY",
@@ -154,8 +106,8 @@ def test_a_first_run_calls_new_what_it_leaves_open(monday):
         "G": "PENDING",
     }
     assert monday.verdicts["D"]["reason"] == "IN_FLIGHT"
-    assert monday.result.lifecycle == {"new": 6}
-    assert monday.result.open_break_age == {"0-1x": 4, ">5x": 2}
+    assert monday.result.lifecycle == {"new": 7}
+    assert monday.result.open_break_age == {"0-1x": 5, ">5x": 2}
     assert (monday.result.run, len(monday.result.trend)) == (1, 1)
 
 
@@ -163,7 +115,7 @@ def test_a_first_run_calls_new_what_it_leaves_open(monday):
 def test_what_a_later_run_brings_resolves_what_an_earlier_one_left_open(tuesday):
     """The other side, the other half, of one message and of two copies; each knows the run that first reported it."""
     assert lives(tuesday) == {
-        **dict.fromkeys("BDEG", ("resolved", 1)),
+        **dict.fromkeys("BDEGK", ("resolved", 1)),
         **dict.fromkeys("CF", ("still_open", 1)),
         "I": ("new", 2),
     }
@@ -174,8 +126,17 @@ def test_what_a_later_run_brings_resolves_what_an_earlier_one_left_open(tuesday)
         "G": "DUPLICATED_NATIVE",
     }
     assert tuesday.verdicts["G"]["native_count"] == 2
-    assert tuesday.result.to_json()["resolved_since_last_run"] == 4
+    assert tuesday.result.to_json()["resolved_since_last_run"] == 5
     assert tuesday.result.open_break_age == {">5x": 3}
+
+
+@pytest.mark.spark
+def test_a_span_that_waited_by_its_place_meets_its_message_when_the_send_is_read(tuesday):
+    """Its place on the topic was all it knew on Monday; Tuesday's send says whose place that is."""
+    (met,) = (row for row in tuesday.rows if row["msg_id"] == "K" and row["kind"] == "consume")
+    assert (met["status"].partition("_")[0], met["lifecycle"], met["first_seen_run"]) == ("MATCHED", "resolved", 1)
+    assert met["native_count"] == met["otlp_count"] == 1
+    assert "orders-0@K" not in tuesday.verdicts
 
 
 @pytest.mark.spark
@@ -189,7 +150,7 @@ def test_an_event_read_again_from_its_place_is_no_duplicate(tuesday):
     """It counts once, as carried, and the books say so."""
     assert (tuesday.verdicts["C"]["otlp_count"], tuesday.verdicts["C"]["duplicates"]) == (1, None)
     native, otlp = tuesday.result.inputs.native, tuesday.result.inputs.otlp
-    assert (native.carried, native.read_again, otlp.carried, otlp.read_again) == (6, 0, 2, 1)
+    assert (native.carried, native.read_again, otlp.carried, otlp.read_again) == (6, 0, 3, 1)
     assert tuesday.result.conservation.holds, tuesday.result.conservation
 
 
@@ -273,3 +234,14 @@ def test_a_file_that_is_no_history_is_refused(tmp_path, line):
     with pytest.raises(UnreadableInputError, match="no history of runs"), opened(tmp_path):
         pass
     assert (tmp_path / RUNS).read_text() == line + "\n"
+
+
+@pytest.mark.parametrize("text", ["[", '[{"count": 1}]', "3"])
+def test_what_was_paid_and_cannot_be_read_is_told(tmp_path, text):
+    """It is not taken for nothing, for then it would pay twice."""
+    (tmp_path / RUNS).write_text('{"run": 1}\n')
+    paid = tmp_path / "open" / "run=1" / "paid.json"
+    paid.parent.mkdir(parents=True)
+    paid.write_text(text)
+    with opened(tmp_path) as past, pytest.raises(UnreadableInputError, match="name another --history"):
+        past.paid()

@@ -10,6 +10,7 @@ from confluent_kafka.cimpl import Producer
 
 from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
+from spark_jobs.jobs import graph
 from spark_jobs.jobs.batch import ReconcileOptions, run
 from spark_jobs.jobs.explain import VERDICTS
 from spark_jobs.schemas import VERDICT
@@ -121,8 +122,8 @@ def spans(names):
 
 
 @pytest.fixture(scope="module")
-def reconciled(spark, tmp_path_factory):
-    """One run over both name conventions, straight from the topics."""
+def both_jobs(spark, tmp_path_factory):
+    """One run over both name conventions, straight from the topics, and the graph of the same."""
     out = tmp_path_factory.mktemp("kafka-spans")
     with EmbeddedKafka() as kafka:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
@@ -144,9 +145,15 @@ def reconciled(spark, tmp_path_factory):
             grace_ms=0,
         )
         result = run(options, spark=spark)
-    return result, [
-        row.asDict(recursive=True) for row in spark.read.schema(VERDICT).parquet(spark_path(out / VERDICTS)).collect()
-    ]
+        sources = {"native": options.native, "otlp": options.otlp}
+        drawn = graph.run(graph.GraphOptions(**sources, out=out, grace_ms=0), spark=spark)
+    rows = spark.read.schema(VERDICT).parquet(spark_path(out / VERDICTS)).collect()
+    return result, [row.asDict(recursive=True) for row in rows], drawn
+
+
+@pytest.fixture(scope="module")
+def reconciled(both_jobs):
+    return both_jobs[:2]
 
 
 def test_sends_and_deliveries_meet_by_their_place_on_the_topic(reconciled):
@@ -179,3 +186,12 @@ def test_the_offsets_that_were_read_stand_in_the_result(reconciled):
     assert offsets == [("traces", 0, 0, MESSAGES), ("traces", 1, 0, MESSAGES)]
     assert [(one.partition, one.first, one.end) for one in result.inputs.otlp.offsets] == [(0, 0, 1), (1, 0, 1)]
     assert result.inputs.native.layouts == ("kafka",)
+
+
+def test_the_graph_counts_each_send_and_delivery_once_too(both_jobs):
+    """A span that goes by its place and the native record of its message are one; a send that failed is a send."""
+    drawn = both_jobs[2]
+    counts = {kind: sum(edge.count for edge in drawn.edges_of(kind)) for kind in ("publish", "consume")}
+    assert counts == {"publish": len(NAMES) * MESSAGES, "consume": len(NAMES) * MESSAGES}
+    met = [sum(getattr(edge, side) for edge in drawn.edges_of("consume")) for side in ("native", "otlp")]
+    assert met == [len(NAMES) * MESSAGES] * 2
