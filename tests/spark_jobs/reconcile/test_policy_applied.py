@@ -11,6 +11,7 @@ from spark_jobs.reconcile.masking import hidden, masked_keys
 from spark_jobs.reconcile.policy import read_policy
 from spark_jobs.reconcile.sampled_share import missing_spans, read_allowed, shared_out
 from spark_jobs.reconcile.slots import counted, marked, read_losses
+from spark_jobs.schemas import VERDICT
 from spark_jobs.taxonomy import Reason
 from tests.support.events import consumed, delivery, publish
 from tests.support.judging import judged
@@ -63,6 +64,8 @@ EVENTS = [
     publish("native", "LOUD", topic="orders"),
     publish("otlp", "CRON", group_name="nightly", service="cron"),
     publish("otlp", "DAILY", group_name="nightly", service="shop"),
+    *(row for number in range(400) for row in delivery(f"M{number}", at_ms=number, attempt=f"A{number}")),
+    *(consumed(f"M{number}", at_ms=number, attempt=f"A{number}") for number in range(1, 400, 2)),  # half is sampled
 ]
 
 
@@ -74,8 +77,14 @@ def policy(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def rows(spark, policy):
-    return {row["msg_id"]: row for row in masked_keys(judged(spark, EVENTS, policy=policy), policy).collect()}
+def found(spark, policy):
+    """Return the verdicts, read back as a run does."""
+    return spark.createDataFrame(judged(spark, EVENTS, policy=policy).collect(), VERDICT)
+
+
+@pytest.fixture(scope="module")
+def rows(found, policy):
+    return {row["msg_id"]: row for row in masked_keys(found, policy).collect()}
 
 
 def test_a_severity_decides_whether_a_difference_makes_a_mismatch(rows):
@@ -132,16 +141,10 @@ def test_what_is_declared_silent_is_by_design_and_nothing_else(rows):
 
 
 @pytest.fixture(scope="module")
-def sampled(spark):
+def sampled(found):
     """Two hundred deliveries without a span of four hundred, where half of the messages are sampled."""
-    numbers = range(400)
-    events = [row for number in numbers for row in delivery(f"M{number}", at_ms=number, attempt=f"A{number}")]
-    events += [consumed(f"M{number}", at_ms=number, attempt=f"A{number}") for number in numbers if number % 2]
-    events += both("END", {"at_ms": 3_600_000}, {"at_ms": 3_600_000})
-    found = judged(spark, events, policy=read_policy(None)).persist()
-    residue, settled = found.where("reason = 'UNEXPLAINED'"), found.where("reason is null or reason <> 'UNEXPLAINED'")
-    yield residue, settled
-    found.unpersist()
+    deliveries = found.where("kind = 'consume'")
+    return deliveries.where("reason = 'UNEXPLAINED'"), deliveries.where("reason is null")
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.5, 200), (0.9, None)])
