@@ -19,14 +19,10 @@ WAYS = {
         Laid(shuffle=1, files=5, landing=("jsonl", "parquet")),
         {
             "spark.sql.shuffle.partitions": "16",
+            "spark.sql.adaptive.coalescePartitions.enabled": "false",
             "spark.sql.ansi.enabled": "false",
             "spark.sql.session.timeZone": "America/New_York",
         },
-    ),
-    "shuffled, in three files, 200 partitions": (
-        "java-agent",
-        Laid(shuffle=2, files=3),
-        {"spark.sql.shuffle.partitions": "200", "spark.sql.adaptive.coalescePartitions.enabled": "false"},
     ),
     "shuffled, parquet, one partition, no adaptive plans": (
         "java-agent",
