@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from spark_jobs.drops import CountedDrop
+from spark_jobs.jobs.history import opened
 from spark_jobs.reconcile.paid import with_earlier
 from spark_jobs.sources.ledger import LedgerRead
 from tests.support.events import START_MS, publish
@@ -61,10 +62,11 @@ def test_a_key_that_a_counter_seemed_to_explain_is_resolved_when_its_span_comes(
 
 
 @pytest.mark.spark
-def test_what_was_paid_for_is_forgotten_with_the_rest(root, runs):
+def test_what_was_paid_for_is_forgotten_with_the_rest(spark, root, runs):
     """After seven days it is told once more, as expired, and carried no further."""
     assert Counter(row["lifecycle"] for row in runs[2].rows if row["lifecycle"]) == {"expired": 7}
-    assert not list((root / "history" / "open").glob("*/events"))
+    with opened(root / "history") as past:
+        assert not past.carried(spark).count()
 
 
 def drop(count, *, start_ms=None, width_ms=None, **fields):
