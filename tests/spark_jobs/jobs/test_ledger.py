@@ -86,12 +86,31 @@ def shop(tmp_path_factory):
     return application, set(sent[ROOM:])
 
 
+def old_counter() -> str:
+    """Return metrics of the shop's SDK, which had counted 700 losses in a month when it was first read."""
+    points = [
+        {
+            "attributes": [{"key": "error.type", "value": {"stringValue": "queue_full"}}],
+            "startTimeUnixNano": str((START_MS - 30 * 86_400_000) * NS_PER_MS),
+            "timeUnixNano": str((START_MS + minute * MINUTE_MS) * NS_PER_MS),
+            "asInt": "700",
+        }
+        for minute in (5, 6)
+    ]
+    counted = {"aggregationTemporality": 2, "isMonotonic": True, "dataPoints": points}
+    metric = {"name": "otel.sdk.processor.span.processed", "sum": counted}
+    of_shop = {"attributes": [{"key": "service.name", "value": {"stringValue": "shop"}}]}
+    return json.dumps({"resourceMetrics": [{"resource": of_shop, "scopeMetrics": [{"metrics": [metric]}]}]})
+
+
 @pytest.fixture(scope="module")
 def runs(spark, shop, tmp_path_factory):
-    """Reconcile it without and with what it counted."""
+    """Reconcile it with what it counted, and with what only a counter from before the data did."""
     application, _ = shop
+    metrics = tmp_path_factory.mktemp("metrics") / "metrics.jsonl"
+    metrics.write_text(old_counter())
     found = {}
-    for name, ledger in (("without", ()), ("with", (str(application.ledgers),))):
+    for name, ledger in (("without", (str(metrics),)), ("with", (str(application.ledgers),))):
         out = tmp_path_factory.mktemp(name)
         options = ReconcileOptions(
             native=(str(application.native),), otlp=(str(application.spans),), out=out, grace_ms=0, ledger=ledger
@@ -111,10 +130,12 @@ def test_the_application_wrote_down_what_it_dropped(shop):
 
 
 def test_without_its_ledger_the_loss_is_unexplained_and_fails(shop, runs):
-    """Exactly the dropped spans, exit 1."""
+    """Exactly the dropped spans, exit 1; what was lost in the month before excuses none of them, and is told."""
     result, verdicts = runs["without"]
     assert {msg_id for msg_id, said in verdicts.items() if said[1] == "UNEXPLAINED"} == shop[1]
-    assert (result.verdict, result.exit_code, result.ledger) == ("FAIL", 1, None)
+    assert (result.verdict, result.exit_code) == ("FAIL", 1)
+    assert (result.ledger.attributed["otlp"], result.ledger.surplus["otlp"]) == (0, 700)
+    assert result.ledger.notes[0].startswith("700 losses were counted when their counters were first read")
 
 
 def test_with_its_ledger_exactly_the_counted_keys_are_attributed_and_the_run_passes(shop, runs):
@@ -125,6 +146,7 @@ def test_with_its_ledger_exactly_the_counted_keys_are_attributed_and_the_run_pas
     assert {verdicts[msg_id] for msg_id in attributed} == {("NATIVE_ONLY", "DROP_ATTRIBUTED", "queue_full")}
     assert (result.exit_code, result.conservation.holds) == (0, True)
     assert (result.loss["otlp"].attributed, result.loss["otlp"].unexplained) == (SENDS - ROOM, 0)
+    assert {gate.name: gate.outcome for gate in result.gates}["attributed_loss_otlp"] == "warn"
     assert (result.ledger.attributed["otlp"], result.ledger.surplus["otlp"]) == (SENDS - ROOM, 0)
 
 
