@@ -86,7 +86,7 @@ def test_uninstrument_is_complete(clean):
 
 @pytest.fixture
 def incumbent():
-    """Another instrumentation that came first."""
+    """Another instrumentation that came first, and goes last: what stands on it goes before it."""
     ConfluentKafkaInstrumentor().instrument(tracer_provider=TracerProvider())
     yield
     ConfluentKafkaInstrumentor().uninstrument()
@@ -94,7 +94,7 @@ def incumbent():
 
 @pytest.mark.parametrize(("on_conflict", "traced"), [("step_back", False), ("wrap", True)])
 def test_another_instrumentation_makes_us_step_back_or_wrap(
-    clean, incumbent, caplog, own_kafka, send, on_conflict, traced
+    incumbent, clean, caplog, own_kafka, send, on_conflict, traced
 ):
     """Stepping back is told by a warning that names the other; wrapping is an option."""
     exporter = RecordingExporter()
