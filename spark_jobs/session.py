@@ -52,6 +52,7 @@ _QUIET: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.debug.maxToStringFields": "64",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # else every column asks the JVM for the place it was made
 }
 _LOCAL: Final[dict[str, str]] = {
     "spark.driver.host": "127.0.0.1",
@@ -63,6 +64,11 @@ _LOCAL: Final[dict[str, str]] = {
     "spark.shuffle.compress": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
 }
+_INTERPRETED: Final[dict[str, str]] = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""A run of few rows: 400 classes of generated Java are compiled for longer (half of its time) than they ever run."""
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn|sc://.+")
 _ONE_PROCESS: Final = re.compile(r"local(\[[^\]]+\])?")  # its workers find our code; other executors are sent it
 _CONNECT: Final = "sc://"
@@ -70,6 +76,7 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM befor
 _MEMORY: Final = re.compile(r"(\d{1,12})([kmgt])", re.IGNORECASE)  # what both Spark and the JVM's -Xmx understand
 _UNIT_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SMALL_BYTES: Final = 128 << 20
+_TINY_BYTES: Final = 8 << 20
 _PARTITION_BYTES: Final = 32 << 20  # of input: what is made of it is sorted several times in a core's share of 1 GB
 _MOST_PARTITIONS: Final = 2000
 _LEAST_MIB: Final = 512  # Spark itself refuses less than 450
@@ -133,10 +140,11 @@ def _deployed(ground: str, own: Mapping[str, str], *, input_bytes: int) -> Spark
 
 
 def _local_settings(input_bytes: int) -> dict[str, str]:
-    """Return the table for one machine, with partitions that fit into its memory however large the input is."""
+    """Return the table for one machine: partitions that fit into its memory, and no compiled code for a few rows."""
     fitting = min(_MOST_PARTITIONS, input_bytes // _PARTITION_BYTES)
     few = int(_LOCAL["spark.sql.shuffle.partitions"])
-    return {**_LOCAL, "spark.sql.shuffle.partitions": str(max(few, fitting))}
+    evaluated = _INTERPRETED if input_bytes <= _TINY_BYTES else {}
+    return {**_LOCAL, **evaluated, "spark.sql.shuffle.partitions": str(max(few, fitting))}
 
 
 def _ground(master: str | None) -> str | None:

@@ -72,7 +72,8 @@ def within_gaps(residue: DataFrame, verdicts: DataFrame, policy: Policy) -> Data
     line = Window.partitionBy("group", F.floor(F.col("at_ms") / _LINE_MS)).orderBy("at_ms", "msg_id")
     before, after = (step("recorded", 1, True).over(line) for step in (F.lag, F.lead))  # noqa: FBT003 - their default
     gaps = messages.withColumn("is_in_gap", ~(F.col("recorded") | (before & after))).where("is_in_gap")
-    return residue.join(gaps.select("group", "msg_id", "is_in_gap"), ["group", "msg_id"], "left")
+    # Messages spread well, and a broadcast would be a job more.
+    return residue.join(gaps.select("group", "msg_id", "is_in_gap").hint("shuffle_hash"), ["group", "msg_id"], "left")
 
 
 def _is_lost_delivery() -> Column:

@@ -27,7 +27,12 @@ VARIED = [
     {"spark.sql.shuffle.partitions": "1"},
     {"spark.sql.shuffle.partitions": "16", "spark.sql.session.timeZone": "Asia/Shanghai"},
     {"spark.sql.shuffle.partitions": "200", "spark.sql.adaptive.enabled": "true"},
-    {"spark.sql.mapKeyDedupPolicy": "EXCEPTION", "spark.sql.legacy.javaCharsets": "false"},
+    {
+        "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
+        "spark.sql.legacy.javaCharsets": "false",
+        "spark.sql.codegen.wholeStage": "true",
+        "spark.sql.codegen.factoryMode": "FALLBACK",
+    },
 ]
 _VARYING = """
 import json, sys

@@ -1,4 +1,4 @@
-"""What must not matter does not: row order, files, partitions, ANSI mode, time zone. The same verdicts, row for row."""
+"""What must not matter does not: row order, files, partitions, ANSI mode, time zone, compiled or not. The same verdicts, row for row."""
 
 from __future__ import annotations
 
@@ -24,10 +24,15 @@ WAYS = {
             "spark.sql.session.timeZone": "America/New_York",
         },
     ),
-    "shuffled, parquet, one partition, no adaptive plans": (
+    "shuffled, parquet, one partition, no adaptive plans, expressions compiled": (
         "java-agent",
         Laid(shuffle=3, landing=("parquet",)),
-        {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"},
+        {
+            "spark.sql.shuffle.partitions": "1",
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.codegen.wholeStage": "true",
+            "spark.sql.codegen.factoryMode": "FALLBACK",
+        },
     ),
 }
 
