@@ -52,6 +52,8 @@ _QUIET: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.debug.maxToStringFields": "64",
+    "spark.sql.maxPlanStringLength": "10000",  # of a thousand queries that nobody looks at, or the heap fills with them
+    "spark.sql.ui.retainedExecutions": "10",
     "spark.python.sql.dataFrameDebugging.enabled": "false",  # else every column asks the JVM for the place it was made
 }
 _LOCAL: Final[dict[str, str]] = {

@@ -29,7 +29,16 @@ def spark() -> Iterator[SparkSession]:
     session = build_session(
         master="local[2]",
         app_name="mqtrace-tests",
+        driver_memory="3g",
         extra={"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "2"},
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_cached(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave the heap to the next test, and the planner no cached frames to compare its plans with."""
+    yield
+    if "spark" in request.fixturenames:
+        request.getfixturevalue("spark").catalog.clearCache()

@@ -127,5 +127,8 @@ def test_a_policy_may_tolerate_what_was_lost_and_json_is_all_that_is_printed(spa
     """Two tolerated losses and no other gate closed: exit 0; what a machine reads is the result itself."""
     policy, out = tmp_path / "policy.toml", tmp_path / "out"
     policy.write_text("[gates.unexplained_loss_native]\nthreshold = 2\n")
-    assert main(["reconcile", "--native", lossy, *SIDES[2:], "--out", str(out), *AGENT, "--policy", str(policy), "--json"]) == 0
+    assert (
+        main(["reconcile", "--native", lossy, *SIDES[2:], "--out", str(out), *AGENT, "--policy", str(policy), "--json"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out) == json.loads((out / "result.json").read_text())

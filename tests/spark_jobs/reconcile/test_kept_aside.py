@@ -114,6 +114,10 @@ def _key(row: Any) -> Lost:
     return row["status"], row["kind"], row["msg_id"], row["group"] if row["kind"] == "consume" else None
 
 
+def _of_event(event: Event) -> tuple[str, str | None, str | None]:
+    return event["kind"], event["msg_id"], event["group_name"] if event["kind"] == "consume" else None
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_what_is_missing_by_its_nature_is_told_from_what_was_lost(spark, corpora, name):
     """Nothing but the records taken away without a trace is unexplained, and all of those are."""
@@ -136,7 +140,7 @@ def test_spans_dropped_by_a_full_queue_stay_unexplained_until_a_ledger_counts_th
     """The data alone knows nothing of a queue: no reason may swallow what only its counter can tell."""
     events, dropped = full_queue(corpora[APP])
     rows = _judge(spark, Run(APP, _as_it_was, set()), events)
-    unexplained = Counter(row["status"] for row in rows if row["reason"] == "UNEXPLAINED")
-    both = [event for event in dropped if event["scope"] is None]
-    assert unexplained["OTLP_ONLY"] == 0
-    assert 0 < unexplained["NATIVE_ONLY"] <= len(both)
+    recorded = {_of_event(event) for event in events if event["side"] == "native"}
+    lost = {("NATIVE_ONLY", *_of_event(event)) for event in dropped if _of_event(event) in recorded}
+    assert len(lost) > 5
+    assert {_key(row) for row in rows if row["reason"] == "UNEXPLAINED"} == lost
