@@ -115,7 +115,7 @@ def test_a_run_prints_its_numbers_and_writes_every_report(spark, capsys, lossy, 
     assert "unexplained_loss_native" in printed
     assert "report.html" in printed
     assert {path.name for path in out.iterdir()} == {
-        *("result.json", "report.html", "summary.md", "junit.xml", "metrics.prom", "verdicts"),
+        *("result.json", "report.html", "summary.md", "junit.xml", "metrics.prom", "verdicts", "history"),
     }
     plain = json.loads((out / "result.json").read_text())
     assert plain["inputs"]["otlp"]["records_read"] == 288

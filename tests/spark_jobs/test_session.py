@@ -20,7 +20,7 @@ def test_the_session_computes_in_utc_with_ansi_arithmetic_on_loopback(spark):
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
     assert conf.get("spark.driver.bindAddress") == "127.0.0.1"
     assert conf.get("spark.ui.enabled") == "false"
-    assert conf.get("spark.driver.memory") == "1g"
+    assert conf.get("spark.driver.memory") == "3g"  # as the tests ask for
 
 
 @pytest.mark.spark

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.spark
 
 
 def _plan(frame) -> str:
-    return frame._jdf.queryExecution().executedPlan().toString()
+    with configured(frame.sparkSession, {"spark.sql.maxPlanStringLength": "100000000"}):
+        return frame._jdf.queryExecution().executedPlan().toString()
 
 
 def _everything():
