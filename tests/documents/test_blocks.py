@@ -21,7 +21,7 @@ GUIDES = [block for block in blocks() if block.page != "docs/reference/command-l
 # One of each shape: a run, a graph, two foreign writers, a stream. What other options do, tests/spark_jobs proves on the
 # one session of the run; their blocks read the options and find the sources, without a JVM each.
 ON_SPARK = {"docs/quickstart.md-8", "docs/how-to/rocketmq-migration.md-2", "docs/reconciliation.md-0"}
-DUAL = ROOT / "tests" / "vectors" / "dual" / "scenarios-5.3.3-old"
+DUAL = ROOT / "tests" / "vectors" / "dual" / "app-4.9.8-dup"
 
 
 def _in(language):
@@ -63,7 +63,7 @@ def test_a_block_of_text_is_no_command(block):
 @pytest.mark.parametrize("block", _in("sh"), ids=str)
 def test_commands_do_what_their_page_says(world, home, block):
     """In the order of their lines, in a shell, and none fails."""
-    if block.page == "docs/how-to/rocketmq-migration.md":  # its traces are those of a Java application
+    if block.page == "docs/how-to/rocketmq-migration.md":  # what it compares was recorded of a Java application
         shutil.rmtree(home / "landing")
         shutil.copytree(DUAL, home / "landing", ignore=shutil.ignore_patterns("otlp*", "events*", "*.txt"))
         shutil.copy(DUAL / "otlp.jsonl", home / "traces.jsonl")

@@ -75,7 +75,7 @@ class World:
         self.kafka, self.rocketmq, self.receiver, self.left = kafka, rocketmq, receiver, left
 
     def placed(self, text):
-        """Return ``text`` with what is here in place of the addresses, ids and days that a reader will replace."""
+        """Return ``text`` with what is here in place of the addresses, ids, releases and days that a reader will replace."""
         here = {
             r"(localhost|127\.0\.0\.1):9092": self.kafka.bootstrap_servers,
             r"10\.0\.0\.1:9876;10\.0\.0\.2:9876|ns1:9876;ns2:9876|(localhost|127\.0\.0\.1|10\.0\.0\.1):9876": self.rocketmq.namesrv,
@@ -83,6 +83,7 @@ class World:
             r"landing/native/date=2026-11-21": f"landing/native/{self.left.day}",
             r"part-0\.jsonl": "part-*.jsonl",
             _MESSAGE_IDS: self.left.message_id,
+            r"rocketmq-5\.3\.3": "rocketmq-4.9.8 --grace 0s",  # the recorded clients; nothing comes after them
             r" --begin 2h": "",  # the embedded broker knows no times
             r"--messages 5000000 --hot 100000": "--messages 5000 --hot 1000",
         }

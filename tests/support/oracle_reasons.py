@@ -13,7 +13,7 @@ from tests.support.oracle import Judged
 
 ENOUGH = 10  # keys of a service or a process before its silence means anything
 SEVERAL = 2  # keys before a process is one
-JITTER_MS = 100
+JITTER_MS = 20
 ID_DIGITS, OWN_DIGITS = 32, 12
 OTHER = {"NATIVE_ONLY": "otlp", "OTLP_ONLY": "native"}
 
