@@ -24,7 +24,7 @@ demo: java ## the whole system in one go; prints seeded against found and the re
 
 .PHONY: test
 test: java ## the whole suite that needs no external server (ARGS='-k words')
-	@$(BIN)/python -m pytest -m "not peers" -n 2 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -m "not peers and not cluster" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
 check: lint format types contracts documents ## lint, format, types, import contracts, documents against code (-k: all of them)
@@ -40,10 +40,15 @@ contracts: $(READY)
 	$(BIN)/lint-imports --no-cache
 documents: $(READY)
 	$(BIN)/python -m pytest -q tests/architecture
+	@$(MAKE) --no-print-directory site
 
 .PHONY: test-peers
 test-peers: java ## the tests against real servers, made from packages by Maven and Go (PEERS=… or SKIP_PEERS=kafka,…)
 	@$(BIN)/python -m pytest -m peers -v tests/peers $(ARGS)
+
+.PHONY: test-cluster
+test-cluster: java ## the reconciliation on Spark clusters and a Connect server started for it, held against a local run
+	@$(BIN)/python -m pytest -m cluster -v tests/cluster $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## how long our own steps take, and the codec beside OTLP and Java: build/bench.json
@@ -63,10 +68,19 @@ scoreboard: $(READY) ## the incumbent and ours side by side: every probe and the
 test-foreign: $(READY) ## confluent-kafka's own tests under instrumentation (CHECKOUT=folder of its repository)
 	@$(BIN)/python -m tests.foreign.confluent_kafka $(CHECKOUT) $(ARGS)
 
+.PHONY: confusion
+confusion: java ## every fault against what it is called: the confusion matrix (ARGS=--write: into docs/reconciliation.md)
+	@$(BIN)/python -c 'import datacompy' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[compare]'
+	@$(BIN)/python -m tests.faults $(ARGS)
+
 .PHONY: docs
 docs: $(READY) ## write the generated pages and tables of docs/
 	@$(BIN)/python -m tools.generated_docs
 	@$(BIN)/python -m tools.handbook docs/reconciliation.md
+
+.PHONY: site
+site: $(READY) ## the documents as pages in build/site, every warning an error
+	@if $(BIN)/python -c 'import mkdocs' 2>/dev/null; then $(BIN)/mkdocs build --quiet --strict; else echo 'make: no site: mkdocs is set up from Python 3.11 on'; fi
 
 .PHONY: setup
 setup: $(READY) java ## the virtual environment, and a Java for Spark, without running anything

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
-__all__ = ["Clock", "MonotonicNs", "SystemClock", "WallNs"]
+__all__ = ["LAST_MS", "Clock", "MonotonicNs", "SystemClock", "WallNs", "pause"]
+
+LAST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, in epoch milliseconds: calendars know no later one, and no writer means it."""
 
 WallNs = NewType("WallNs", int)
 MonotonicNs = NewType("MonotonicNs", int)
@@ -33,3 +36,8 @@ class SystemClock:
     def monotonic_ns(self) -> MonotonicNs:
         """Nanoseconds since an unspecified start; only differences mean something."""
         return MonotonicNs(time.monotonic_ns())
+
+
+def pause(seconds: float) -> None:
+    """Let the calling thread do nothing for so long; a signal whose handler raises ends it."""
+    time.sleep(seconds)

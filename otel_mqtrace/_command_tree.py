@@ -20,7 +20,7 @@ from otel_mqtrace._errors import MissingExtraError, MqTraceError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["COMMAND_GROUP", "DISTRIBUTION", "run"]
+__all__ = ["COMMAND_GROUP", "DISTRIBUTION", "help_of", "run"]
 
 COMMAND_GROUP: Final = "mqtrace.commands"
 DISTRIBUTION: Final = "otel-mqtrace"
@@ -111,7 +111,7 @@ def _register(app: typer.Typer, point: EntryPoint) -> None:
             add_help_option=False,
         )(_refusing(cause))
         return
-    text, examples = _help_of(function)
+    text, examples = help_of(function)
     app.command(point.name, help=escape(text), epilog=_epilog(examples))(function)
 
 
@@ -144,7 +144,7 @@ def _missing_extra(name: str, error: Exception) -> MissingExtraError | None:
     return next((MissingExtraError(f"{_NAME} {name}", extra) for extra in extras), None)
 
 
-def _help_of(function: Callable[..., object]) -> tuple[str, list[str]]:
+def help_of(function: Callable[..., object]) -> tuple[str, list[str]]:
     """Split a docstring into the help before its first section and the lines of its ``Example:`` section."""
     text = inspect.getdoc(function) or ""
     sections = {found["name"]: found["body"] for found in _SECTION.finditer(text + "\n")}

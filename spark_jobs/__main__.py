@@ -1,13 +1,27 @@
 """This module knows how the Spark jobs start without the ``mqtrace`` command: ``python -m spark_jobs reconcile …``.
 
-``spark-submit … spark_jobs/__main__.py reconcile …`` takes the same options.
+``spark-submit --py-files mqtrace-spark.zip … spark_jobs/__main__.py reconcile …`` takes the same options.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
-from otel_mqtrace.cli import main
+__all__ = ["start"]
+
+
+def start() -> int:
+    """Run the command line.
+
+    A script's own directory comes first in ``sys.path``; ours holds an ``inspect`` that is not Python's.
+    """
+    own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  (pathlib imports much, before the mend)
+    sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != own]  # noqa: PTH100
+    from otel_mqtrace.cli import main  # noqa: PLC0415
+
+    return main()
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start())

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UsageError
+from spark_jobs.options import DEFAULT_SEGMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["parse_instant_ms", "spread"]
+__all__ = ["filled", "parse_instant_ms", "parse_settings", "parse_target", "spread"]
 
-_SOURCES: Final = frozenset({"--native", "--otlp"})
+_OWN_OPTIONS: Final = {"spark.master": "--master", "spark.remote": "--master", "spark.driver.memory": "--driver-memory"}
+_SOURCES: Final = frozenset({"--native", "--otlp", "--ledger"})
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+")
 _WHOLE_NUMBER = re.compile(r"-?\d+")
-_LAST_MS: Final = 253_402_300_799_999
-_MOST_DIGITS: Final = 15  # those of _LAST_MS
-_BEYOND: Final = _LAST_MS + 1
+_MOST_DIGITS: Final = 15  # those of LAST_MS
+_BEYOND: Final = LAST_MS + 1
 
 
 def spread(arguments: Iterable[str], names: frozenset[str] = _SOURCES) -> list[str]:
@@ -40,6 +44,49 @@ def spread(arguments: Iterable[str], names: frozenset[str] = _SOURCES) -> list[s
     return spread_out
 
 
+def filled(arguments: Iterable[str], name: str = "--segments", value: int = DEFAULT_SEGMENTS) -> list[str]:
+    """Give an option that may stand alone its value: ``--segments --out o`` becomes ``--segments 4096 --out o``."""
+    words = list(arguments)
+    return [
+        part
+        for word, following in zip(words, [*words[1:], ""], strict=False)  # no words, no pair
+        for part in ([word, str(value)] if word == name and not _WHOLE_NUMBER.fullmatch(following) else [word])
+    ]
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, str]:
+    """Read Spark's settings as ``spark-submit --conf`` takes them; the last one of a name counts.
+
+    Raises:
+        UsageError: one is no ``KEY=VALUE``, or says what has an option of its own.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, assigned, value = text.partition("=")
+        if not assigned or not name.startswith("spark."):
+            raise UsageError(f"--conf '{text}' is no setting of Spark's; write spark.NAME=VALUE")
+        if name in _OWN_OPTIONS:
+            raise UsageError(f"--conf '{text}': use {_OWN_OPTIONS[name]} for it")
+        found[name] = value
+    return found
+
+
+def parse_target(out: Path, *, name: str = "--out") -> Path:
+    """Return the directory that an option names, given as a path or as ``file://``.
+
+    Raises:
+        UsageError: it is an address of a store that is no directory here (``s3a://``, ``hdfs://``).
+    """
+    scheme, colon, rest = str(out).partition(":/")  # a Path has one of the slashes only
+    if not colon or not _SCHEME.fullmatch(scheme):
+        return out
+    if scheme == "file":
+        return Path("/" + rest.lstrip("/"))
+    raise UsageError(
+        f"{name} {scheme}://{rest.lstrip('/')} is no directory: name one, on a mount that all executors share"
+    )
+
+
 def parse_instant_ms(text: str, *, name: str) -> int:
     """Read epoch milliseconds or ISO 8601 (UTC unless it names an offset), from 1970 to 9999.
 
@@ -52,7 +99,7 @@ def parse_instant_ms(text: str, *, name: str) -> int:
 
 
 def _in_range(instant_ms: int, text: str, name: str) -> int:
-    if not 0 <= instant_ms <= _LAST_MS:
+    if not 0 <= instant_ms <= LAST_MS:
         raise UsageError(f"{name} '{text}' is not between the years 1970 and 9999")
     return instant_ms
 

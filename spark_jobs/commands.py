@@ -6,14 +6,17 @@ Nothing heavy is imported before a command runs: ``mqtrace --help`` reads this m
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path  # noqa: TC003  (typer reads the annotations)
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from spark_jobs.arguments import parse_instant_ms, spread
+from otel_mqtrace._errors import UsageError
+from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
+from spark_jobs.arguments import filled, parse_instant_ms, parse_settings, parse_target, spread
+from spark_jobs.progress import shown_progress
+from spark_jobs.terminal import print_summary
 
 if TYPE_CHECKING:
     from spark_jobs.report.result import Result
@@ -23,28 +26,32 @@ __all__ = ["inspect", "reconcile"]
 
 def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     *,
-    native: Annotated[
-        list[str], typer.Option(help="Native trace: file, directory or glob; several may follow one --native.")
-    ],
-    otlp: Annotated[list[str], typer.Option(help="OTLP spans: file, directory or glob; several may follow.")],
-    out: Annotated[Path, typer.Option(help="Directory for the verdicts and the reports.")],
-    policy: Annotated[Path | None, typer.Option(help="TOML file with tolerances and gates.")] = None,
-    profile: Annotated[str, typer.Option(help="Who wrote the spans: mqtrace or java-agent.")] = "mqtrace",
-    native_writer: Annotated[
-        str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.")
-    ] = "mqtrace",
-    grace: Annotated[
-        str | None, typer.Option(help="How late a record may arrive, as in 60s or 5m; a bare number is seconds.")
-    ] = None,
-    begin: Annotated[str | None, typer.Option(help="Start of the window: ISO 8601 or epoch milliseconds.")] = None,
-    end: Annotated[str | None, typer.Option(help="End of the window.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Let warnings fail the run.")] = False,
-    master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
-    driver_memory: Annotated[str, typer.Option(help="Memory of Spark's driver.")] = "1g",
-    msg_type_map: Annotated[str, typer.Option(help="Ordinals of message types: a or b.")] = "a",
-    otlp_format: Annotated[str | None, typer.Option(help="Layout of the spans in place of detection.")] = None,
-    charset: Annotated[str, typer.Option(help="Of native bodies: RocketMQ 4.x writes in its JVM's own.")] = "utf-8",
-    as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
+    native: asked.Native = None,
+    otlp: asked.Otlp = None,
+    out: asked.Out = None,
+    ledger: asked.Ledger = None,
+    policy: asked.PolicyFile = None,
+    profile: asked.ProfileName = "mqtrace",
+    native_writer: asked.NativeWriter = "mqtrace",
+    grace: asked.Grace = None,
+    begin: asked.Begin = None,
+    end: asked.End = None,
+    strict: asked.Strict = False,
+    master: asked.Master = None,
+    driver_memory: asked.DriverMemory = "1g",
+    conf: asked.Conf = None,
+    msg_type_map: asked.MsgTypeMap = "a",
+    otlp_format: asked.OtlpFormat = None,
+    charset: asked.Charset = "utf-8",
+    client_config: asked.ClientConfig = None,
+    history: asked.History = None,
+    stream: asked.Stream = False,
+    every: asked.Every = None,
+    segments: asked.Segments = None,
+    samples: asked.Samples = 400,
+    link_template: asked.LinkTemplate = None,
+    as_json: asked.AsJson = False,
+    print_policy: asked.PrintPolicy = False,
 ) -> int:
     """Compare the native trace with the spans, and report what was lost, doubled, late or different.
 
@@ -54,35 +61,88 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     Example:
         mqtrace reconcile --native landing/native --otlp spans.jsonl --out report
         mqtrace reconcile --native a.jsonl b.jsonl --otlp 'otlp/*.jsonl' --out report --profile java-agent --grace 5m
+        mqtrace reconcile --native landing/native --otlp 'otlp/done-*.jsonl' --out report --stream --every 5m
+        mqtrace reconcile --native landing/native --otlp otlp --out report --segments
+        mqtrace reconcile --print-policy --profile java-agent --native-writer rocketmq-5.3.3 > policy.toml
     """
-    batch, policies, profiles, render = _machinery()
-    options = batch.ReconcileOptions(
-        native=tuple(native),
-        otlp=tuple(otlp),
-        out=out,
-        policy=policy,
-        profile=profile,
-        native_writer=native_writer,
-        grace_ms=None if grace is None else policies.parse_duration_ms(grace, name="--grace"),
-        begin_ms=None if begin is None else parse_instant_ms(begin, name="--begin"),
-        end_ms=None if end is None else parse_instant_ms(end, name="--end"),
-        strict=strict,
-        master=master,
-        driver_memory=driver_memory,
-        msg_type_map=msg_type_map,
-        otlp_format=otlp_format,
-        charset=charset,
-    )
+    if print_policy:
+        return _print_policy(policy, profile, native_writer, grace)
+    native, otlp, out = _required(native, otlp, out)
+    if every is not None and not stream:
+        raise UsageError("--every needs --stream: without it a run reads everything once")
+    batch, policies, profiles = _machinery()
+    how_read = {"msg_type_map": msg_type_map, "otlp_format": otlp_format, "charset": charset}
+    rules = {"policy": policy, "profile": profile, "native_writer": native_writer, "strict": strict}
+    window = {**_durations(policies, grace=grace), **_instants(begin=begin, end=end)}
+    engine = {"master": master, "driver_memory": driver_memory, "conf": parse_settings(conf or ())}
+    sources = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
+    servers = {"client_config": client_config}
+    left = {"out": out, "history": history or out / "history", "segments": segments, "samples": samples}
+    options = batch.ReconcileOptions(**sources, **servers, **how_read, **rules, **window, **engine, **left)
     _warn_of_newer(profiles, native_writer)
-    with Console(stderr=True).status("starting") as shown:  # rich draws it on a terminal only
-        result = batch.run(options, progress=shown.update)
-        shown.update("writing the reports")
-        written = render.write_reports(result, out)
+    _warn_of_segments(options)
+    rhythm = _durations(policies, every=every)
+    return _run(options, stream=stream, **rhythm, link_template=link_template, as_json=as_json)
+
+
+# what the command line offers a command to do first
+reconcile.rewrite_arguments = lambda words: spread(filled(words))  # type: ignore[attr-defined]
+
+
+def _required(native: list[str] | None, otlp: list[str] | None, out: Path | None) -> tuple[list[str], list[str], Path]:
+    if out is None or not native or not otlp:
+        missing = next(name for name, given in (("native", native), ("otlp", otlp), ("out", out)) if not given)
+        raise UsageError(f"missing option --{missing}; a run needs --native, --otlp and --out")
+    return native, otlp, parse_target(out)
+
+
+def _durations(policies: Any, **given: str | None) -> dict[str, int | None]:
+    """Return the options that are durations in milliseconds, under names that say so."""
+    return {
+        f"{name}_ms": None if text is None else policies.parse_duration_ms(text, name=f"--{name}")
+        for name, text in given.items()
+    }
+
+
+def _instants(**given: str | None) -> dict[str, int | None]:
+    """Return the options that are points in time in milliseconds since the epoch, under names that say so."""
+    return {
+        f"{name}_ms": None if text is None else parse_instant_ms(text, name=f"--{name}") for name, text in given.items()
+    }
+
+
+def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str | None, as_json: bool) -> int:
+    """Reconcile as ``ReconcileOptions`` say, write the reports, print what came of it."""
+    links, pages, render = _pages()
+    shown = link_template and links.check_template(link_template)
+    page = pages.PageOptions(samples=options.samples, link_template=shown)
+    written: dict[str, Path] = {}
+
+    def report(result: Result) -> None:
+        progress("writing the reports")
+        written.update(render.write_reports(result, options.out, page))
+        if every_ms is not None and not as_json:
+            typer.echo(f"run {result.run}: {result.verdict}, {_open_keys(result)}")
+
+    with shown_progress() as progress:
+        if stream:
+            result = _streaming().run(options, every_ms=every_ms, progress=progress, report=report)
+        else:
+            result = _machinery()[0].run(options, progress=progress, report=report)
     _print(result, written, as_json=as_json)
+    _warn_of_size(written, pages.HEAVY_PAGE_BYTES)
     return int(result.exit_code)
 
 
-reconcile.rewrite_arguments = spread  # type: ignore[attr-defined]  # what the command line offers a command to do first
+def _print_policy(path: Path | None, profile: str, native_writer: str, grace: str | None) -> int:
+    from spark_jobs.reconcile.policy import parse_duration_ms, read_policy  # noqa: PLC0415
+    from spark_jobs.reconcile.policy_text import policy_text  # noqa: PLC0415
+
+    found = read_policy(path, profile=profile, native_writer=native_writer)
+    if grace is not None:
+        found = replace(found, grace_ms=parse_duration_ms(grace, name="--grace"))
+    sys.stdout.write(policy_text(found))
+    return 0
 
 
 def _warn_of_newer(profiles: Any, native_writer: str) -> None:
@@ -91,59 +151,63 @@ def _warn_of_newer(profiles: Any, native_writer: str) -> None:
         typer.echo(f"mqtrace: warning: --native-writer {native_writer} is {judged}", err=True)
 
 
-def _machinery() -> tuple[Any, Any, Any, Any]:
+def _warn_of_segments(options: Any) -> None:
+    if options.segments is not None and (options.profile, options.native_writer) != ("mqtrace", "mqtrace"):
+        told = "two writers' records are seldom equal to the millisecond, so nearly every segment will be opened"
+        typer.echo(f"mqtrace: warning: --segments spares little here: {told}", err=True)
+
+
+def _open_keys(result: Result) -> str:
+    """Return what is open, and what no longer is, as words of one line."""
+    told = [f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(result.lifecycle.items()) if count]
+    return ", ".join(told) or "nothing open"
+
+
+def _streaming() -> Any:
+    from spark_jobs.jobs import stream  # noqa: PLC0415  (Spark, of the optional extra)
+
+    return stream
+
+
+def _machinery() -> tuple[Any, Any, Any]:
     from spark_jobs.jobs import batch  # noqa: PLC0415  (Spark, of the optional extra)
     from spark_jobs.reconcile import policy, profiles  # noqa: PLC0415
-    from spark_jobs.report import render  # noqa: PLC0415
 
-    return batch, policy, profiles, render
+    return batch, policy, profiles
+
+
+def _pages() -> tuple[Any, Any, Any]:
+    from spark_jobs.report import links, page, render  # noqa: PLC0415  (Jinja, of the optional extra)
+
+    return links, page, render
+
+
+def _warn_of_size(written: dict[str, Path], heavy_bytes: int) -> None:
+    for name, path in written.items():
+        size = path.stat().st_size
+        if path.suffix == ".html" and size > heavy_bytes:
+            told = f"{name} has {size / 1e6:.1f} MB, which takes browsers seconds to open: ask for fewer --samples"
+            typer.echo(f"mqtrace: warning: {told}", err=True)
 
 
 def _print(result: Result, written: dict[str, Path], *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(result.dumps())
     else:
-        _print_summary(result, written)
-
-
-def _print_summary(result: Result, written: dict[str, Path]) -> None:
-    table = Table()
-    table.add_column("status")
-    table.add_column("keys", justify="right")
-    for status, count in sorted(result.status.items()):
-        table.add_row(status, f"{count:,}")
-    reasons = Table(title="reasons", title_justify="left")
-    reasons.add_column("reason")
-    reasons.add_column("keys", justify="right")
-    for reason, count in sorted(result.reason.items()):
-        reasons.add_row(reason, f"{count:,}")
-    gates = Table(title="gates", title_justify="left")
-    for name in ("gate", "value", "bound", "outcome"):
-        gates.add_column(name, justify="right" if name in {"value", "bound"} else "left")
-    for gate in result.gates:
-        value = "-" if gate.value is None else f"{gate.value:g}"
-        gates.add_row(gate.name, value, f"{gate.op} {gate.threshold:g}", gate.outcome)
-    console = Console()
-    # Not the table's title, which would be wrapped to the width of the table.
-    console.print(f"{result.verdict}: native trace against OTLP spans", style="table.title", soft_wrap=True)
-    if result.doubt:
-        console.print(f"inconclusive: {result.doubt}", soft_wrap=True)
-    for each in (table, *((reasons,) if result.reason else ()), gates):
-        console.print(each)
-    if not result.conservation.holds:
-        console.print(f"the books do not balance: native {result.conservation.native}")
-        console.print(f"                          otlp {result.conservation.otlp}")
-    for name, path in written.items():
-        if path.suffix == ".html":
-            typer.echo(f"{name}: {path}")
+        print_summary(result, written)
 
 
 def inspect(
-    sources: Annotated[list[str], typer.Argument(metavar="SRC…", help="Files, directories or globs.")],
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SRC…", help="Files, directories, globs or kafka://BOOTSTRAP/TOPIC.")
+    ],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     spans: Annotated[bool, typer.Option("--spans", help="Stream the spans as JSON lines.")] = False,
     records: Annotated[bool, typer.Option("--records", help="Stream the native records as JSON lines.")] = False,
+    client_config: Annotated[
+        Path | None, typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.")
+    ] = None,
 ) -> int:
     """Say what is in an input: side, layout, how many records or spans, bad ones with position and reason.
 
@@ -153,6 +217,8 @@ def inspect(
         mqtrace inspect landing/native spans.jsonl
         mqtrace inspect spans.jsonl --json
     """
+    from bridge.client_properties import read_properties  # noqa: PLC0415
     from spark_jobs import inspect as inspection  # noqa: PLC0415  (reads protobuf and zstd, of the optional extra)
 
-    return int(inspection.run(tuple(sources), as_json=as_json, spans=spans, records=records))
+    given = {} if client_config is None else read_properties(client_config)
+    return int(inspection.run(tuple(sources), as_json=as_json, spans=spans, records=records, client_config=given))

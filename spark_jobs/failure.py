@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException, PythonException
 
 from otel_mqtrace._errors import PeerError
 
@@ -14,18 +16,36 @@ if TYPE_CHECKING:
 
 __all__ = ["told_by_cause"]
 
+_FAILED_AT_THE_SERVER: Final = "SparkConnectGrpcException"  # by name: its module needs what the connect extra brings
+_OWN_WORDS: Final = re.compile(r"^otel_mqtrace\._errors\.\w+: (.+)$", re.MULTILINE)
+"""The last line of a traceback that ends in an error of ours."""
+
 
 @contextmanager
 def told_by_cause() -> Iterator[None]:
     """Raise ``PeerError`` for a job that the JVM gave up: a full disk, a file gone, too little memory.
 
-    Spark wraps the cause several times and appends every stack. What pyspark has an exception of its own for (a wrong
-    plan, a wrong number) is a defect of the plan and passes as it is.
+    Spark wraps the cause several times and appends every stack. A reader of ours in an executor that gave up is told by
+    its own words. What pyspark has an exception of its own for (a wrong plan, a wrong number) is a defect of the plan
+    and passes as it is.
     """
     try:
         yield
     except Py4JJavaError as error:
         raise PeerError(f"Spark gave up: {_cause(error.java_exception)}; mend that and run it again") from error
+    except PythonException as error:
+        said = _OWN_WORDS.findall(str(error))
+        if not said:
+            raise
+        raise PeerError(f"Spark gave up: {said[-1]}; mend that and run it again") from error
+    except PySparkException as error:
+        if type(error).__name__ != _FAILED_AT_THE_SERVER:
+            raise
+        raise PeerError(f"Spark gave up: {_first_line(error)}; mend that and run it again") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _cause(thrown: Any) -> str:

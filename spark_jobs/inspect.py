@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from itertools import chain, islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.codec.framing import BadBody, Framing, read_bodies
 from bridge.codec.native.decode import decode_body
-from bridge.codec.native.layout import absent
+from bridge.codec.native.layout import FIELD_SEPARATOR, absent
 from bridge.codec.records import body_json
+from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.model import TraceType
 from spark_jobs.normalise.aliases import ALIASES
 from spark_jobs.sources.containers import Bad, Message, read_messages
 from spark_jobs.sources.detect import Layout, Side
 from spark_jobs.sources.files import SourceFile, source_files, torn_tail
+from spark_jobs.sources.kafka.address import TopicAddress, apart
+from spark_jobs.sources.kafka.offsets import topic_ranges
+from spark_jobs.sources.kafka.reading import messages_in
 from spark_jobs.sources.spans import parse_message, spans_of
 from spark_jobs.sources.texts import attribute_text
 
@@ -32,22 +40,36 @@ if TYPE_CHECKING:
 
 __all__ = ["BadPiece", "Inventory", "inspect_sources", "run"]
 
+_LONGEST_NAME: Final = 80
+_MOST_NAMES: Final = 50
 _SHOWN_BAD: Final = 50
 _SAMPLE_CHARACTERS: Final = 200
 _NS_PER_MS: Final = 1_000_000
+_TOLD_BY: Final = 50  # messages of a topic
+_RECORD_START: Final = re.compile(f"(?:{'|'.join(kind.value for kind in TraceType)}){FIELD_SEPARATOR}".encode())
+_NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
 _FRAMINGS: Final = {Layout.LANDING_JSONL: Framing.JSONL_BASE64, Layout.LANDING_PARQUET: Framing.PARQUET}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadPiece:
-    """A piece of input that is no record and no span. ``line`` is a line, row or frame of the file, from 1."""
+    """A piece of input that is no record and no span.
+
+    ``line`` is a line, row or frame of the file, from 1. Of a topic, ``path`` is ``topic-partition@offset``.
+    """
 
     path: str
-    line: int
+    line: int | None
     record_index: int | None = None
     field: str | None = None
     reason: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    path: str
+    line: int | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,13 +88,14 @@ class Inventory:
     dialects: Counter[str] = field(default_factory=Counter)
     bad: list[BadPiece] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)  # files of a directory that hold something else
 
-    def opened(self, file: SourceFile) -> None:
-        """Take note of one more file."""
-        self.files.append(str(file.path))
-        if file.side is not Side.EMPTY:
-            self.side = _joined(self.side, file.side.value)
-            self.layout = _joined(self.layout, file.layout.value)
+    def opened(self, name: str, side: Side, layout: str) -> None:
+        """Take note of one more file or topic."""
+        self.files.append(name)
+        if side is not Side.EMPTY:
+            self.side = _joined(self.side, side.value)
+            self.layout = _joined(self.layout, layout)
 
     def good(self, times_ms: Iterable[int | None], topic: str | None, group: str | None) -> None:
         """Count one record or span."""
@@ -108,6 +131,7 @@ def run(
     as_json: bool = False,
     spans: bool = False,
     records: bool = False,
+    client_config: Mapping[str, str] = _NO_CONFIG,
 ) -> int:
     """Print what is in ``sources``: a summary, one JSON object, or every span or record as a JSON line.
 
@@ -116,12 +140,13 @@ def run(
     Raises:
         UsageError: a source names nothing, or both streams were asked for.
         UnreadableInputError: a source is nothing this project reads.
+        PeerError: the broker of a topic does not answer, or has no such topic.
     """
     if spans and records:
         raise UsageError("--spans and --records exclude each other: a stream holds one kind of object")
     wanted = Side.OTLP if spans else Side.NATIVE if records else None
     inventory = Inventory()
-    for item in inspect_sources(sources, inventory):
+    for item in inspect_sources(sources, inventory, client_config=client_config):
         if wanted is not None and item[0] is wanted:
             _write(item[1])
     if as_json:
@@ -131,10 +156,15 @@ def run(
     return 1 if inventory.malformed else 0
 
 
-def inspect_sources(sources: Iterable[str], inventory: Inventory) -> Iterator[tuple[Side, dict[str, Any]]]:
+def inspect_sources(
+    sources: Iterable[str], inventory: Inventory, *, client_config: Mapping[str, str] = _NO_CONFIG
+) -> Iterator[tuple[Side, dict[str, Any]]]:
     """Yield the JSON of every record and span behind ``sources``, and fill ``inventory`` while doing so."""
-    for file in source_files(sources, None):
-        inventory.opened(file)
+    paths, addresses = apart(sources)
+    for address in addresses:
+        yield from _topic(address, client_config, inventory)
+    for file in source_files(paths, None, passed_over=inventory.passed_over):
+        inventory.opened(str(file.path), file.side, file.layout.value)
         if file.side is Side.NATIVE:
             yield from ((Side.NATIVE, item) for item in _native(file, inventory))
         elif file.side is Side.OTLP:
@@ -151,7 +181,7 @@ def _native(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
     with file.path.open("rb") as stream:
         for at, body in enumerate(read_bodies(stream, _FRAMINGS[file.layout], name=str(file.path))):
             if isinstance(body, bytes):
-                yield from _records(file.path, at, body, inventory)
+                yield from _records(_Place(str(file.path), at + 1), at, body, inventory)
             elif tail is not None and tail.strip().startswith(body.text.strip()) and body.reason == "not JSON":
                 inventory.truncated_tail = True
             else:
@@ -163,10 +193,11 @@ def _bad_body(path: Path, at: int, body: BadBody) -> BadPiece:
     return BadPiece(path=str(path), line=at + 1, field=body.field, reason=body.reason, text=text)
 
 
-def _records(path: Path, at: int, body: bytes, inventory: Inventory) -> Iterator[dict[str, Any]]:
+def _records(place: _Place, at: int, body: bytes, inventory: Inventory) -> Iterator[dict[str, Any]]:
     for item in body_json(at, decode_body(body)):
         if "error" in item:
-            inventory.damaged(BadPiece(path=str(path), line=at + 1, record_index=item["record_index"], **item["error"]))
+            bad = BadPiece(path=place.path, line=place.line, record_index=item["record_index"], **item["error"])
+            inventory.damaged(bad)
         else:
             inventory.good([item["timestamp_ms"]], item["topic"], item["group_name"])
             inventory.dialects[item["dialect"] or "unknown"] += 1
@@ -185,13 +216,13 @@ def _otlp(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
         else:
             for span in spans_of(item.content):
                 index += 1
-                yield from _span(file.path, item.ordinal, index, span, inventory)
+                yield from _span(_Place(str(file.path), item.ordinal), index, span, inventory)
 
 
-def _span(path: Path, ordinal: int, index: int, span: dict[str, Any], inventory: Inventory) -> Iterator[dict[str, Any]]:
+def _span(place: _Place, index: int, span: dict[str, Any], inventory: Inventory) -> Iterator[dict[str, Any]]:
     if span["bad"] is not None:
         name, reason, text = span["bad"]
-        inventory.damaged(BadPiece(path=str(path), line=ordinal, field=name, reason=reason, text=text))
+        inventory.damaged(BadPiece(path=place.path, line=place.line, field=name, reason=reason, text=text))
         return
     times_ms = (span["start_ns"] // _NS_PER_MS, span["end_ns"] // _NS_PER_MS)
     inventory.good(times_ms, _attribute(span, "topic"), _attribute(span, "group_name"))
@@ -223,6 +254,41 @@ def _plain(value: Any) -> Any:
     return attribute_text(value) if nameless else value
 
 
+# -- topics ---------------------------------------------------------------------------------------------------------
+def _topic(
+    address: TopicAddress, client_config: Mapping[str, str], inventory: Inventory
+) -> Iterator[tuple[Side, dict[str, Any]]]:
+    """A topic is what the first of its messages is that can be told; the messages come partition by partition."""
+    ranges = [one for one in topic_ranges(address, client_config) if one.first < one.end]
+    messages = chain.from_iterable(messages_in(one, client_config) for one in ranges)
+    looked_at = list(islice(messages, _TOLD_BY))
+    side = next(filter(None, (_side_of(message["value"]) for message in looked_at)), Side.EMPTY)
+    inventory.opened(str(address), side, "kafka")
+    index = -1
+    for at, message in enumerate(chain(looked_at, messages)):
+        place = _Place(f"{message['topic']}-{message['partition']}@{message['offset']}", None)
+        value = message["value"] or b""
+        content = parse_message(value) if side is Side.OTLP and value else None
+        if side is Side.NATIVE and value:
+            yield from ((side, item) for item in _records(place, at, value, inventory))
+        elif content is None:
+            reason = "no value" if not value else "not OTLP traces" if side is Side.OTLP else "neither side's"
+            text = value[:_SAMPLE_CHARACTERS].decode("utf-8", errors="replace")
+            inventory.damaged(BadPiece(path=place.path, line=None, reason=reason, text=text))
+        else:
+            for span in spans_of(content):
+                index += 1
+                yield from ((side, item) for item in _span(place, index, span, inventory))
+
+
+def _side_of(value: bytes | None) -> Side | None:
+    if not value:
+        return None
+    if _RECORD_START.match(value):
+        return Side.NATIVE
+    return Side.OTLP if parse_message(value) is not None else None
+
+
 # -- for people -----------------------------------------------------------------------------------------------------
 def _summary(found: Inventory) -> str:
     what = "records" if found.side == Side.NATIVE.value else "spans" if found.side == Side.OTLP.value else "items"
@@ -236,17 +302,26 @@ def _summary(found: Inventory) -> str:
         "first": _instant(found.first_ms),
         "last": _instant(found.last_ms),
         "dialects": ", ".join(f"{name} ({count})" for name, count in found.dialects.most_common()) or "-",
-        "topics": ", ".join(sorted(found.topics)) or "-",
-        "groups": ", ".join(sorted(found.groups)) or "-",
+        "topics": _names(found.topics),
+        "groups": _names(found.groups),
     }
     lines = [f"{name:<13} {value}" for name, value in rows.items()]
     lines += [f"bad           {_place(piece)}: {piece.reason}: {piece.text!r}" for piece in found.bad]
+    lines += [f"passed over   {said}" for said in found.passed_over]
     return "\n".join(lines) + "\n"
+
+
+def _names(found: set[str]) -> str:
+    """Return the first names, nothing in them that would act on a terminal, and how many more there are."""
+    shown = [visible(name, limit=_LONGEST_NAME) for name in sorted(found)[:_MOST_NAMES]]
+    more = [f"and {len(found) - _MOST_NAMES:,} more"] if len(found) > _MOST_NAMES else []
+    return ", ".join([*shown, *more]) or "-"
 
 
 def _place(piece: BadPiece) -> str:
     record = "" if piece.record_index is None else f" record {piece.record_index}"
-    return f"{piece.path}:{piece.line}{record}{f' {piece.field}' if piece.field else ''}"
+    line = "" if piece.line is None else f":{piece.line}"
+    return f"{piece.path}{line}{record}{f' {piece.field}' if piece.field else ''}"
 
 
 def _instant(time_ms: int | None) -> str:

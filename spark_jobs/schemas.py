@@ -52,6 +52,7 @@ NATIVE_BODY = _struct(
 """One trace message as it was landed: the raw bytes and where they came from."""
 
 _ATTRIBUTES = MapType(StringType(), StringType())
+_SPAN_PLACES = ArrayType(_struct(trace_id=_TEXT, span_id=_TEXT))
 SPAN = _struct(
     trace_id=_TEXT,  # lower hex
     span_id=_TEXT,
@@ -107,6 +108,10 @@ SIDE_FIELDS = {
     "record_index": _INT,  # in its body, or of its link in its span
     "writer": _TEXT,  # mqtrace, rocketmq, java-agent-old, java-agent-new, other
     "raw_hash": _LONG,
+    "id_source": _TEXT,  # own, or where it was found instead: header (a captured property), delivery; null on native
+    "sent_sampled": _BOOL,  # what a delivery's link says of its send; null where the writer's flags say nothing
+    "first_seen_run": _INT,  # carried over from an earlier run: the one that first saw it open; null when read now
+    "left_as": _TEXT,  # carried over: the reason the last run left it with, else its status
 }
 """What one side may know of an event: the evidence kept in a verdict."""
 
@@ -123,6 +128,7 @@ EVENT = _struct(
     half=_TEXT,  # whole, before, after (native consume only)
     msg_id=_TEXT,  # upper-cased when it is hex; null when the side does not know it
     scope=_TEXT,  # null: in scope; else why it is not (TRACE_TRAFFIC, NOT_MESSAGING, POLL, BATCH_PARENT, ...)
+    links=_SPAN_PLACES,  # spans this message's span points at: the message's own link, else all; null on native rows
     **SIDE_FIELDS,
 )
 """One record or span about one message (batch ids and links exploded): what both sides are mapped to."""
@@ -197,5 +203,7 @@ VERDICT = _struct(
     field_verdicts=MapType(StringType(), StringType()),
     native=_SIDE,  # null when the side is absent
     otlp=_SIDE,
+    lifecycle=_TEXT,  # Lifecycle: of keys that are open, or were when an earlier run ended; null on all others
+    first_seen_run=_INT,  # the run of this history that first reported it open
 )
 """The answer: one row per canonical key, with both sides' own words beside it."""

@@ -1,7 +1,10 @@
 """This module knows how a SparkSession is built; nothing else in the project builds one.
 
-Every setting that decides a result (time zone, ANSI arithmetic, the policy for duplicate map keys) or that decides how
-long a small local run takes (UI, shuffle partitions, JIT tiers) stands in one of the tables below.
+Where it runs: on the master that is named (``sc://`` is a Spark Connect server), else where ``spark-submit`` or
+``SPARK_REMOTE`` says, else on this machine. What ``spark-submit`` was told wins over our tables.
+
+Every setting that decides how long a small local run takes (UI, shuffle partitions, JIT tiers) stands in one of the
+tables below; those that decide what an expression means are ``MEANING``.
 """
 
 from __future__ import annotations
@@ -9,19 +12,22 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
+from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
 from spark_jobs.interrupt import held_back
 from spark_jobs.java import find_java
+from spark_jobs.package import write_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
-__all__ = ["DEFAULT_APP_NAME", "DEFAULT_DRIVER_MEMORY", "DEFAULT_MASTER", "build_session", "check_start"]
+__all__ = ["DEFAULT_APP_NAME", "DEFAULT_DRIVER_MEMORY", "DEFAULT_MASTER", "MEANING", "build_session", "check_start"]
 
 DEFAULT_MASTER: Final = "local[*]"
 DEFAULT_APP_NAME: Final = "mqtrace"
@@ -29,18 +35,26 @@ DEFAULT_DRIVER_MEMORY: Final = "1g"
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
-_MEANING: Final[dict[str, str]] = {
+MEANING: Final[dict[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",  # OTLP forbids duplicate keys, real files have them
     "spark.sql.legacy.javaCharsets": "true",  # bodies of RocketMQ 4.x are in the JVM's own charset, e.g. GBK
     "spark.sql.legacy.codingErrorAction": "true",  # bytes that are no text become U+FFFD, never an exception
+}
+"""Settings of a session that decide what an expression means; a run has them whatever its session was given."""
+
+_CHOSEN: Final[dict[str, str]] = {
+    **MEANING,
+    "spark.sql.ansi.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
 }
 _QUIET: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.debug.maxToStringFields": "64",
+    "spark.sql.maxPlanStringLength": "10000",  # of a thousand queries that nobody looks at, or the heap fills with them
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # else every column asks the JVM for the place it was made
 }
 _LOCAL: Final[dict[str, str]] = {
     "spark.driver.host": "127.0.0.1",
@@ -52,9 +66,21 @@ _LOCAL: Final[dict[str, str]] = {
     "spark.shuffle.compress": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
 }
-_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn")
+_INTERPRETED: Final[dict[str, str]] = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""A run of few rows: 400 classes of generated Java are compiled for longer (half of its time) than they ever run."""
+_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn|sc://.+")
+_ONE_PROCESS: Final = re.compile(r"local(\[[^\]]+\])?")  # its workers find our code; other executors are sent it
+_CONNECT: Final = "sc://"
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM before it started us
 _MEMORY: Final = re.compile(r"(\d{1,12})([kmgt])", re.IGNORECASE)  # what both Spark and the JVM's -Xmx understand
 _UNIT_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SMALL_BYTES: Final = 128 << 20
+_TINY_BYTES: Final = 8 << 20
+_PARTITION_BYTES: Final = 32 << 20  # of input: what is made of it is sorted several times in a core's share of 1 GB
+_MOST_PARTITIONS: Final = 2000
 _LEAST_MIB: Final = 512  # Spark itself refuses less than 450
 _MOST_MIB: Final = 64 << 20  # 64 TiB: half of what a process can address
 # One JIT tier and one garbage collector thread: a job of seconds never earns back what the better ones cost to start.
@@ -63,45 +89,108 @@ _SMALL_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:aut
 
 def build_session(
     *,
-    master: str = DEFAULT_MASTER,
+    master: str | None = None,
     app_name: str = DEFAULT_APP_NAME,
     driver_memory: str = DEFAULT_DRIVER_MEMORY,
-    small: bool = True,
+    input_bytes: int = 0,
     extra: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return the process's SparkSession, started when there is none: UTC, ANSI, loopback only, no UI, no chatter.
+    """Return the process's SparkSession, started when there is none: UTC, ANSI, no UI, no chatter; local on loopback.
 
     An interrupt (Ctrl-C) while the JVM starts is delivered when it has; how the process answers one stays as it was.
 
     Args:
-        master: Spark's master URL; everything that starts with ``local`` gets the settings of a small machine.
+        master: Spark's master URL, or ``sc://HOST:PORT`` for Spark Connect; everything that starts with ``local`` gets
+            the settings of a small machine. ``None``: what ``spark-submit`` or ``SPARK_REMOTE`` says, else here.
         app_name: what Spark calls the application.
         driver_memory: heap of a driver that this call starts, in Spark's notation (``1g``, ``512m``).
-        small: tune a local JVM for a run of seconds rather than of hours.
+        input_bytes: how much will be read: says whether a local run is one of seconds or of hours.
         extra: further Spark settings; they win over every table of this module.
 
     Raises:
-        MissingExtraError: pyspark is not installed.
-        PeerError: there is no Java 17 or later, or the JVM did not start.
+        MissingExtraError: pyspark is not installed, or what its Connect client needs.
+        PeerError: there is no Java 17 or later, the JVM did not start, or no Connect server answers.
         UsageError: the memory is none, or Spark refuses the master or a setting.
     """
     check_start(master=master, driver_memory=driver_memory)
-    builder_class = _session_class()
-    local = master.startswith("local")
-    _environment(local=local)
-    settings = {**_MEANING, **_QUIET, **(_LOCAL if local else {}), "spark.driver.memory": driver_memory}
-    settings["spark.driver.extraJavaOptions"] = _java_options(small=local and small)
-    settings |= {**(extra or {}), "spark.master": master, "spark.app.name": app_name}
+    _session_class()  # before anything is started
+    ground, extra = _ground(master), extra or {}
+    own = {"spark.app.name": app_name, "spark.driver.memory": driver_memory}
     try:
-        return _started(builder_class, settings)
+        if ground is None:
+            return _started(_beside_submitted({**_CHOSEN, **_QUIET}) | {**extra})
+        if ground.startswith(_CONNECT):
+            return _connected(ground, {**_CHOSEN, **extra})
+        return _deployed(ground, {**own, **extra}, input_bytes=input_bytes)
+    except MqTraceError:
+        raise
     except Exception as error:
-        raise _start_error(error, master) from error
+        raise _start_error(error, ground) from error
 
 
-def check_start(*, master: str, driver_memory: str) -> None:
+def _deployed(ground: str, own: Mapping[str, str], *, input_bytes: int) -> SparkSession:
+    """Start a driver here for the master; executors that do not run our Python anyway are sent our code."""
+    os.environ.pop("SPARK_REMOTE", None)  # Spark would go there all the same
+    local = ground.startswith("local")
+    _environment(local=local)
+    settings = {**_CHOSEN, **_QUIET, **(_local_settings(input_bytes) if local else {})}
+    settings["spark.driver.extraJavaOptions"] = _java_options(small=local and input_bytes <= _SMALL_BYTES)
+    session = _started({**settings, **own, "spark.master": ground})
+    if not _ONE_PROCESS.fullmatch(ground):
+        session.sparkContext.addPyFile(str(_packed()[1]))
+    return session
+
+
+def _local_settings(input_bytes: int) -> dict[str, str]:
+    """Return the table for one machine: partitions that fit into its memory, and no compiled code for a few rows."""
+    fitting = min(_MOST_PARTITIONS, input_bytes // _PARTITION_BYTES)
+    few = int(_LOCAL["spark.sql.shuffle.partitions"])
+    evaluated = _INTERPRETED if input_bytes <= _TINY_BYTES else {}
+    return {**_LOCAL, **evaluated, "spark.sql.shuffle.partitions": str(max(few, fitting))}
+
+
+def _ground(master: str | None) -> str | None:
+    """Return the master URL of the run; ``None`` where ``spark-submit`` chose it."""
+    if master is None and _SUBMITTED in os.environ:
+        return None
+    return master or os.environ.get("SPARK_REMOTE") or DEFAULT_MASTER
+
+
+def _beside_submitted(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return those of ``settings`` that ``spark-submit`` and its files leave open."""
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
+
+    SparkContext._ensure_initialized()  # noqa: SLF001  (the JVM's settings are in the JVM)
+    given = SparkConf()
+    return {name: value for name, value in settings.items() if not given.contains(name)}
+
+
+def _connected(url: str, settings: Mapping[str, str]) -> SparkSession:
+    try:
+        session = _session_class().builder.remote(url).getOrCreate()
+    except ImportError as error:
+        raise MissingExtraError("Spark Connect", "connect") from error
+    except Exception as error:
+        said = _first_line(error)
+        raise PeerError(f"no Spark Connect server answers at {url}: {said[:200]}; check the address") from error
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    session.addArtifacts(str(_packed()[1]), pyfile=True)
+    return session
+
+
+@cache
+def _packed() -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    """Return our code as a zip for the executors, beside the directory that keeps it until this process ends."""
+    directory = tempfile.TemporaryDirectory(prefix="mqtrace-")
+    return directory, write_package(Path(directory.name) / "mqtrace-spark.zip")
+
+
+def check_start(*, master: str | None, driver_memory: str) -> None:
     """Refuse by ``UsageError`` what Spark's launcher or the JVM would answer in many lines of their own."""
-    if not _MASTER.fullmatch(master):
-        raise UsageError(f"unknown Spark master {master!r}; use local[N], spark://HOST:PORT, yarn or k8s://URL")
+    if master is not None and not _MASTER.fullmatch(master):
+        known = "local[N], spark://HOST:PORT, yarn, k8s://URL or sc://HOST:PORT"
+        raise UsageError(f"unknown Spark master {master!r}; use {known}")
     found = _MEMORY.fullmatch(driver_memory)
     if not found:
         raise UsageError(f"driver memory {driver_memory!r} is no size; write a number and k, m, g or t, as in 768m")
@@ -109,7 +198,8 @@ def check_start(*, master: str, driver_memory: str) -> None:
         raise UsageError(f"driver memory {driver_memory!r} is not between 512m, which Spark needs, and 64t")
 
 
-def _started(session_class: type[SparkSession], settings: Mapping[str, str]) -> SparkSession:
+def _started(settings: Mapping[str, str]) -> SparkSession:
+    session_class = _session_class()
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
 
     with held_back():  # the last thing a new context does is to set a handler of its own
@@ -129,11 +219,15 @@ def _session_class() -> type[SparkSession]:
 
 
 def _environment(*, local: bool) -> None:
-    """Point Spark at this interpreter (it takes ``python3`` from PATH otherwise) and at a Java that can run it."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    """Point Spark at this interpreter (it takes ``python3`` from PATH otherwise) and at a Java that can run it.
+
+    On the machines of a cluster the interpreter may be somewhere else: there, what the environment says wins.
+    """
     if local:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark import SparkContext  # noqa: PLC0415  (optional extra, present here)
 
     if SparkContext._gateway is None:  # noqa: SLF001  (no public way to ask whether a JVM runs already)
@@ -145,10 +239,14 @@ def _java_options(*, small: bool) -> str:
     return " ".join(options)
 
 
-def _start_error(error: Exception, master: str) -> PeerError | UsageError:
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def _start_error(error: Exception, master: str | None) -> PeerError | UsageError:
+    said = _first_line(error)
     if "JAVA_GATEWAY_EXITED" in said:
         return PeerError(
             "Spark's JVM did not start: check the memory asked for, and that JAVA_HOME is Java 17 or later"
         )
-    return UsageError(f"Spark refuses master {master!r} or a setting: {said[:200]}")
+    return UsageError(f"Spark refuses master {master or 'of spark-submit'!r} or a setting: {said[:200]}")
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 
-__all__ = ["ExitCode", "FieldVerdict", "Kind", "Outcome", "Reason", "Status", "Verdict"]
+__all__ = ["ExitCode", "FieldVerdict", "Kind", "Lifecycle", "Outcome", "Reason", "Status", "Verdict"]
 
 
 class Kind(str, Enum):
@@ -48,6 +48,17 @@ class Reason(str, Enum):
     KEY_DEGRADED = "KEY_DEGRADED"
     DROP_ATTRIBUTED = "DROP_ATTRIBUTED"
     UNEXPLAINED = "UNEXPLAINED"
+
+
+class Lifecycle(str, Enum):
+    """What became of a key that is open, or that an earlier run of the same history left open."""
+
+    NEW = "new"
+    STILL_OPEN = "still_open"
+    REGRESSED = "regressed"
+    RESOLVED = "resolved"
+    EXPLAINED = "explained"
+    EXPIRED = "expired"
 
 
 class FieldVerdict(str, Enum):

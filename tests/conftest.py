@@ -1,4 +1,4 @@
-"""This module knows what the whole run of tests shares: one Spark session, and which tests go together."""
+"""This module knows what the whole run of tests shares: one Spark session, and which tests come first."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what asks for Spark in one of several processes, and the tests of a file together, when there are several."""
-    if not config.pluginmanager.hasplugin("dsession") and not hasattr(config, "workerinput"):
-        return
-    for item in items:
-        group = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that ask for Spark first: they take longest, and several processes should share them out."""
+    slow = {
+        item.path for item in items if item.get_closest_marker("spark") or "spark" in getattr(item, "fixturenames", ())
+    }
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +29,16 @@ def spark() -> Iterator[SparkSession]:
     session = build_session(
         master="local[2]",
         app_name="mqtrace-tests",
+        driver_memory="3g",
         extra={"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "2"},
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_cached(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave the heap to the next test, and the planner no cached frames to compare its plans with."""
+    yield
+    if "spark" in request.fixturenames:
+        request.getfixturevalue("spark").catalog.clearCache()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from bridge.codec.native import IMITATORS, layout
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
+from tools.command_line import command_line_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -223,6 +224,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "wire-format.md": wire_format_page,
     "attributes.md": attributes_page,
     "architecture.md": architecture_page,
+    "reference/command-line.md": command_line_page,
 }
 """File name in ``docs/`` → what prints it."""
 

@@ -10,10 +10,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_jobs.reconcile.policy import CRITICAL_FIELDS, DEFAULT_GATES
+from spark_jobs.reconcile.policy import CRITICAL_FIELDS, DEFAULT_GATES, read_policy
+from spark_jobs.reconcile.policy_rules import FIELD_SETTINGS, GATE_SETTINGS, SETTINGS, SILENT_SETTINGS, WRITER_SETTINGS
+from spark_jobs.reconcile.policy_text import policy_text
+from spark_jobs.reconcile.profiles import BY_DESIGN, ByDesign
 from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES, Entry
 from spark_jobs.report.prometheus import METRICS
 from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.sources.loss_counters import LOSS_COUNTERS
+from spark_jobs.taxonomy import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,13 +56,64 @@ def _critical() -> str:
     return ", ".join(_code(name) for name in COMPARED_FIELDS if name in CRITICAL_FIELDS) + ".\n"
 
 
+def _policy_keys() -> str:
+    tables = (
+        ("", SETTINGS),
+        ("[fields.NAME]", FIELD_SETTINGS),
+        ("[gates.NAME]", GATE_SETTINGS),
+        ('[writers."NAME"]', WRITER_SETTINGS),
+        ("[[silent]]", SILENT_SETTINGS),
+    )
+    rows = [
+        f"| {_code(table) if table else ''} | `{setting.key}` | {setting.says} |\n"
+        for table, settings in tables
+        for setting in settings
+    ]
+    return "| table | key | says |\n| --- | --- | --- |\n" + "".join(rows)
+
+
+def _whole_policy() -> str:
+    return f"```toml\n{policy_text(read_policy(None))}```\n"
+
+
+def _loss_counters() -> str:
+    rows = []
+    for counter in LOSS_COUNTERS:
+        with_label = (
+            f"`{counter.told_by}`" + (f' = "{counter.told}"' if counter.told else "") if counter.told_by else ""
+        )
+        rows.append(f"| `{counter.name}` | {with_label} | {_code(counter.cause) if counter.cause else 'the label'} |\n")
+    return "| counter | only with the label | cause |\n| --- | --- | --- |\n" + "".join(rows)
+
+
+def _by_design() -> str:
+    rows = [f"| `{rule.rule}` | {_MISSING[rule.status]} | {rule.says} | {_writers(rule)} |\n" for rule in BY_DESIGN]
+    head = "| rule | what is missing | of what | where `--profile`, `--native-writer` say |\n|" + " --- |" * 4 + "\n"
+    return head + "".join(rows)
+
+
+_MISSING = {Status.NATIVE_ONLY: "the span", Status.OTLP_ONLY: "the native record"}
+
+
+def _writers(rule: ByDesign) -> str:
+    """Say for whom a rule holds; what holds for all is not said."""
+    said = [name for name in sorted(rule.profiles) if len(rule.profiles) == 1]
+    said += [name for name in sorted(rule.native_writers) if len(rule.native_writers) == 1]
+    since, until = (".".join(map(str, version or ())) for version in (rule.since, rule.until))
+    return ", ".join(map(_code, said)) + (f" from {since}" if since else "") + (f" before {until}" if until else "")
+
+
 BLOCKS: dict[str, str] = {
     "statuses": _entries(STATUSES),
     "reasons": _entries(REASONS),
+    "by-design": _by_design(),
     "field-verdicts": _entries(FIELD_VERDICTS),
     "gates": _gates(),
     "critical-fields": _critical(),
     "metrics": _metrics(),
+    "policy-keys": _policy_keys(),
+    "policy": _whole_policy(),
+    "loss-counters": _loss_counters(),
 }
 """Name of a block → its Markdown."""
 

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bridge.page.wording import visible
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -51,8 +53,12 @@ def _table() -> Table:
 
 def _cell(first: object, second: object) -> Text:
     """Two lines; Text, so that [brackets] in a value stay brackets."""
-    shown = ["" if value is None else str(value) for value in (first, second)]
+    shown = ["" if value is None else _harmless(str(value)) for value in (first, second)]
     return Text.assemble(shown[0], "\n", (shown[1], "dim"))
+
+
+def _harmless(text: str) -> str:
+    return "\n".join(visible(line, limit=len(line)) for line in text.split("\n"))
 
 
 def _place(item: Mapping[str, Any]) -> tuple[object, object]:

@@ -36,7 +36,8 @@ def demo(
     Both formats are exported, faults are injected at the exporters, Spark reconciles; exit code 0 only if exactly the
     seeded faults are found.
 
-    Example: mqtrace demo --messages 500 --seed 42
+    Example:
+        mqtrace demo --messages 500 --seed 42
     """
     _forget_settings()
     for module, extra in _NEEDED:

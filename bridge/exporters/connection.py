@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bridge.client_properties import read_properties
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.config import application_kafka_config
 
@@ -39,25 +40,4 @@ def connection_of(
         properties = {**(application_kafka_config() or {}), **properties}
     if not (properties.get("bootstrap.servers") or properties.get("metadata.broker.list")):
         raise UsageError("no broker is known for the trace topic: set MQTRACE_BOOTSTRAP_SERVERS")
-    return properties
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """Return the ``name=value`` lines of a librdkafka or Kafka client properties file; ``#`` and ``!`` start comments.
-
-    Raises:
-        UsageError: the file cannot be read, or a line is no ``name=value``; the message names the line, not its text.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the Kafka properties file {path}: {error}") from error
-    properties: dict[str, str] = {}
-    for number, line in enumerate(map(str.strip, lines), start=1):
-        if not line or line.startswith(("#", "!")):
-            continue
-        name, separator, value = line.partition("=")
-        if not separator or not name.strip():
-            raise UsageError(f"line {number} of {path} is not name=value")
-        properties[name.strip()] = value.strip()
     return properties

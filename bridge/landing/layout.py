@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
+from otel_mqtrace._clock import LAST_MS
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -38,7 +40,6 @@ NATIVE_DIRECTORY: Final = "native"
 MANIFEST_NAME: Final = "_manifest.jsonl"
 """The underscore keeps Spark, and every reader with Hadoop's manners, from taking it for data."""
 IN_PROGRESS_SUFFIX: Final = ".inprogress"
-_LATEST_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999
 FIELDS: Final = ("source", "partition", "offset", "arrival_ms", "keys", "body")
 """Columns of a parquet part, in order; a JSON line has the same fields with ``body_base64`` for ``body``."""
 BODY_BASE64: Final = "body_base64"
@@ -87,7 +88,7 @@ def date_of(arrival_ms: int) -> str:
 
     Where producers stamp their messages themselves, some stamp microseconds.
     """
-    stamp_ms = min(max(arrival_ms, 0), _LATEST_MS)
+    stamp_ms = min(max(arrival_ms, 0), LAST_MS)
     return datetime.fromtimestamp(stamp_ms // 1000, tz=timezone.utc).date().isoformat()
 
 

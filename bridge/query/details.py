@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bridge.page.wording import counted, duration, utc
 from bridge.query.story import Half
-from bridge.query.wording import counted, duration, utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

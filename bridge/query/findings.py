@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from bridge.page.wording import counted, listed, visible
 from bridge.query.story import Finding, Half, Outcome
-from bridge.query.wording import counted, listed, visible
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
+from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UsageError
 
 __all__ = ["ALWAYS", "ArrivalRange", "arrival_range", "instant_ms"]
@@ -15,7 +16,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _AGO: Final = re.compile(r"(?P<number>[0-9]{1,9})(?P<unit>[smhd])")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _EPOCH_MS: Final = re.compile(r"[0-9]{10,15}")
-_LATEST_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def instant_ms(text: str, *, name: str, now_ms: int) -> int:
     if ago is not None:
         return max(now_ms - int(ago["number"]) * _UNIT_MS[ago["unit"]], 0)
     if _EPOCH_MS.fullmatch(text):
-        return min(int(text), _LATEST_MS)
+        return min(int(text), LAST_MS)
     try:
         moment = datetime.fromisoformat(text.removesuffix("Z") + ("+00:00" if text.endswith("Z") else ""))
     except ValueError:

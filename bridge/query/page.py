@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
+from bridge.page.markup import Markup, element, joined, void
+from bridge.page.sheet import content_policy, style_sheet
+from bridge.page.wording import ABSENT, counted, duration, offset, utc, visible
 from bridge.query.details import about, details_of, places_of
 from bridge.query.findings import findings, in_one_sentence
-from bridge.query.markup import Markup, element, joined, void
-from bridge.query.swimlane import COLOURS, legend, swimlane
+from bridge.query.swimlane import dot, legend, swimlane
 from bridge.query.terminal import searched_in_words
 from bridge.query.timeline import events, first_ms
-from bridge.query.wording import ABSENT, counted, duration, offset, utc, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,22 +26,20 @@ __all__ = ["page"]
 
 _OPEN_CARDS: Final = 4
 
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-
 
 def page(answer: Answer) -> str:
     """Return the page as HTML. Whatever the trace says is text in it, never markup."""
-    title = _title(answer)
+    title, style = _title(answer), style_sheet("bridge.query")
     alone = len(answer.stories) == 1
     head = element(
         "head",
         void("meta", charset="utf-8"),
-        void("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        void("meta", http_equiv="Content-Security-Policy", content=content_policy(style)),
         void("meta", name="viewport", content="width=device-width, initial-scale=1"),
         void("meta", name="color-scheme", content="light dark"),
         element("title", f"{title} · message trace"),
         void("link", rel="icon", href="data:,"),
-        element("style", Markup(_style())),
+        element("style", Markup(style)),
     )
     body = element(
         "body",
@@ -51,10 +49,6 @@ def page(answer: Answer) -> str:
         element("footer", _searched(answer.searched)),
     )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
-
-
-def _style() -> str:
-    return (files("bridge.query") / "style.css").read_text(encoding="utf-8")
 
 
 def _title(answer: Answer) -> str:
@@ -128,7 +122,6 @@ def _timeline(timeline: Sequence[Event]) -> Markup:
     rows = []
     for event in timeline:
         since = None if event.from_ms is None or begin_ms is None else event.from_ms - begin_ms
-        dot = element("span", class_="dot", style=f"background:{COLOURS[event.tone]}")
         hosts = " → ".join(visible(host) for host in (event.client_host, event.store_host) if host)
         rows.append(
             element(
@@ -138,7 +131,7 @@ def _timeline(timeline: Sequence[Event]) -> Markup:
                 element("th", event.name, scope="row"),
                 element("td", element("bdi", visible(event.group) if event.group else ABSENT), class_="group"),
                 element("td", duration(event.took_ms), class_="n"),
-                element("td", dot, f" {event.outcome}"),
+                element("td", dot(event.tone), f" {event.outcome}"),
                 element("td", element("bdi", hosts or ABSENT)),
             )
         )

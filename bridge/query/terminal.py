@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from bridge.page.wording import ABSENT, counted, duration, offset, utc, utc_time, visible
 from bridge.query.details import about, details_of, places_of
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.timeline import Tone, events, first_ms
-from bridge.query.wording import ABSENT, counted, duration, offset, utc, utc_time, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from bridge.page.wording import ABSENT, visible
 from bridge.query.story import Half, Outcome
-from bridge.query.wording import ABSENT, visible
 from otel_mqtrace.model import ContextCode, TransactionState
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@
     @process                                      # plain, async, a generator, an async generator
     def handle(message): ...
 
-    for message in process.each(consumer.consume(100)):       # or async for
+    for message in process.each(consumer.consume(100, 1)):    # or async for
         if not bill(message):
             process.failed()
 

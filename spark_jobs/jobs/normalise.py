@@ -7,26 +7,32 @@ while that job runs, each by an expression of its own, so that the balance of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
+from otel_mqtrace._clock import LAST_MS
 from spark_jobs.normalise.native import charset_name, check_message_type_map, native_bodies, native_events
 from spark_jobs.normalise.otlp import otlp_events
+from spark_jobs.normalise.places import goes_by_place
 from spark_jobs.schemas import BAD, EVENT, NORMALISED
 from spark_jobs.sources.detect import Side
 from spark_jobs.sources.files import source_files, spark_path, spark_target
+from spark_jobs.sources.kafka.address import apart
+from spark_jobs.sources.kafka.offsets import topic_ranges
 from spark_jobs.sources.native import read_bodies
 from spark_jobs.sources.otlp import read_spans, span_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_jobs.sources.kafka.messages import TopicSource
+    from spark_jobs.sources.kafka.offsets import PartitionRange
     from spark_jobs.sources.native import NativeSource
     from spark_jobs.sources.otlp import OtlpSource
 
@@ -42,6 +48,8 @@ class NormaliseOptions:
         msg_type_map: ordinals of message types, ``a`` or ``b`` (``bridge.codec.native.layout.MESSAGE_TYPE_MAPS``).
         charset: of native bodies; RocketMQ 4.x clients write in their JVM's own.
         otlp_format: a layout name (``spark_jobs.sources.detect.OTLP_FORMATS``) in place of detection.
+        client_config: properties of the Kafka client, in librdkafka's words; they may hold passwords.
+        ranges: the offsets to read of the topics among the sources, in place of all that they hold now.
         trace_topics: trace topics beside the default ones: sends to them are trace traffic, not the application's.
     """
 
@@ -49,6 +57,8 @@ class NormaliseOptions:
     msg_type_map: str = "a"
     charset: str = "utf-8"
     otlp_format: str | None = None
+    client_config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ranges: tuple[PartitionRange, ...] | None = None
     trace_topics: tuple[str, ...] = ()
 
 
@@ -60,14 +70,18 @@ class NormalisedSide:
         events: ``EVENT``, read back from parquet under the work directory.
         malformed: ``MALFORMED``, likewise.
         records_read: native records or spans in the input, and lines or frames that held none. Native ones are
-            counted in the text of a body, before it is split; spans in the lists of each parsed message, before one is
-            taken out. What the JSON or protobuf parser itself would drop is not seen by the books.
+            counted in the text of a body, before it is split; spans by the bytes of each message
+            (``sources.witness``), so that one which a parser drops is missed.
         exploded: rows made beyond one per record: batch ids, links, records glued together by a writer's bug.
         sources: the files read, in order.
         layouts: the distinct layouts found in them.
         truncated_tails: files whose last line or frame was cut off; what is lost in it is not counted as read.
         last_event_ms: the latest start or end of any event, epoch milliseconds; times after the year 9999 are a
             writer's junk and tell nothing about how far the data reaches.
+        offsets: of each partition of the topics among the sources, what was read.
+        offsets_without_message: offsets read at which there was no message: compacted away, a transaction's marker, or
+            removed by retention meanwhile.
+        by_place: events that know their message by its place in a Kafka topic only; ``None`` where nobody counted.
         trace_topics: the distinct topics the native side was landed from.
     """
 
@@ -79,24 +93,30 @@ class NormalisedSide:
     layouts: tuple[str, ...]
     truncated_tails: int
     last_event_ms: int | None
+    offsets: tuple[PartitionRange, ...] = ()
+    offsets_without_message: int = 0
+    by_place: int | None = None
     trace_topics: tuple[str, ...] = ()
 
 
-_YEAR_9999_MS: Final = 253_402_300_799_999
 _DEFAULTS: Final = NormaliseOptions()
 
 
 def check_inputs(native: Sequence[str], otlp: Sequence[str], options: NormaliseOptions) -> None:
-    """Look at both sides' files and at the options without Spark, so that what is wrong is told in the first second.
+    """Look at both sides' sources and at the options without Spark, so that what is wrong is told in the first seconds.
 
     Raises:
         UsageError: a source names nothing, or an option is wrong.
         UnreadableInputError: a file is not what it was given for.
+        PeerError: the broker of a topic does not answer, or has no such topic.
     """
     charset_name(options.charset)
     check_message_type_map(options.msg_type_map)
-    source_files(native, Side.NATIVE)
-    span_files(otlp, layout=options.otlp_format)
+    (native_files, native_topics), (otlp_files, otlp_topics) = apart(native), apart(otlp)
+    source_files(native_files, Side.NATIVE)
+    span_files(otlp_files, layout=options.otlp_format)
+    for address in (*native_topics, *otlp_topics):
+        topic_ranges(address, options.client_config)
 
 
 def normalise_native(
@@ -111,8 +131,9 @@ def normalise_native(
     Raises:
         UsageError: a source names nothing, or an option is wrong.
         UnreadableInputError: a file is neither a landing nor JSON lines with ``body_base64``.
+        PeerError: the broker of a topic does not answer, or has no such topic.
     """
-    source = read_bodies(spark, srcs)
+    source = read_bodies(spark, srcs, client_config=options.client_config, ranges=options.ranges)
     raw = Observation("native-raw")
     bodies = native_bodies(source.frame, charset=options.charset).observe(
         raw,
@@ -136,8 +157,11 @@ def normalise_otlp(
     Raises:
         UsageError: a source names nothing, or an option is wrong.
         UnreadableInputError: a file holds no OTLP traces in any layout known.
+        PeerError: the broker of a topic does not answer, or has no such topic.
     """
-    source = read_spans(spark, srcs, layout=options.otlp_format)
+    source = read_spans(
+        spark, srcs, layout=options.otlp_format, client_config=options.client_config, ranges=options.ranges
+    )
     events = otlp_events(source.frame, trace_topics=options.trace_topics)
     return _written(spark, events, workdir / "otlp", source, list(source.counts))
 
@@ -151,9 +175,10 @@ def _written(
 ) -> NormalisedSide:
     """Run the one job of a side and open what it wrote."""
     done = Observation(f"{directory.name}-done")
-    sane = [F.when(F.col(name) <= _YEAR_9999_MS, F.col(name)) for name in ("start_ms", "end_ms")]
+    sane = [F.when(F.col(name) <= LAST_MS, F.col(name)) for name in ("start_ms", "end_ms")]
     last = F.max(F.greatest(*sane))
-    watched = events.observe(done, F.sum("extra").alias("extra"), last.alias("last_ms"))
+    by_place = F.count_if(goes_by_place())
+    watched = events.observe(done, F.sum("extra").alias("extra"), last.alias("last_ms"), by_place.alias("by_place"))
     watched.select(*NORMALISED.names).write.mode("overwrite").parquet(spark_target(directory.absolute()))
     written = spark.read.schema(NORMALISED).parquet(spark_path(directory))
     good, evidence = F.col("bad").isNull(), [f"bad.{name}" for name in BAD.names]
@@ -166,4 +191,13 @@ def _written(
         layouts=source.layouts,
         truncated_tails=source.truncated_tails + sum(count.get.get("tails") or 0 for count in counts),
         last_event_ms=done.get["last_ms"],
+        by_place=done.get["by_place"] or 0,
+        offsets=() if source.topics is None else source.topics.ranges,
+        offsets_without_message=_without_message(source.topics),
     )
+
+
+def _without_message(topics: TopicSource | None) -> int:
+    if topics is None:
+        return 0
+    return sum(one.end - one.first for one in topics.ranges) - int(topics.count.get["messages"] or 0)

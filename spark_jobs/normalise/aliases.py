@@ -35,11 +35,11 @@ ALIASES: Final[dict[str, Alias]] = {
         (f"{HEADER_PREFIX}{semconv.HEADER_UNIQ_KEY}",),
     ),
     "offset_msg_id": Alias((semconv.MQTRACE_OFFSET_MSG_ID,)),
-    "topic": Alias((semconv.MESSAGING_DESTINATION_NAME, "messaging.destination")),
+    "topic": Alias((semconv.MESSAGING_DESTINATION_NAME, semconv.LEGACY_DESTINATION)),
     "group_name": Alias(
         (
             *(semconv.MQTRACE_GROUP_NAME, semconv.MESSAGING_CONSUMER_GROUP_NAME),
-            *("messaging.consumer.group", "messaging.kafka.consumer.group", "messaging.rocketmq.client_group"),
+            *("messaging.consumer.group", semconv.LEGACY_KAFKA_CONSUMER_GROUP, semconv.LEGACY_ROCKETMQ_CLIENT_GROUP),
         ),
     ),
     "attempt_id": Alias((semconv.MQTRACE_REQUEST_ID,)),
@@ -74,8 +74,14 @@ ALIASES: Final[dict[str, Alias]] = {
     "error_type": Alias((semconv.ERROR_TYPE,)),
     "send_result": Alias(("messaging.rocketmq.send_result",)),
     "batch_count": Alias((semconv.MESSAGING_BATCH_MESSAGE_COUNT,)),
-    "partition": Alias((semconv.MESSAGING_DESTINATION_PARTITION_ID, "messaging.kafka.destination.partition")),
-    "kafka_offset": Alias((semconv.MESSAGING_KAFKA_OFFSET, "messaging.kafka.message.offset")),
+    "partition": Alias(
+        (
+            *(semconv.MESSAGING_DESTINATION_PARTITION_ID, "messaging.kafka.destination.partition"),
+            semconv.LEGACY_KAFKA_PARTITION,
+        ),
+    ),
+    "kafka_offset": Alias((semconv.MESSAGING_KAFKA_OFFSET, semconv.LEGACY_KAFKA_OFFSET)),
+    "half": Alias((semconv.MQTRACE_HALF,)),
     "thread_name": Alias(("thread.name",)),
 }
 

@@ -39,9 +39,15 @@ _REGISTRY_TYPES: Final = {
 _NS_PER_MS: Final = 1_000_000
 _OUR_SCOPE: Final = "otel_mqtrace"
 _SEND_OK: Final = "SEND_OK"
+_KAFKA: Final = "kafka"
+_BEFORE: Final = "before"
+_DOTTED_PLACE: Final = r"\.(\d+)\.(\d+)\z"
 _TOLD_CODES: Final = tuple(code.name for code in ContextCode)
 # RocketMQ calls a delivery that took too long successful (ConsumeReturnType.TIME_OUT with success=true), spans do not.
 _SUCCESSFUL_CODES: Final = (ContextCode.SUCCESS.name, ContextCode.TIME_OUT.name)
+_OWN_ID_NAMES: Final = ALIASES["msg_id"].names
+_SAMPLED: Final = 0x01
+_REMOTENESS_KNOWN: Final = 0x100
 _THREAD_OF_GROUP: Final = r"^ConsumeMessageThread_(.+)_\d+$"
 
 
@@ -83,7 +89,10 @@ def _hash() -> Column:
 
 
 def _messages() -> Column:
-    """Return one ``{id, attributes}`` per message of the span: its own id or ids, else its links', else one null."""
+    """Return one ``{id, attributes}`` per message of the span: one per link, else its own id or ids, else one null.
+
+    An id that is equal for all messages stands on the span although each has a link.
+    """
     no_attributes = F.lit(None).cast("map<string,string>")
     own = F.transform(
         F.split("given_id", ","),
@@ -91,10 +100,19 @@ def _messages() -> Column:
     )
     linked = F.transform(
         "links",
-        lambda link: F.struct(_of(link["attributes"], "msg_id").alias("id"), link["attributes"].alias("attributes")),
+        lambda link: F.struct(
+            F.coalesce(_of(link["attributes"], "msg_id"), F.col("given_id")).alias("id"),
+            link["attributes"].alias("attributes"),
+        ),
     )
     nothing = F.array(F.struct(F.lit(None).cast("string").alias("id"), no_attributes.alias("attributes")))
-    return F.when(F.col("given_id").isNotNull(), own).when(F.col("links_name"), linked).otherwise(nothing)
+    return F.when(_one_per_link(), linked).when(F.col("given_id").isNotNull(), own).otherwise(nothing)
+
+
+def _one_per_link() -> Column:
+    """Say whether the span's messages are on its links; ids joined with commas are all there is to say of a batch."""
+    joined = F.coalesce(F.col("given_id").contains(","), F.lit(False))
+    return F.col("links_name") & ~joined
 
 
 def _names_a_message(attributes: Column) -> Column:
@@ -175,23 +193,27 @@ def _columns(trace_topics: Sequence[str]) -> dict[str, Column]:
         **null,
         **{name: F.col(name) for name in plain},
         **{name: present(_a(name)) for name in texts},
-        **{name: folded_id(_a(name)) for name in ("msg_id", "attempt_id", "transaction_id")},
+        **{name: folded_id(_a(name)) for name in ("attempt_id", "transaction_id")},
         **{name: _a(name).try_cast("int") for name in ("retry_times", "body_length")},
         "side": F.lit("otlp"),
         "kind": F.when(is_event, F.col("a_kind")),
-        "half": F.when(is_event, F.lit("whole")),
+        "msg_id": _msg_id(),
+        "half": F.when(is_event, _half()),
         "scope": _scope(trace_topics, is_event),
-        "offset_msg_id": folded_id(F.coalesce(_a("offset_msg_id"), _kafka_position())),
+        "offset_msg_id": folded_id(_offset_id()),
         "group_name": F.coalesce(present(_a("group_name")), _group_of_thread()),
         "keys": _keys(),
         "msg_type": F.coalesce(_a("msg_type"), _registry_type()),
         "start_ms": start,
-        "end_ms": end,
-        "cost_ms": F.coalesce(_a("cost_ms").try_cast("bigint"), end - start),
-        "success": F.coalesce(_a("success") == "true", _success()),
-        "context_code": F.coalesce(_a("context_code"), _context_code()),
+        "end_ms": _if_ended(end),
+        "cost_ms": _if_ended(F.coalesce(_a("cost_ms").try_cast("bigint"), end - start)),
+        "success": _if_ended(F.coalesce(_a("success") == "true", _success())),
+        "context_code": _if_ended(F.coalesce(_a("context_code"), _context_code())),
         "from_transaction_check": _a("from_transaction_check") == "true",
         "batch_size": _batch_size(),
+        "links": _links(),
+        "id_source": _id_source(),
+        "sent_sampled": _sent_sampled(),
         "record_index": F.col("message_at"),
         "writer": F.col("a_writer"),
     }
@@ -208,10 +230,61 @@ def _scope(trace_topics: Sequence[str], is_event: Column) -> Column:
     return F.when(traffic, F.lit("TRACE_TRAFFIC")).when(~is_event, F.col("a_kind"))
 
 
-def _kafka_position() -> Column:
+def _links() -> Column:
+    """Return the one link of a message that has its own; else the first row of the span has them all."""
+    places = F.transform("links", lambda link: F.struct(link["trace_id"], link["span_id"]))
+    return F.when(_one_per_link(), F.slice(places, F.col("message_at") + 1, 1)).when(F.col("message_at") == 0, places)
+
+
+def _id_source() -> Column:
+    """A send that got no answer (one-way, refused) carries its id in a captured property only."""
+    attributes = [F.col(column)[name] for column in ("message.attributes", "attributes") for name in _OWN_ID_NAMES]
+    source = F.when(F.coalesce(*attributes).isNotNull(), F.lit("own")).otherwise(F.lit("header"))
+    return F.when(_a("msg_id").isNotNull(), source)
+
+
+def _sent_sampled() -> Column:
+    """What this message's link says of the send it points at, where the writer's flags can be believed.
+
+    A span that was exported was sampled: one without the bit is from a writer that never sets it (OpenTelemetry for
+    Python), and its links say as little. The bit is off, not just unset, where the flags know of remoteness.
+    """
+    link = F.when(_one_per_link(), F.get("links", F.col("message_at"))).when(
+        F.size("links") == 1, F.get("links", F.lit(0))
+    )
+    flags, honest = link["flags"], F.col("flags").bitwiseAND(_SAMPLED) != 0
+    sampled = flags.bitwiseAND(_SAMPLED) != 0
+    told = sampled | (flags.bitwiseAND(_REMOTENESS_KNOWN) != 0)
+    return F.when((F.col("a_kind") == "consume") & honest & told, sampled)
+
+
+def _msg_id() -> Column:
+    """Return the message's id; where it has none it goes by its place, as RocketMQ's own ``getMsgId`` and we do."""
+    return folded_id(F.coalesce(F.when(~_is_dotted(), _a("msg_id")), _offset_id()))
+
+
+def _offset_id() -> Column:
+    """Return ``topic-partition@offset`` of a Kafka message, or what the writer calls its physical id."""
     whole = (_a("partition").try_cast("int") >= 0) & (_a("kafka_offset").try_cast("bigint") >= 0)
     position = F.concat(_a("topic"), F.lit("-"), _a("partition"), F.lit("@"), _a("kafka_offset"))
-    return F.when(whole, position)
+    undotted = F.regexp_replace(_a("msg_id"), _DOTTED_PLACE, "-$1@$2")
+    return F.coalesce(_a("offset_msg_id"), F.when(whole, position), F.when(_is_dotted(), undotted))
+
+
+def _is_dotted() -> Column:
+    """Is the message id ``topic.partition.offset``, as OpenTelemetry's Python instrumentations of Kafka write it?"""
+    of_topic = _a("msg_id").startswith(F.concat(_a("topic"), F.lit("."))) & _a("msg_id").rlike(_DOTTED_PLACE)
+    return F.coalesce((_a("system") == _KAFKA) & of_topic, F.lit(False))
+
+
+def _half() -> Column:
+    """Return which half of a listener call a forwarded span was made of; others are whole."""
+    return F.when(_a("half").isin(_BEFORE, "after"), _a("half")).otherwise(F.lit("whole"))
+
+
+def _if_ended(value: Column) -> Column:
+    """Return null for a span made of the first half only: how and when the call ended, nobody has said."""
+    return F.when(_half() != _BEFORE, value)
 
 
 def _group_of_thread() -> Column:

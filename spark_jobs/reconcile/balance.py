@@ -14,6 +14,7 @@ from spark_jobs.taxonomy import Status
 if TYPE_CHECKING:
     from spark_jobs.reconcile.facts import Facts
     from spark_jobs.reconcile.tally import Tally
+    from spark_jobs.report.result import Offsets
 
 __all__ = ["SideRead", "balanced"]
 
@@ -28,6 +29,10 @@ class SideRead:
     exploded: int = 0
     truncated_tails: int = 0
     last_event_ms: int | None = None
+    offsets: tuple[Offsets, ...] = ()
+    offsets_without_message: int = 0
+    carried: int = 0
+    read_again: int = 0
 
 
 def balanced(native: SideRead, otlp: SideRead, tally: Tally, facts: Facts) -> tuple[Inputs, Conservation]:
@@ -35,7 +40,7 @@ def balanced(native: SideRead, otlp: SideRead, tally: Tally, facts: Facts) -> tu
     books = {"native": _books("native", native, tally, facts), "otlp": _books("otlp", otlp, tally, facts)}
     holds, sentences = True, {}
     for side, book in books.items():
-        read, found = book.records_read + book.exploded, _found(book)
+        read, found = book.records_read + book.exploded + book.carried, _found(book)
         holds = holds and read == found
         sentences[side] = _sentence(book, read, found)
     native_both = tally.keys["native"] - tally.status[Status.NATIVE_ONLY.value] - tally.pending["native"]
@@ -62,17 +67,23 @@ def _books(side: str, read: SideRead, tally: Tally, facts: Facts) -> SideInputs:
         canonical_keys=tally.keys[side],
         truncated_tails=read.truncated_tails,
         last_event_ms=read.last_event_ms,
+        carried=read.carried,
+        read_again=read.read_again,
+        offsets=read.offsets,
+        offsets_without_message=read.offsets_without_message,
     )
 
 
 def _found(book: SideInputs) -> int:
     duplicates = book.exact_duplicates + book.other_duplicates
-    return book.malformed + book.out_of_scope + book.half_merged + duplicates + book.canonical_keys
+    return book.malformed + book.out_of_scope + book.half_merged + duplicates + book.read_again + book.canonical_keys
 
 
 def _sentence(book: SideInputs, read: int, found: int) -> str:
+    carried = f" + {book.carried} carried" if book.carried else ""
+    again = f"{book.read_again} read again + " if book.carried else ""
     return (
-        f"{book.records_read} read + {book.exploded} exploded {'=' if read == found else '≠'} "
+        f"{book.records_read} read + {book.exploded} exploded{carried} {'=' if read == found else '≠'} {again}"
         f"{book.malformed} malformed + {book.out_of_scope} out of scope + {book.half_merged} halves merged + "
         f"{book.exact_duplicates} exact and {book.other_duplicates} other duplicates + {book.canonical_keys} keys"
     )

@@ -77,7 +77,7 @@ def _sided(policy: Policy) -> Column:
     if policy.end_ms is not None:
         outside = outside | (F.col("event_ms") > policy.end_ms)
     return (
-        F.when(F.coalesce(outside, F.lit(False)), Status.OUT_OF_SCOPE.value)
+        F.when(F.coalesce(outside & ~_is_carried(), F.lit(False)), Status.OUT_OF_SCOPE.value)
         .when(F.col("otlp").isNull(), Status.NATIVE_ONLY.value)
         .when(F.col("native").isNull(), Status.OTLP_ONLY.value)
         .when((_excess("native") > 0) & (_excess("otlp") > 0), Status.DUPLICATED_BOTH.value)
@@ -87,6 +87,11 @@ def _sided(policy: Policy) -> Column:
         .when(F.col("all_equal"), Status.MATCHED_EXACT.value)
         .otherwise(Status.MATCHED_NORMALISED.value)
     )
+
+
+def _is_carried() -> Column:
+    """Say whether an earlier run left this key open: it was in that run's window, whatever this one's is."""
+    return F.coalesce(*(F.col(side)["first_seen_run"] for side in ("native", "otlp"))).isNotNull()
 
 
 def _excess(side: str) -> Column:
@@ -99,7 +104,7 @@ def _is_half() -> Column:
 
 
 def _by_design(policy: Policy) -> Column:
-    rules = by_design_rules(policy.profile.name, policy.native_writer)
+    rules = (*by_design_rules(policy.profile.name, policy.native_writer), *policy.declared)
     chosen = [F.when((F.col("sided") == rule.status.value) & F.expr(rule.when), rule.rule) for rule in rules]
     return F.coalesce(*chosen, F.lit(None).cast("string"))
 
@@ -116,20 +121,8 @@ def _why(policy: Policy, facts: Facts) -> Column:
         .when(unfinished, Reason.ABANDONED.value)
         .when(_is_half() & ~alone & (F.col("sided") != Status.OUT_OF_SCOPE.value), Reason.HALF_RECORD.value)
         .when(alone & damaged, Reason.COUNTERPART_MALFORMED.value)
-        .when(alone & _is_silent(facts), Reason.WRITER_SILENT.value)
         .when(alone, Reason.UNEXPLAINED.value)
     )
-
-
-def _is_silent(facts: Facts) -> Column:
-    """Say whether the other side shows nothing at all of this publish's topic or this consume's group."""
-    named = {Kind.PUBLISH: F.col("topic"), Kind.CONSUME: F.col("own")["group_name"]}
-    silent = F.lit(False)
-    for (status, kind), names in facts.silent.items():
-        if names:
-            here = (F.col("sided") == status.value) & (F.col("kind") == kind.value)
-            silent = silent | (here & F.coalesce(named[kind].isin(*names), F.lit(False)))
-    return silent
 
 
 _SETTLED_AT_ONCE: Final = (Reason.BY_DESIGN.value, Reason.IN_FLIGHT.value)

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from spark_jobs.names import PREFIXES
 from spark_jobs.reconcile.instants import between, minus, times
+from spark_jobs.reconcile.masking import is_hash, is_masked
 from spark_jobs.reconcile.profiles import NATIVE_CARRIES
+from spark_jobs.reconcile.replaced import same_but_replaced
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Kind
 
@@ -55,16 +58,15 @@ def _any(conditions: Iterable[Column]) -> Column:
 
 def _is_wrong(name: str, policy: Policy) -> Column:
     """Say whether this field's verdict makes the key MISMATCHED."""
-    wrong = [FieldVerdict.DIFFERENT, FieldVerdict.MISSING_NATIVE]
-    if name not in policy.profile.tolerated:
-        wrong.append(FieldVerdict.MISSING_OTLP)
-    return F.col(f"v_{name}").isin(*(verdict.value for verdict in wrong))
+    wrong = [verdict.value for verdict in FieldVerdict if policy.judgement(name, verdict.value) in {"warn", "fail"}]
+    return F.col(f"v_{name}").isin(*wrong)
 
 
 def _verdict(name: str, policy: Policy) -> Column:
     native, otlp = F.col("native")[name], F.col("otlp")[name]
-    unheard = _kind_in(name, NATIVE_CARRIES)
+    unheard = _kind_in(name, NATIVE_CARRIES) | F.lit(name in policy.never_recorded("native"))
     unsaid = _kind_in(name, policy.profile.carries) & _kind_in(name, policy.profile.may_carry)
+    unsaid = unsaid | F.lit(name in policy.never_recorded("otlp"))
     return (
         F.when(native.isNull() & otlp.isNull(), F.lit(None).cast("string"))
         .when(native.isNull(), F.when(unheard, _lit(FieldVerdict.NOT_COMPARABLE)).otherwise(_lit(_MISSING_NATIVE)))
@@ -74,6 +76,7 @@ def _verdict(name: str, policy: Policy) -> Column:
     )
 
 
+_DIFFERENT: Final = FieldVerdict.DIFFERENT
 _MISSING_NATIVE: Final = FieldVerdict.MISSING_NATIVE
 _MISSING_OTLP: Final = FieldVerdict.MISSING_OTLP
 
@@ -91,12 +94,22 @@ def _lit(verdict: FieldVerdict) -> Column:
 def _text(_name: str, native: Column, otlp: Column, policy: Policy) -> Column:
     """Compare text exactly; then trimmed, hex folded; then with separator characters as our encoder replaces them."""
     verdict = F.when(_folded(native) == _folded(otlp), _lit(FieldVerdict.EQUAL_NORMALISED)).when(
-        _sanitised(native) == _sanitised(otlp), _lit(FieldVerdict.SANITISED)
+        same_but_replaced(native, otlp), _lit(FieldVerdict.SANITISED)
     )
     if policy.value_length_limit is not None:
         short = F.length(otlp) == policy.value_length_limit
         verdict = verdict.when(short & F.startswith(native, otlp), _lit(FieldVerdict.TRUNCATED))
-    return verdict.otherwise(_lit(FieldVerdict.DIFFERENT))
+    return verdict.when(_redacted(native, otlp, policy), _lit(FieldVerdict.REDACTED)).otherwise(_lit(_DIFFERENT))
+
+
+def _redacted(native: Column, otlp: Column, policy: Policy) -> Column:
+    """Say whether one text is the policy's mask, or the salted hash (or its beginning) of the other."""
+    return (
+        is_masked(native, policy)
+        | is_masked(otlp, policy)
+        | is_hash(native, otlp, policy)
+        | is_hash(otlp, native, policy)
+    )
 
 
 def _folded(text: Column) -> Column:
@@ -104,14 +117,9 @@ def _folded(text: Column) -> Column:
     return F.when(trimmed.rlike("^[0-9A-Fa-f]{16,}$"), F.upper(trimmed)).otherwise(trimmed)
 
 
-def _sanitised(text: Column) -> Column:
-    return F.translate(text, "\x01\x02\ufffd", "___")
-
-
 def _resource(_name: str, native: Column, otlp: Column, policy: Policy) -> Column:
     """Compare a topic or group: RocketMQ's namespace, retry and dead-letter prefixes are no part of the name."""
-    bare = r"^(%RETRY%|%DLQ%)?([^%]+%)?"
-    stripped = F.regexp_replace(native, bare, "") == F.regexp_replace(otlp, bare, "")
+    stripped = F.regexp_replace(native, PREFIXES, "") == F.regexp_replace(otlp, PREFIXES, "")
     return F.when(stripped, _lit(FieldVerdict.EQUAL_NORMALISED)).otherwise(_text(_name, native, otlp, policy))
 
 
@@ -125,11 +133,24 @@ def _host(_name: str, native: Column, otlp: Column, policy: Policy) -> Column:
     return same.otherwise(_text(_name, native, otlp, policy))
 
 
-def _keys(_name: str, native: Column, otlp: Column, _policy: Policy) -> Column:
-    def clean(keys: Column) -> Column:
-        return F.array_sort(F.array_distinct(F.transform(keys, _sanitised)))
+def _keys(_name: str, native: Column, otlp: Column, policy: Policy) -> Column:
+    def all_known(keys: Column, others: Column) -> Column:
+        return F.forall(keys, lambda key: F.exists(others, lambda other: same_but_replaced(key, other)))
 
-    return F.when(clean(native) == clean(otlp), _lit(FieldVerdict.SANITISED)).otherwise(_lit(FieldVerdict.DIFFERENT))
+    def all_masked(keys: Column) -> Column:
+        return F.forall(keys, lambda key: is_masked(key, policy))
+
+    def hashes_of(keys: Column, others: Column) -> Column:
+        known = F.forall(keys, lambda key: F.exists(others, lambda other: is_hash(key, other, policy)))
+        return known & (F.size(keys) == F.size(others))
+
+    redacted = all_masked(native) | all_masked(otlp) | hashes_of(native, otlp) | hashes_of(otlp, native)
+    same = F.when(all_known(native, otlp) & all_known(otlp, native), _lit(FieldVerdict.SANITISED))
+    if policy.value_length_limit is not None:
+        limit = policy.value_length_limit
+        cut = F.array_sort(F.array_distinct(F.transform(native, lambda key: F.left(key, F.lit(limit)))))
+        same = same.when(cut == otlp, _lit(FieldVerdict.TRUNCATED))
+    return same.when(redacted, _lit(FieldVerdict.REDACTED)).otherwise(_lit(_DIFFERENT))
 
 
 def _exact(_name: str, _native: Column, _otlp: Column, _policy: Policy) -> Column:

@@ -1,4 +1,4 @@
-"""This module knows what must be known of the whole input before any key is judged: ends, scopes, gaps, silence."""
+"""This module knows what must be known of the whole input before any key is judged: ends, scopes, gaps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.reconcile.instants import believable
 from spark_jobs.reconcile.keys import has_full_key
-from spark_jobs.taxonomy import Kind, Status
+from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["Facts", "overview", "read_facts"]
 
 _MALFORMED: Final = "MALFORMED"
-_MOST_SILENT: Final = 500  # each becomes a literal of the plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Ends in epoch milliseconds, counts of rows per side (``native``, ``otlp``), and the plan's two switches.
 
-    ``silent`` names, per status and kind, the topics (publish) or groups (consume) of which the absent side shows
-    nothing at all. ``horizon_ms`` is ``None`` when a side is empty: then nothing can be settled.
+    ``first`` is the first event of each side; ``named`` counts, per side and kind, the events that name their topic
+    (publish) or group (consume). ``horizon_ms`` is ``None`` when a side is empty: then nothing can be settled.
     """
 
     first_ms: int | None = None
@@ -41,31 +40,35 @@ class Facts:
     scopes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     some_lack_keys: bool = True
     some_lack_groups: bool = True
-    silent: Mapping[tuple[Status, Kind], tuple[str, ...]] = field(default_factory=dict)
+    first: Mapping[str, int | None] = field(default_factory=dict)
+    named: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 def overview(native: DataFrame, otlp: DataFrame, malformed: DataFrame) -> DataFrame:
-    """Return a few rows per side, kind, scope and name: counts, ends, and how many rows lack part of their key.
+    """Return one row per side, kind and scope: counts, ends, and how many rows lack part of their key.
 
-    Times that nobody can have meant end nothing: one of them would settle, or unsettle, all the others.
+    Times that nobody can have meant end nothing: one of them would settle, or unsettle, all the others. Nor does an
+    event end later than its record arrived: a host whose clock is ahead would settle what is still on its way.
     """
     columns = ("side", "kind", "scope", "name", "first_ms", "last_ms", "lacks_key", "lacks_group")
     name = F.when(F.col("kind") == Kind.PUBLISH.value, F.col("topic")).when(
         F.col("kind") == Kind.CONSUME.value, F.col("group_name")
     )
+    over_ms = F.greatest(*(believable(F.col(name)) for name in ("start_ms", "end_ms")))
     events = native.unionByName(otlp).withColumns(
         {
             "name": name,
             "first_ms": F.coalesce(*(believable(F.col(name)) for name in ("start_ms", "end_ms"))),
-            "last_ms": F.greatest(*(believable(F.col(name)) for name in ("start_ms", "end_ms"))),
+            "last_ms": F.when(over_ms.isNotNull(), F.least(over_ms, believable(F.col("arrival_ms")))),
             "lacks_key": ~has_full_key(),
             "lacks_group": F.col("group_name").isNull() & F.col("attempt_id").isNotNull(),
         }
     )
     bad = malformed.select("side").withColumn("scope", F.lit(_MALFORMED))
     rows = events.select(*columns).unionByName(bad, allowMissingColumns=True)
-    return rows.groupBy("side", "kind", "scope", "name").agg(
+    return rows.groupBy("side", "kind", "scope").agg(
         F.count(F.lit(1)).alias("rows"),
+        F.count("name").alias("named"),
         F.min("first_ms").alias("first_ms"),
         F.max("last_ms").alias("last_ms"),
         F.coalesce(F.max("lacks_key"), F.lit(False)).alias("lacks_key"),
@@ -79,13 +82,12 @@ def read_facts(rows: Iterable[Any], policy: Policy) -> Facts:
     inside = [row for row in rows if row["scope"] is None]
     ends = {side: _last(inside, side) for side in ("native", "otlp")}
     known = [end for end in ends.values() if end is not None]
-    starts = [row["first_ms"] for row in inside if row["first_ms"] is not None]
     scopes: dict[str, Counter[str]] = {"native": Counter(), "otlp": Counter()}
     for row in rows:
         if row["scope"] not in {None, _MALFORMED}:
             scopes[row["side"]][row["scope"]] += row["rows"]
     return Facts(
-        first_ms=min(starts, default=None),
+        first_ms=min((row["first_ms"] for row in inside if row["first_ms"] is not None), default=None),
         data_end_ms=max(known, default=None),
         horizon_ms=min(known) - policy.grace_ms if len(known) == len(ends) else None,
         in_scope=_rows_per_side(inside),
@@ -93,7 +95,8 @@ def read_facts(rows: Iterable[Any], policy: Policy) -> Facts:
         scopes=scopes,
         some_lack_keys=any(row["lacks_key"] for row in inside),
         some_lack_groups=any(row["lacks_group"] for row in inside),
-        silent=_silent(inside, policy.writer_silent_minimum),
+        first={side: _first(inside, side) for side in ("native", "otlp")},
+        named=_named(inside),
     )
 
 
@@ -101,31 +104,19 @@ def _last(rows: Iterable[Any], side: str) -> int | None:
     return max((row["last_ms"] for row in rows if row["side"] == side and row["last_ms"] is not None), default=None)
 
 
+def _first(rows: Iterable[Any], side: str) -> int | None:
+    return min((row["first_ms"] for row in rows if row["side"] == side and row["first_ms"] is not None), default=None)
+
+
+def _named(rows: Iterable[Any]) -> dict[tuple[str, str], int]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        counts[row["side"], row["kind"]] += row["named"]
+    return dict(counts)
+
+
 def _rows_per_side(rows: Iterable[Any]) -> dict[str, int]:
     counts = {"native": 0, "otlp": 0}
     for row in rows:
         counts[row["side"]] += row["rows"]
     return counts
-
-
-def _silent(rows: list[Any], minimum: int) -> dict[tuple[Status, Kind], tuple[str, ...]]:
-    """Name what one side shows at least ``minimum`` times and the other, which does name others, never.
-
-    Of very many the most frequent ones; the keys of the others stay unexplained, which is the stricter word.
-    """
-    found = {}
-    for kind in (Kind.PUBLISH, Kind.CONSUME):
-        seen = {side: _named(rows, side, kind) for side in ("native", "otlp")}
-        for status, own, other in ((Status.NATIVE_ONLY, "native", "otlp"), (Status.OTLP_ONLY, "otlp", "native")):
-            names = [name for name, count in seen[own].items() if count >= minimum and name not in seen[other]]
-            names.sort(key=lambda name: (-seen[own][name], name))
-            found[status, kind] = tuple(sorted(names[:_MOST_SILENT])) if seen[other] else ()
-    return found
-
-
-def _named(rows: list[Any], side: str, kind: Kind) -> dict[str, int]:
-    return {
-        row["name"]: row["rows"]
-        for row in rows
-        if row["side"] == side and row["kind"] == kind.value and row["name"] is not None
-    }

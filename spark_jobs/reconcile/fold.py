@@ -28,6 +28,8 @@ _PARTS: Final = {
     "whole": ("native", "whole"),
     "otlp": ("otlp", None),
 }
+_SIDES: Final = ("native", "otlp")
+_CARRIED: Final = ("first_seen_run", "left_as")
 _ORDER: Final = ("raw_hash", "path", "line", "record_index")
 
 COUNTS: Final = (
@@ -47,12 +49,19 @@ def folded(rows: DataFrame) -> DataFrame:
     everything = F.struct(*SIDE_FIELDS)
     per_part = [column for part in _PARTS for column in _aggregates(part, everything)]
     grouped = rows.groupBy("k", "kind", "ident").agg(
-        F.first("msg_id").alias("msg_id"), F.min("full_key").alias("full_key"), *per_part
+        F.first("msg_id").alias("msg_id"),
+        F.min("full_key").alias("full_key"),
+        *(
+            F.min(F.when(F.col("side") == side, F.col(name))).alias(f"{name}_{side}")
+            for side in _SIDES
+            for name in _CARRIED
+        ),
+        *per_part,
     )
     return grouped.select(
         *("k", "kind", "ident", "msg_id", "full_key"),
         _native().alias("native"),
-        F.col("otlp"),
+        reduce(lambda otlp, name: otlp.withField(name, F.col(f"{name}_otlp")), _CARRIED, F.col("otlp")).alias("otlp"),
         (F.col("n_before") > 0).alias("has_before"),
         (F.col("n_after") > 0).alias("has_after"),
         *_counts(),
@@ -81,6 +90,7 @@ def _native() -> Column:
     fields = [F.coalesce(*(F.col(part)[name] for part in ("before", "after", "whole"))) for name in SIDE_FIELDS]
     named = dict(zip(SIDE_FIELDS, fields, strict=True))
     named["arrival_ms"] = F.greatest(*(F.col(part)["arrival_ms"] for part in ("before", "after", "whole")))
+    named |= {name: F.col(f"{name}_native") for name in _CARRIED}
     elapsed = times(named["cost_ms"], F.coalesce(named["batch_size"], F.col("otlp")["batch_size"], F.lit(1)))
     start_ms, end_ms = named["start_ms"], named["end_ms"]
     named["start_ms"] = F.coalesce(start_ms, minus(end_ms, elapsed))

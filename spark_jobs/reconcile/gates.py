@@ -6,30 +6,34 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from spark_jobs.report.result import Gate, Loss
-from spark_jobs.taxonomy import ExitCode, FieldVerdict, Outcome, Reason, Status, Verdict
+from spark_jobs.taxonomy import ExitCode, Outcome, Reason, Status, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from spark_jobs.reconcile.facts import Facts
     from spark_jobs.reconcile.policy import Policy
+    from spark_jobs.reconcile.policy_rules import GateRule
     from spark_jobs.reconcile.tally import Tally
 
-__all__ = ["concluded", "doubt", "judged", "losses", "upper_bound_95_ppm"]
+__all__ = ["ATTRIBUTED", "concluded", "doubt", "judged", "losses", "upper_bound_95_ppm"]
 
-_ATTRIBUTED: Final = frozenset(
+ATTRIBUTED: Final = frozenset(
     reason.value
     for reason in (
         *(Reason.COUNTERPART_MALFORMED, Reason.NOT_SAMPLED, Reason.WRITER_SILENT, Reason.SHUTDOWN_WINDOW),
         *(Reason.LATE_BEYOND_RETENTION, Reason.KEY_DEGRADED, Reason.DROP_ATTRIBUTED),
     )
 )
+"""Reasons that name a loss: what a side lacks because of them is lost, but not silently."""
+
 _ALONE_ON_THE_OTHER: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
 _SIDE_NAMES: Final = {"native": "the native side", "otlp": "the OTLP side"}
 _ZERO_SEEN: Final = 3.0
 _Z_95_ONE_SIDED: Final = 1.6448536269514722
 _MILLION: Final = 1_000_000
 _PER_CENT: Final = 100.0
+_MS_PER_S: Final = 1_000
 
 
 def losses(tally: Tally) -> dict[str, Loss]:
@@ -37,7 +41,7 @@ def losses(tally: Tally) -> dict[str, Loss]:
     found = {}
     for side, status in _ALONE_ON_THE_OTHER.items():
         unexplained = tally.one_sided[status.value, Reason.UNEXPLAINED.value]
-        attributed = sum(tally.one_sided[status.value, reason] for reason in _ATTRIBUTED)
+        attributed = sum(tally.one_sided[status.value, reason] for reason in ATTRIBUTED)
         checked = tally.keys["both"] + unexplained + attributed
         found[side] = Loss(
             unexplained=unexplained,
@@ -62,72 +66,75 @@ def upper_bound_95_ppm(seen: int, checked: int) -> float | None:
 
 def judged(tally: Tally, facts: Facts, policy: Policy) -> tuple[Gate, ...]:
     """Return every gate of the policy with its value; a strict policy lets warnings fail."""
-    values = _values(tally, facts, policy)
+    measured = _measured(tally, facts, policy)
     gates = []
     for name, rule in policy.gates.items():
         severity = "fail" if policy.strict else rule.severity
+        value, sample = measured[name]
         gates.append(
             Gate(
                 name=name,
                 op=rule.op,
                 threshold=rule.threshold,
-                value=values[name],
-                outcome=_outcome(values[name], rule.op, rule.threshold, severity).value,
+                value=value,
+                outcome=_outcome(value if sample >= rule.minimum_sample else None, rule, severity).value,
                 severity=severity,
                 explanation=rule.explanation,
+                sample=sample,
+                minimum_sample=rule.minimum_sample,
             )
         )
     return tuple(gates)
 
 
-def _outcome(value: float | None, op: str, threshold: float, severity: str) -> Outcome:
+def _outcome(value: float | None, rule: GateRule, severity: str) -> Outcome:
     if value is None:
         return Outcome.INCONCLUSIVE
-    holds = value <= threshold if op == "<=" else value >= threshold
+    holds = value <= rule.threshold if rule.op == "<=" else value >= rule.threshold
     if holds:
         return Outcome.PASS
     return Outcome.FAIL if severity == "fail" else Outcome.WARN
 
 
-def _values(tally: Tally, facts: Facts, policy: Policy) -> dict[str, float | None]:
+def _measured(tally: Tally, facts: Facts, policy: Policy) -> dict[str, tuple[float | None, int]]:
+    """Return each gate's value, and on how many keys, records or comparisons it was measured."""
     lost = losses(tally)
     sums = tally.sums
     excess = sum(sums[f"{side}_{kind}_duplicates"] for side in ("native", "otlp") for kind in ("exact", "other"))
     late = sum(count for flag, count in tally.timing.items() if flag.startswith("late"))
     timed = sum(count for flag, count in tally.timing.items() if flag != "no_time")
+    keys = sum(tally.keys[side] for side in ("native", "otlp")) - tally.keys["both"]
+    malformed = sum(facts.malformed.values())
+    records = sums["native_records"] + sums["otlp_records"]
     return {
-        "unexplained_loss_native": lost["native"].unexplained,
-        "unexplained_loss_otlp": lost["otlp"].unexplained,
-        "conflicting_duplicates": tally.duplicates["conflicting"],
-        "malformed": sum(facts.malformed.values()),
-        "critical_field_agreement": _agreement(tally, policy, policy.critical),
-        "duplicate_excess": _per_cent(excess, sums["native_records"] + sums["otlp_records"]),
-        "field_agreement": _agreement(tally, policy, set(tally.fields) - policy.critical),
-        "late": _per_cent(late, timed),
-        "writer_silent": tally.reason[Reason.WRITER_SILENT.value],
+        "unexplained_loss_native": (lost["native"].unexplained, lost["native"].checked),
+        "unexplained_loss_otlp": (lost["otlp"].unexplained, lost["otlp"].checked),
+        "conflicting_duplicates": (tally.duplicates["conflicting"], keys),
+        "malformed": (malformed, malformed + records),
+        "critical_field_agreement": _agreement(tally, policy, "fail"),
+        "duplicate_excess": (_per_cent(excess, records), records),
+        "field_agreement": _agreement(tally, policy, "warn"),
+        "late": (_per_cent(late, timed), timed),
+        **{
+            f"attributed_loss_{side}": (_per_cent(loss.attributed, loss.checked), loss.checked)
+            for side, loss in lost.items()
+        },
+        "writer_silent": (tally.reason[Reason.WRITER_SILENT.value], keys),
     }
 
 
-def _agreement(tally: Tally, policy: Policy, names: Iterable[str]) -> float | None:
-    """Return the per cent of comparisons that agree; what a side may or must leave out is no comparison."""
+def _agreement(tally: Tally, policy: Policy, severity: str) -> tuple[float | None, int]:
+    """Return the per cent of comparisons that agree, of fields whose disagreement has this severity, and how many.
+
+    What a side may or must leave out is no comparison; single verdicts mean what the policy says of them.
+    """
     agreed = wrong = 0
-    for name in names:
-        tolerated = {FieldVerdict.NOT_COMPARABLE.value}
-        if name in policy.profile.tolerated:
-            tolerated.add(FieldVerdict.MISSING_OTLP.value)
-        for verdict, count in tally.fields.get(name, {}).items():
-            if verdict in tolerated:
-                continue
-            if verdict in _DISAGREE:
-                wrong += count
-            else:
-                agreed += count
-    return _per_cent(agreed, agreed + wrong)
-
-
-_DISAGREE: Final = frozenset(
-    {FieldVerdict.DIFFERENT.value, FieldVerdict.MISSING_NATIVE.value, FieldVerdict.MISSING_OTLP.value}
-)
+    for name, verdicts in tally.fields.items():
+        for verdict, count in verdicts.items():
+            judgement = policy.judgement(name, verdict)
+            wrong += count * (judgement == severity)
+            agreed += count * (judgement == "ok" and policy.severity[name] == severity)
+    return _per_cent(agreed, agreed + wrong), agreed + wrong
 
 
 def _per_cent(part: int, whole: int) -> float | None:
@@ -153,8 +160,9 @@ def doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
         return "nothing is settled in the window: widen it"
     if unsettled and (facts.horizon_ms is None or facts.first_ms is None or facts.horizon_ms < facts.first_ms):
         return (
-            f"all of the data lies within the grace of {policy.grace_ms} ms before its end, and {unsettled} one-sided "
-            "keys may still get their other half: give more data, or a shorter --grace if these files are complete"
+            f"all of the data lies within the grace of {policy.grace_ms / _MS_PER_S:g} s before its end, and "
+            f"{unsettled} one-sided keys may still get their other half: give more data, or a shorter --grace if these "
+            "files are complete"
         )
     return None
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from otel_mqtrace._clock import LAST_MS
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["LAST_MS", "LATEST", "believable", "between", "minus", "plus", "times"]
-
-LAST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, in epoch milliseconds."""
+__all__ = ["LATEST", "believable", "between", "minus", "plus", "times"]
 
 LATEST: Final = (1 << 63) - 1
 """Sorts behind every time: stands for a time nobody knows."""

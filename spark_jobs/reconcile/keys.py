@@ -16,7 +16,7 @@ from spark_jobs.taxonomy import Kind
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["MENTION", "fill_groups", "has_full_key", "identified", "keyed"]
+__all__ = ["MENTION", "fill_groups", "has_full_key", "identified", "keyed", "message_key"]
 
 MENTION: Final = "mention"
 """The kind of a row that only says: a malformed record of this side names this message."""
@@ -36,9 +36,13 @@ def keyed(native: DataFrame, otlp: DataFrame, malformed: DataFrame | None = None
     rows = _in_scope(native).unionByName(_in_scope(otlp))
     if malformed is not None:
         rows = rows.unionByName(_mentions(malformed), allowMissingColumns=True)
+    return rows.withColumn("k", message_key()).repartition("k")
+
+
+def message_key() -> Column:
+    """Return what all rows about one message share: its id, or something of the row's own where nobody knew it."""
     own = F.concat_ws(":", "path", "line", "record_index")
-    k = F.coalesce("msg_id", F.concat(F.lit("span:"), "span_id"), F.concat(F.lit("row:"), own))
-    return rows.withColumn("k", k).repartition("k")
+    return F.coalesce("msg_id", F.concat(F.lit("span:"), "span_id"), F.concat(F.lit("row:"), own))
 
 
 def _in_scope(events: DataFrame) -> DataFrame:

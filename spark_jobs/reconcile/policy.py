@@ -1,14 +1,10 @@
-"""This module knows what a run tolerates: the policy file, its defaults, and one line for each thing wrong in it.
+"""This module knows what a run tolerates: the policy file over the defaults, and one line for the first wrong thing.
 
-A policy is TOML: top-level ``grace``, ``late_after``, ``consume_timeout``, ``writer_silent_minimum`` and
-``value_length_limit``; a table ``[fields.NAME]`` with ``critical`` and ``tolerance_ms``; a table ``[gates.NAME]`` with
-``threshold`` and ``severity``.
+A policy is TOML; ``policy_rules`` has its keys, ``mqtrace reconcile --print-policy`` prints one in full.
 """
 
 from __future__ import annotations
 
-import math
-import re
 import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -19,51 +15,35 @@ else:  # the 'spark' extra brings the package the standard library's was made fr
     import tomli as tomllib
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.reconcile.profiles import PROFILES, Profile, parse_native_writer
+from spark_jobs.reconcile.policy_rules import (
+    CRITICAL_FIELDS,
+    DEFAULT_GATES,
+    DISAGREEMENT,
+    FIELD_SETTINGS,
+    GATE_SETTINGS,
+    SETTINGS,
+    SILENT_SETTINGS,
+    TIMED_FIELDS,
+    WRITER_SETTINGS,
+    GateRule,
+    SilentRule,
+    WriterRule,
+)
+from spark_jobs.reconcile.policy_values import parse_duration_ms, refuse_unknown
+from spark_jobs.reconcile.profiles import PROFILES, ByDesign, Profile, parse_native_writer
 from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.taxonomy import FieldVerdict, Kind, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    from spark_jobs.reconcile.policy_rules import Setting
 
 __all__ = ["CRITICAL_FIELDS", "DEFAULT_GATES", "GateRule", "Policy", "parse_duration_ms", "read_policy"]
 
-_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LONGEST_MS: Final = 36_500 * _UNITS["d"]
-_MOST: Final = (1 << 31) - 1
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
-
-CRITICAL_FIELDS: Final = frozenset(
-    {
-        *("offset_msg_id", "topic", "group_name", "start_ms", "success", "retry_times", "body_length", "msg_type"),
-        *("region_id", "transaction_id", "transaction_state", "from_transaction_check"),
-    }
-)
-"""The fields whose disagreement fails a run; the others warn."""
-
-
-@dataclass(frozen=True, slots=True)
-class GateRule:
-    """``value op threshold`` must hold, else the gate has this ``severity`` (``fail`` or ``warn``)."""
-
-    op: str
-    threshold: float
-    severity: str
-    explanation: str
-
-
-DEFAULT_GATES: Final[dict[str, GateRule]] = {
-    "unexplained_loss_native": GateRule("<=", 0, "fail", "keys that only OTLP has, settled and without a reason"),
-    "unexplained_loss_otlp": GateRule("<=", 0, "fail", "keys that only the native trace has, settled, no reason"),
-    "conflicting_duplicates": GateRule("<=", 0, "fail", "keys with copies on one side that contradict each other"),
-    "malformed": GateRule("<=", 0, "fail", "pieces of input on either side that could not be read"),
-    "critical_field_agreement": GateRule(">=", 100, "fail", "per cent of compared critical fields that agree"),
-    "duplicate_excess": GateRule("<=", 0.1, "fail", "per cent of records beyond the first of their key"),
-    "field_agreement": GateRule(">=", 100, "warn", "per cent of the other compared fields that agree"),
-    "late": GateRule("<=", 1, "warn", "per cent of keys of which a record arrived late"),
-    "writer_silent": GateRule("<=", 0, "warn", "keys of a topic or group that shows nothing at all on the other side"),
-}
-"""Every gate, in report order."""
+_ALONE: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
+_SEVERITIES: Final = {name: "fail" if name in CRITICAL_FIELDS else "warn" for name in COMPARED_FIELDS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +55,28 @@ class Policy:
     grace_ms: int = 60_000
     late_after_ms: int = 60_000
     consume_timeout_ms: int = 15 * 60_000
+    forget_after_ms: int = 7 * 86_400_000
+    shutdown_window_ms: int = 5_000
     writer_silent_minimum: int = 1
     value_length_limit: int | None = None
-    critical: frozenset[str] = CRITICAL_FIELDS
+    sampling_ratio: float = 1.0
+    mask_keys: str = "none"
+    mask_text: str = "***"
+    mask_salt: str = ""
+    severity: Mapping[str, str] = field(default_factory=lambda: dict(_SEVERITIES))
+    verdicts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     tolerance_ms: Mapping[str, int] = field(default_factory=dict)
     gates: Mapping[str, GateRule] = field(default_factory=lambda: dict(DEFAULT_GATES))
+    writers: tuple[WriterRule, ...] = ()
+    silent: tuple[SilentRule, ...] = ()
     begin_ms: int | None = None
     end_ms: int | None = None
     strict: bool = False
+
+    @property
+    def critical(self) -> frozenset[str]:
+        """The fields whose disagreement fails the run."""
+        return frozenset(name for name, severity in self.severity.items() if severity == "fail")
 
     def tolerance(self, name: str) -> int:
         """Return the tolerance of a time field: the policy file's, else the profile's for this pair of writers."""
@@ -91,20 +85,57 @@ class Policy:
         defaults = {"start_ms": start_ms, "end_ms": self.profile.end_ms, "cost_ms": self.profile.cost_ms}
         return self.tolerance_ms.get(name, defaults[name])
 
+    def judgement(self, name: str, verdict: str) -> str | None:
+        """Return what a field's verdict means: ``ok``, ``warn``, ``fail``, or ``None`` where nothing was compared."""
+        said = self.verdicts.get(name, {}).get(verdict)
+        if said is not None:
+            return said
+        missing = verdict == FieldVerdict.MISSING_OTLP.value and name in self.profile.tolerated
+        if missing or verdict == FieldVerdict.NOT_COMPARABLE.value:
+            return None
+        severity = self.severity[name]
+        if verdict not in DISAGREEMENT:
+            return None if severity == "ignore" else "ok"
+        return None if severity == "ignore" else severity
 
-def parse_duration_ms(text: str, *, name: str) -> int:
-    """Read ``60s``, ``5m``, ``1.5h``, ``250ms`` or ``0`` (bare numbers are seconds), at most ``36500d``.
+    def never_recorded(self, side: str) -> frozenset[str]:
+        """Return the fields that this run's writer of ``side`` is said never to record."""
+        return frozenset(name for rule in self._writers() if rule.side == side for name in rule.never_fields)
 
-    Raises:
-        UsageError: it is no duration, or a longer one; the line names the option.
-    """
-    found = _DURATION.fullmatch(text.strip())
-    if not found:
-        raise UsageError(f"{name} '{text}' is no duration; write seconds, or a number and ms, s, m, h or d, as in 60s")
-    wanted_ms = float(found[1]) * _UNITS[found[2] or "s"]
-    if wanted_ms > _LONGEST_MS:
-        raise UsageError(f"{name} '{text}' is longer than a hundred years; write at most 36500d")
-    return round(wanted_ms)
+    @property
+    def declared(self) -> tuple[ByDesign, ...]:
+        """What the file says never to be on a side, as rules of the capability matrix."""
+        kinds = ((rule, kind) for rule in self._writers() for kind in rule.never)
+        never = [
+            ByDesign(
+                rule=f"policy_says_{rule.writer}_never_records_{kind}",
+                status=_ALONE[rule.side],
+                when=f"kind = '{Kind(kind).value}'",
+            )
+            for rule, kind in kinds
+        ]
+        silent = [
+            ByDesign(rule="policy_says_silent", status=_ALONE[rule.side], when=_condition(rule)) for rule in self.silent
+        ]
+        return (*never, *silent)
+
+    def _writers(self) -> Iterable[WriterRule]:
+        own = {"native": parse_native_writer(self.native_writer), "otlp": (self.profile.name, ())}
+        for rule in self.writers:
+            named, mine = parse_native_writer(rule.writer) or (rule.writer, ()), own[rule.side]
+            if mine is not None and named[0] == mine[0] and mine[1][: len(named[1])] == named[1]:
+                yield rule
+
+
+def _condition(rule: SilentRule) -> str:
+    """Return the rule as SQL over a verdict row in the making; names are the user's and stand in hexadecimal."""
+    columns = {"topic": "topic", "group": "own.group_name", "service": "own.service"}
+    named = {column: getattr(rule, name) for name, column in columns.items()}
+    return " and ".join(
+        f"{column} = decode(unhex('{name.encode('utf-8').hex()}'), 'UTF-8')"
+        for column, name in named.items()
+        if name is not None
+    )
 
 
 def read_policy(path: Path | None, *, profile: str = "mqtrace", native_writer: str = "mqtrace") -> Policy:
@@ -114,6 +145,7 @@ def read_policy(path: Path | None, *, profile: str = "mqtrace", native_writer: s
     if parse_native_writer(native_writer) is None:
         raise UsageError(f"--native-writer '{native_writer}' is unknown; write mqtrace, rocketmq or rocketmq-5.3.3")
     policy = Policy(profile=PROFILES[profile], native_writer=native_writer)
+    policy = replace(policy, tolerance_ms={name: policy.tolerance(name) for name in TIMED_FIELDS})
     return policy if path is None else _apply(policy, _load(path), str(path))
 
 
@@ -127,94 +159,84 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _apply(policy: Policy, wanted: Mapping[str, Any], where: str) -> Policy:
-    _refuse_unknown(wanted, {*_SCALARS, "fields", "gates"}, where)
-    changes: dict[str, Any] = {
-        _SCALARS[name][0]: _SCALARS[name][1](value, f"{where}: {name}")
-        for name, value in wanted.items()
-        if name in _SCALARS
-    }
-    changes |= _field_changes(policy, _table(wanted, "fields", where), where)
-    changes["gates"] = _gate_changes(policy, _table(wanted, "gates", where), where)
-    return replace(policy, **changes)
+    settings = {setting.key: setting for setting in SETTINGS}
+    refuse_unknown(wanted, {*settings, "fields", "gates", "writers", "silent"}, where)
+    scalars = {key: value for key, value in wanted.items() if key in settings}
+    return replace(
+        policy,
+        **_values(scalars, SETTINGS, where, sign=":"),
+        **_field_changes(policy, _tables(wanted, "fields", where), where),
+        gates=_gate_changes(policy, _tables(wanted, "gates", where), where),
+        writers=tuple(_writer(name, row, where) for name, row in _tables(wanted, "writers", where).items()),
+        silent=tuple(_silent(row, where) for row in _list(wanted, where)),
+    )
 
 
-def _duration(value: Any, name: str) -> int:
-    return parse_duration_ms(str(value), name=name)
+def _values(row: Mapping[str, Any], settings: Iterable[Setting], where: str, *, sign: str = "") -> dict[str, Any]:
+    """Return the values of a table by the attribute each is for."""
+    known = {setting.key: setting for setting in settings}
+    refuse_unknown(row, known, where)
+    return {known[key].attribute: known[key].read(value, f"{where}{sign} {key}") for key, value in row.items()}
 
 
-def _count(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UsageError(f"{name} = {value!r} is no count; write a whole number from 0")
-    if value > _MOST:
-        raise UsageError(f"{name} = {value!r} is too large; write at most {_MOST}")
-    return value
+_EXAMPLES: Final = {"fields": "start_ms", "gates": "malformed", "writers": '"rocketmq-5.3.3"'}
 
 
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise UsageError(f"{name} = {value!r} is no number")
-    return float(value)
-
-
-def _flag(value: Any, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise UsageError(f"{name} = {value!r} is neither true nor false")
-    return value
-
-
-def _severity(value: Any, name: str) -> str:
-    if value not in {"fail", "warn"}:
-        raise UsageError(f'{name} = {value!r} is no severity; write "fail" or "warn"')
-    return str(value)
-
-
-_SCALARS: Final[dict[str, tuple[str, Callable[[Any, str], Any]]]] = {
-    "grace": ("grace_ms", _duration),
-    "late_after": ("late_after_ms", _duration),
-    "consume_timeout": ("consume_timeout_ms", _duration),
-    "writer_silent_minimum": ("writer_silent_minimum", _count),
-    "value_length_limit": ("value_length_limit", _count),
-}
-_FIELD_KEYS: Final[dict[str, Callable[[Any, str], Any]]] = {"critical": _flag, "tolerance_ms": _count}
-_GATE_KEYS: Final[dict[str, Callable[[Any, str], Any]]] = {"threshold": _number, "severity": _severity}
-_TIMED: Final = ("start_ms", "end_ms", "cost_ms")
-
-
-def _refuse_unknown(table: Mapping[str, Any], known: set[str], where: str) -> None:
-    unknown = sorted(set(table) - known)
-    if unknown:
-        raise UsageError(f"{where}: unknown key '{unknown[0]}'; known are {', '.join(sorted(known))}")
-
-
-_EXAMPLES: Final = {"fields": "[fields.start_ms]", "gates": "[gates.malformed]"}
-
-
-def _table(wanted: Mapping[str, Any], name: str, where: str) -> dict[str, dict[str, Any]]:
+def _tables(wanted: Mapping[str, Any], name: str, where: str) -> dict[str, dict[str, Any]]:
     table = wanted.get(name, {})
     if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
-        raise UsageError(f"{where}: {name} must be tables, as in {_EXAMPLES[name]}")
+        raise UsageError(f"{where}: {name} must be tables, as in [{name}.{_EXAMPLES[name]}]")
     return table
 
 
+def _list(wanted: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    rows = wanted.get("silent", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UsageError(f"{where}: silent must be a list of tables, each headed [[silent]]")
+    return rows
+
+
 def _field_changes(policy: Policy, fields: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, Any]:
-    _refuse_unknown(fields, set(COMPARED_FIELDS), f"{where}: [fields]")
-    critical, tolerance = set(policy.critical), dict(policy.tolerance_ms)
+    refuse_unknown(fields, COMPARED_FIELDS, f"{where}: [fields]")
+    changed: dict[str, dict[str, Any]] = {
+        "severity": dict(policy.severity),
+        "tolerance_ms": dict(policy.tolerance_ms),
+        "verdicts": dict(policy.verdicts),
+    }
     for name, row in fields.items():
         place = f"{where}: [fields.{name}]"
-        _refuse_unknown(row, set(_FIELD_KEYS) if name in _TIMED else {"critical"}, place)
-        values = {key: _FIELD_KEYS[key](value, f"{place} {key}") for key, value in row.items()}
-        if "critical" in values:
-            (critical.add if values["critical"] else critical.discard)(name)
-        if "tolerance_ms" in values:
-            tolerance[name] = values["tolerance_ms"]
-    return {"critical": frozenset(critical), "tolerance_ms": tolerance}
+        if {"critical", "severity"} <= set(row):
+            raise UsageError(f"{place}: critical is the older spelling of severity; give one of them")
+        settings = [each for each in FIELD_SETTINGS if name in TIMED_FIELDS or each.key != "tolerance_ms"]
+        for attribute, value in _values(row, settings, place).items():
+            spelt = {True: "fail", False: "warn"}[value] if isinstance(value, bool) else value
+            changed[attribute][name] = spelt
+    return changed
 
 
 def _gate_changes(policy: Policy, gates: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, GateRule]:
-    _refuse_unknown(gates, set(policy.gates), f"{where}: [gates]")
+    refuse_unknown(gates, policy.gates, f"{where}: [gates]")
     changed = dict(policy.gates)
     for name, row in gates.items():
-        place = f"{where}: [gates.{name}]"
-        _refuse_unknown(row, set(_GATE_KEYS), place)
-        changed[name] = replace(changed[name], **{key: _GATE_KEYS[key](row[key], f"{place} {key}") for key in row})
+        changed[name] = replace(changed[name], **_values(row, GATE_SETTINGS, f"{where}: [gates.{name}]"))
     return changed
+
+
+def _writer(name: str, row: Mapping[str, Any], where: str) -> WriterRule:
+    place = f'{where}: [writers."{name}"]'
+    values = _values(row, WRITER_SETTINGS, place)
+    side = values.setdefault("side", "native" if parse_native_writer(name) else "otlp")
+    if (parse_native_writer(name) is None) if side == "native" else (name not in PROFILES):
+        known = "mqtrace, rocketmq or rocketmq-5.3.3" if side == "native" else ", ".join(PROFILES)
+        raise UsageError(f"{place}: no writer of the {side} side; write {known}")
+    return WriterRule(writer=name, **values)
+
+
+def _silent(row: Mapping[str, Any], where: str) -> SilentRule:
+    place = f"{where}: [[silent]]"
+    values = _values(row, SILENT_SETTINGS, place)
+    if "side" not in values or len(values) == 1:
+        raise UsageError(f'{place}: write the side ("native" or "otlp") and a topic, group or service')
+    if values["side"] == "otlp" and "service" in values:
+        raise UsageError(f"{place}: what otlp lacks only native records tell, which name no service; name its group")
+    return SilentRule(**values)

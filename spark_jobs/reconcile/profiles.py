@@ -13,9 +13,15 @@ from bridge.codec.native.layout import DEFAULT_DIALECT
 from spark_jobs.taxonomy import Kind, Status
 
 __all__ = [
+    "BATCH_SENT",
+    "BY_DESIGN",
+    "CALL_WITHOUT_REGION",
+    "LITE_PULL",
     "NATIVE_CARRIES",
     "NEWEST_RELEASE",
+    "NO_TRACE_CONTEXT",
     "PROFILES",
+    "TRACE_OFF",
     "ByDesign",
     "Profile",
     "by_design_rules",
@@ -96,60 +102,111 @@ PROFILES: Final[dict[str, Profile]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByDesign:
-    """One rule of why a side never has a record. ``when`` is a SQL condition over a verdict row in the making.
+    """One rule of why a side never has a record: for whom it holds, from which release on, and until before which.
 
-    The row has ``kind``, ``topic``, ``own`` (the fields of the side that is there), ``has_id`` and ``sent_in_batch``.
+    ``when`` is a SQL condition over a verdict row in the making, which has ``kind``, ``topic``, ``own`` (the fields of
+    the side that is there), ``has_id`` and ``sent_in_batch``; it is empty where only the rest of the run can tell
+    (``reconcile.residue``). ``says`` tells it to people.
     """
 
     rule: str
     status: Status
-    when: str
+    when: str = ""
+    says: str = ""
     profiles: frozenset[str] = frozenset(PROFILES)
     native_writers: frozenset[str] = frozenset({"mqtrace", "rocketmq"})
     since: tuple[int, ...] = ()
+    until: tuple[int, ...] | None = None
+
+    def holds(self, profile: str, native_writer: str) -> bool:
+        """Say whether the rule is about this pair of writers; a writer without a version is the newest."""
+        name, version = parse_native_writer(native_writer) or ("mqtrace", ())
+        old_enough = self.until is None or (version != () and version < self.until)
+        new_enough = version == () or version >= self.since
+        return profile in self.profiles and name in self.native_writers and old_enough and new_enough
 
 
 _ROCKETMQ = frozenset({"rocketmq"})
+_JAVA_AGENT = frozenset({"java-agent"})
 
-_RULES: Final = (
+BATCH_SENT: Final = "rocketmq_records_no_delivery_of_batch_sent_messages"
+"""The rule for deliveries of messages that were sent in a batch; what else was in such a call asks for it."""
+
+_FROM_THE_KEY: Final = (
     ByDesign(
         rule="java_agent_makes_no_span_for_transaction_end",
         status=Status.NATIVE_ONLY,
         when=f"kind = '{Kind.TRANSACTION_END.value}'",
-        profiles=frozenset({"java-agent"}),
+        says="the end of a transaction",
+        profiles=_JAVA_AGENT,
     ),
     ByDesign(
         rule="java_agent_makes_no_span_for_recall",
         status=Status.NATIVE_ONLY,
         when=f"kind = '{Kind.RECALL.value}'",
-        profiles=frozenset({"java-agent"}),
+        says="a recall",
+        profiles=_JAVA_AGENT,
     ),
     ByDesign(
         rule="rocketmq_records_no_failed_send",
         status=Status.OTLP_ONLY,
         when=f"kind = '{Kind.PUBLISH.value}' and own.success = false and own.offset_msg_id is null",
+        says="a send that the broker refused or that timed out",
         native_writers=_ROCKETMQ,
     ),
     ByDesign(
         rule="rocketmq_records_no_one_way_send",
         status=Status.OTLP_ONLY,
-        when=f"kind = '{Kind.PUBLISH.value}' and not has_id",
+        when=f"kind = '{Kind.PUBLISH.value}' and (not has_id or own.id_source <> 'own')",
+        says="a one-way send: its span has no message id, or has it from a captured property only",
         native_writers=_ROCKETMQ,
     ),
     ByDesign(
         rule="rocketmq_skips_topics_named_like_the_trace_topic",
         status=Status.OTLP_ONLY,
         when="startswith(topic, 'RMQ_SYS_TRACE_TOPIC')",
+        says="a topic whose name begins like the trace topic's",
         native_writers=_ROCKETMQ,
     ),
     ByDesign(
-        rule="rocketmq_records_no_delivery_of_batch_sent_messages",
+        rule=BATCH_SENT,
         status=Status.OTLP_ONLY,
         when=f"kind = '{Kind.CONSUME.value}' and sent_in_batch",
+        says="the delivery of a message that was sent in a batch",
         native_writers=_ROCKETMQ,
         since=(5, 3, 1),
     ),
 )
+
+NO_TRACE_CONTEXT: Final = ByDesign(
+    rule="producer_made_no_trace_context",
+    status=Status.OTLP_ONLY,
+    says="a send after which its process drew no id for a trace context: native trace is off in that producer",
+    native_writers=_ROCKETMQ,
+)
+CALL_WITHOUT_REGION: Final = ByDesign(
+    rule="rocketmq_records_no_call_that_ends_with_a_batch_sent_message",
+    status=Status.OTLP_ONLY,
+    says="a listener call whose last message was sent in a batch: nothing of the call is recorded",
+    native_writers=_ROCKETMQ,
+    since=(5, 3, 1),
+)
+TRACE_OFF: Final = ByDesign(
+    rule="rocketmq_4_records_no_delivery_of_messages_with_trace_off",
+    status=Status.OTLP_ONLY,
+    says="a message that several groups had and no consumer recorded: its property TRACE_ON is false",
+    native_writers=_ROCKETMQ,
+    until=(5,),
+)
+LITE_PULL: Final = ByDesign(
+    rule="java_agent_makes_no_span_for_lite_pull",
+    status=Status.NATIVE_ONLY,
+    says="a consumer group that has no span at all and took no time over any message: a lite pull consumer",
+    profiles=_JAVA_AGENT,
+)
+
+BY_DESIGN: Final = (*_FROM_THE_KEY, NO_TRACE_CONTEXT, CALL_WITHOUT_REGION, TRACE_OFF, LITE_PULL)
+"""The capability matrix: every rule of BY_DESIGN, in the order they are tried."""
 
 
 def parse_native_writer(text: str) -> tuple[str, tuple[int, ...]] | None:
@@ -170,10 +227,5 @@ def is_newer_than_known(native_writer: str) -> bool:
 
 
 def by_design_rules(profile: str, native_writer: str) -> tuple[ByDesign, ...]:
-    """Return the rules that hold for this pair of writers, in the order they are tried."""
-    name, version = parse_native_writer(native_writer) or ("mqtrace", ())
-    return tuple(
-        rule
-        for rule in _RULES
-        if profile in rule.profiles and name in rule.native_writers and (not version or version >= rule.since)
-    )
+    """Return the rules that hold for this pair of writers and can be told from the key, in the order they are tried."""
+    return tuple(rule for rule in _FROM_THE_KEY if rule.holds(profile, native_writer))

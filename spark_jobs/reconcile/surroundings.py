@@ -25,7 +25,8 @@ def surrounded(rows: DataFrame) -> DataFrame:
     message = Window.partitionBy("k")
     publish = F.col("kind") == Kind.PUBLISH.value
     mention = F.col("kind") == MENTION
-    batch = F.greatest(F.col("native")["batch_size"], F.col("otlp")["batch_size"]) > 1
+    created = (F.col("otlp")["writer"] == "java-agent-new") & F.col("otlp")["batch_size"].isNull()  # a ``create`` span
+    batch = (F.greatest(F.col("native")["batch_size"], F.col("otlp")["batch_size"]) > 1) | created
 
     def of_message(condition: Column, value: Column) -> Column:
         return F.min(F.when(condition, value)).over(message)

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from spark_jobs.reconcile.fold import COUNTS
-from spark_jobs.reconcile.instants import believable
+from spark_jobs.reconcile.instants import believable, minus
+from spark_jobs.reconcile.lifecycle import age_of_open
+from spark_jobs.report.measured import AGES
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import Reason, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from spark_jobs.reconcile.facts import Facts
 
@@ -31,7 +33,8 @@ _LEAST_BUCKETS: Final = 12
 _MOST_BUCKETS: Final = 288  # two days of ten minutes; what is collected and drawn does not grow beyond
 _WIDE_MS: Final = tuple(minutes * 60_000 for minutes in (10, 20, 30, 60, 120, 180, 360, 720, 1440))
 _NICE_MS: Final = (1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, _BUCKET_MS)
-_PATTERN: Final = ("kind", "status", "reason", "reason_detail", "timing", "duplicates", "key_level")
+_OPEN: Final = (Reason.IN_FLIGHT.value, Reason.ABANDONED.value)
+_PATTERN: Final = ("kind", "status", "reason", "reason_detail", "timing", "duplicates", "key_level", "lifecycle")
 
 
 def bucket_width_ms(facts: Facts) -> int:
@@ -49,21 +52,33 @@ def bucket_width_ms(facts: Facts) -> int:
     return max((width for width in _NICE_MS if width <= wanted), default=_NICE_MS[0])
 
 
-def patterns(verdicts: DataFrame, width_ms: int) -> DataFrame:
-    """Return one row per distinct judgement and time bucket, with the sums the books are kept with."""
+def patterns(verdicts: DataFrame, width_ms: int, data_end_ms: int | None = None, grace_ms: int = 0) -> DataFrame:
+    """Return one row per distinct judgement, time bucket and age of what is open, with the sums of the books."""
     event_ms = believable(F.col("event_ms"))
     bucket = (event_ms - F.pmod(event_ms, F.lit(width_ms))).alias("bucket_ms")
     judged = verdicts.select(
         *_PATTERN,
         *COUNTS,
         bucket,
+        _age(data_end_ms).alias("age"),
+        age_of_open(data_end_ms, grace_ms).alias("open_age"),
         F.col("native").isNotNull().alias("on_native"),
         F.col("otlp").isNotNull().alias("on_otlp"),
         F.to_json("field_verdicts").alias("fields"),
     )
-    return judged.groupBy(*_PATTERN, "bucket_ms", "on_native", "on_otlp", "fields").agg(
+    return judged.groupBy(*_PATTERN, "bucket_ms", "age", "open_age", "on_native", "on_otlp", "fields").agg(
         F.count(F.lit(1)).alias("keys"), *(F.sum(name).alias(name) for name in COUNTS)
     )
+
+
+def _age(data_end_ms: int | None) -> Column:
+    """Return the band of an open event's age, null for every other: nearly all rows."""
+    still_open = (F.col("status") == Status.PENDING.value) | F.col("reason").isin(*_OPEN)
+    age_ms = minus(F.lit(data_end_ms), believable(F.col("event_ms")))
+    bands = F.when(still_open & age_ms.isNull(), None)
+    for name, below_ms in AGES:
+        bands = bands.when(still_open if below_ms is None else still_open & (age_ms < below_ms), name)
+    return bands
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +93,9 @@ class Tally:
     strata: Counter[tuple[str, str | None, str]] = field(default_factory=Counter)  # (status, reason, kind)
     timing: Counter[str] = field(default_factory=Counter)
     duplicates: Counter[str] = field(default_factory=Counter)
+    ageing: dict[str, Counter[str]] = field(default_factory=dict)  # {PENDING | reason: {age: keys}}
+    lifecycle: Counter[str] = field(default_factory=Counter)
+    open_age: Counter[str] = field(default_factory=Counter)  # lifecycle.AGES, of keys carried into the next run
     fields: dict[str, Counter[str]] = field(default_factory=dict)
     buckets: dict[int, Counter[str]] = field(default_factory=dict)
     keys: Counter[str] = field(default_factory=Counter)  # native, otlp, both
@@ -126,6 +144,13 @@ def _add_judgement(tally: Tally, row: Any, keys: int) -> None:
     if row["reason"]:
         tally.reason[row["reason"]] += keys
         tally.one_sided[row["status"], row["reason"]] += keys
+    if row["age"]:
+        still_open = row["reason"] if row["reason"] in _OPEN else Status.PENDING.value
+        tally.ageing.setdefault(still_open, Counter())[row["age"]] += keys
+    if row["lifecycle"]:
+        tally.lifecycle[row["lifecycle"]] += keys
+    if row["open_age"]:
+        tally.open_age[row["open_age"]] += keys
     if row["duplicates"]:
         tally.duplicates[row["duplicates"]] += keys
     for side in ("native", "otlp"):

@@ -65,6 +65,8 @@ def _answer() -> list[Column]:
         F.when(consume, minus(own_start, F.col("sent_end_ms"))).alias("queue_ms"),
         F.when(consume, minus(own_end, F.col("sent_ms"))).alias("end_to_end_ms"),
         *(F.col(name) for name in ("field_verdicts", "native", "otlp")),
+        F.lit(None).alias("lifecycle"),  # told when the reason is final
+        F.least(*(F.col(side)["first_seen_run"] for side in ("native", "otlp"))).alias("first_seen_run"),
     ]
 
 

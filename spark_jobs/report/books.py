@@ -10,13 +10,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Line", "balance", "gap"]
 
-_COMING_IN = (("records_read", "Records read"), ("exploded", "plus rows made of batch ids and links"))
+_COMING_IN = (
+    ("records_read", "Records read"),
+    ("exploded", "plus rows made of batch ids and links"),
+    ("carried", "plus events an earlier run left open"),
+)
 _GOING_OUT = (
     ("malformed", "less malformed"),
     ("out_of_scope", "less out of scope"),
     ("half_merged", "less halves folded into one consume"),
     ("exact_duplicates", "less exact duplicates"),
     ("other_duplicates", "less other duplicates"),
+    ("read_again", "less carried events read again"),
 )
 
 

@@ -59,6 +59,7 @@ def _sections(result: Result) -> Iterator[str]:
     yield _counts("Statuses", "Status", result.status)
     yield _counts("Reasons", "Reason", result.reason)
     yield _counts("Rules behind the reasons", "Rule", result.reason_detail)
+    yield _ledger(result)
     yield _fields(result)
     yield _latency(result)
     yield _groups(result)
@@ -101,6 +102,22 @@ def _counts(title: str, head: str, counts: dict[str, int]) -> str:
     whole = sum(counts.values())
     rows = [(cell(name), count(n), percent(n, whole)) for name, n in counts.items() if n]
     return _table(title, (head, "Events", "Share"), rows)
+
+
+def _ledger(result: Result) -> str:
+    """Return what was counted as lost and what of it was missing, with the notes; nothing where no ledger was given."""
+    if result.ledger is None:
+        return ""
+    rows = [
+        (
+            *(cell(text) for text in (line.side, line.component, line.cause, line.service)),
+            *(count(number) for number in (line.counted, line.attributed, line.surplus)),
+        )
+        for line in result.ledger.lines
+    ]
+    heads = ("Lost by", "Component", "Cause", "Service", "Counted", "Attributed", "Surplus")
+    table = _table("Counted losses", heads, rows) or "### Counted losses\n\nThe ledgers count none.\n"
+    return table + "".join(f"\n* {cell(note, limit=300)}\n" for note in result.ledger.notes)
 
 
 def _fields(result: Result) -> str:

@@ -14,7 +14,8 @@ from spark_jobs.taxonomy import Outcome, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from spark_jobs.report.result import Gate, Latency, Result
+    from spark_jobs.report.measured import Latency
+    from spark_jobs.report.result import Gate, Result
 
 __all__ = ["METRICS", "Metric", "render_metrics"]
 
@@ -102,6 +103,13 @@ def _loss(name: str, scale: float = 1) -> Callable[[Result], Iterable[_Sample]]:
     return samples
 
 
+def _ledger(result: Result) -> Iterable[_Sample]:
+    for line in result.ledger.lines if result.ledger else ():
+        labels = {"side": line.side, "component": line.component, "cause": line.cause, "service": line.service or ""}
+        for place in ("counted", "attributed", "surplus"):
+            yield {**labels, "place": place}, getattr(line, place)
+
+
 def _quantiles(labels: dict[str, str], row: Latency) -> Iterable[_Sample]:
     for quantile, value in (("0.5", row.p50), ("0.95", row.p95), ("0.99", row.p99), ("1", row.max)):
         yield {**labels, "quantile": quantile}, None if value is None else value / 1000
@@ -158,6 +166,12 @@ METRICS: tuple[Metric, ...] = (
         ("side",),
         "Upper bound of the unexplained share of events, 95 % confidence.",
         _loss("upper_bound_95_ppm", 1e-6),
+    ),
+    Metric(
+        "ledger_drops",
+        ("side", "component", "cause", "service", "place"),
+        "Losses that ledgers counted, those attributed to missing events, and the surplus.",
+        _ledger,
     ),
     Metric("latency_seconds", ("stage", "quantile"), "Latency of a stage.", _latency),
     Metric("latency_events", ("stage",), "Events behind the latency of a stage.", _latency_events),

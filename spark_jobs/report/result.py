@@ -8,19 +8,26 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from spark_jobs.taxonomy import Lifecycle
+
+if TYPE_CHECKING:
+    from spark_jobs.report.graph import Graph
+    from spark_jobs.report.ledger import Ledger
+    from spark_jobs.report.measured import Exemplar, Group, Instance, Latency, Life, Topic
 
 __all__ = [
     "Conservation",
     "Field",
     "Gate",
-    "Group",
     "Inputs",
-    "Latency",
     "Loss",
     "MalformedSample",
+    "Offsets",
     "Result",
     "Sample",
+    "Segments",
     "SideInputs",
     "Span",
     "SparkCost",
@@ -37,12 +44,26 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offsets:
+    """The offsets ``[first, end)`` that were read of one partition of a topic; ``source`` is the topic's address."""
+
+    source: str
+    partition: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SideInputs:
     """The books of one side.
 
-    ``records_read + exploded = malformed + out_of_scope + half_merged + exact_duplicates + other_duplicates +
-    canonical_keys``: every record is accounted for or the run fails. ``exploded`` counts the extra rows made of batch
-    ids and links, ``half_merged`` the SubBefore/SubAfter halves folded into one consume.
+    ``records_read + exploded + carried = malformed + out_of_scope + half_merged + exact_duplicates + other_duplicates +
+    read_again + canonical_keys``: every record is accounted for or the run fails. ``exploded`` counts the extra rows
+    made of batch ids and links, ``half_merged`` the SubBefore/SubAfter halves folded into one consume, ``carried`` the
+    events that an earlier run of the history left open, ``read_again`` those of them that were read again.
+
+    Of Kafka topics, ``offsets`` are what was read; at ``offsets_without_message`` of them there was none: compacted
+    away, the marker of a transaction, or removed meanwhile.
     """
 
     sources: tuple[str, ...] = ()
@@ -57,6 +78,10 @@ class SideInputs:
     canonical_keys: int = 0
     truncated_tails: int = 0
     last_event_ms: int | None = None
+    offsets: tuple[Offsets, ...] = ()
+    offsets_without_message: int = 0
+    carried: int = 0
+    read_again: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +94,10 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """One threshold: ``value op threshold`` must hold; ``outcome`` is pass, warn, fail or inconclusive."""
+    """One threshold: ``value op threshold`` must hold; ``outcome`` is pass, warn, fail or inconclusive.
+
+    ``sample`` is on how many keys, records or comparisons it was measured; below ``minimum_sample`` it decides nothing.
+    """
 
     name: str
     op: str
@@ -78,6 +106,8 @@ class Gate:
     outcome: str
     severity: str = "fail"
     explanation: str = ""
+    sample: int | None = None
+    minimum_sample: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,32 +127,6 @@ class Loss:
     attributed: int = 0
     checked: int = 0
     upper_bound_95_ppm: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """Percentiles of one duration, milliseconds, over ``count`` events."""
-
-    count: int = 0
-    p50: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-    max: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """One consumer group on one topic: who consumed what."""
-
-    topic: str
-    group: str
-    messages: int
-    deliveries: int
-    failures: int
-    redeliveries: int
-    unmatched: int
-    process: Latency
-    queue: Latency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +172,25 @@ class MalformedSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkCost:
-    """What the run cost the cluster."""
+    """What the run cost the cluster; jobs and stages are ``None`` over Spark Connect, which does not tell them."""
 
-    jobs: int = 0
-    stages: int = 0
+    jobs: int | None = 0
+    stages: int | None = 0
     wall_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """What a run spared by comparing checksums of segments first.
+
+    ``keys_skipped`` keys are in segments that are equal on both sides: counted, not among the verdicts. ``differing``
+    of ``total`` segments were opened. ``opened_only`` names the latencies that are those of opened segments.
+    """
+
+    total: int
+    differing: int
+    keys_skipped: int
+    opened_only: tuple[str, ...] = ("queue", "end_to_end", "arrival.native")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,14 +227,37 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
     duplicates: dict[str, int] = field(default_factory=dict)
     timing: dict[str, int] = field(default_factory=dict)
+    ledger: Ledger | None = None  # None when none was given
+    graph: Graph | None = None  # who sends what to whom
+    policy_hash: str | None = None
+    segments: Segments | None = None  # None when every key was judged by itself
     doubt: str | None = None  # why the run can vouch for nothing, and the mend; None when it can
+    topics: tuple[Topic, ...] = ()
+    arrival: dict[str, Latency] = field(default_factory=dict)  # native, otlp: end of event to arrival
+    slowest: dict[str, tuple[Exemplar, ...]] = field(default_factory=dict)  # by the names of ``latency``
+    ageing: dict[str, dict[str, int]] = field(default_factory=dict)  # {IN_FLIGHT | ABANDONED | PENDING: {age: events}}
+    instances: tuple[Instance, ...] = ()  # those with losses, most losses first
+    instances_left_off: int = 0
+    lives: dict[str, tuple[Life, ...]] = field(default_factory=dict)  # message id: its events, earliest first
+
+    run: int | None = None  # its number in its history, from 1; None without one
+    lifecycle: dict[str, int] = field(default_factory=dict)  # {taxonomy.Lifecycle: keys that are or were open}
+    open_break_age: dict[str, int] = field(default_factory=dict)  # {lifecycle.AGES: open keys}
+    trend: tuple[dict[str, Any], ...] = ()  # the last runs of its history, oldest first, this one included
+
+    @property
+    def resolved_since_last_run(self) -> int:
+        """How many keys that an earlier run left open have got their other half."""
+        return self.lifecycle.get(Lifecycle.RESOLVED.value, 0)
 
     def to_json(self) -> dict[str, Any]:
-        """Return ``result.json`` as a dictionary; samples and timeline stay in the report."""
+        """Return ``result.json`` as a dictionary; samples, their messages and timeline stay in the report."""
         plain = asdict(self)
-        for evidence in ("samples", "timeline"):
+        for evidence in ("samples", "timeline", "lives"):
             plain.pop(evidence)
         plain["horizon"] = plain.pop("horizon_ms")
+        plain["graph"] = None if self.graph is None else self.graph.to_json()
+        plain["resolved_since_last_run"] = self.resolved_since_last_run
         plain["fields"] = {item.name: dict(item.verdicts) for item in self.fields}
         plain["differing_pairs"] = {item.name: item.differing_pairs for item in self.fields if item.differing_pairs}
         return {"schema_version": 1, **plain}

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from spark_jobs.report.svg.swimlane import MOST_LANES, Lane, Stay, swimlane
+from spark_jobs.report.links import link_of
+from spark_jobs.report.measured import Life, Stay
+from spark_jobs.report.palette import PROBLEMS
+from spark_jobs.report.svg.swimlane import swimlane
+from spark_jobs.report.templating import environment
 from spark_jobs.report.wording import ABSENT, value_text, visible
-from spark_jobs.taxonomy import FieldVerdict
+from spark_jobs.taxonomy import FieldVerdict, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from spark_jobs.report.result import Sample
 
-__all__ = ["EVIDENCE_FIELDS", "FieldRow", "SampleView", "by_turns", "sample_views"]
+__all__ = ["EVIDENCE_FIELDS", "NONE_SHOWN", "FieldRow", "SampleView", "Shown", "by_turns", "fitting", "once"]
+
+Event = tuple[object, object, object, object]
 
 EVIDENCE_FIELDS = ("path", "line", "record_index", "raw_hash")
 """Fields of a side that say where it was read, not what it says."""
@@ -67,16 +73,72 @@ class SampleView:
     facts: tuple[tuple[str, str], ...]
     rows: tuple[FieldRow, ...]
     evidence: tuple[tuple[str, str], ...]
+    topic: str
+    group: str
     lane: Markup
 
 
-def sample_views(samples: Sequence[Sample]) -> Iterator[SampleView]:
-    """Yield a view of every sample; samples of one message share the lanes of all of them."""
-    messages: defaultdict[object, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        messages[sample.verdict.get("msg_id") or id(sample)].append(sample)
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The samples a page has room for: written, under their finding, what weighs most first.
+
+    ``anchors`` leads from an event (message id, kind, group, start) to its place on the page.
+    """
+
+    strata: dict[str, list[Markup]]
+    anchors: dict[Event, str]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(map(len, self.strata.values()))
+
+
+NONE_SHOWN = Shown({}, {})
+
+
+def fitting(
+    samples: Sequence[Sample],
+    lives: Mapping[str, tuple[Life, ...]],
+    *,
+    room_bytes: int,
+    swatch: Callable[[str], Markup],
+    link_template: str | None = None,
+) -> Shown:
+    """Return as many of ``samples``, in their order, as can be written in ``room_bytes``."""
+    sheet = environment().get_template("sample.html.j2")
+    found: list[tuple[SampleView, Markup]] = []
+    anchors: dict[Event, str] = {}
     for at, sample in enumerate(samples, start=1):
-        yield _view(sample, f"sample-{at}", messages[sample.verdict.get("msg_id") or id(sample)])
+        view = _view(sample, f"sample-{at}", lives.get(str(sample.verdict.get("msg_id")), ()))
+        link = link_of(link_template, sample) if link_template else None
+        written = Markup(sheet.render(view=view, swatch=swatch, link=link))  # noqa: S704 - rendered with autoescape
+        room_bytes -= len(written.encode("utf-8", "backslashreplace"))
+        if room_bytes < 0:
+            break
+        found.append((view, written))
+        anchors[_event(sample)] = view.anchor
+    strata: defaultdict[str, list[Markup]] = defaultdict(list)
+    for view, written in sorted(found, key=lambda each: _weight(each[0])):
+        strata[view.stratum].append(written)
+    return Shown(dict(strata), anchors)
+
+
+def _weight(view: SampleView) -> tuple[bool, bool, str]:
+    return (view.reason != Reason.UNEXPLAINED.value, view.status not in PROBLEMS, view.stratum)
+
+
+def _event(sample: Sample) -> Event:
+    verdict = sample.verdict
+    return verdict.get("msg_id"), verdict.get("kind"), verdict.get("group"), verdict.get("event_ms")
+
+
+def once(samples: Iterable[Sample]) -> list[Sample]:
+    """Return ``samples`` without those that come again because they are slow, too."""
+    found: dict[tuple[Event, object], Sample] = {}
+    for sample in sorted(samples, key=lambda each: each.stratum.startswith("slowest ")):
+        found.setdefault((_event(sample), sample.verdict.get("attempt_id")), sample)
+    return list(found.values())
 
 
 def by_turns(samples: Iterable[Sample], *, at_most: int, per_stratum: int) -> list[Sample]:
@@ -89,7 +151,7 @@ def by_turns(samples: Iterable[Sample], *, at_most: int, per_stratum: int) -> li
     return [sample for sample, _ in zip(turns, range(at_most), strict=False)]
 
 
-def _view(sample: Sample, anchor: str, message: Sequence[Sample]) -> SampleView:
+def _view(sample: Sample, anchor: str, lives: Sequence[Life]) -> SampleView:
     verdict = sample.verdict
     facts = ((label, value_text(name, verdict.get(name))) for name, label in _FACTS)
     return SampleView(
@@ -103,7 +165,9 @@ def _view(sample: Sample, anchor: str, message: Sequence[Sample]) -> SampleView:
         facts=tuple((label, text) for label, text in facts if text is not None),
         rows=tuple(_rows(sample)),
         evidence=tuple(_evidence(sample)),
-        lane=swimlane(_lanes(sample, message)),
+        topic=_said(verdict, "topic"),
+        group=_said(verdict, "group"),
+        lane=_lane(sample, lives),
     )
 
 
@@ -162,23 +226,30 @@ def _evidence(sample: Sample) -> Iterator[tuple[str, str]]:
         yield side, ", ".join(parts)
 
 
-def _lanes(this: Sample, message: Sequence[Sample]) -> list[Lane]:
-    """Return the lanes of a message, earliest first; ``this`` is among them however many there are."""
-    others = [other for other in message if other is not this][: MOST_LANES - 1]
-    ordered = sorted((this, *others), key=_first_ms)
-    return [
-        Lane(_lane_name(sample.verdict), _stay(sample.native), _stay(sample.otlp), this=sample is this)
-        for sample in ordered
-    ]
+def _lane(sample: Sample, lives: Sequence[Life]) -> Markup:
+    """Return the whole message's lanes, the sampled event outlined; its own alone where the message is not known."""
+    alone = _life(sample)
+    this = next((life for life in lives if _same(life, alone)), alone)
+    drawn = lives if any(life is this for life in lives) else (*lives, this)
+    return Markup(swimlane(drawn, this))  # noqa: S704 - markup already
 
 
-def _first_ms(sample: Sample) -> int:
-    starts = [side["start_ms"] for side in (sample.native, sample.otlp) if side and side.get("start_ms") is not None]
-    return min(starts, default=0)
+def _life(sample: Sample) -> Life:
+    verdict = sample.verdict
+    hosts = [side["store_host"] for side in (sample.native, sample.otlp) if side and side.get("store_host")]
+    return Life(
+        kind=str(verdict.get("kind")),
+        status=str(verdict.get("status")),
+        store_host=hosts[0] if hosts else None,
+        native=_stay(sample.native),
+        otlp=_stay(sample.otlp),
+        **{name: verdict.get(name) for name in ("group", "attempt_id", "retry_times")},
+    )
 
 
-def _lane_name(verdict: dict[str, Any]) -> str:
-    return visible(" ".join(str(verdict[name]) for name in ("kind", "group") if verdict.get(name)), limit=40)
+def _same(one: Life, other: Life) -> bool:
+    names = ("kind", "group", "attempt_id", "retry_times", "native", "otlp")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def _stay(fields: dict[str, Any] | None) -> Stay | None:

@@ -11,11 +11,15 @@ import base64
 import io
 import json
 import mmap
+import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from spark_jobs.sources.detect import ZSTD_MAGIC, Layout, open_zstd
+from otel_mqtrace._errors import UnreadableInputError
+from spark_jobs.sources.detect import LONGEST_LINE_BYTES, ZSTD_MAGIC, Layout, LineTooLongError, open_zstd
+from spark_jobs.sources.documents import documents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,15 +32,16 @@ _LENGTH_BYTES: Final = 4
 _FIELD_ONE: Final = 0x0A  # protobuf: field 1, length-delimited
 _CHUNK_BYTES: Final = 1 << 20
 _SAMPLE: Final = 64 << 10  # enough for the message ids in it
-_OBJECT_STARTS: Final = (b'{"resourceSpans"', b'{"resource_spans"')
+_OBJECT_START: Final = re.compile(rb'\{\s*"resource(?:S|_s)pans"\s*:')
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One ``TracesData`` or array of ``ResourceSpans``: its ordinal in the file, and what the parser made of it."""
+    """One ``TracesData`` or array of ``ResourceSpans``: its ordinal in the file, what the parser made of it, and it."""
 
     ordinal: int
     content: Any
+    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +73,35 @@ def read_messages(path: Path, layout: Layout, *, parse: Parse) -> Iterator[Item]
         path: a readable file.
         layout: how messages are packed in it.
         parse: makes content of a payload; a frame is believed only when it can.
+
+    Raises:
+        UnreadableInputError: a line is longer than memory should hold.
     """
     with path.open("rb") as file:
-        yield from _READERS[layout](file, parse)
+        try:
+            yield from _READERS[layout](file, parse)
+        except LineTooLongError as error:
+            raise UnreadableInputError(f"{path} {error}") from error
 
 
-def _lines(file: Iterable[bytes], parse: Parse) -> Iterator[Item]:
-    for ordinal, line in enumerate(file, start=1):
+def _plain_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
+    yield from _lines(_lines_of(file), parse)
+
+
+def _lines_of(file: BinaryIO) -> Iterator[bytes]:
+    while line := file.readline(LONGEST_LINE_BYTES + 1):
+        if len(line) > LONGEST_LINE_BYTES:
+            raise LineTooLongError
+        yield line
+
+
+def _lines(lines: Iterable[bytes], parse: Parse) -> Iterator[Item]:
+    for ordinal, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         content = parse(line)
         if content is not None:
-            yield Message(ordinal, content)
+            yield Message(ordinal, content, line)
         elif not line.endswith(b"\n"):
             yield Tail(ordinal, None)
         else:
@@ -88,11 +110,11 @@ def _lines(file: Iterable[bytes], parse: Parse) -> Iterator[Item]:
 
 def _joined(ordinal: int, line: bytes, parse: Parse) -> Iterator[Item]:
     """A torn line and a whole one without a newline between them: keep the whole one."""
-    start = max(line.rfind(sign) for sign in _OBJECT_STARTS)
-    yield Bad(ordinal, NOT_TRACES, line[: start if start > 0 else None])
+    start = max((found.start() for found in _OBJECT_START.finditer(line)), default=0)
+    yield Bad(ordinal, NOT_TRACES, line[: start if start > 0 else None][:_SAMPLE])
     content = parse(line[start:]) if start > 0 else None
     if content is not None:
-        yield Message(ordinal, content)
+        yield Message(ordinal, content, line[start:])
 
 
 def _zstd_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
@@ -131,6 +153,8 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
         parts.append(first)
+        if sum(map(len, parts)) > LONGEST_LINE_BYTES:
+            raise LineTooLongError
         if others:
             yield b"".join(parts) + b"\n"
             yield from (line + b"\n" for line in others[:-1])
@@ -141,27 +165,19 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _whole(file: BinaryIO, parse: Parse) -> Iterator[Item]:
     """One document, or several one after the other, each over any number of lines."""
-    text = file.read().decode("utf-8", errors="replace").lstrip("\ufeff")
-    decoder, at, ordinal = json.JSONDecoder(parse_int=float), 0, 0  # no number is too long for it
-    while at < len(text):
-        if text[at].isspace() or text[at] == ",":
-            at += 1
-            continue
-        ordinal += 1
-        try:
-            _, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            resume = text.find("\n", at) + 1
-            yield Bad(ordinal, NOT_TRACES, text[at : at + _SAMPLE].encode()) if resume else Tail(ordinal, None)
-            at = resume or len(text)
-            continue
-        yield _checked(ordinal, text[at:end].encode(), parse)
-        at = end
+    for ordinal, piece in enumerate(documents(file), start=1):
+        payload = piece.text.encode()
+        if piece.is_document:
+            yield _checked(ordinal, payload, parse)
+        elif piece.is_cut:
+            yield Tail(ordinal, None)
+        else:
+            yield from _joined(ordinal, payload, parse)
 
 
 def _checked(ordinal: int, payload: bytes, parse: Parse) -> Item:
     content = parse(payload)
-    return Bad(ordinal, NOT_TRACES, payload[:_SAMPLE]) if content is None else Message(ordinal, content)
+    return Bad(ordinal, NOT_TRACES, payload[:_SAMPLE]) if content is None else Message(ordinal, content, payload)
 
 
 def _bare(file: BinaryIO, parse: Parse) -> Iterator[Item]:
@@ -169,7 +185,7 @@ def _bare(file: BinaryIO, parse: Parse) -> Iterator[Item]:
 
 
 def _kafka_dump(file: BinaryIO, parse: Parse) -> Iterator[Item]:
-    for ordinal, line in enumerate(file, start=1):
+    for ordinal, line in enumerate(_lines_of(file), start=1):
         if not line.strip():
             continue
         try:
@@ -181,14 +197,18 @@ def _kafka_dump(file: BinaryIO, parse: Parse) -> Iterator[Item]:
 
 
 def _framed(file: BinaryIO, parse: Parse) -> Iterator[Item]:
+    file.flush()
     if file.seek(0, io.SEEK_END):
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield from _frames(data, parse)
 
 
 def _framed_in_zstd(file: BinaryIO, parse: Parse) -> Iterator[Item]:
+    """Unpacked onto disk, not into memory: frames have to be looked for in both directions."""
     content = _Unpacked(file)
-    yield from _frames(b"".join(content), parse)
+    with tempfile.TemporaryFile() as unpacked:
+        unpacked.writelines(content)
+        yield from _framed(unpacked, parse)
     yield from content.damage()
 
 
@@ -197,9 +217,10 @@ def _frames(data: bytes | mmap.mmap, parse: Parse) -> Iterator[Item]:
     while at < end:
         ordinal += 1
         stop = at + _LENGTH_BYTES + _length(data, at)
-        content = _frame_at(data, at, parse) if stop <= end else None
-        if content is not None:
-            yield Message(ordinal, content)
+        payload = _payload_at(data, at) if stop <= end else None
+        content = None if payload is None else parse(payload)
+        if payload is not None and content is not None:
+            yield Message(ordinal, content, payload)
             at = stop
             continue
         resume = _next_frame(data, at + 1, parse)
@@ -216,7 +237,7 @@ def _next_frame(data: bytes | mmap.mmap, start: int, parse: Parse) -> int | None
     for at in range(start, end - _LENGTH_BYTES - 1):
         first = at + _LENGTH_BYTES
         likely = data[first] == _FIELD_ONE or data[first : first + len(ZSTD_MAGIC)] == ZSTD_MAGIC
-        if likely and 0 < _length(data, at) <= end - first and _frame_at(data, at, parse):
+        if likely and 0 < _length(data, at) <= end - first and parse(_payload_at(data, at) or b""):
             return at
     return None
 
@@ -225,21 +246,22 @@ def _length(data: bytes | mmap.mmap, at: int) -> int:
     return int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
 
 
-def _frame_at(data: bytes | mmap.mmap, at: int, parse: Parse) -> Any:
+def _payload_at(data: bytes | mmap.mmap, at: int) -> bytes | None:
+    """Return the message of the frame at an offset, unpacked; ``None`` when it is damaged zstd."""
     first = at + _LENGTH_BYTES
     payload = bytes(data[first : first + _length(data, at)])
     if not payload.startswith(ZSTD_MAGIC):
-        return parse(payload)
+        return payload
     reader = open_zstd(io.BytesIO(payload))
     try:
-        unpacked = reader.read()
+        unpacked: bytes = reader.read()
     except Exception:  # noqa: BLE001  (the library's own error class: a damaged frame)
         return None
-    return parse(unpacked)
+    return unpacked
 
 
 _READERS: Final[dict[Layout, Callable[[Any, Parse], Iterator[Item]]]] = {
-    Layout.JSON_LINES: _lines,
+    Layout.JSON_LINES: _plain_lines,
     Layout.JSON: _whole,
     Layout.JSON_LINES_ZSTD: _zstd_lines,
     Layout.PROTO_FRAMED: _framed,

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "LONGEST_LINE_BYTES",
     "OTLP_FORMATS",
     "ZSTD_MAGIC",
     "DamagedInputError",
     "Detected",
     "Layout",
+    "LineTooLongError",
     "Side",
     "detect",
     "detect_head",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+LONGEST_LINE_BYTES: Final = 64 << 20
+"""A line is one message, parsed as a whole; a Collector's are a few megabytes."""
 _PARQUET_MAGIC: Final = b"PAR1"
 _BODY_COLUMN: Final = "body"
 _HEAD_BYTES: Final = 256 * 1024
@@ -77,6 +81,16 @@ class Detected:
 
     side: Side
     layout: Layout
+
+
+class LineTooLongError(Exception):
+    """A line is longer than ``LONGEST_LINE_BYTES``; its text is what is to be said behind the file's name."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"has a line of more than {LONGEST_LINE_BYTES >> 20} MB: write one message of a batch on each line, or "
+            "give the protobuf layout"
+        )
 
 
 class DamagedInputError(UnreadableInputError):
@@ -163,6 +177,7 @@ def _first_zstd_bytes(data: bytes) -> bytes:
     return first
 
 
+_PARTS: Final = ("scopeSpans", "instrumentationLibrarySpans")  # of a ResourceSpans, now and before 2022
 _JSON_SIGNS: Final[tuple[tuple[str, Detected], ...]] = (
     ("body_base64", Detected(Side.NATIVE, Layout.LANDING_JSONL)),
     ("value_b64", Detected(Side.OTLP, Layout.KAFKA_DUMP)),
@@ -170,15 +185,15 @@ _JSON_SIGNS: Final[tuple[tuple[str, Detected], ...]] = (
     ("resourceMetrics", Detected(Side.OTLP, Layout.JSON_LINES)),
     ("resourceLogs", Detected(Side.OTLP, Layout.JSON_LINES)),
     ("resource_spans", Detected(Side.OTLP, Layout.JSON)),
-    ("instrumentationLibrarySpans", Detected(Side.OTLP, Layout.JSON)),
+    *((name, Detected(Side.OTLP, Layout.JSON)) for name in _PARTS),
 )
 _LINE_START: Final = re.compile(rb'[ \t]*\{[ \t]*"resource(?:Spans|Metrics|Logs)"[ \t]*:')
-_OLD_NAMES: Final = re.compile(rb'"(instrumentationLibrarySpans|resource_spans|scope_spans)"')
+_SNAKE_CASE: Final = re.compile(rb'"(resource_spans|scope_spans)"')
 
 
 def _json(head: bytes) -> Detected | None:
     """Find the first line that says what it is: a torn or foreign line does not hide the good ones after it."""
-    if _OLD_NAMES.search(head) and head.lstrip()[:1] in _JSON_STARTS:
+    if _SNAKE_CASE.search(head) and head.lstrip()[:1] in _JSON_STARTS:
         return Detected(Side.OTLP, Layout.JSON)
     for line in head.split(b"\n")[:_LINES_LOOKED_AT]:
         if line.strip() and (found := _json_line(line)):
@@ -191,7 +206,7 @@ def _json_line(line: bytes) -> Detected | None:
         value: Any = json.loads(line, parse_int=float)  # no number is too long for it
     except (ValueError, RecursionError):
         return None
-    if isinstance(value, list) and value and isinstance(value[0], dict) and "scopeSpans" in value[0]:
+    if isinstance(value, list) and value and isinstance(value[0], dict) and any(part in value[0] for part in _PARTS):
         return Detected(Side.OTLP, Layout.JSON_LINES)
     if not isinstance(value, dict):
         return None
@@ -202,7 +217,7 @@ def _json_anywhere(head: bytes) -> Detected | None:
     """No line is an object that says what it is: it is longer than the head, or torn, or spread over lines."""
     found = next((found for key, found in _JSON_SIGNS if f'"{key}"'.encode() in head), None)
     if found is None:
-        return Detected(Side.OTLP, Layout.JSON) if b'"scopeSpans"' in head else None
+        return None
     if found.layout is Layout.JSON_LINES and not _has_cut_line(head):
         return Detected(Side.OTLP, Layout.JSON)
     return found

@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.sources.detect import DamagedInputError, Layout, Side, detect
+from spark_jobs.sources.detect import LONGEST_LINE_BYTES, DamagedInputError, Layout, LineTooLongError, Side, detect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
-__all__ = ["SourceFile", "source_files", "spark_path", "spark_target", "torn_tail"]
+__all__ = ["SourceFile", "input_bytes", "source_files", "spark_path", "spark_target", "torn_tail"]
 
 # Written beside and renamed by every writer that cares, or not data at all.
 _IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
 _IGNORED_NAMES: Final = frozenset({"manifest.jsonl", "manifest.json", "_SUCCESS"})
+_OF_LINES: Final = frozenset({Layout.JSON_LINES, Layout.LANDING_JSONL, Layout.KAFKA_DUMP})
 _CHUNK_BYTES: Final = 1 << 16
+_LANDED: Final = frozenset({"kafka", "rocketmq"})  # addresses that mqtrace forward makes a landing of
 _GLOB_MAGIC: Final = frozenset("*?[")
 _SPARK_MAGIC: Final = frozenset("{}[]*?\\")
 
@@ -37,50 +39,81 @@ class SourceFile:
     side: Side
 
 
-def source_files(srcs: Iterable[str], side: Side | None, *, layout: Layout | None = None) -> tuple[SourceFile, ...]:
+def source_files(
+    srcs: Iterable[str],
+    side: Side | None,
+    *,
+    layout: Layout | None = None,
+    only: Collection[Path] | None = None,
+    passed_over: list[str] | None = None,
+) -> tuple[SourceFile, ...]:
     """Return the files of ``side`` behind ``srcs``, without repetition, sorted within each source.
 
     Args:
         srcs: files, directories, globs.
         side: what the files must hold, ``None`` for either; empty files are fine.
         layout: taken for every file in place of detection.
+        only: of the files behind the sources those to look at; that none of them holds ``side`` is no error then.
+        passed_over: takes a sentence for each file of a directory or glob that holds something else.
 
     Raises:
-        UsageError: a source names nothing, or is a ``kafka://`` address, which has to be landed first.
+        UsageError: a source names nothing, or is an address that has to be landed first.
         UnreadableInputError: a named file, or everything in a directory, is something else.
     """
     found: dict[Path, SourceFile] = {}
     for src in srcs:
-        for file in _source_files(src, side, layout):
+        kept, others = _source_files(src, side, layout, only)
+        for file in kept:
             found.setdefault(file.path, file)
+        if passed_over is not None:
+            passed_over += others
     return tuple(found.values())
 
 
-def _source_files(src: str, side: Side | None, layout: Layout | None) -> list[SourceFile]:
+def _source_files(
+    src: str, side: Side | None, layout: Layout | None, only: Collection[Path] | None
+) -> tuple[list[SourceFile], list[str]]:
     paths, named = _expand(src)
+    if only is not None:
+        paths = [path for path in paths if path in only]
     if layout is not None:
-        return [SourceFile(path, layout, side or Side.OTLP) for path in paths]
-    kept, passed_over = [], ""
+        return [SourceFile(path, layout, side or Side.OTLP) for path in paths], []
+    kept: list[SourceFile] = []
+    passed_over: list[str] = []
     for path in paths:
         try:
             detected = detect(path)
         except UnreadableInputError as error:
             if isinstance(error, DamagedInputError) and side is not Side.OTLP:
                 raise
-            passed_over = passed_over or str(error)
+            passed_over.append(str(error))
             continue
         if side is None or detected.side in {side, Side.EMPTY}:
             kept.append(SourceFile(path, detected.layout, detected.side))
         else:
-            passed_over = passed_over or f"{path} is {detected.side.value} ({detected.layout.value}), not {side.value}"
-    if passed_over and (named or not kept):
-        raise UnreadableInputError(passed_over)
-    return kept
+            passed_over.append(f"{path} is {detected.side.value} ({detected.layout.value}), not {side.value}")
+    if passed_over and (named or (not kept and only is None)):
+        raise UnreadableInputError(passed_over[0])
+    for file in kept:
+        _check_first_line(file)
+    return kept, passed_over
+
+
+def input_bytes(srcs: Iterable[str]) -> int:
+    """Return how many bytes stand behind ``srcs``, other things in their directories included; no file is opened.
+
+    Raises:
+        UsageError: a source names nothing, or is no file.
+    """
+    return sum(path.stat().st_size for src in srcs for path in _expand(src)[0])
 
 
 def _expand(src: str) -> tuple[list[Path], bool]:
     """Return the files behind one source, and whether it names a single one."""
-    if "://" in src and not src.startswith("file://"):
+    scheme, colon, _ = src.partition("://")
+    if colon and scheme not in {"file", *_LANDED}:
+        raise UsageError(f"cannot read {src}: mount it, or copy it to a directory that every executor sees")
+    if colon and scheme != "file":
         raise UsageError(f"cannot read {src} directly: land it first (mqtrace forward --source {src} --landing DIR)")
     path = Path(src.removeprefix("file://"))
     if path.is_dir():
@@ -108,17 +141,38 @@ def _ignored(relative: Path) -> bool:
 
 
 def torn_tail(path: Path) -> str | None:
-    """Return the text behind the last newline of a file of lines when there is any, else ``None``."""
+    """Return the text behind the last newline of a file of lines when there is any, else ``None``.
+
+    Raises:
+        UnreadableInputError: that is longer than a line may be.
+    """
+    last = b"".join(reversed([*_pieces_behind_last_newline(path)]))
+    return last.decode("utf-8", errors="replace") if last.strip() else None
+
+
+def _pieces_behind_last_newline(path: Path) -> Iterator[bytes]:
+    """Yield what is behind the last newline, the last piece first."""
     with path.open("rb") as file:
-        end = file.seek(0, io.SEEK_END)
-        found, start = b"", end
-        while start > 0 and b"\n" not in found:
+        end = start = file.seek(0, io.SEEK_END)
+        while start > 0:
             step = min(_CHUNK_BYTES, start)
             start -= step
             file.seek(start)
-            found = file.read(step) + found
-    last = found.rpartition(b"\n")[2]
-    return last.decode("utf-8", errors="replace") if last.strip() else None
+            before, newline, behind = file.read(step).rpartition(b"\n")
+            yield behind if newline else before + behind
+            if newline:
+                return
+            if end - start > LONGEST_LINE_BYTES:
+                raise UnreadableInputError(f"{path} {LineTooLongError()}")
+
+
+def _check_first_line(file: SourceFile) -> None:
+    """Refuse a file that is one endless line before Spark tries to hold it."""
+    if file.layout not in _OF_LINES or file.path.stat().st_size <= LONGEST_LINE_BYTES:
+        return
+    with file.path.open("rb") as stream:
+        if len(stream.readline(LONGEST_LINE_BYTES + 1)) > LONGEST_LINE_BYTES:
+            raise UnreadableInputError(f"{file.path} {LineTooLongError()}")
 
 
 def spark_path(path: Path) -> str:

@@ -16,7 +16,8 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 from spark_jobs.evidence import bad
 from spark_jobs.schemas import READ_SPAN
 from spark_jobs.sources.containers import NOT_TRACES
-from spark_jobs.sources.spans import KINDS, NOT_A_SPAN, STATUSES
+from spark_jobs.sources.plain_span import KINDS, NOT_A_SPAN, STATUSES
+from spark_jobs.sources.witness import ID_NAME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -47,31 +48,40 @@ _SPAN: Final = _struct(
     attributes=_ATTRIBUTES,
     links=ArrayType(_LINK),
 )
+_SCOPES: Final = ArrayType(_struct(scope=_struct(name=_TEXT), spans=ArrayType(_SPAN)))
 _RESOURCE_SPANS: Final = _struct(
     resource=_struct(attributes=_ATTRIBUTES),
-    scopeSpans=ArrayType(_struct(scope=_struct(name=_TEXT), spans=ArrayType(_SPAN))),
+    scopeSpans=_SCOPES,
+    instrumentationLibrarySpans=ArrayType(_struct(instrumentationLibrary=_struct(name=_TEXT), spans=ArrayType(_SPAN))),
 )
 _LINE: Final = _struct(resourceSpans=ArrayType(_RESOURCE_SPANS), _corrupt=_TEXT)
 
 _TEXTS: Final = ArrayType(_TEXT)
 _LOOSE_LINE: Final = _struct(resourceSpans=_TEXTS)
-_LOOSE_RESOURCE_SPANS: Final = _struct(resource=_TEXT, scopeSpans=_TEXT)
-_LOOSE_SCOPE_SPANS: Final = _struct(scope=_TEXT, spans=_TEXT)
+_LOOSE_RESOURCE_SPANS: Final = _struct(resource=_TEXT, scopeSpans=_TEXT, instrumentationLibrarySpans=_TEXT)
+_LOOSE_SCOPE_SPANS: Final = _struct(scope=_TEXT, instrumentationLibrary=_TEXT, spans=_TEXT)
 _LOOSE_SPAN: Final = StructType([*_SPAN.fields, StructField("_corrupt", _TEXT)])
 _PLACED: Final = _struct(service=_TEXT, scope=_TEXT, span=_SPAN, odd=_TEXT)
 _PERMISSIVE: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
 
-_OBJECT_START: Final = r'(?<=.)(?=\{"resourceSpans":)'
+_OBJECT_START: Final = r'(?<=.)(?=\{\s*"resourceSpans"\s*:)'
 _OTHER_SIGNALS: Final = r'\A\s*\{\s*(\}|"resource(Metrics|Logs)")'
 _ARRAY: Final = r"\A\s*\["
 
 
-def spans_from_lines(lines: DataFrame, count: Observation) -> DataFrame:
-    """Return the spans of ``lines`` (``path, line, text``) as ``READ_SPAN``; ``count`` observes ``records``.
+def spans_from_lines(lines: DataFrame, counts: tuple[Observation, Observation]) -> DataFrame:
+    """Return the spans of ``lines`` (``path, line, text``) as ``READ_SPAN``; ``counts`` observe ``records``.
 
-    ``records`` are counted in the parsed line, before any span is taken out of it: its spans, and one for a line that
-    has none but should have.
+    ``records`` are the spans in the parsed lines, counted before any is taken out, one for each line that has none but
+    should have, and what the parser dropped: the span ids in the text (first count) less those in what came out of it
+    (second count, below zero).
     """
+    written, parsed = counts
+    return _spans_of_pieces(_counted(_pieces(lines), written), parsed)
+
+
+def _pieces(lines: DataFrame) -> DataFrame:
+    """Return ``path, line, text, other, broken, spans``: a row for each message, or what should have been one."""
     pieces = lines.select("path", "line", F.explode(F.split("text", _OBJECT_START)).alias("text"))
     wrapped = F.when(F.col("text").rlike(_ARRAY), F.concat(F.lit('{"resourceSpans":'), "text", F.lit("}")))
     whole = pieces.withColumn("whole", F.coalesce(wrapped, "text"))
@@ -82,12 +92,32 @@ def spans_from_lines(lines: DataFrame, count: Observation) -> DataFrame:
     held = F.when(misfit, _odd_spans(F.col("whole"))).otherwise(_spans(resources))
     spans = parsed.select("path", "line", "text", other.alias("other"), held.alias("spans"))
     broken = F.col("spans").isNull() & ~F.col("other")
-    listed = spans.select("path", "line", "text", broken.alias("broken"), "spans")
-    due = F.when(F.col("broken"), F.lit(1)).otherwise(F.size(F.coalesce("spans", F.array())))
-    counted = listed.observe(count, F.sum(due).cast("bigint").alias("records"))
-    rows = counted.select("path", "line", "text", "broken", F.explode_outer("spans").alias("one"))
+    return spans.withColumn("broken", broken)
+
+
+def _counted(pieces: DataFrame, count: Observation) -> DataFrame:
+    held = F.size(F.coalesce("spans", F.array())) + F.regexp_count("text", F.lit(ID_NAME))
+    due = F.when(F.col("broken"), F.lit(1)).when(F.col("other"), F.lit(0)).otherwise(held)
+    return pieces.observe(count, F.sum(due).cast("bigint").alias("records"))
+
+
+def _spans_of_pieces(pieces: DataFrame, count: Observation) -> DataFrame:
+    rows = pieces.select("path", "line", "text", "broken", F.explode_outer("spans").alias("one"))
     kept = rows.where(F.col("broken") | F.col("one").isNotNull())
-    return kept.select(*(column.alias(name) for name, column in _columns().items())).select(*READ_SPAN.names)
+    watched = kept.observe(count, (-F.sum(_ids())).cast("bigint").alias("records"))
+    return watched.select(*(column.alias(name) for name, column in _columns().items())).select(*READ_SPAN.names)
+
+
+def _ids() -> Column:
+    """Return how many span ids came out of the parser in a row: the span's and its links', or those in an odd text."""
+    span = F.col("one.span")
+    linked = F.size(F.filter(F.coalesce(span["links"], F.array()), lambda link: link["spanId"].isNotNull()))
+    odd = F.coalesce(F.regexp_count("one.odd", F.lit(ID_NAME)), F.lit(0))
+    return (
+        F.when(F.col("broken"), F.lit(0))
+        .when(span.isNull(), odd)
+        .otherwise(span["spanId"].isNotNull().cast("int") + linked)
+    )
 
 
 def _spans(resources: Column) -> Column:
@@ -95,7 +125,10 @@ def _spans(resources: Column) -> Column:
 
     def of_resource(one: Column) -> Column:
         service = F.get(F.filter(one["resource"]["attributes"], lambda pair: pair["key"] == "service.name"), F.lit(0))
-        scopes = F.coalesce(one["scopeSpans"], F.array())
+        old = one["instrumentationLibrarySpans"].cast(_SCOPES)  # the same under other names
+        scopes = F.when(old.isNull(), F.coalesce(one["scopeSpans"], F.array())).otherwise(
+            F.concat(F.coalesce(one["scopeSpans"], F.array()), old)
+        )
         return F.flatten(F.transform(scopes, lambda part: of_scope(part, _value(service["value"]))))
 
     def of_scope(part: Column, service: Column) -> Column:
@@ -123,13 +156,13 @@ def _odd_spans(line: Column) -> Column:
         one = F.from_json(text, _LOOSE_RESOURCE_SPANS, _PERMISSIVE)
         resource = F.from_json(one["resource"], _struct(attributes=_ATTRIBUTES), _PERMISSIVE)
         service = F.get(F.filter(resource["attributes"], lambda pair: pair["key"] == "service.name"), F.lit(0))
-        return F.flatten(
-            F.transform(_level(one["scopeSpans"], text), lambda part: of_scope(part, _value(service["value"]))),
-        )
+        parts = _level(F.coalesce(one["scopeSpans"], one["instrumentationLibrarySpans"]), text)
+        return F.flatten(F.transform(parts, lambda part: of_scope(part, _value(service["value"]))))
 
     def of_scope(text: Column, service: Column) -> Column:
         one = F.from_json(text, _LOOSE_SCOPE_SPANS, _PERMISSIVE)
-        scope = F.from_json(one["scope"], _struct(name=_TEXT), _PERMISSIVE)["name"]
+        named = F.coalesce(one["scope"], one["instrumentationLibrary"])
+        scope = F.from_json(named, _struct(name=_TEXT), _PERMISSIVE)["name"]
         return F.transform(_level(one["spans"], text), lambda span: of_span(span, service, scope))
 
     def of_span(text: Column, service: Column, scope: Column) -> Column:

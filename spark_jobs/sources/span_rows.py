@@ -1,4 +1,4 @@
-"""This module knows how the container reader runs inside a Spark executor: paths in, Arrow batches of spans out."""
+"""This module knows how OTLP is read inside a Spark executor: paths or messages in, Arrow batches of spans out."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import pyarrow as pa
 
 from spark_jobs.mentions import mentioned_in
 from spark_jobs.schemas import LEDGER
-from spark_jobs.sources.containers import Message, Tail, read_messages
+from spark_jobs.sources.containers import NOT_TRACES, Bad, Message, Tail, read_messages
 from spark_jobs.sources.detect import Layout
-from spark_jobs.sources.spans import Span, parse_message, span_count, spans_of
+from spark_jobs.sources.spans import parse_message, spans_due, spans_of
 from spark_jobs.sources.texts import text_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["span_batches", "span_row"]
+    from spark_jobs.sources.containers import Item
+    from spark_jobs.sources.plain_span import Span
+
+__all__ = ["message_span_batches", "span_batches", "span_row"]
 
 _BATCH_ROWS: Final = 2000
 _LONG_MAX: Final = 2**63 - 1
@@ -53,6 +56,8 @@ _SCHEMA: Final = pa.schema(
 )
 _PLAIN: Final = (*_TEXTS_AND_NUMBERS, *_COUNTS)
 _SAMPLE: Final = 200
+_MESSAGE_SAMPLE: Final = 64 << 10  # enough for the message ids in it
+_NO_VALUE: Final = "no value (a tombstone)"
 
 
 def span_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -63,6 +68,15 @@ def span_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for file in batch.to_pylist():
             yield from _batched(_rows(file["path"], Layout(file["layout"])))
+
+
+def message_span_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read every message of ``batches`` (columns ``path``, its place, and ``value``) as :func:`span_batches` do."""
+    for batch in batches:
+        paths, values = batch.column("path"), batch.column("value")
+        yield from _batched(
+            row for at in range(batch.num_rows) for row in _message_rows(paths[at].as_py(), values[at].as_py())
+        )
 
 
 def _batched(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
@@ -78,16 +92,30 @@ def _batched(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
 
 def _rows(path: str, layout: Layout) -> Iterator[dict[str, Any]]:
     for item in read_messages(Path(path), layout, parse=parse_message):
-        place = {"path": path, "line": item.ordinal}
-        if isinstance(item, Message):
-            yield {**place, "due": span_count(item.content), "tails": 0}
-            yield from ({**span_row(span), **place} for span in spans_of(item.content))
-        elif isinstance(item, Tail):
-            yield {**place, "due": 0, "tails": 1}
-        else:
-            text = item.sample.decode("utf-8", errors="replace")
-            yield {**place, "due": 1, "tails": 0}
-            yield {**place, "bad": _bad(None, item.reason, text, within=text)}
+        yield from _item_rows(item, {"path": path, "line": item.ordinal})
+
+
+def _message_rows(path: str, value: bytes | None) -> Iterator[dict[str, Any]]:
+    yield from _item_rows(_message_item(value), {"path": path, "line": None})
+
+
+def _message_item(value: bytes | None) -> Item:
+    if value is None:
+        return Bad(1, _NO_VALUE, b"")
+    content = parse_message(value)
+    return Bad(1, NOT_TRACES, value[:_MESSAGE_SAMPLE]) if content is None else Message(1, content, value)
+
+
+def _item_rows(item: Item, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if isinstance(item, Message):
+        yield {**place, "due": spans_due(item.payload, item.content), "tails": 0}
+        yield from ({**span_row(span), **place} for span in spans_of(item.content))
+    elif isinstance(item, Tail):
+        yield {**place, "due": 0, "tails": 1}
+    else:
+        text = item.sample.decode("utf-8", errors="replace")
+        yield {**place, "due": 1, "tails": 0}
+        yield {**place, "bad": _bad(None, item.reason, text, within=text)}
 
 
 def span_row(span: Span) -> dict[str, Any]:

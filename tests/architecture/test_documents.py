@@ -12,24 +12,14 @@ from itertools import pairwise
 import pytest
 
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, Settings
+from tests.support.documents import DOCUMENTS, FENCE, blocks
 from tests.support.source_tree import ROOT, name_of
 from tools.generated_docs import DOCS, PAGES
 
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TOML = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 PROJECT = TOML.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COMMANDS = PROJECT["entry-points"]["mqtrace.commands"]
-
-
-def _blocks(*languages: str):
-    return [
-        pytest.param(body, id=f"{name_of(path)}-{number}")
-        for path in DOCUMENTS
-        for number, (language, body) in enumerate(FENCE.findall(path.read_text(encoding="utf-8")))
-        if language in languages
-    ]
 
 
 def _targets() -> set[str]:
@@ -52,18 +42,18 @@ def test_a_generated_page_is_what_the_code_prints_now(name):
     assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), "run: make docs"
 
 
-@pytest.mark.parametrize("block", _blocks("python"))
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
 def test_python_in_the_documents_compiles_and_imports_only_what_exists(block):
     """Every ``from … import …`` of ours in a code block is carried out."""
-    for node in ast.walk(ast.parse(block)):
+    for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in {"otel_mqtrace", "bridge"}:
             exec(compile(ast.Module([node], []), "document", "exec"), {})
 
 
-@pytest.mark.parametrize("block", _blocks("sh", "bash", "shell"))
+@pytest.mark.parametrize("block", blocks("sh"), ids=str)
 def test_commands_in_the_documents_exist(block):
     """Make targets, ``mqtrace`` commands and their options, and the settings of the environment."""
-    for line in block.replace("\\\n", " ").splitlines():
+    for line in block.text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         for before, after in pairwise(words):
             if before == "make":
@@ -73,7 +63,7 @@ def test_commands_in_the_documents_exist(block):
                 options = [word.split("=")[0] for word in words if word.startswith("--") and word != "--"]
                 assert [option for option in options if option not in _source_of(after)] == []
     settings = {ENVIRONMENT_PREFIX + name.upper() for name in Settings.__dataclass_fields__}
-    assert set(re.findall(r"\bMQTRACE_[A-Z_]+", block)) <= settings
+    assert set(re.findall(r"\bMQTRACE_[A-Z_]+", block.text)) <= settings
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)

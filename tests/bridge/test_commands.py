@@ -286,3 +286,13 @@ def test_a_terminal_sees_how_far_a_large_file_is_while_the_records_go_elsewhere(
     assert b"large" in screen
     plain = subprocess.run(command, capture_output=True, check=True, timeout=60)
     assert (plain.stderr, plain.stdout) == (b"", (tmp_path / "records").read_bytes())
+
+
+def test_a_value_does_nothing_to_the_terminal_of_a_table(mqtrace):
+    """An escape in a tag is spelled out; as JSON it stays what it was."""
+    hostile = PUB.replace(b"[bold]", b"\x1b[31mred")
+    code, out, _ = mqtrace("decode", "--format", "table", stdin=hostile.replace(b"\x01T\x01", b"\x01\x1b]0;T\x07\x01"))
+    assert code == 0
+    assert b"\x1b" not in out
+    assert "⟨U+001B⟩]0;T" in out.decode()
+    assert objects(mqtrace("decode", stdin=hostile)[1])[0]["tags"] == "\x1b[31mred"

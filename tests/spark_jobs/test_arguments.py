@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.arguments import parse_instant_ms, spread
+from spark_jobs.arguments import filled, parse_instant_ms, parse_settings, parse_target, spread
 from spark_jobs.reconcile.policy import parse_duration_ms
 
 
@@ -18,6 +20,7 @@ from spark_jobs.reconcile.policy import parse_duration_ms
         ("--native=a b --otlp c", "--native=a --native b --otlp c"),
         ("--native a b --json", "--native a --native b --json"),
         ("--native - b --otlp c", "--native - --native b --otlp c"),
+        ("--ledger a b --otlp c", "--ledger a --ledger b --otlp c"),
         ("--help", "--help"),
         ("--out o stray --native a", "--out o stray --native a"),
     ],
@@ -25,6 +28,23 @@ from spark_jobs.reconcile.policy import parse_duration_ms
 def test_a_shell_expanded_list_follows_its_option(words, expected):
     """Every further word after --native or --otlp is one more of it; other options stay as they are."""
     assert spread(words.split()) == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--segments --out o", "--segments 4096 --out o"),
+        ("--out o --segments", "--out o --segments 4096"),
+        ("--segments 64 --out o", "--segments 64 --out o"),
+        ("--segments=64 --out o", "--segments=64 --out o"),
+        ("--segments -1", "--segments -1"),
+        ("--out o", "--out o"),
+        ("", ""),
+    ],
+)
+def test_segments_may_stand_without_a_number(words, expected):
+    """What follows it is its number only when it is one."""
+    assert filled(words.split()) == expected.split()
 
 
 @pytest.mark.parametrize(
@@ -46,6 +66,33 @@ def test_a_wrong_instant_names_its_option():
     """The line shows how to write it."""
     with pytest.raises(UsageError, match=r"--end 'tomorrow' is no time; write 2026"):
         parse_instant_ms("tomorrow", name="--end")
+
+
+def test_settings_of_spark_are_read_as_spark_submit_takes_them():
+    """The last one of a name counts; a value may hold an equals sign."""
+    assert parse_settings(["spark.a=1", "spark.b=x=y", "spark.a=2"]) == {"spark.a": "2", "spark.b": "x=y"}
+
+
+@pytest.mark.parametrize(
+    "text", ["spark.a", "shuffle.partitions=2", "spark.master=local", "spark.driver.memory=2g", "="]
+)
+def test_what_is_no_setting_or_has_its_own_option_is_refused(text):
+    """Spark would ignore the one, and we the other."""
+    with pytest.raises(UsageError, match=r"^--conf '"):
+        parse_settings([text])
+
+
+def test_a_target_is_a_directory_or_a_file_address():
+    """A path with a colon in it stays one."""
+    targets = ["report", "/a/b", "file:///a/b", "C:/x", "a:b/c"]
+    assert [str(parse_target(Path(text))) for text in targets] == ["report", "/a/b", "/a/b", "C:/x", "a:b/c"]
+
+
+@pytest.mark.parametrize("text", ["s3a://bucket/x", "hdfs://host:8020/x"])
+def test_a_store_that_is_no_directory_is_refused(text):
+    """Else a folder of that name would be made here."""
+    with pytest.raises(UsageError, match=f"^--out {text} is no directory"):
+        parse_target(Path(text))
 
 
 @pytest.mark.parametrize("text", ["-1", "253402300800000", "9" * 5_000, "10" + "0" * 22, "0001-01-01", "--5", "1e400"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_mqtrace.cli import main
+from spark_jobs.reconcile import segments
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 SIDES = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl")]
@@ -35,7 +36,17 @@ AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grac
         ([*SIDES, "--out", "o", "--charset", "klingon"], "unknown charset 'klingon'"),
         ([*SIDES, "--out", "o", "--master", "perl"], "unknown Spark master 'perl'"),
         ([*SIDES, "--out", "o", "--driver-memory", "lots"], "driver memory 'lots' is no size"),
-        ([*SIDES, "--out", "o", "--ledger", "l.json"], "--ledger"),
+        ([*SIDES, "--out", "o", "--ledger", "l.json"], "--ledger l.json: no such file, directory or match"),
+        ([*SIDES, "--out", "o", "--ledger", SIDES[3]], "give it to --otlp if it is spans"),
+        ([*SIDES[:2], "--otlp", SIDES[3]], "missing option --out"),
+        (["--otlp", SIDES[3], "--out", "o"], "missing option --native"),
+        ([*SIDES, "--out", "o", "--segments", "0"], "--segments"),
+        (
+            [*SIDES, "--out", "o", "--segments", f"{segments.MOST_SEGMENTS + 1}"],
+            f"less than or equal to {segments.MOST_SEGMENTS}",
+        ),
+        (["--print-policy", "--profile", "perl"], "--profile 'perl' is unknown"),
+        (["--print-policy", "--grace", "soon"], "--grace 'soon' is no duration"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, arguments, said):
@@ -49,6 +60,21 @@ def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, argum
     assert said in captured.err
     assert captured.out == ""
     assert not Path("o").exists()
+
+
+@pytest.mark.parametrize("profile", ["mqtrace", "java-agent"])
+def test_the_policy_is_printed_without_an_input_and_reads_back(capsys, tmp_path, profile):
+    """What a file changed and --grace is in it; the same options and the printed file print the same again."""
+    changed, printed = tmp_path / "changed.toml", tmp_path / "printed.toml"
+    changed.write_text('[fields.tags]\nseverity = "ignore"\n')
+    options = ["reconcile", "--print-policy", "--profile", profile, "--native-writer", "rocketmq-5.3.3"]
+    assert main([*options, "--policy", str(changed), "--grace", "5m"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f'# --profile {profile} --native-writer rocketmq-5.3.3\ngrace = "5m"')
+    assert '[fields.tags]\nseverity = "ignore"' in text
+    printed.write_text(text)
+    assert main([*options, "--policy", str(printed)]) == 0
+    assert capsys.readouterr().out == text
 
 
 @pytest.mark.spark
@@ -67,21 +93,29 @@ def test_two_empty_sides_are_inconclusive_never_a_pass(spark, capsys, tmp_path):
     assert captured.err == f"mqtrace: warning: --native-writer rocketmq-9.9 is {judged}\n"
 
 
+@pytest.fixture
+def lossy(tmp_path):
+    """The native side without one of its bodies, which held two records."""
+    lines = (DUAL / "native.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "native.jsonl").write_text("".join(lines[:6] + lines[7:]))
+    return str(tmp_path / "native.jsonl")
+
+
 @pytest.mark.spark
-def test_a_run_prints_its_numbers_and_writes_every_report(spark, capsys, tmp_path):
+def test_a_run_prints_its_numbers_and_writes_every_report(spark, capsys, lossy, tmp_path):
     """A shell-expanded list of sources; the table on stdout; each report beside the verdicts."""
     half = (DUAL / "otlp.jsonl").read_text().splitlines(keepends=True)
     parts = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for part, lines in zip(parts, (half[::2], half[1::2]), strict=True):
         part.write_text("".join(lines))
     out = tmp_path / "out"
-    sources = ["--otlp", *map(str, parts), "--native", str(DUAL / "native.jsonl")]
+    sources = ["--otlp", *map(str, parts), "--native", lossy]
     assert main(["reconcile", *sources, "--out", str(out), *AGENT]) == 1
     printed = capsys.readouterr().out
     assert "unexplained_loss_native" in printed
     assert "report.html" in printed
     assert {path.name for path in out.iterdir()} == {
-        *("result.json", "report.html", "summary.md", "junit.xml", "metrics.prom", "verdicts"),
+        *("result.json", "report.html", "summary.md", "junit.xml", "metrics.prom", "verdicts", "history"),
     }
     plain = json.loads((out / "result.json").read_text())
     assert plain["inputs"]["otlp"]["records_read"] == 288
@@ -89,9 +123,12 @@ def test_a_run_prints_its_numbers_and_writes_every_report(spark, capsys, tmp_pat
 
 
 @pytest.mark.spark
-def test_a_policy_may_tolerate_what_was_lost_and_json_is_all_that_is_printed(spark, capsys, tmp_path):
-    """Three tolerated losses and no other gate closed: exit 0; what a machine reads is the result itself."""
+def test_a_policy_may_tolerate_what_was_lost_and_json_is_all_that_is_printed(spark, capsys, lossy, tmp_path):
+    """Two tolerated losses and no other gate closed: exit 0; what a machine reads is the result itself."""
     policy, out = tmp_path / "policy.toml", tmp_path / "out"
-    policy.write_text("[gates.unexplained_loss_native]\nthreshold = 3\n")
-    assert main(["reconcile", *SIDES, "--out", str(out), *AGENT, "--policy", str(policy), "--json"]) == 0
+    policy.write_text("[gates.unexplained_loss_native]\nthreshold = 2\n")
+    assert (
+        main(["reconcile", "--native", lossy, *SIDES[2:], "--out", str(out), *AGENT, "--policy", str(policy), "--json"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out) == json.loads((out / "result.json").read_text())

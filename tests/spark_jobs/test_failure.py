@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException
 
 from otel_mqtrace._errors import PeerError
 from spark_jobs.failure import told_by_cause
@@ -32,3 +32,27 @@ def test_a_wrong_plan_stays_what_it_is(spark):
     """It is ours to mend, not the user's."""
     with pytest.raises(AnalysisException), told_by_cause():
         spark.range(1).select("no such column")
+
+
+def _read_with(spark, read):
+    with told_by_cause():
+        spark.range(1).mapInArrow(read, "x int").collect()
+
+
+def test_a_reader_in_an_executor_that_gave_up_is_told_in_its_own_words(spark):
+    """A broker that falls silent is no defect of the plan; anything else that Python raises there is one."""
+
+    def silent(batches):
+        list(batches)
+        raise PeerError("kafka://h:1/t [0] has been silent at offset 7")
+        yield
+
+    def broken(batches):
+        list(batches)
+        raise ZeroDivisionError("ours")
+        yield
+
+    with pytest.raises(PeerError, match=r"^Spark gave up: kafka://h:1/t \[0\] has been silent at offset 7; mend that"):
+        _read_with(spark, silent)
+    with pytest.raises(PythonException, match="ours"):
+        _read_with(spark, broken)

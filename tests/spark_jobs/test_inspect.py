@@ -117,3 +117,26 @@ def test_a_time_that_is_no_date_is_told_as_it_stands(tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text(json.dumps({"body_base64": body}) + "\n", encoding="utf-8")
     assert inspect.run([str(tmp_path)]) == 0
     assert f"{2**63 - 1} ms, which is no date" in capsys.readouterr().out
+
+
+def test_what_a_directory_holds_beside_is_named(tmp_path, capsys):
+    """Nothing is left out without a word."""
+    (tmp_path / "notes.jsonl").write_text('{"x": 1}\n', encoding="utf-8")
+    (tmp_path / "part-1.jsonl").write_text('{"body_base64": ""}\n', encoding="utf-8")
+    assert inspect.run([str(tmp_path)], as_json=True) == 0
+    found = strict(capsys.readouterr().out)
+    assert [Path(name).name for name in found["files"]] == ["part-1.jsonl"]
+    (said,) = found["passed_over"]
+    assert "notes.jsonl" in said
+
+
+def test_a_name_does_nothing_to_the_terminal(tmp_path, capsys):
+    """Neither colours it, nor turns its writing, nor fills it."""
+    topic = "\x1b[31mred\x1b]0;title\x07\u202e" + "long" * 100
+    body = base64.b64encode(f"Recall\x011700000000000\x01r\x01g\x01{topic}\x01i\x01true\x02".encode()).decode()
+    (tmp_path / "a.jsonl").write_text(json.dumps({"body_base64": body}) + "\n", encoding="utf-8")
+    assert inspect.run([str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert not set("\x1b\x07\u202e") & set(shown)
+    assert "⟨U+001B⟩[31mred" in shown
+    assert max(map(len, shown.splitlines())) < 200

@@ -24,12 +24,12 @@ from otel_mqtrace.cli import main
 stage, delay_s, *arguments = sys.argv[1:]
 run = batch.run
 
-def pressing(options, progress):
+def pressing(options, *, progress, **others):
     def watched(now):
         progress(now)
         if now == stage:
             threading.Timer(float(delay_s), os.kill, [os.getpid(), signal.SIGINT]).start()
-    return run(options, progress=watched)
+    return run(options, progress=watched, **others)
 
 batch.run = pressing
 sys.exit(main(arguments))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.session import build_session
+from spark_jobs.session import _ground, _local_settings, build_session
 
 
 @pytest.mark.spark
@@ -20,7 +20,7 @@ def test_the_session_computes_in_utc_with_ansi_arithmetic_on_loopback(spark):
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
     assert conf.get("spark.driver.bindAddress") == "127.0.0.1"
     assert conf.get("spark.ui.enabled") == "false"
-    assert conf.get("spark.driver.memory") == "1g"
+    assert conf.get("spark.driver.memory") == "3g"  # as the tests ask for
 
 
 @pytest.mark.spark
@@ -39,6 +39,30 @@ def test_python_workers_are_this_interpreter(spark):
 def test_a_session_that_runs_already_is_returned(spark):
     """Jobs of one process share it."""
     assert build_session(master="local[2]").sparkContext is spark.sparkContext
+
+
+@pytest.mark.parametrize(
+    ("named", "environment", "ground"),
+    [
+        (None, {}, "local[*]"),
+        (None, {"SPARK_REMOTE": "sc://h:1"}, "sc://h:1"),
+        (None, {"PYSPARK_GATEWAY_PORT": "1"}, None),
+        ("local[1]", {"PYSPARK_GATEWAY_PORT": "1", "SPARK_REMOTE": "sc://h:1"}, "local[1]"),
+    ],
+)
+def test_a_run_works_where_it_is_told_to(monkeypatch, named, environment, ground):
+    """The option, then ``spark-submit`` (it chose: ``None``), then ``SPARK_REMOTE``, then this machine."""
+    for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert _ground(named) == ground
+
+
+def test_partitions_grow_in_number_with_the_input_and_not_in_size():
+    """A large day fits into the memory that a small one fits into; there is an end to their number."""
+    partitions = [int(_local_settings(size)["spark.sql.shuffle.partitions"]) for size in (0, 1 << 30, 1 << 34, 1 << 60)]
+    assert partitions == [8, 32, 512, 2000]
 
 
 def test_a_wrong_master_is_refused_before_a_jvm_starts():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_jobs.reconcile.facts import overview, read_facts
 from spark_jobs.reconcile.policy import read_policy
+from spark_jobs.reconcile.residue import explained, is_residue
 from spark_jobs.reconcile.verdicts import verdicts
 from spark_jobs.schemas import EVENT, MALFORMED
 from tests.support.events import rows_of
@@ -13,7 +14,19 @@ from tests.support.events import rows_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_jobs.reconcile.facts import Facts
     from spark_jobs.reconcile.policy import Policy
+
+
+def keyed_verdicts(
+    spark: SparkSession,
+    events: list[dict[str, Any]],
+    *,
+    policy: Policy | None = None,
+    malformed: list[tuple[str, str]] = (),
+) -> DataFrame:
+    """Return what the keyed pass alone says of ``events``; ``malformed`` names side and message id of bad records."""
+    return _keyed_pass(spark, events, policy or read_policy(None), malformed)[0]
 
 
 def judged(
@@ -23,11 +36,21 @@ def judged(
     policy: Policy | None = None,
     malformed: list[tuple[str, str]] = (),
 ) -> DataFrame:
-    """Return the verdicts on ``events``; ``malformed`` names side and message id of records that could not be read."""
+    """Return the final verdicts on ``events``, what explains the residue included."""
     policy = policy or read_policy(None)
+    found, facts = _keyed_pass(spark, events, policy, malformed)
+    found = found.persist()
+    traffic = spark.createDataFrame(rows_of(events, "otlp"), EVENT).where("scope = 'TRACE_TRAFFIC'")
+    residue = explained(found.where(is_residue()), found, traffic, policy=policy, facts=facts)
+    return found.where(~is_residue()).unionByName(residue)
+
+
+def _keyed_pass(
+    spark: SparkSession, events: list[dict[str, Any]], policy: Policy, malformed: list[tuple[str, str]]
+) -> tuple[DataFrame, Facts]:
     native, otlp = (spark.createDataFrame(rows_of(events, side), EVENT).coalesce(1) for side in ("native", "otlp"))
     bad = spark.createDataFrame(
         [(side, "input.jsonl", 9, 0, None, "damaged", msg_id, [msg_id]) for side, msg_id in malformed], MALFORMED
     )
     facts = read_facts(overview(native, otlp, bad).collect(), policy)
-    return verdicts(native, otlp, bad, policy=policy, facts=facts)
+    return verdicts(native, otlp, bad, policy=policy, facts=facts), facts

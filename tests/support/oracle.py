@@ -1,6 +1,7 @@
 """The reconciliation once more, in plain Python and as slowly as it likes: what Spark's verdicts are compared with.
 
 It reads the definitions (statuses, reasons, identity, precedence), not the implementation. Profile ``mqtrace`` only.
+What of a message's own events explains a key is told here; what the rest of the run says is in ``oracle_reasons``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TIMEOUT_MS = 15 * 60_000
+LATE_MS = 60_000
 MERGED = ("group_name", "region_id", "retry_times", "start_ms", "end_ms", "cost_ms", "success", "context_code", "topic")
 PUBLISH_FIELDS = (
     *("topic", "group_name", "offset_msg_id", "region_id", "body_length", "msg_type", "start_ms", "end_ms", "cost_ms"),
@@ -43,22 +45,93 @@ class Key:
     level: int | None = None
 
 
-def verdicts(events: list[dict[str, Any]], *, grace_ms: int, damaged: dict[str, set[str]]) -> list[tuple[Any, ...]]:
-    """Return ``(msg_id, kind, status, reason, key_level, native_count, otlp_count, duplicates)`` per key, sorted.
+@dataclass
+class Judged:
+    """One verdict: what it says, and the record that was kept of either side."""
 
-    ``damaged`` names, per side, the messages that its malformed records mention.
+    msg_id: str | None
+    kind: str
+    status: str
+    reason: str | None
+    level: int | None
+    native_count: int
+    otlp_count: int
+    duplicates: str | None
+    native: dict[str, Any] | None
+    otlp: dict[str, Any] | None
+
+    @property
+    def event_ms(self) -> int:
+        """The start, from whichever side knows it, else an end."""
+        told = [side[name] for name in ("start_ms", "end_ms") for side in (self.native, self.otlp) if side]
+        return next(ms for ms in told if ms is not None)
+
+    @property
+    def timing(self) -> str:
+        """Whether its records arrived in time: only later than a minute behind the event is late."""
+        arrivals = {side: _arrived(row) for side, row in (("native", self.native), ("otlp", self.otlp)) if row}
+        known = {side: told for side, told in arrivals.items() if told is not None}
+        if not known:
+            return "no_time"
+        if any(ahead_ms > LATE_MS for ahead_ms, _ in known.values()):
+            return "future"
+        late = [side for side, (_, behind_ms) in known.items() if behind_ms > LATE_MS]
+        return "late_both" if len(late) > 1 else f"late_{late[0]}" if late else "on_time"
+
+    def side(self, name: str) -> Any:
+        """Return the record kept of ``native`` or ``otlp``."""
+        return {"native": self.native, "otlp": self.otlp}[name]
+
+    def said(self) -> tuple[Any, ...]:
+        """Return what is compared with a row of Spark's."""
+        counts = (self.native_count, self.otlp_count)
+        return (self.msg_id, self.kind, self.status, self.reason, self.level, *counts, self.duplicates, self.timing)
+
+
+def _arrived(row: dict[str, Any]) -> tuple[int, int] | None:
+    """Return by how much the event was ahead of its record's arrival, and how far the record was behind it."""
+    if row["arrival_ms"] is None:
+        return None
+    over_ms = row["start_ms"] if row["end_ms"] is None else row["end_ms"]
+    return row["start_ms"] - row["arrival_ms"], row["arrival_ms"] - over_ms
+
+
+def verdicts(
+    events: list[dict[str, Any]], *, grace_ms: int, damaged: dict[str, set[str]], begin_ms: int | None = None
+) -> list[Judged]:
+    """Return one verdict per key: status, reason, level, copies, kept records.
+
+    ``damaged`` names, per side, the messages that its malformed records mention; ``begin_ms`` is where the window does.
     """
-    ends = [_last([row for row in events if row["side"] == side]) for side in ("native", "otlp")]
-    horizon_ms = None if None in ends else min(ends) - grace_ms
-    data_end_ms = max(end for end in ends if end is not None)
+    horizon_ms, data_end_ms = horizon(events, grace_ms), max(filter(None, ends(events).values()))
     messages = defaultdict(list)
     for row in events:
-        messages[row["msg_id"]].append(row)
+        messages[row["msg_id"] or row["span_id"]].append(row)
     found = []
-    for msg_id, rows in messages.items():
-        hurt = {side: msg_id in named for side, named in damaged.items()}
-        found += [(msg_id, *_judge(key, horizon_ms, data_end_ms, hurt)) for key in _keys(rows)]
-    return sorted(found, key=repr)
+    for message, rows in messages.items():
+        hurt = {side: message in named for side, named in damaged.items()}
+        found += [_judge(key, horizon_ms, data_end_ms, hurt) for key in _keys(rows)]
+    for key in found:
+        if begin_ms is not None and key.event_ms < begin_ms:
+            key.status, key.reason = "OUT_OF_SCOPE", None
+    return found
+
+
+def ends(events: list[dict[str, Any]]) -> dict[str, int | None]:
+    """Return the last time of either side; no event ends later than its record arrived."""
+    found: dict[str, int | None] = {}
+    for side in ("native", "otlp"):
+        rows = [row for row in events if row["side"] == side]
+        over = [(_last([row]), row["arrival_ms"]) for row in rows]
+        known = [min(last, last if arrival is None else arrival) for last, arrival in over if last is not None]
+        found[side] = max(known, default=None)
+    return found
+
+
+def horizon(events: list[dict[str, Any]], grace_ms: int) -> int | None:
+    """Return up to when everything must have arrived; ``None`` when a side is empty."""
+    known = list(ends(events).values())
+    return None if None in known else min(known) - grace_ms
 
 
 def _last(rows: list[dict[str, Any]]) -> int | None:
@@ -148,6 +221,7 @@ def _kept(rows: list[dict[str, Any]]) -> dict[str, Any]:
     merged = dict(halves[0])
     for name in MERGED:
         merged[name] = next((half[name] for half in halves if half[name] is not None), None)
+    merged["arrival_ms"] = max((half["arrival_ms"] for half in halves if half["arrival_ms"] is not None), default=None)
     if merged["start_ms"] is None:
         merged["start_ms"] = merged["end_ms"] - merged["cost_ms"]
     return merged
@@ -157,7 +231,7 @@ def _half(rows: list[dict[str, Any]], half: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["half"] == half]
 
 
-def _judge(key: Key, horizon_ms: int | None, data_end_ms: int, hurt: dict[str, bool]) -> tuple[Any, ...]:
+def _judge(key: Key, horizon_ms: int | None, data_end_ms: int, hurt: dict[str, bool]) -> Judged:
     native = _kept(key.native) if key.native else None
     otlp = min(key.otlp, key=_position) if key.otlp else None
     parts = [_half(key.native, half) for half in ("before", "after", "whole")]
@@ -168,7 +242,8 @@ def _judge(key: Key, horizon_ms: int | None, data_end_ms: int, hurt: dict[str, b
         if reason != "IN_FLIGHT" and (horizon_ms is None or last_ms > horizon_ms):
             status, reason = "PENDING", None
     counts = (max(len(part) for part in parts), len(key.otlp))
-    return (key.kind, status, reason, key.level, *counts, _copies([*parts, key.otlp]))
+    msg_id = (key.native or key.otlp)[0]["msg_id"]
+    return Judged(msg_id, key.kind, status, reason, key.level, *counts, _copies([*parts, key.otlp]), native, otlp)
 
 
 def _reason(

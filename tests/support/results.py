@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from spark_jobs.report.ledger import Ledger, LedgerLine
+from spark_jobs.report.measured import Group, Latency
 from spark_jobs.report.result import (
     Conservation,
     Field,
     Gate,
-    Group,
     Inputs,
-    Latency,
     Loss,
     MalformedSample,
     Result,
@@ -21,6 +21,7 @@ from spark_jobs.report.result import (
     SparkCost,
     TimeBucket,
 )
+from tests.support.measured_results import measured
 
 T0 = 1_795_276_800_000  # 2026-11-21 16:00:00 UTC
 
@@ -296,15 +297,38 @@ def result(**changes: Any) -> Result:
             native="9,958 read = 2 malformed + 4 out of scope + 3,955 folded halves + 6 duplicates + 5,991 keys",
             otlp="5,950 read + 64 exploded = 26 out of scope + 4 duplicates + 5,984 keys",
         ),
+        ledger=Ledger(
+            files=("ledgers/ledger-shop-1-4711-0a1b2c3d.json",),
+            rows_read=3,
+            attributed={"native": 5, "otlp": 3},
+            surplus={"native": 0, "otlp": 12},
+            lines=(
+                LedgerLine(
+                    side="otlp",
+                    component="batching_span_processor/0",
+                    cause="queue_full",
+                    service="shop",
+                    counted=15,
+                    attributed=3,
+                    surplus=12,
+                ),
+                LedgerLine(
+                    side="native",
+                    component="NativeKafkaSpanExporter",
+                    cause="export_failed",
+                    service=None,
+                    counted=5,
+                    attributed=5,
+                    surplus=0,
+                ),
+            ),
+            notes=("12 spans were counted as lost that nothing misses",),
+            over_time=((T0 + 180_000, "otlp", 15), (T0 + 600_000, "native", 5), (T0 - 1, "native", 1)),
+        ),
+        policy_hash="5f" * 32,
         loss={
             "native": Loss(unexplained=3, attributed=5, checked=5967, upper_bound_95_ppm=1469.0),
             "otlp": Loss(unexplained=4, attributed=3, checked=5974, upper_bound_95_ppm=1713.4),
-        },
-        latency={
-            "publish": Latency(count=1991, p50=2.1, p95=7.5, p99=22, max=310),
-            "queue": Latency(count=3900, p50=11, p95=80, p99=210, max=800),
-            "process": Latency(count=3955, p50=25, p95=390, p99=1150, max=9_800),
-            "end_to_end": Latency(count=3900, p50=39, p95=480, p99=1420, max=10_900),
         },
         groups=groups(),
         timeline=timeline(),
@@ -332,6 +356,6 @@ def result(**changes: Any) -> Result:
         spark=SparkCost(jobs=14, stages=31, wall_seconds=21.4),
         versions={"otel-mqtrace": "0.1.0", "pyspark": "4.0.1", "python": "3.11.7"},
         duplicates={"exact": 8, "conflicting": 1},
-        timing={"on_time": 5970, "late_otlp": 12},
+        **measured(findings()[2].verdict["msg_id"]),
     )
     return replace(made, **changes)

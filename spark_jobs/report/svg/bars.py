@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from spark_jobs.report.result import Latency
+    from spark_jobs.report.measured import Latency
 
 __all__ = ["latency_range", "latency_scale", "stacked"]
 

@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["drawing", "element", "label", "line", "rect", "sign", "swatch", "titled"]
+__all__ = ["dash", "drawing", "element", "label", "line", "rect", "sign", "swatch", "titled"]
 
 _SANS = "system-ui, sans-serif"
 
@@ -63,6 +63,17 @@ def swatch(colour: str) -> Markup:
     """Return the small square that stands beside a word; decoration, hence hidden from screen readers."""
     square = rect(0, 0, 10, 10, colour, rx=2)
     return element("svg", [square], aria_hidden="true", width=10, height=10)
+
+
+def dash(colour: str, dashes: str | None) -> Markup:
+    """Return the short stroke that stands beside the name of a curve; decoration, like a swatch."""
+    look = {
+        "stroke": colour,
+        "stroke_opacity": 1,
+        "stroke_width": 3,
+        **({"stroke_dasharray": dashes} if dashes else {}),
+    }
+    return element("svg", [line(0, 5, 30, 5, **look)], aria_hidden="true", width=30, height=10)
 
 
 _SIGNS = {

@@ -1,96 +1,125 @@
-"""This module knows one message's life as lanes: one per publish or consumer group, native above, OTLP below."""
+"""This module knows one message's life as lanes: each sender and consumer group, by the native trace and by OTLP."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from spark_jobs.report.palette import SIDE_COLOUR
-from spark_jobs.report.svg.shapes import drawing, label, line, rect, titled
-from spark_jobs.report.wording import duration, utc
+from bridge.page.lanes import Bar, Lane, drawn, packed, scale_of
+from bridge.page.markup import Markup
+from bridge.page.palette import RED, SIDE_COLOUR, SLATE
+from spark_jobs.report.wording import ABSENT, duration, utc, visible
+from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator, Sequence
 
-    from markupsafe import Markup
+    from spark_jobs.report.measured import Life, Stay
 
-__all__ = ["MOST_LANES", "Lane", "Stay", "swimlane"]
+__all__ = ["swimlane"]
 
-_WIDTH, _LEFT, _ROW, _TOP = 760, 210, 34, 18
-MOST_LANES = 8
-_LONGEST_NAME = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """When one side says it began and ended, epoch milliseconds; either may be unknown."""
-
-    start_ms: int | None
-    end_ms: int | None
-    success: bool | None = None
+_SAID_OF: Final = {
+    Kind.PUBLISH.value: "sent by",
+    Kind.TRANSACTION_END.value: "transaction of",
+    Kind.RECALL.value: "recalled by",
+    Kind.CONSUME.value: "consumed by",
+}
+_SIDES: Final = (("native", "native"), ("otlp", "OTLP"))
+_BROKER: Final = "broker"
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One event of the message; ``None`` for a side that has no record of it."""
+def swimlane(lives: Sequence[Life], this: Life | None = None) -> Markup:
+    """Return every event of a message by both sides, ``this`` one outlined; nothing where no side tells a time.
 
-    name: str
-    native: Stay | None
-    otlp: Stay | None
-    this: bool = False
+    What only one side recorded leaves a dotted box in the other one's row; a failure has a red outline.
+    """
+    placed = {name: bars for name, bars in _lanes(lives, this).items() if any(bars.values())}
+    every = [bar for rows in placed.values() for bars in rows.values() for bar in bars]
+    if not every:
+        return Markup("")
+    scale = scale_of(every, words_at_left=True)
+    lanes = [
+        Lane(name, tuple((word, row) for word, bars in rows.items() for row in packed(bars, scale)))
+        for name, rows in placed.items()
+    ]
+    return drawn(lanes, scale, says=_says(lives))
 
 
-def swimlane(lanes: Iterable[Lane]) -> Markup:
-    """Return up to eight lanes on one linear axis that starts at the earliest moment any side names."""
-    shown = list(lanes)[:MOST_LANES]
-    moments = [ms for lane in shown for stay in (lane.native, lane.otlp) if stay for ms in _known(stay)]
-    first, last = min(moments, default=0), max(moments, default=0)
-    height = _TOP + _ROW * len(shown) + 18
-    marks: list[Markup] = []
-    for at, lane in enumerate(shown):
-        marks += _draw(lane, _TOP + at * _ROW, first, max(last - first, 1))
-    if moments:
-        marks += [
-            label(_LEFT, height - 4, utc(first), size=10),
-            label(_WIDTH, height - 4, f"+{duration(last - first)}", size=10, text_anchor="end"),
-        ]
-    marks.append(label(_LEFT, 11, "N native trace above, O OTLP below", size=10))
-    return drawing(marks, width=_WIDTH, height=height, says=_says(shown), css="lane")
+def _lanes(lives: Sequence[Life], this: Life | None) -> dict[str, dict[str, list[Bar]]]:
+    """Return lane → row → bars: what was sent, then the broker's answer, then who consumed."""
+    lanes: dict[str, dict[str, list[Bar]]] = {}
+    rank = {kind: at for at, kind in enumerate(_SAID_OF)}
+    for life in sorted(lives, key=lambda each: rank.get(each.kind, len(rank))):
+        rows = lanes.setdefault(_name(life), {word: [] for _, word in _SIDES})
+        for side, word in _SIDES:
+            rows[word] += _bars(life, side, outlined=life is this)
+        if life.kind == Kind.PUBLISH.value:
+            lanes.setdefault(_BROKER, {"stored": []})["stored"] += _stored(life)
+    return lanes
+
+
+def _name(life: Life) -> str:
+    return f"{_SAID_OF.get(life.kind, visible(life.kind, limit=40))} {visible(life.group or ABSENT, limit=60)}"
+
+
+def _bars(life: Life, side: str, *, outlined: bool) -> Iterator[Bar]:
+    own, other = (life.native, life.otlp) if side == "native" else (life.otlp, life.native)
+    if own and (known := _known(own)):
+        red = RED if own.success is False else None
+        yield Bar(
+            from_ms=known[0],
+            until_ms=own.end_ms,
+            colour=SIDE_COLOUR[side],
+            words=f"{'≠ ' if other and _differ(own, other) else ''}{_words(own)}",
+            told=_told(life, own),
+            instant=own.start_ms is None,
+            outline=red or ("currentColor" if outlined else None),
+        )
+    elif not own and other and (known := _known(other)):
+        yield Bar(
+            from_ms=known[0],
+            until_ms=known[-1],
+            colour="currentColor",
+            words="not recorded",
+            told=f"not recorded by this side: {life.status}",
+            ghost=True,
+        )
 
 
 def _known(stay: Stay) -> list[int]:
     return [ms for ms in (stay.start_ms, stay.end_ms) if ms is not None]
 
 
-def _draw(lane: Lane, top: float, first: int, whole: int) -> list[Markup]:
-    name = lane.name if len(lane.name) <= _LONGEST_NAME else lane.name[: _LONGEST_NAME - 1] + "…"
-    weight = {"font_weight": 700} if lane.this else {}
-    marks = [label(0, top + 17, name, **weight), line(_LEFT, top + _ROW - 4, _WIDTH, top + _ROW - 4)]
-    for letter, side, stay, y in (("N", "native", lane.native, top + 4), ("O", "otlp", lane.otlp, top + 16)):
-        marks += [label(_LEFT - 14, y + 8, letter, size=9), _bar(stay, SIDE_COLOUR[side], y, first, whole)]
-    return marks
+def _differ(one: Stay, other: Stay) -> bool:
+    pairs = ((one.start_ms, other.start_ms), (one.end_ms, other.end_ms), (one.success, other.success))
+    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
-def _bar(stay: Stay | None, colour: str, y: float, first: int, whole: int) -> Markup:
-    known = _known(stay) if stay else []
-    if not stay or not known:
-        return label(_LEFT, y + 8, "no time recorded" if stay else "not recorded", size=10, font_style="italic")
-    scale = (_WIDTH - _LEFT) / whole
-    x, end = _LEFT + (known[0] - first) * scale, _LEFT + (known[-1] - first) * scale
-    x = min(x, _WIDTH - 3)
-    look = {"stroke": "#d14343", "stroke_width": 2} if stay.success is False else {}
-    half = {"stroke": "currentColor", "stroke_dasharray": "2 2"} if len(known) == 1 else {}
-    return titled(_told(stay), [rect(x, y, max(end - x, 3), 9, colour, rx=2, **half, **look)])
+def _words(stay: Stay) -> str:
+    failed = ", failed" if stay.success is False else ""
+    if stay.start_ms is None:
+        return f"end only{failed}"
+    return f"{'no end' if stay.end_ms is None else duration(stay.end_ms - stay.start_ms)}{failed}"
 
 
-def _told(stay: Stay) -> str:
+def _told(life: Life, stay: Stay) -> str:
     outcome = {True: ", success", False: ", failed", None: ""}[stay.success]
-    return f"{utc(stay.start_ms)} to {utc(stay.end_ms)}{outcome}"
+    attempt = f"\nattempt {visible(life.attempt_id, limit=60)}" if life.attempt_id else ""
+    retry = f"\nretry {life.retry_times}" if life.retry_times else ""
+    return f"{utc(stay.start_ms)} to {utc(stay.end_ms)}{outcome}{attempt}{retry}"
 
 
-def _says(lanes: list[Lane]) -> str:
+def _stored(life: Life) -> Iterator[Bar]:
+    """Yield when the broker had answered the send, by the side that knows it."""
+    end_ms = next((stay.end_ms for stay in (life.native, life.otlp) if stay and stay.end_ms is not None), None)
+    failed = any(stay.success is False for stay in (life.native, life.otlp) if stay)
+    if end_ms is not None and life.store_host and not failed:
+        host = visible(life.store_host, limit=60)
+        yield Bar(from_ms=end_ms, until_ms=end_ms, colour=SLATE, words=host, told=f"stored by {host}", instant=True)
+
+
+def _says(lives: Sequence[Life]) -> str:
     told = []
-    for lane in lanes:
-        sides = [name for name, stay in (("native", lane.native), ("OTLP", lane.otlp)) if stay]
-        told.append(f"{lane.name} recorded by {' and '.join(sides) or 'neither side'}")
+    for life in lives:
+        sides = [word for word, stay in (("native", life.native), ("OTLP", life.otlp)) if stay]
+        told.append(f"{_name(life)}: recorded by {' and '.join(sides) or 'neither side'}")
     return "; ".join(told)

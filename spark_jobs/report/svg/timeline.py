@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.report.result import TimeBucket
 
-__all__ = ["Bar", "bars_of", "timeline"]
+__all__ = ["Bar", "bars_of", "counted_of", "timeline"]
 
 _MOST_BARS = 96
 _WIDTH, _LEFT, _RIGHT = 1000, 56, 12
@@ -63,15 +64,40 @@ def bars_of(buckets: Iterable[TimeBucket]) -> list[Bar]:
     return bars
 
 
-def timeline(buckets: Iterable[TimeBucket]) -> Markup:
-    """Return both panels over one time axis."""
+def timeline(buckets: Iterable[TimeBucket], counted: Iterable[tuple[int, str, int]] = ()) -> Markup:
+    """Return both panels over one time axis, and over the problems the losses that a ledger ``counted``.
+
+    ``counted`` is ``Ledger.over_time``: start of the counter's bucket, side, losses.
+    """
     bars = bars_of(buckets)
+    losses = counted_of(bars, counted)
     step = (_WIDTH - _LEFT - _RIGHT) / max(len(bars), 1)
     step = min(step, _WIDEST_BAR)
     marks = [mark for panel in _PANELS for mark in _panel(panel, bars, step)]
     marks += _axis(bars, step)
+    marks += [_overlay(bars[at], losses[at], _LEFT + at * step, step, max(losses.values())) for at in losses]
     says = f"Events over time by status, {count(len(bars))} bars; the numbers are in the table below"
     return drawing(marks, width=_WIDTH, height=_HEIGHT, says=says, css="wide")
+
+
+def counted_of(bars: Sequence[Bar], counted: Iterable[tuple[int, str, int]]) -> dict[int, int]:
+    """Return how many losses were counted in the time of each bar, by its place; what lies outside is in none."""
+    starts = [bar.start_ms for bar in bars]
+    found: Counter[int] = Counter()
+    for start_ms, _, losses in counted:
+        at = bisect_right(starts, start_ms) - 1
+        if at >= 0 and start_ms < bars[at].start_ms + bars[at].width_ms:
+            found[at] += losses
+    return dict(found)
+
+
+def _overlay(bar: Bar, losses: int, x: float, step: float, highest: int) -> Markup:
+    """Return what a ledger counted in a bar's time: a hollow column beside the problems, on a scale of its own."""
+    panel = _PANELS[-1]
+    tall = max(panel.height * losses / highest, 2.0)
+    look = {"fill_opacity": 0, "stroke": "currentColor", "stroke_width": 1.5, "stroke_dasharray": "3 2"}
+    box = rect(x + step * 0.04, panel.top + panel.height - tall, step * 0.92, tall, "none", **look)
+    return titled(f"{utc(bar.start_ms)}, {duration(bar.width_ms)}: the ledger counted {count(losses)} lost", [box])
 
 
 def _sum(buckets: Sequence[TimeBucket]) -> dict[str, int]:

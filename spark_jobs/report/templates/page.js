@@ -4,26 +4,35 @@
   if (!form) { return; }
   var samples = Array.prototype.slice.call(document.querySelectorAll(".sample"));
   var find = document.getElementById("find");
-  var status = document.getElementById("by-status");
   var found = document.getElementById("found");
+  var choices = Array.prototype.slice.call(form.querySelectorAll("select"));
   var texts = samples.map(function (sample) { return sample.textContent.toLowerCase(); });
 
-  samples.map(function (sample) { return sample.dataset.status; })
-    .filter(function (name, at, all) { return all.indexOf(name) === at; })
-    .forEach(function (name) { status.add(new Option(name, name)); });
+  function offer(select) {
+    samples.map(function (sample) { return sample.dataset[select.dataset.by]; })
+      .filter(function (name, at, all) { return all.indexOf(name) === at; })
+      .sort()
+      .forEach(function (name) { select.add(new Option(name, name)); });
+  }
+
+  function chosen(sample) {
+    return choices.every(function (select) {
+      return !select.selectedIndex || sample.dataset[select.dataset.by] === select.value;
+    });
+  }
 
   function filter() {
     var wanted = find.value.trim().toLowerCase();
     var shown = 0;
     samples.forEach(function (sample, at) {
-      var fits = (!status.value || sample.dataset.status === status.value) && texts[at].indexOf(wanted) >= 0;
+      var fits = chosen(sample) && texts[at].indexOf(wanted) >= 0;
       sample.hidden = !fits;
       shown += fits ? 1 : 0;
     });
     document.querySelectorAll(".stratum").forEach(function (stratum) {
       stratum.hidden = !stratum.querySelector(".sample:not([hidden])");
     });
-    found.textContent = shown + " of " + samples.length;
+    found.textContent = shown + " of " + samples.length + (shown ? "" : ": not among the samples; the verdicts directory has every event");
   }
 
   function offerCopy(sample) {
@@ -42,13 +51,24 @@
     try { hash = decodeURIComponent(hash); } catch (ignored) { return; }
     var id = hash.indexOf("#msg=") === 0 ? hash.slice(5) : null;
     var target = samples.filter(function (sample) { return id ? sample.dataset.id === id : "#" + sample.id === hash; })[0];
-    if (target) { target.open = true; target.scrollIntoView(); }
+    if (!target) { return; }
+    if (target.hidden) { form.reset(); filter(); }
+    target.open = true;
+    target.scrollIntoView();
   }
 
-  samples.forEach(function (sample) { sample.addEventListener("toggle", function () { offerCopy(sample); }); });
+  var first = {};
+  samples.forEach(function (sample) {
+    sample.addEventListener("toggle", function () { offerCopy(sample); });
+    if (!first[sample.dataset.id]) {
+      first[sample.dataset.id] = true;
+      sample.querySelector(".here").href = "#msg=" + encodeURIComponent(sample.dataset.id);
+    }
+  });
+  choices.forEach(offer);
   form.addEventListener("submit", function (event) { event.preventDefault(); });
-  find.addEventListener("input", filter);
-  status.addEventListener("change", filter);
+  form.addEventListener("reset", function () { setTimeout(filter); });
+  form.addEventListener("input", filter);
   window.addEventListener("hashchange", openLinked);
   form.hidden = false;
   filter();

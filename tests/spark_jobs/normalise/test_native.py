@@ -381,4 +381,4 @@ def test_what_is_no_native_landing_is_refused_by_name(spark, tmp_path):
     with pytest.raises(UnreadableInputError, match="is otlp"):
         normalise_native(spark, [str(VECTORS / "dual" / "app-4.9.8-dup" / "otlp.jsonl")], tmp_path)
     with pytest.raises(UsageError, match="mqtrace forward"):
-        normalise_native(spark, ["kafka://localhost:9092/T"], tmp_path)
+        normalise_native(spark, ["rocketmq://localhost:9876/T"], tmp_path)

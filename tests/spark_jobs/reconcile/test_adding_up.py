@@ -6,11 +6,31 @@ from collections import Counter
 
 import pytest
 
-from spark_jobs.reconcile.durations import MEASURES, distinct_messages, durations, read_groups, read_latency
-from spark_jobs.reconcile.evidence import PER_STRATUM, differing, read_differing, read_samples, sampled
+from spark_jobs.reconcile.durations import (
+    MEASURES,
+    distinct_messages,
+    durations,
+    read_arrival,
+    read_groups,
+    read_latency,
+    read_topics,
+)
+from spark_jobs.reconcile.evidence import (
+    PER_STRATUM,
+    differing,
+    read_differing,
+    read_samples,
+    read_slowest,
+    sampled,
+    slow_from_ms,
+)
 from spark_jobs.reconcile.facts import Facts
+from spark_jobs.reconcile.instances import instances, read_instances
+from spark_jobs.reconcile.lives import lives, read_lives
 from spark_jobs.reconcile.tally import patterns, read_tally
-from tests.support.events import START_MS, consumed, delivery, publish
+from spark_jobs.reconcile.together import apart, together
+from spark_jobs.report.measured import Latency, Stay
+from tests.support.events import START_MS, before, consumed, delivery, publish
 from tests.support.judging import judged
 
 pytestmark = pytest.mark.spark
@@ -67,6 +87,74 @@ def test_latencies_are_exact_on_a_small_input(answers):
     assert (latency["process"].count, latency["process"].p99) == (90, 10)
     assert latency["queue"].max == 5_000 - 1
     assert latency["end_to_end"].max == 5_010
+
+
+def test_the_distribution_of_a_latency_is_a_rising_curve(answers):
+    """From the fastest to the slowest, its percentiles on it; groups have percentiles alone."""
+    timed = durations(answers).collect()
+    publish = read_latency(timed)["publish"]
+    shares, values = zip(*publish.curve, strict=True)
+    assert list(shares) == sorted(shares)
+    assert list(values) == sorted(values)
+    assert (dict(publish.curve)[0.5], dict(publish.curve)[0.99]) == (publish.p50, publish.p99)
+    (group,) = read_groups(timed, ())
+    assert group.process.curve == ()
+
+
+def test_topics_say_what_was_sent_and_arrivals_how_late_records_came(answers):
+    """Sends by topic, apart from the deliveries; arrivals only of a side that tells them."""
+    timed = durations(answers).collect()
+    topics = {topic.topic: topic for topic in read_topics(timed)}
+    assert sum(topic.sends for topic in topics.values()) == SENDS + 1
+    assert topics["orders"].publish.max == SENDS - 1
+    assert topics["orders"].unmatched == 0
+    assert set(read_arrival(timed)) <= {"native", "otlp"}
+
+
+def test_the_slowest_are_the_slowest(answers):
+    """Five by each measure, slowest first, each with its message; a large run is searched from its last percent on."""
+    latency = read_latency(durations(answers).collect())
+    samples = read_samples(sampled(answers, {}, slow_from_ms(latency)).collect())
+    found = read_slowest(samples)
+    assert [one.took_ms for one in found["publish"]] == [59, 58, 57, 56, 55]
+    assert [one.msg_id for one in found["publish"]] == [f"M{number}" for number in (59, 58, 57, 56, 55)]
+    assert {len(each) for each in found.values()} == {5}
+    large = Latency(count=10**7, p99=40, max=900, curve=((0.99, 40), (0.9999, 500)))
+    flat = Latency(count=10**7, p99=40, max=40, curve=((0.99, 40), (0.9999, 40)))
+    assert slow_from_ms({"publish": large, "queue": flat, "process": Latency()}) == {"publish": 500, "queue": 41}
+
+
+def test_the_whole_message_of_a_sample_is_told_by_both_sides(answers):
+    """Its send and every delivery, earliest first, a side without a record as such."""
+    (told,) = read_lives(lives(answers, ["M01"]).collect()).values()
+    assert [(life.kind, life.retry_times) for life in told] == [("publish", None), ("consume", 0), ("consume", 1)]
+    assert [life.otlp is None for life in told] == [False, True, False]
+    assert told[2].native == Stay(START_MS + 5_000, START_MS + 5_010, success=False)
+
+
+def test_losses_are_counted_by_the_host_they_come_from(answers):
+    """Every settled event of a host is counted, lost or not."""
+    rows = apart(together({"instances": instances(answers), "distinct": distinct_messages(answers)}).collect())
+    (only,), left_off = read_instances(rows["instances"])
+    assert (only.lost_otlp, only.lost_native, only.attributed, left_off) == (LOST, 0, 0, 0)
+    assert only.events == answers.count()
+    assert only.first_ms == START_MS + 100
+    assert rows["distinct"] == [{"of_topic": "orders", "of_group": "billing", "messages": SENDS}]
+
+
+def test_what_is_open_has_an_age_before_the_end_of_the_data(spark):
+    """Deliveries without an end and keys that wait for their other half, in bands; what is settled has none."""
+    minute = 60_000
+    ends = [publish(side, "END", at_ms=30 * minute) for side in ("native", "otlp")]
+    began = [before(f"B{at}", at_ms=at * minute) for at in (2, 20, 27)]
+    fresh = [publish("native", "NEW", at_ms=30 * minute - 5)]
+    frame = judged(spark, [*ends, *began, *fresh, publish("native", "OLD"), publish("otlp", "OLD")])
+    counts = read_tally(patterns(frame, 600_000, START_MS + 30 * minute).collect(), Facts())
+    assert counts.ageing == {
+        "PENDING": {"under 1 min": 1},
+        "IN_FLIGHT": {"5 to 15 min": 1, "1 to 5 min": 1},
+        "ABANDONED": {"15 to 60 min": 1},
+    }
 
 
 def test_groups_say_who_consumed_what(answers):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_jobs.reconcile.facts import read_facts
+import pytest
+
+from spark_jobs.reconcile.facts import overview, read_facts
 from spark_jobs.reconcile.policy import read_policy
-from spark_jobs.taxonomy import Kind, Status
+from spark_jobs.schemas import EVENT, MALFORMED
+from tests.support.events import START_MS, publish, rows_of
 
 POLICY = replace(read_policy(None), grace_ms=10)
 
 
-def counted(side: str, name: str | None = "orders", **fields) -> dict:
+def counted(side: str, **fields) -> dict:
     """Return one row of the survey."""
-    row = {"side": side, "kind": "publish", "scope": None, "name": name, "rows": 3, "first_ms": 100, "last_ms": 900}
+    row = {"side": side, "kind": "publish", "scope": None, "named": 3, "rows": 3, "first_ms": 100, "last_ms": 900}
     return {**row, "lacks_key": False, "lacks_group": False, **fields}
 
 
@@ -39,20 +42,29 @@ def test_no_rows_at_all_are_two_empty_sides():
     assert (facts.first_ms, facts.data_end_ms, facts.horizon_ms) == (None, None, None)
 
 
-def test_a_name_is_silent_only_beside_others_and_from_the_minimum_on():
-    """A side that names no topic at all proves nothing about one of them."""
-    seen = [counted("otlp", "silent"), counted("otlp"), counted("otlp", "billing", kind="consume")]
-    key = (Status.OTLP_ONLY, Kind.PUBLISH)
-    assert read_facts([*seen, counted("native")], POLICY).silent[key] == ("silent",)
-    assert read_facts(seen, POLICY).silent[key] == ()
-    assert read_facts([*seen, counted("native")], POLICY).silent[Status.OTLP_ONLY, Kind.CONSUME] == ()
-    strict = replace(POLICY, writer_silent_minimum=4)
-    assert read_facts([*seen, counted("native")], strict).silent[key] == ()
+def test_a_side_is_asked_how_many_of_its_events_name_their_topic_or_group():
+    """A side that names none proves nothing about one of them; the survey itself brings no name to the driver."""
+    rows = [counted("native"), counted("otlp", named=0), counted("otlp", kind="consume", named=2)]
+    named = read_facts(rows, POLICY).named
+    assert named == {("native", "publish"): 3, ("otlp", "publish"): 0, ("otlp", "consume"): 2}
 
 
-def test_of_very_many_silent_names_the_most_frequent_are_named():
-    """A topic per user must not make the plan grow with the users."""
-    rows = [counted("otlp", f"user-{n:04}", rows=1 + (n == 1_999)) for n in range(2_000)]
-    silent = read_facts([*rows, counted("native")], POLICY).silent[Status.OTLP_ONLY, Kind.PUBLISH]
-    assert len(silent) == 500
-    assert {"user-0000", "user-1999"} <= set(silent)
+def test_each_side_has_a_beginning_of_its_own():
+    """What was lost before it can be told from what is missing within."""
+    assert read_facts([counted("native"), counted("otlp", first_ms=50)], POLICY).first == {"native": 100, "otlp": 50}
+
+
+@pytest.mark.spark
+def test_a_clock_that_is_ahead_ends_no_side_later_than_its_record_arrived(spark):
+    """One host ten minutes ahead would settle what is still on its way; without an arrival its word is all there is."""
+    ahead, now_ms = 600_000, START_MS + 1_000
+    events = [
+        publish("native", "A", at_ms=0, arrival_ms=now_ms),
+        publish("native", "B", at_ms=ahead, arrival_ms=now_ms),
+        {**publish("native", "C", arrival_ms=now_ms + ahead), "start_ms": None, "end_ms": None},
+        publish("otlp", "B", at_ms=ahead),
+    ]
+    native, otlp = (spark.createDataFrame(rows_of(events, side), EVENT) for side in ("native", "otlp"))
+    facts = read_facts(overview(native, otlp, spark.createDataFrame([], MALFORMED)).collect(), POLICY)
+    assert facts.horizon_ms == now_ms - POLICY.grace_ms
+    assert facts.data_end_ms == START_MS + ahead + 10

@@ -53,6 +53,8 @@ def test_a_clean_run_passes_every_gate():
         ("critical_field_agreement", "fail", {"fields": {"success": Counter(EQUAL=99, DIFFERENT=1)}}, {}),
         ("field_agreement", "warn", {"fields": {"success": Counter(EQUAL=9), "tags": Counter(MISSING_OTLP=1)}}, {}),
         ("late", "warn", {"timing": Counter(on_time=98, late_native=2)}, {}),
+        ("attributed_loss_native", "warn", {"one_sided": Counter({("OTLP_ONLY", "DROP_ATTRIBUTED"): 2})}, {}),
+        ("attributed_loss_otlp", "warn", {"one_sided": Counter({("NATIVE_ONLY", "SHUTDOWN_WINDOW"): 2})}, {}),
         ("writer_silent", "warn", {"reason": Counter(WRITER_SILENT=1)}, {}),
         (
             "duplicate_excess",
@@ -75,6 +77,13 @@ def test_two_in_a_thousand_doubled_is_too_many_and_one_is_not():
     assert outcomes(tally(sums=sums))["duplicate_excess"] == "pass"
     sums["native_exact_duplicates"] = 2
     assert outcomes(tally(sums=sums))["duplicate_excess"] == "fail"
+
+
+def test_most_of_a_run_lost_by_a_named_cause_is_no_pass():
+    """Nine of ten keys, each with its reason: a warning and exit 0; one of a hundred is let pass."""
+    for lost, expected in ((900, ("WARN", 0)), (1, ("PASS", 0))):
+        gates = judged(tally(one_sided=Counter({("NATIVE_ONLY", "DROP_ATTRIBUTED"): lost})), FACTS, POLICY)
+        assert concluded(gates, POLICY, holds=True, conclusive=True) == expected
 
 
 def test_strict_lets_a_warning_fail_the_run():
@@ -193,6 +202,9 @@ ROW = {
     "duplicates": None,
     "key_level": 1,
     "bucket_ms": 0,
+    "age": None,
+    "lifecycle": None,
+    "open_age": None,
     "on_native": True,
     "on_otlp": True,
     "fields": '{"success":"EQUAL"}',
@@ -259,3 +271,33 @@ def test_one_record_unaccounted_for_breaks_the_books(native, otlp):
 def test_buckets_are_narrow_for_a_short_run_and_wide_for_a_long_one(span_ms, width_ms):
     """Ten minutes, unless that gave fewer than a dozen of them or more than 288; round numbers always."""
     assert bucket_width_ms(replace(FACTS, first_ms=0, data_end_ms=span_ms)) == width_ms
+
+
+def test_too_small_a_sample_decides_nothing():
+    """One lost key of a hundred and one: a failure, or too few to say where the policy asks for more."""
+    lost = tally(one_sided=Counter({("OTLP_ONLY", "UNEXPLAINED"): 1}))
+    for minimum, expected in ((101, "fail"), (102, "inconclusive")):
+        gates = {**DEFAULT_GATES}
+        gates["unexplained_loss_native"] = replace(gates["unexplained_loss_native"], minimum_sample=minimum)
+        policy = replace(POLICY, gates=gates)
+        found = judged(lost, FACTS, policy)
+        assert (found[0].outcome, found[0].sample, found[0].value) == (expected, 101, 1)
+        assert concluded(found, policy, holds=True, conclusive=True)[0].value == {"fail": "FAIL"}.get(
+            expected, "INCONCLUSIVE"
+        )
+
+
+def test_a_field_that_is_ignored_closes_no_gate_and_single_verdicts_mean_what_the_policy_says():
+    """The same counts: a failure, a warning, or nothing."""
+    counts = tally(fields={"success": Counter(EQUAL=90, DIFFERENT=10), "tags": Counter(EQUAL=90, TRUNCATED=10)})
+    severity = dict(POLICY.severity)
+    for success, verdicts, critical, other in (
+        ("fail", {}, "fail", "pass"),
+        ("warn", {}, "inconclusive", "warn"),
+        ("ignore", {}, "inconclusive", "pass"),
+        ("fail", {"success": {"DIFFERENT": "ok"}, "tags": {"TRUNCATED": "fail"}}, "fail", "pass"),
+        ("fail", {"success": {"DIFFERENT": "ok"}, "tags": {"TRUNCATED": "warn"}}, "pass", "warn"),
+    ):
+        policy = replace(POLICY, severity={**severity, "success": success}, verdicts=verdicts)
+        found = outcomes(counts, policy=policy)
+        assert (found["critical_field_agreement"], found["field_agreement"]) == (critical, other)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from otel_mqtrace._clock import LAST_MS
 from spark_jobs.reconcile import durations, tally
 from spark_jobs.reconcile.facts import Facts
-from spark_jobs.reconcile.instants import LAST_MS
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
 from tests.support.judging import judged
 from tests.support.stories import END_MS, both

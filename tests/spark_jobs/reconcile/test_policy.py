@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from otel_mqtrace._errors import MqTraceError, UsageError
 from spark_jobs.reconcile.policy import parse_duration_ms, read_policy
+from spark_jobs.reconcile.policy_rules import (
+    FIELD_SETTINGS,
+    GATE_SETTINGS,
+    SETTINGS,
+    SILENT_SETTINGS,
+    WRITER_SETTINGS,
+)
+from spark_jobs.reconcile.policy_text import policy_hash, policy_text
 from spark_jobs.reconcile.profiles import (
     NATIVE_CARRIES,
     PROFILES,
@@ -16,6 +25,7 @@ from spark_jobs.reconcile.profiles import (
     parse_native_writer,
 )
 from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.taxonomy import FieldVerdict
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="the standard library reads TOML since 3.11")
 
@@ -69,6 +79,29 @@ def test_a_policy_changes_only_what_it_names(tmp_path):
         ("[gates.speed]\nthreshold = 1", "unknown key 'speed'"),
         ("[fields.colour]\ncritical = true", "unknown key 'colour'"),
         ("[fields.tags]\ntolerance_ms = 3", "unknown key 'tolerance_ms'"),
+        ("grase = '1m'", r"unknown key 'grase' \(did you mean 'grace'\?\)"),
+        ("[fields.tag]\nseverity = 'warn'", "did you mean 'tags'"),
+        ("[gates.maformed]\nthreshold = 1", "did you mean 'malformed'"),
+        ("[fields.tags]\nseverity = 'warning'", r"no severity; write .*\(did you mean 'warn'\?\)"),
+        ("[fields.tags]\nseverity = 'warn'\ncritical = true", "older spelling"),
+        ("[fields.tags]\ncritical = 'yes'", "neither true nor false"),
+        ("[fields.tags.verdicts]\nDIFFERNT = 'ok'", "did you mean 'DIFFERENT'"),
+        ("[fields.tags.verdicts]\nDIFFERENT = 'fine'", "verdicts.DIFFERENT = 'fine' is no outcome"),
+        ("[fields.tags]\nverdicts = 3", "is no list"),
+        ("sampling_ratio = 0", "no ratio"),
+        ("sampling_ratio = 1.5", "no ratio"),
+        ("mask_keys = 'rot13'", "no way to mask"),
+        ("mask_text = 3", "no text"),
+        ("[gates.late]\nminimum_sample = -1", "no count"),
+        ("[writers.kafka]\nnever = ['recall']", "no writer of the otlp side"),
+        ("[writers.java-agent]\nside = 'native'", "no writer of the native side"),
+        ("[writers.rocketmq]\nnever = ['recal']", "did you mean 'recall'"),
+        ("[writers.rocketmq]\nnever_fields = 'tags'", "is no list"),
+        ("writers = 3", r'writers must be tables, as in \[writers\."rocketmq-5\.3\.3"\]'),
+        ("silent = 3", r"headed \[\[silent\]\]"),
+        ("[[silent]]\nside = 'otlp'", "and a topic, group or service"),
+        ("[[silent]]\ntopic = 'x'", "write the side"),
+        ("[[silent]]\nside = 'otlp'\nservice = 'x'", "name its group"),
         ("[gates.late]\nseverity = 'loud'", "no severity"),
         ("[gates.late]\nthreshold = 'much'", "no number"),
         ("[fields.end_ms]\ntolerance_ms = -1", "no count"),
@@ -147,3 +180,140 @@ def test_the_tables_speak_of_compared_fields_only():
     for profile in PROFILES.values():
         tables = (*profile.may_carry.values(), *profile.carries.values())
         assert all(fields <= known for fields in tables)
+
+
+EVERYTHING = """
+grace = "90s"
+forget_after = "36h"
+value_length_limit = 128
+sampling_ratio = 0.25
+mask_keys = "hash"
+mask_text = "\\u007f hidden \\"twice\\" # no comment"
+mask_salt = "🧂  # salt"
+[fields.tags]
+severity = "ignore"
+[fields.keys]
+verdicts = { TRUNCATED = "fail", MISSING_OTLP = "ok" }
+[fields.cost_ms]
+severity = "fail"
+tolerance_ms = 70
+[gates.late]
+threshold = 2.5
+severity = "fail"
+minimum_sample = 30
+[writers."rocketmq-5.3"]
+never = ["recall"]
+never_fields = ["region_id", "tags"]
+[writers.mqtrace]
+side = "otlp"
+never_fields = ["keys"]
+[writers.java-agent]
+never = ["recall"]
+[[silent]]
+side = "otlp"
+topic = "it's \\\\ \\"quoted\\""
+group = "nightly"
+[[silent]]
+side = "native"
+service = "cron"
+"""
+
+
+@pytest.mark.parametrize("native_writer", ["mqtrace", "rocketmq", "rocketmq-4.9.8"])
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("text", ["", EVERYTHING])
+def test_a_printed_policy_reads_back_as_the_same_policy(tmp_path, profile, native_writer, text):
+    """For every profile, the defaults and a file that changes everything."""
+    given, printed = tmp_path / "given.toml", tmp_path / "printed.toml"
+    given.write_text(text)
+    writers = {"profile": profile, "native_writer": native_writer}
+    policy = read_policy(given, **writers)
+    printed.write_text(policy_text(policy))
+    again = read_policy(printed, **writers)
+    assert again == policy
+    assert policy_text(again) == policy_text(policy)
+    assert policy_hash(again) == policy_hash(policy)
+    assert bool(text) is (policy != read_policy(None, **writers))
+
+
+def test_a_hash_tells_policies_apart_and_comments_do_not_matter(tmp_path):
+    """Each setting, each writer and strictness count."""
+    path = tmp_path / "policy.toml"
+    texts = [f"{line}\n" for line in EVERYTHING.splitlines() if "=" in line and "[" not in line][:7]
+    hashes = set()
+    for text in ["", *texts, "[fields.tags]\nseverity = 'fail'", "[gates.late]\nthreshold = 2"]:
+        path.write_text(f"# a comment\n{text}")
+        hashes.add(policy_hash(read_policy(path)))
+    assert len(hashes) == len(texts) + 3
+    assert policy_hash(read_policy(None)) in hashes
+    assert policy_hash(read_policy(None, native_writer="rocketmq")) not in hashes
+
+
+def test_what_a_verdict_means_is_its_fields_severity_unless_the_policy_says_otherwise(tmp_path):
+    """Nothing compared, agreed, warned or failed."""
+    path = tmp_path / "policy.toml"
+    path.write_text(EVERYTHING)
+    policy = read_policy(path)
+    said = {
+        (name, verdict): policy.judgement(name, verdict.value)
+        for name in ("topic", "store_host", "tags", "keys")
+        for verdict in (FieldVerdict.EQUAL, FieldVerdict.TRUNCATED, FieldVerdict.DIFFERENT, FieldVerdict.MISSING_OTLP)
+    }
+    assert [said[key] for key in said if key[0] == "topic"] == ["ok", "ok", "fail", "fail"]
+    assert [said[key] for key in said if key[0] == "store_host"] == ["ok", "ok", "warn", "warn"]
+    assert [said[key] for key in said if key[0] == "tags"] == [None] * 4
+    assert [said[key] for key in said if key[0] == "keys"] == ["ok", "fail", "warn", "ok"]
+    assert policy.judgement("topic", FieldVerdict.NOT_COMPARABLE.value) is None
+    agent = read_policy(None, profile="java-agent", native_writer="rocketmq")
+    assert agent.judgement("topic", FieldVerdict.MISSING_OTLP.value) is None
+    assert agent.judgement("topic", FieldVerdict.DIFFERENT.value) == "fail"
+
+
+def test_a_version_of_a_writer_stands_for_all_below_it(tmp_path):
+    """rocketmq-5.3 is 5.3.3 too, and neither 5.5.0 nor 5.30.1."""
+    path = tmp_path / "policy.toml"
+    path.write_text(EVERYTHING)
+
+    def never(writer: str) -> tuple[frozenset[str], set[str]]:
+        policy = read_policy(path, native_writer=writer)
+        return policy.never_recorded("native"), {rule.rule for rule in policy.declared}
+
+    for writer in ("rocketmq-5.3", "rocketmq-5.3.3"):
+        assert never(writer) == (
+            {"region_id", "tags"},
+            {"policy_says_rocketmq-5.3_never_records_recall", "policy_says_silent"},
+        )
+    for writer in ("mqtrace", "rocketmq", "rocketmq-5.5.0", "rocketmq-5.30.1"):
+        assert never(writer) == (frozenset(), {"policy_says_silent"})
+    assert read_policy(path).never_recorded("otlp") == {"keys"}
+    assert read_policy(path, profile="java-agent").never_recorded("otlp") == frozenset()
+
+
+def test_critical_is_an_older_spelling_of_severity(tmp_path):
+    """Policies written before severities keep their meaning."""
+    path = tmp_path / "policy.toml"
+    path.write_text("[fields.tags]\ncritical = true\n[fields.topic]\ncritical = false\n")
+    policy = read_policy(path)
+    assert (policy.severity["tags"], policy.severity["topic"]) == ("fail", "warn")
+    assert policy.critical == read_policy(None).critical - {"topic"} | {"tags"}
+
+
+HANDBOOK = Path(__file__).parents[3] / "docs" / "reconciliation.md"
+
+
+def test_the_handbook_shows_the_policy_as_it_is_printed():
+    """The whole of it, and a row for every key."""
+    text = HANDBOOK.read_text(encoding="utf-8")
+    assert f"```toml\n{policy_text(read_policy(None))}```\n" in text
+    for setting in (*SETTINGS, *FIELD_SETTINGS, *GATE_SETTINGS, *WRITER_SETTINGS, *SILENT_SETTINGS):
+        assert f"| `{setting.key}` | {setting.says} |\n" in text
+
+
+def test_the_handbooks_own_examples_of_a_policy_are_read(tmp_path):
+    """Every block of TOML in it."""
+    path = tmp_path / "policy.toml"
+    blocks = HANDBOOK.read_text(encoding="utf-8").split("```toml\n")[1:]
+    assert len(blocks) > 1
+    for block in blocks:
+        path.write_text(block.partition("```")[0])
+        read_policy(path)

@@ -1,146 +1,197 @@
-"""The page in a real browser: Chromium with and without script, and under the strictest policy a CI viewer sets."""
+"""The pages in a real browser: with and without script, offline, dark, narrow, printed, under a CI viewer's policy."""
 
-import json
 import re
-import shutil
-import subprocess
+from pathlib import Path
 
 import pytest
 
-from spark_jobs.report.page import render_page
-from spark_jobs.report.palette import LIGHT_PAGE, OUTCOME_COLOUR, VERDICT_COLOUR
-from spark_jobs.report.render import write_reports
+from bridge.page.palette import DARK_PAGE, LIGHT_PAGE
+from spark_jobs.report.page import PageOptions, render_page
+from spark_jobs.report.palette import OUTCOME_COLOUR, VERDICT_COLOUR
+from tests.support.axe import axe_source, findings
+from tests.support.chromium import CHROMIUM, chromium
 from tests.support.html_page import Page
+from tests.support.pages import PAGES
 from tests.support.png import colours
 from tests.support.results import result
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH: the report was not opened in a browser"),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH: the pages were not opened in a browser"),
 ]
-SECTIONS = (
-    "balance",
-    "gates",
-    "statuses",
-    "reasons",
-    "timeline",
-    "groups",
-    "fields",
-    "latency",
-    "malformed",
-    "samples",
-)
+PICTURES = Path(__file__).parents[3] / "build" / "screenshots"
+SECTIONS = set(re.findall(r'<section id="(\w+)"', render_page(result())))
+TEXT = "document.body.innerText"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with chromium(tmp_path_factory.mktemp("chromium")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Every kind of page as a file: the report, the answer of a query, the graph."""
+    directory = tmp_path_factory.mktemp("pages")
+    for name, text in PAGES.items():
+        (directory / f"{name}.html").write_text(text(), encoding="utf-8")
+    return {name: (directory / f"{name}.html").as_uri() for name in PAGES}
 
 
 @pytest.fixture
-def browser(tmp_path):
-    """Run Chromium on a file and return its standard output and error; ``script=False`` forbids scripts by its settings."""
-
-    def run(target, *options, script=True):
-        profile = tmp_path / f"profile-{script}"
-        (profile / "Default").mkdir(parents=True, exist_ok=True)
-        if not script:
-            settings = {"profile": {"default_content_setting_values": {"javascript": 2}}}
-            (profile / "Default" / "Preferences").write_text(json.dumps(settings))
-        command = [
-            *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"),
-            *(
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-sync",
-                "--disable-dev-shm-usage",
-            ),
-            *(f"--user-data-dir={profile}", "--enable-logging=stderr", *options, target),
-        ]
-        done = subprocess.run(command, capture_output=True, timeout=120, check=True)
-        return done.stdout.decode(), done.stderr.decode()
-
-    return run
+def report(pages):
+    return pages["report"]
 
 
-@pytest.fixture
-def report(tmp_path):
-    return write_reports(result(), tmp_path / "out")["report.html"]
+def opened(tab):
+    return tab.ask("[...document.querySelectorAll('.sample[open]')].map(sample => sample.dataset.id)")
 
 
-def console(log):
-    """What the page itself complained about."""
-    return [line for line in log.splitlines() if ":CONSOLE" in line]
+def shown(tab):
+    return tab.ask("document.querySelectorAll('.sample:not([hidden])').length")
 
 
-def test_the_page_opens_and_its_script_offers_a_search(browser, report):
-    """Verdict and every section are in the document; the filter shows itself; nothing is refused or thrown."""
-    dom, log = browser(report.as_uri(), "--dump-dom")
-    read = Page(dom)
-    assert "FAIL" in read.text
-    assert set(SECTIONS) <= set(read.ids)
-    (form,) = [attrs for tag, attrs in read.elements if tag == "form"]
-    assert "hidden" not in form
-    assert "9 of 9" in read.text
-    assert not console(log)
+def type_in(tab, selector, text):
+    tab.ask(f"document.querySelector('{selector}').focus()")
+    tab.call("Input.insertText", text=text)
 
 
-def test_without_script_the_page_is_complete(browser, report, tmp_path):
+def test_the_report_opens_offline_and_its_script_offers_a_search(browser, report):
+    """Verdict and every section are there; the filter shows itself; nothing is asked of a network, refused or thrown."""
+    with browser.tab(report) as tab:
+        assert tab.ask("document.querySelector('h1').innerText").strip() == "FAIL"
+        assert set(tab.ask("[...document.querySelectorAll('section')].map(one => one.id)")) == SECTIONS
+        assert tab.ask("document.getElementById('filters').hidden") is False
+        assert "9 of 9" in tab.ask(TEXT)
+        assert (tab.requests(), tab.complaints()) == ([], [])
+
+
+def test_without_script_the_report_is_complete(browser, report):
     """With scripts forbidden every word is there, the page is drawn, and no search field pretends to work."""
-    dom, _ = browser(report.as_uri(), "--dump-dom", script=False)
-    read = Page(dom)
-    assert "hidden" in next(attrs for tag, attrs in read.elements if tag == "form")
-    assert read.text == Page(report.read_text(encoding="utf-8")).text
-    assert set(SECTIONS) <= set(read.ids)
-    picture = tmp_path / "plain.png"
-    browser(report.as_uri(), f"--screenshot={picture}", "--window-size=900,700", script=False)
-    seen = colours(picture)
-    assert seen[LIGHT_PAGE] > 300_000
+    whole = Page(render_page(result())).text
+    with browser.tab(report, script=False) as tab:
+        dom = tab.ask("document.documentElement.outerHTML")
+        assert Page(dom).text == whole
+        assert tab.ask("document.getElementById('filters').hidden") is True
+        seen = colours(tab.picture(PICTURES / "report-no-script.png", most_height=300))
+    assert seen[LIGHT_PAGE] > 200_000
     assert seen[VERDICT_COLOUR["FAIL"]] > 500
 
 
 def test_a_link_opens_the_sample_of_its_message(browser, report):
-    """report.html#msg=… leads straight to the evidence."""
+    """report.html#msg=… leads straight to the evidence, and so does the table of the slowest."""
     wanted = result().samples[2].verdict["msg_id"]
-    dom, _ = browser(f"{report.as_uri()}#msg={wanted}", "--dump-dom")
-    opened = [attrs for tag, attrs in Page(dom).elements if tag == "details" and "open" in attrs]
-    assert [attrs["data-id"] for attrs in opened] == [wanted]
+    with browser.tab(f"{report}#msg={wanted}") as tab:
+        assert opened(tab) == [wanted]
+        assert tab.ask("document.querySelector('.sample[open] .here').getAttribute('href')") == f"#msg={wanted}"
+    with browser.tab(report) as tab:
+        tab.ask("document.querySelector('#latency a').click()")
+        tab.ask("new Promise(done => setTimeout(done))")
+        assert opened(tab) == [wanted]
 
 
-def test_under_a_policy_that_blocks_script_and_style_the_drawings_keep_their_colours(browser, report, tmp_path):
-    """Jenkins' default: nothing inline. The words stay, and the picture still has green, red and blue in it."""
-    strict = report.read_text(encoding="utf-8")
+def test_search_and_filters_leave_what_fits(browser, report):
+    """By text of any field, by status, topic and group; cleared again; nothing found is said, not shown as empty."""
+    with browser.tab(report) as tab:
+        type_in(tab, "#find", "4bf92f3577b34da6")
+        assert shown(tab) == 6  # three have no span
+        tab.ask("document.querySelector('[data-by=status]').selectedIndex = 1")
+        tab.ask("document.querySelector('[data-by=status]').dispatchEvent(new Event('input', {bubbles: true}))")
+        status = tab.ask("document.querySelector('[data-by=status]').value")
+        assert shown(tab) == sum(one.verdict["status"] == status and one.otlp is not None for one in result().samples)
+        tab.ask("document.querySelector('[type=reset]').click()")
+        tab.ask("new Promise(done => setTimeout(done))")
+        assert shown(tab) == 9
+        assert tab.ask("[...document.querySelector('[data-by=group]').options].map(one => one.text)") == [
+            *("all", "billing", "orders-out")
+        ]
+        type_in(tab, "#find", "nobody")
+        assert "0 of 9: not among the samples" in tab.ask("document.getElementById('found').innerText")
+
+
+def test_the_report_can_be_used_without_a_mouse(browser, report):
+    """The first stop skips the head; a sample opens by Enter; every stop is visible."""
+    with browser.tab(report) as tab:
+        tab.press("Tab", code=9)
+        assert tab.ask("document.activeElement.innerText") == "Skip to the report"
+        assert tab.ask("document.activeElement.getBoundingClientRect().left") >= 0
+        tab.ask("document.querySelector('.sample summary').focus()")
+        tab.press("Enter", code=13, text="\r")
+        assert len(opened(tab)) == 1
+        tab.press("Tab", code=9)
+        assert tab.ask("document.activeElement.innerText") in {"Copy message id", "Link to this event"}
+        assert tab.ask("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_under_a_policy_that_blocks_script_and_style_the_drawings_keep_their_colours(browser, tmp_path):
+    """Jenkins' default: nothing inline. The words stay, and the picture still has green and red in it."""
     policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"sandbox; default-src 'none'; img-src 'self';\">"
-    strict = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', policy, strict)
+    strict = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', policy, render_page(result()))
     bare = tmp_path / "strict.html"
     bare.write_text(strict, encoding="utf-8")
-    dom, _ = browser(bare.as_uri(), "--dump-dom")
-    read = Page(dom)
-    assert "hidden" in next(attrs for tag, attrs in read.elements if tag == "form")
-    assert read.text == Page(report.read_text(encoding="utf-8")).text
-    picture = tmp_path / "strict.png"
-    browser(bare.as_uri(), f"--screenshot={picture}", "--window-size=700,1500")
-    seen = colours(picture)
+    with browser.tab(bare.as_uri(), script=False, width=700) as tab:
+        assert Page(tab.ask("document.documentElement.outerHTML")).text == Page(strict).text
+        seen = colours(tab.picture(PICTURES / "report-blocked.png", most_height=1900))
     assert seen["#ffffff"] > 300_000  # the style sheet is off
     assert seen[VERDICT_COLOUR["FAIL"]] > 500
     assert seen[OUTCOME_COLOUR["pass"]] > 50
 
 
-@pytest.mark.parametrize("width", [500, 1280])
-def test_the_page_never_scrolls_sideways(browser, report, tmp_path, width):
-    """Wide tables scroll inside their own box; the page itself fits a phone and a desk."""
-    probe = "<script>document.title='W'+document.documentElement.scrollWidth+'/'+innerWidth</script></body>"
-    text = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", report.read_text(encoding="utf-8"))
-    text = text.replace("<details", "<details open").replace("</body>", probe)
-    measured = tmp_path / "measured.html"
-    measured.write_text(text, encoding="utf-8")
-    dom, _ = browser(measured.as_uri(), "--dump-dom", f"--window-size={width},900")
-    needed, there = map(int, re.search(r"<title>W(\d+)/(\d+)", dom).groups())
-    assert needed <= there
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_serious_in_any_page(browser, pages, name, dark):
+    """WCAG 2.2 AA and axe's best practices, everything folded open, on the light and on the dark page."""
+    source = axe_source()
+    with browser.tab(pages[name], dark=dark) as tab:
+        tab.ask("document.querySelectorAll('details').forEach(one => { one.open = true })")
+        assert findings(tab, source) == []
+        assert (tab.requests(), tab.complaints()) == ([], [])
+
+
+def test_axe_does_find_what_is_wrong(browser, tmp_path):
+    """A judge that cannot say no proves nothing: a picture without words and grey on grey are both told."""
+    poor = tmp_path / "poor.html"
+    poor.write_text("<title>t</title><img src='data:,'><p style='color:#999;background:#aaa'>grey", encoding="utf-8")
+    with browser.tab(poor.as_uri()) as tab:
+        told = " ".join(findings(tab, axe_source()))
+    assert "image-alt" in told
+    assert "color-contrast" in told
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_legible_dark_narrow_and_printed(browser, pages, name):
+    """Dark has the dark ground; a phone scrolls no page sideways, however much is open; print is light and complete."""
+    with browser.tab(pages[name], dark=True) as tab:
+        assert colours(tab.picture(PICTURES / f"{name}-dark.png", most_height=260))[DARK_PAGE] > 150_000
+    with browser.tab(pages[name], width=375) as tab:
+        tab.ask("document.querySelectorAll('details').forEach(one => { one.open = true })")
+        assert tab.ask("document.documentElement.scrollWidth") <= 375
+        tab.picture(PICTURES / f"{name}-narrow.png", most_height=4000)
+    with browser.tab(pages[name]) as tab:
+        tab.picture(PICTURES / f"{name}-light.png", most_height=5000)
+    with browser.tab(pages[name], dark=True, media="print") as tab:
+        assert tab.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert tab.pdf(PICTURES / f"{name}.pdf").read_bytes().startswith(b"%PDF-")
 
 
 def test_an_injected_script_does_not_run(browser, tmp_path):
     """Even if escaping failed, the page's own policy knows the digest of one script only."""
     evil = tmp_path / "evil.html"
-    evil.write_text(
-        render_page(result()).replace("</main>", "<script>document.title='OWNED'</script></main>"), encoding="utf-8"
-    )
-    dom, log = browser(evil.as_uri(), "--dump-dom")
-    assert "<title>FAIL" in dom
-    assert any("Content Security Policy" in line for line in console(log))
+    broken = render_page(result()).replace("</main>", "<script>document.title='OWNED'</script></main>")
+    evil.write_text(broken, encoding="utf-8")
+    with browser.tab(evil.as_uri()) as tab:
+        assert tab.ask("document.title").startswith("FAIL")
+        assert any("Content Security Policy" in said for said in tab.complaints())
+
+
+def test_a_sample_leads_to_its_trace_elsewhere(browser, tmp_path):
+    """With a template every sample that has a trace id links to it, and the page still asks nothing of the network."""
+    linked = tmp_path / "linked.html"
+    options = PageOptions(link_template="https://traces.example/trace/{trace_id}")
+    linked.write_text(render_page(result(), options), encoding="utf-8")
+    with browser.tab(linked.as_uri()) as tab:
+        links = tab.ask("[...document.querySelectorAll('.sample a[rel]')].map(one => one.href)")
+        assert links == ["https://traces.example/trace/4bf92f3577b34da6a3ce929d0e0e4736"] * 6
+        assert tab.requests() == []

@@ -11,9 +11,10 @@ import pytest
 from otel_mqtrace._errors import UsageError
 from spark_jobs.report.junit import render_junit
 from spark_jobs.report.markdown import render_summary
+from spark_jobs.report.measured import Latency
 from spark_jobs.report.prometheus import METRICS, render_metrics
 from spark_jobs.report.render import REPORTS, write_reports
-from spark_jobs.report.result import Latency, Loss
+from spark_jobs.report.result import Loss
 from spark_jobs.taxonomy import Reason, Status
 from tests.support.results import gates, groups, result, sample
 

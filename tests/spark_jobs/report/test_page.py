@@ -1,17 +1,32 @@
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from spark_jobs.report.page import render_page
-from spark_jobs.report.result import Inputs, Result, SideInputs, Span
-from spark_jobs.taxonomy import Reason, Status, Verdict
+from spark_jobs.report.measured import Latency, Topic
+from spark_jobs.report.page import PageOptions, render_page
+from spark_jobs.report.result import Field, Inputs, Result, Sample, SideInputs, Span, TimeBucket
+from spark_jobs.taxonomy import FieldVerdict, Reason, Status, Verdict
 from tests.support.html_page import Page
-from tests.support.results import gates, result, sample, timeline
+from tests.support.measured_results import instances, latency, lives, trend
+from tests.support.results import gates, groups, result, sample, timeline
 
 SECTIONS = (
-    *("verdict", "balance", "gates", "statuses", "reasons", "timeline", "groups", "fields", "latency"),
-    *("malformed", "duplicates", "samples", "inputs", "glossary"),
+    *("verdict", "balance", "gates", "statuses", "reasons", "timeline", "trend", "flow", "topics", "groups"),
+    *(
+        "fields",
+        "latency",
+        "open",
+        "duplicates",
+        "late",
+        "losses",
+        "ledger",
+        "malformed",
+        "samples",
+        "inputs",
+        "glossary",
+    ),
 )
 
 
@@ -96,11 +111,16 @@ def test_the_timeline_has_a_table_with_the_same_numbers():
     """Who cannot see the drawing reads the same sums."""
     made = result(timeline=timeline(300))
     table = page(made).table("Events by time and status")
-    names = table.rows[0][2:]
+    names = table.rows[0][2:-1]
     drawn = {name: sum(number(row[2 + at]) for row in table.rows[1:]) for at, name in enumerate(names)}
     expected = {name: sum(bucket.status.get(name, 0) for bucket in made.timeline) for name in names}
     assert drawn == expected
     assert len(table.rows) <= 97
+    assert table.rows[0][-1] == "Counted by the ledger"
+    assert {row[0]: row[-1] for row in table.rows if row[-1] in {"15", "5"}} == {
+        "2026-11-21 16:00:00.000 UTC": "15",
+        "2026-11-21 16:08:00.000 UTC": "5",
+    }
 
 
 def test_samples_lay_both_sides_open_with_the_difference_marked_and_the_place():
@@ -112,7 +132,7 @@ def test_samples_lay_both_sides_open_with_the_difference_marked_and_the_place():
     read = Page(mismatch)
     assert "Native evidence: native/date=2026-11-21/part-00000.parquet, line 41, record 3" in read.text
     assert "OTLP evidence: otlp/traces.jsonl, line 1207, record 0" in read.text
-    assert "publish orders-out" in read.text
+    assert "sent by orders-out" in read.text
     assert "2026-11-21 16:00:00.003 UTC" in read.text
 
 
@@ -223,3 +243,88 @@ def test_the_page_asks_the_network_for_nothing():
 def test_no_style_attribute_is_used():
     """A viewer that forbids inline styles takes nothing away that says something."""
     assert not any("style" in attrs for _, attrs in page(result()).elements)
+
+
+def test_ten_thousand_groups_and_topics_are_rows_for_the_telling_ones_and_one_for_the_rest():
+    """What is unmatched or failed is shown whatever its name; the sum of what is left out is in the last row."""
+    one, *_ = groups()
+    many = tuple(
+        replace(one, topic=f"topic-{at // 100:03}", group=f"group-{at:05}", deliveries=10, failures=0, unmatched=0)
+        for at in range(10_000)
+    )
+    many = (*many[:-1], replace(many[-1], unmatched=3))
+    topics = tuple(
+        Topic(topic=f"topic-{at:05}", sends=7, failures=int(at == 9_998), unmatched=0, publish=Latency())
+        for at in range(10_000)
+    )
+    read = page(result(groups=many, topics=topics))
+    table = read.table("Topics and consumer groups")
+    assert len(table.rows) == 1 + 200 + 1
+    assert table.rows[-2][1] == "group-09999"
+    assert table.rows[-1][:3] == ["9,800 other pairs of topic and group", "19,502,000", "98,000"]
+    sent = read.table("Topics")
+    assert sent.rows[-2][0] == "topic-09998"
+    assert sent.rows[-1][:3] == ["9,800 other topics", "68,600", "0"]
+
+
+def test_ten_million_messages_are_no_larger_a_page_than_the_budget():
+    """The largest aggregates a run hands over, with long hostile names, and four hundred samples of full messages."""
+    name = "订单<script>" + "x" * 200
+    one, *_ = groups()
+    statuses = {status.value: 10_000_000 + at for at, status in enumerate(Status)}
+    told = lives("M")["M"]
+    many = tuple(sample(at, status=f"STATUS_{at % 8}", topic=name, group=name) for at in range(400))
+    huge = result(
+        status=statuses,
+        status_by_kind={f"kind-{at}": statuses for at in range(4)},
+        reason_detail={f"rule-{at}": 10_000_000 for at in range(40)},
+        fields=tuple(
+            Field(
+                name=f"field_{at}",
+                verdicts={word.value: 9_999_999 for word in FieldVerdict},
+                differing_pairs=((name, name, 9_999_999),) * 5,
+            )
+            for at in range(20)
+        ),
+        groups=tuple(replace(one, topic=name, group=f"{name}{at}", deliveries=1_000_000) for at in range(10_000)),
+        topics=tuple(
+            Topic(topic=f"{name}{at}", sends=1_000, failures=1, unmatched=1, publish=latency()["publish"])
+            for at in range(10_000)
+        ),
+        timeline=tuple(
+            TimeBucket(start_ms=at * 600_000, width_ms=600_000, status=statuses) for at in range(1_000, 1_288)
+        ),
+        instances=instances() * 25,
+        trend=trend(30),
+        samples=many,
+        lives={each.verdict["msg_id"]: told * 2 for each in many},
+    )
+    text = render_page(huge)
+    shown = text.count('<details class="sample"')
+    assert len(text.encode()) <= 1_500_000
+    assert shown >= 40
+    assert set(re.findall(r"<h3>(STATUS_\d)", text)) == {f"STATUS_{at}" for at in range(8)}
+    assert f"{400 - shown} more samples are left out" in text
+    assert "<script>x" not in text
+    asked = render_page(huge, PageOptions(samples=2_000))
+    assert asked.count('<details class="sample"') == 400
+    assert len(text.encode()) < len(asked.encode()) <= 10_000_000
+    assert len(render_page(result(samples=(), lives={})).encode()) <= 300_000
+
+
+def test_the_slowest_are_shown_once_and_the_table_leads_to_them():
+    """A key that is slow and a finding, too, has one place on the page."""
+    found = sample(3, status="MISMATCHED")
+    again = Sample(stratum="slowest process", verdict=found.verdict, native=found.native, otlp=found.otlp)
+    text = render_page(result(samples=(again, found)))
+    assert text.count('<details class="sample"') == 1
+    assert re.findall(r"<h3>(.*?) <small>", text) == ["MISMATCHED"]
+    assert f'<a href="#sample-1"><bdi>{found.verdict["msg_id"]}' in text
+
+
+def test_what_a_run_did_not_measure_has_no_section():
+    """No ledger, no history, no loss, nothing open: no empty heading, and no link to one."""
+    bare = result(trend=(), graph=None, topics=(), instances=(), ageing={}, ledger=None, slowest={}, arrival={})
+    assert not {"trend", "flow", "topics", "losses", "open", "ledger"} & set(page(bare).ids)
+    targets = {attrs["href"][1:] for tag, attrs in page(bare).elements if tag == "a"}
+    assert targets <= set(page(bare).ids)

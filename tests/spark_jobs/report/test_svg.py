@@ -1,15 +1,23 @@
 """The drawings: what they show is what was counted."""
 
+import re
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_jobs.report.measured import Latency, Life, Stay
 from spark_jobs.report.palette import STATUS_COLOUR
-from spark_jobs.report.result import Latency, TimeBucket
+from spark_jobs.report.result import TimeBucket
 from spark_jobs.report.svg.bars import latency_range, latency_scale, stacked
-from spark_jobs.report.svg.swimlane import Lane, Stay, swimlane
+from spark_jobs.report.svg.curves import curves
+from spark_jobs.report.svg.swimlane import swimlane
 from spark_jobs.report.svg.timeline import bars_of, timeline
+from spark_jobs.report.svg.trend import trend
+from spark_jobs.taxonomy import Kind
+from tests.support.measured_results import lives as measured_lives
+from tests.support.measured_results import trend as measured_trend
 
 counts = st.dictionaries(st.sampled_from(list(STATUS_COLOUR)), st.integers(0, 10**9))
 
@@ -73,25 +81,73 @@ def test_every_latency_stays_on_its_axis(rows):
                 assert 0 <= float(mark.get(name, "0")) <= 220
 
 
-stays = st.none() | st.builds(
-    Stay, st.none() | st.integers(-(10**15), 10**15), st.none() | st.integers(-(10**15), 10**15)
+instants = st.none() | st.integers(0, 10**13)
+stays = st.none() | st.builds(Stay, instants, instants, st.none() | st.booleans())
+lives = st.builds(
+    Life,
+    kind=st.sampled_from([*(kind.value for kind in Kind), "dance"]),
+    group=st.none() | st.text(max_size=80),
+    attempt_id=st.none() | st.text(max_size=9),
+    retry_times=st.none() | st.integers(0, 16),
+    status=st.just("MATCHED_EXACT"),
+    store_host=st.none() | st.just("broker:10911"),
+    native=stays,
+    otlp=stays,
 )
 
 
-@given(st.lists(st.builds(Lane, st.text(max_size=80), stays, stays), max_size=12))
-def test_every_stay_lies_inside_its_lane(lanes):
+@given(st.lists(lives, max_size=12))
+def test_every_bar_lies_inside_the_picture(told):
     """Also with clocks that run backwards, halves without an end, and sides without a record."""
-    drawing = swimlane(
-        [Lane("".join(c for c in lane.name if c.isprintable()), lane.native, lane.otlp) for lane in lanes]
-    )
+    drawing = swimlane(told)
+    if not drawing:
+        return
     for rect in ET.fromstring(drawing).iter("rect"):
-        assert float(rect.get("x")) >= 209.9
+        assert float(rect.get("x")) >= 1.9
         assert float(rect.get("width")) >= 3
+        assert float(rect.get("x")) + float(rect.get("width")) <= 960.1
 
 
-def test_a_lane_says_who_recorded_it():
-    """What the drawing shows by absence, its label says in words."""
-    drawing = swimlane([Lane("publish p", Stay(1, 5), None), Lane("consume g", Stay(7, 9), Stay(7, 9), this=True)])
-    says = ET.fromstring(drawing).get("aria-label")
-    assert says == "publish p recorded by native; consume g recorded by native and OTLP"
-    assert "not recorded" in drawing
+def test_a_lane_shows_who_recorded_what_and_what_differs():
+    """Failures, ends that never came, records one side lacks, and the broker's answer in between."""
+    (told,) = measured_lives("M").values()
+    drawing = swimlane(told, told[1])
+    root = ET.fromstring(drawing)
+    words = [text.text for text in root.iter("text")]
+    assert [word for word in words if word.startswith(("sent", "consumed", "broker"))] == [
+        *("sent by orders-out", "broker", "consumed by billing", "consumed by stock", "consumed by mail")
+    ]
+    assert words.count("not recorded") == 3
+    assert words.count("48 ms, failed") == 3
+    assert {"127.0.0.1:9092", "no end", "10 min"} <= set(words)
+    assert "consumed by stock: recorded by OTLP" in root.get("aria-label")
+
+
+def test_a_time_that_both_sides_tell_differently_is_marked():
+    """The difference is in the drawing, too, not only in the table below it."""
+    told = Life(
+        kind="consume", group="g", attempt_id=None, retry_times=None, status="MISMATCHED", store_host=None,
+        native=Stay(0, 40), otlp=Stay(0, 90),
+    )  # fmt: skip
+    assert swimlane([told]).count("≠") == 2
+
+
+@given(st.dictionaries(st.sampled_from(["publish", "queue", "process", "end_to_end", "more"]), latencies, max_size=5))
+def test_a_curve_never_leaves_its_frame(rows):
+    """Whatever the durations are: inside the axes, and rising."""
+    curved_rows = {
+        name: replace(row, curve=((0.5, row.p50 or 0.0), (0.99, row.p99 or 0.0))) for name, row in rows.items()
+    }
+    drawing = ET.fromstring(curves(curved_rows))
+    for path in drawing.iter("path"):
+        points = [tuple(map(float, step.split())) for step in re.split("[ML]", path.get("d"))[1:]]
+        assert all(56 <= x <= 984 and 14 <= y <= 260 for x, y in points)
+
+
+def test_a_trend_has_a_column_for_every_run():
+    """Its verdict as letter and square, its losses as a bar, and everything again in words."""
+    drawing = ET.fromstring(trend(measured_trend(12)))
+    titles = [title.text for title in drawing.iter("title")]
+    assert len(titles) == 12
+    assert titles[3] == "run 4: FAIL, matched 99.31 %; native lacks 3, otlp lacks 4"
+    ET.fromstring(trend([{"run": 1, "verdict": "?", "unexplained": None}]))

@@ -16,12 +16,16 @@ class Markup(str):
 
     __slots__ = ()
 
+    def __html__(self) -> str:
+        """Return it as it is: the name by which template engines ask whether a text is markup."""
+        return self
+
 
 def element(tag: str, /, *children: object, **attributes: object) -> Markup:
     """Return ``<tag …>children</tag>``.
 
-    Children that are not :class:`Markup` are escaped, lists are their items, ``None`` is nothing. In an attribute's
-    name ``_`` stands for ``-`` and one at the end is dropped; ``None`` leaves it out.
+    Children that are not :class:`Markup` (or a template engine's own) are escaped, lists are their items, ``None`` is
+    nothing. In an attribute's name ``_`` stands for ``-`` and one at the end is dropped; ``None`` leaves it out.
     """
     return Markup(f"<{tag}{_written(attributes)}>{joined(children)}</{tag}>")
 
@@ -39,8 +43,8 @@ def joined(children: Iterable[object]) -> Markup:
 def _markup(child: object) -> str:
     if child is None:
         return ""
-    if isinstance(child, Markup):
-        return child
+    if hasattr(child, "__html__"):
+        return str(child.__html__())
     if isinstance(child, (list, tuple)):
         return joined(child)
     return html.escape(_plain(child))

@@ -1,0 +1,81 @@
+"""This module knows what differs between a session with a JVM of its own and one over Spark Connect.
+
+Over Connect there is no context: no job group, no count of jobs; what cannot be known is ``None``, never 0.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from spark_jobs.interrupt import job_group
+from spark_jobs.session import MEANING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["as_meant", "cost", "grouped", "is_connect", "versions"]
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Say whether the session is a client of a Spark Connect server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+@contextmanager
+def as_meant(spark: SparkSession) -> Iterator[None]:
+    """Give the session the settings of ``session.MEANING`` for the block, and its own back after it."""
+    before = {name: spark.conf.get(name) for name in MEANING}
+    for name, value in MEANING.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # the JVM or the server may be gone
+            for name, own in before.items():
+                spark.conf.set(name, str(own))
+
+
+@contextmanager
+def grouped(spark: SparkSession, name: str, description: str) -> Iterator[None]:
+    """Let the jobs of the block belong together; an interrupt cancels those that still run."""
+    if not is_connect(spark):
+        with job_group(spark, name, description):
+            yield
+        return
+    spark.addTag(name)
+    try:
+        yield
+    except KeyboardInterrupt:
+        with suppress(Exception):  # the server may be gone too
+            spark.interruptTag(name)
+        raise
+    finally:
+        spark.removeTag(name)
+
+
+def cost(spark: SparkSession, group: str) -> tuple[int | None, int | None]:
+    """Return how many jobs and stages a group of jobs took; ``None`` over Connect, which does not tell."""
+    if is_connect(spark):
+        return None, None
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [info for job in tracker.getJobIdsForGroup(group) if (info := tracker.getJobInfo(job))]
+    return len(jobs), len({stage for info in jobs for stage in info.stageIds})
+
+
+def versions(spark: SparkSession) -> dict[str, str]:
+    """Return the versions that a result was made with: ours, Spark's, Java's."""
+    return {"otel-mqtrace": version("otel-mqtrace"), "spark": spark.version, "java": _java_version(spark)}
+
+
+def _java_version(spark: SparkSession) -> str:
+    if not is_connect(spark):
+        jvm = spark.sparkContext._jvm  # noqa: SLF001  (no public way, and no job for it)
+        return str(jvm.java.lang.System.getProperty("java.version"))  # type: ignore[union-attr]
+    asked = F.java_method(F.lit("java.lang.System"), F.lit("getProperty"), F.lit("java.version"))
+    return str(spark.range(1).select(asked.alias("version")).collect()[0]["version"])

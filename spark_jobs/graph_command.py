@@ -1,0 +1,152 @@
+"""This module knows ``mqtrace graph``: its options, the table it prints, nothing else.
+
+Nothing heavy is imported before the command runs: ``mqtrace --help`` reads this module.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from otel_mqtrace._errors import UsageError
+from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
+from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
+from spark_jobs.progress import shown_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from spark_jobs.report.graph import Edge, Graph
+
+__all__ = ["graph"]
+
+_FILES: Final = {
+    "html": "graph.html",
+    "svg": "graph.svg",
+    "dot": "graph.dot",
+    "graphml": "graph.graphml",
+    "dependencies": "dependencies.json",
+    "json": "graph.json",
+}
+_SHOWN: Final = 20
+
+
+_Native = Annotated[
+    list[str] | None, typer.Option(help="Native trace: file, directory or glob; several may follow one --native.")
+]
+_Otlp = Annotated[list[str] | None, typer.Option(help="OTLP spans: file, directory or glob; several may follow.")]
+_Out = Annotated[Path, typer.Option(help="Directory for the graph's files.")]
+_Formats = Annotated[
+    list[str] | None,
+    typer.Option("--format", help=f"Write only this: {', '.join(_FILES)}; may be given again. All when absent."),
+]
+_Grace = Annotated[
+    str | None,
+    typer.Option(help="How long a delivery may take before it is missing, as in 60s or 5m; else 60s."),
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print graph.json instead of a table.")]
+
+
+def graph(  # noqa: PLR0913  (an option each; the contract's list)
+    *,
+    native: _Native = None,
+    otlp: _Otlp = None,
+    out: _Out,
+    formats: _Formats = None,
+    begin: asked.Begin = None,
+    end: asked.End = None,
+    grace: _Grace = None,
+    native_writer: asked.NativeWriter = "mqtrace",
+    master: asked.Master = None,
+    driver_memory: asked.DriverMemory = "1g",
+    conf: asked.Conf = None,
+    msg_type_map: asked.MsgTypeMap = "a",
+    otlp_format: asked.OtlpFormat = None,
+    charset: asked.Charset = "utf-8",
+    client_config: asked.ClientConfig = None,
+    as_json: _AsJson = False,
+) -> int:
+    """Draw who sends what to whom: producer, topic, consumer group, with counts, errors, retries and queue times.
+
+    Exit codes: 0, 2 wrong usage or unreadable input, 130 interrupted.
+
+    Example:
+        mqtrace graph --otlp spans.jsonl --out graph
+        mqtrace graph --native landing/native --otlp 'otlp/*.jsonl' --out graph --format html --format dependencies
+    """
+    wanted = _wanted(formats)
+    from spark_jobs.jobs import graph as job  # noqa: PLC0415  (Spark, of the optional extra)
+    from spark_jobs.reconcile.policy import parse_duration_ms  # noqa: PLC0415
+    from spark_jobs.report.files import write_texts  # noqa: PLC0415
+    from spark_jobs.report.graph_page import GRAPH_FILES  # noqa: PLC0415
+
+    options = job.GraphOptions(
+        native=tuple(native or ()),
+        otlp=tuple(otlp or ()),
+        out=out,
+        begin_ms=None if begin is None else parse_instant_ms(begin, name="--begin"),
+        end_ms=None if end is None else parse_instant_ms(end, name="--end"),
+        grace_ms=None if grace is None else parse_duration_ms(grace, name="--grace"),
+        native_writer=native_writer,
+        master=master,
+        driver_memory=driver_memory,
+        msg_type_map=msg_type_map,
+        otlp_format=otlp_format,
+        charset=charset,
+        client_config=client_config,
+        conf=parse_settings(conf or ()),
+    )
+    with shown_progress() as progress:
+        drawn = job.run(options, progress=progress)
+        progress("writing the files")
+        written = write_texts({name: render(drawn) for name, render in GRAPH_FILES.items() if name in wanted}, out)
+    if as_json:
+        sys.stdout.write(drawn.dumps())
+    else:
+        _print(drawn, written)
+    return 0
+
+
+graph.rewrite_arguments = spread  # type: ignore[attr-defined]  # what the command line offers a command to do first
+
+
+def _wanted(formats: Iterable[str] | None) -> frozenset[str]:
+    chosen = list(formats or _FILES)
+    for name in chosen:
+        if name not in _FILES:
+            raise UsageError(f"--format {name!r} is unknown; choose of {', '.join(_FILES)}")
+    return frozenset(_FILES[name] for name in chosen)
+
+
+def _print(drawn: Graph, written: dict[str, Path]) -> None:
+    from spark_jobs.report.graph_files import node_name  # noqa: PLC0415  (of the optional extra)
+    from spark_jobs.report.wording import count, duration, percent  # noqa: PLC0415
+
+    names = {node.id: node_name(node, limit=80) for node in drawn.nodes}
+    table = Table()
+    for heading in ("from", "to"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("count", "failed", "again", "missing", "queue p95"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    busiest = sorted(drawn.edges, key=lambda edge: -edge.count)[:_SHOWN]
+    for edge in busiest:
+        shares = (percent(part, edge.count) if part else "-" for part in (edge.failures, edge.again))
+        queued = duration(edge.queued.p95) if edge.queued.count else "-"
+        table.add_row(names[edge.source], names[edge.target], count(edge.count), *shares, _missing(edge), queued)
+    console = Console()
+    console.print(table)
+    if len(drawn.edges) > _SHOWN:
+        console.print(f"and {count(len(drawn.edges) - _SHOWN)} more edges in graph.json", soft_wrap=True)
+    for name, path in written.items():
+        typer.echo(f"{name}: {path}")
+
+
+def _missing(edge: Edge) -> str:
+    """Return how many messages were never consumed, or consumed and never published."""
+    missing = edge.never_consumed + edge.never_published
+    return f"{missing:,}" if missing else "-"

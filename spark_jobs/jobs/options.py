@@ -1,0 +1,130 @@
+"""This module knows what a reconciliation is asked for: its options, and what can be said of them without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from bridge.client_properties import read_properties
+from otel_mqtrace._errors import UsageError
+from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs
+from spark_jobs.reconcile import evidence
+from spark_jobs.reconcile.policy import Policy, read_policy
+from spark_jobs.session import DEFAULT_DRIVER_MEMORY, build_session, check_start
+from spark_jobs.sources.files import input_bytes
+from spark_jobs.sources.kafka.address import apart
+from spark_jobs.sources.ledger import read_ledgers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.report.result import Result
+    from spark_jobs.sources.ledger import LedgerRead
+
+__all__ = ["ReconcileOptions", "checked", "counted_losses", "reading", "silent", "starter", "unreported"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileOptions:
+    """What to reconcile, and how. ``native`` and ``otlp`` are sources as the command line takes them.
+
+    ``grace_ms`` of ``None`` leaves it to the policy. ``begin_ms`` and ``end_ms`` are epoch milliseconds, both included:
+    a key belongs to the window when its start does, by whichever side knows it. ``history`` is the directory in which
+    runs leave to the next one what is still open; ``None`` keeps none. ``segments`` asks for checksums of so many
+    segments first, and for verdicts of those only that differ; ``None`` judges every key by itself.
+    """
+
+    native: tuple[str, ...]
+    otlp: tuple[str, ...]
+    out: Path
+    policy: Path | None = None
+    profile: str = "mqtrace"
+    native_writer: str = "mqtrace"
+    grace_ms: int | None = None
+    begin_ms: int | None = None
+    end_ms: int | None = None
+    strict: bool = False
+    master: str | None = None  # None: where spark-submit or SPARK_REMOTE says, else this machine
+    driver_memory: str = DEFAULT_DRIVER_MEMORY
+    conf: Mapping[str, str] = field(default_factory=dict)  # further settings of Spark's
+    msg_type_map: str = "a"
+    otlp_format: str | None = None
+    charset: str = "utf-8"
+    client_config: Path | None = None
+    samples: int = evidence.TOTAL  # events laid open in the report, at most
+    history: Path | None = None
+    ledger: tuple[str, ...] = ()  # counted losses: files, directories, globs
+    segments: int | None = None
+
+
+def silent(_stage: str) -> None:
+    """Report no progress."""
+
+
+def unreported(_result: Result) -> None:
+    """Write no report."""
+
+
+def starter(
+    options: ReconcileOptions, spark: SparkSession | None, progress: Callable[[str], None]
+) -> Callable[[], SparkSession]:
+    """Return how a run gets its session: the one given, else one built from the options."""
+
+    def start() -> SparkSession:
+        progress("starting Spark")
+        return spark or _session(options)
+
+    return start
+
+
+def checked(options: ReconcileOptions) -> Policy:
+    """Look at everything that can be wrong before Spark starts, make ``out``, and return the policy."""
+    policy = _policy(options)
+    check_start(master=options.master, driver_memory=options.driver_memory)
+    check_inputs(options.native, options.otlp, reading(options))
+    _make(options.out)
+    return policy
+
+
+def counted_losses(options: ReconcileOptions) -> LedgerRead | None:
+    """Read the ledgers the options name; ``None`` when they name none."""
+    return read_ledgers(options.ledger) if options.ledger else None
+
+
+def reading(options: ReconcileOptions) -> NormaliseOptions:
+    """Return how both sides are read, as the options say."""
+    return NormaliseOptions(
+        native_writer=options.native_writer,
+        msg_type_map=options.msg_type_map,
+        charset=options.charset,
+        otlp_format=options.otlp_format,
+        client_config={} if options.client_config is None else read_properties(options.client_config),
+    )
+
+
+def _session(options: ReconcileOptions) -> SparkSession:
+    files, _ = apart((*options.native, *options.otlp))
+    return build_session(
+        master=options.master,
+        driver_memory=options.driver_memory,
+        input_bytes=input_bytes(files),
+        extra=options.conf,
+    )
+
+
+def _policy(options: ReconcileOptions) -> Policy:
+    policy = read_policy(options.policy, profile=options.profile, native_writer=options.native_writer)
+    if None not in (options.begin_ms, options.end_ms) and options.begin_ms > options.end_ms:  # type: ignore[operator]
+        raise UsageError("--begin is later than --end; exchange them")
+    grace_ms = policy.grace_ms if options.grace_ms is None else options.grace_ms
+    return replace(policy, grace_ms=grace_ms, begin_ms=options.begin_ms, end_ms=options.end_ms, strict=options.strict)
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be made: {error.strerror}; name a directory that can") from error

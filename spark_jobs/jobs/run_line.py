@@ -1,0 +1,69 @@
+"""This module knows what a history remembers of one run, and what the report tells of the last ones."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_jobs.taxonomy import Reason, Status
+
+if TYPE_CHECKING:
+    from spark_jobs.report.result import Result, SideInputs
+
+__all__ = ["TREND_RUNS", "match_rate", "run_line", "trend_point"]
+
+TREND_RUNS: Final = 30
+"""How many runs a trend shows, this one included."""
+
+_NS_PER_MS: Final = 1_000_000
+_MATCHED: Final = (Status.MATCHED_EXACT.value, Status.MATCHED_NORMALISED.value)
+_UNSETTLED: Final = (Status.PENDING.value, Status.OUT_OF_SCOPE.value, Status.MALFORMED.value)
+
+
+def run_line(result: Result, *, run: int, wall_ns: int) -> dict[str, Any]:
+    """Return what ``runs.jsonl`` keeps of a run; ``wall_ns`` is when it ended, the only clock in a history."""
+    instant = datetime.fromtimestamp(wall_ns // _NS_PER_MS / 1000, timezone.utc)
+    return {
+        "run": run,
+        "time": instant.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "version": result.versions.get("otel-mqtrace"),
+        "policy": result.policy_hash,
+        "profile": result.profile,
+        "native_writer": result.native_writer,
+        "window": asdict(result.window),
+        "horizon": result.horizon_ms,
+        "inputs": {"native": _books(result.inputs.native), "otlp": _books(result.inputs.otlp)},
+        "verdict": result.verdict,
+        "exit_code": result.exit_code,
+        "conservation": result.conservation.holds,
+        "match_rate": match_rate(result),
+        "status": dict(result.status),
+        "reason": dict(result.reason),
+        "gates": {gate.name: {"value": gate.value, "outcome": gate.outcome} for gate in result.gates},
+        "unexplained": {side: loss.unexplained for side, loss in result.loss.items()},
+        "lifecycle": dict(result.lifecycle),
+        "open_break_age": dict(result.open_break_age),
+    }
+
+
+def trend_point(line: dict[str, Any]) -> dict[str, Any]:
+    """Return what a trend shows of one run's line."""
+    told = ("run", "time", "verdict", "exit_code", "match_rate", "unexplained", "lifecycle")
+    shown = {name: line.get(name) for name in told}
+    shown["pending"] = line.get("status", {}).get(Status.PENDING.value, 0)
+    shown["records_read"] = {side: books.get("records_read") for side, books in line.get("inputs", {}).items()}
+    return shown
+
+
+def match_rate(result: Result) -> float | None:
+    """Return matched keys over settled keys that should be on both sides; ``None`` when there are none."""
+    matched = sum(result.status.get(name, 0) for name in _MATCHED)
+    settled = sum(count for name, count in result.status.items() if name not in _UNSETTLED)
+    checked = settled - result.reason.get(Reason.BY_DESIGN.value, 0)
+    return matched / checked if checked > 0 else None
+
+
+def _books(side: SideInputs) -> dict[str, Any]:
+    plain = asdict(side)
+    return {"files": len(plain.pop("sources")), **{name: value for name, value in plain.items() if name != "layouts"}}

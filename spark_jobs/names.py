@@ -1,0 +1,21 @@
+"""This module knows what RocketMQ writes around a name of a topic or group, with and without Spark."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["PREFIXES", "RESOURCE", "bare"]
+
+PREFIXES: Final = "^(?:%(RETRY|DLQ)%)?(?:([^%]+)%)?"
+"""Before a name: that of a retry or dead-letter topic, and a namespace."""
+
+RESOURCE: Final = PREFIXES + "(.*)$"
+"""A whole topic or group: retry or dead-letter prefix, namespace, name."""
+
+_PREFIXES: Final = re.compile(PREFIXES)
+
+
+def bare(name: str) -> str:
+    """Return the name without what stands before it, which writers treat differently."""
+    return _PREFIXES.sub("", name)

@@ -1,0 +1,118 @@
+"""This module knows the options of the commands on Spark: an alias each, with what ``--help`` says of it.
+
+A command names them in its signature, where typer reads them; the default stands there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+__all__ = [
+    "DEFAULT_SEGMENTS",
+    "AsJson",
+    "Begin",
+    "Charset",
+    "ClientConfig",
+    "Conf",
+    "DriverMemory",
+    "End",
+    "Every",
+    "Grace",
+    "History",
+    "Ledger",
+    "LinkTemplate",
+    "Master",
+    "MsgTypeMap",
+    "Native",
+    "NativeWriter",
+    "Otlp",
+    "OtlpFormat",
+    "Out",
+    "PolicyFile",
+    "PrintPolicy",
+    "ProfileName",
+    "Samples",
+    "Segments",
+    "Stream",
+    "Strict",
+]
+
+DEFAULT_SEGMENTS: Final = 4096
+"""What ``--segments`` means without a number."""
+
+_MOST_SEGMENTS: Final = 65_536  # spark_jobs.reconcile.segments.MOST_SEGMENTS, which only Spark can import
+
+Native = Annotated[
+    list[str] | None,
+    typer.Option(
+        show_default="required",
+        help="Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.",
+    ),
+]
+Otlp = Annotated[
+    list[str] | None,
+    typer.Option(
+        show_default="required",
+        help="OTLP spans: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.",
+    ),
+]
+Out = Annotated[Path | None, typer.Option(show_default="required", help="Directory for the verdicts and the reports.")]
+Ledger = Annotated[
+    list[str] | None,
+    typer.Option(help="Counted losses: MQTRACE_LEDGER_DIR, Prometheus text, OTLP metrics; several may follow."),
+]
+PolicyFile = Annotated[Path | None, typer.Option("--policy", help="TOML file with tolerances and gates.")]
+ProfileName = Annotated[str, typer.Option("--profile", help="Who wrote the spans: mqtrace or java-agent.")]
+NativeWriter = Annotated[str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.")]
+Grace = Annotated[
+    str | None, typer.Option(help="How late a record may arrive, as in 60s or 5m; a bare number is seconds.")
+]
+Begin = Annotated[str | None, typer.Option(help="Start of the window: ISO 8601 or epoch milliseconds.")]
+End = Annotated[str | None, typer.Option(help="End of the window.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Let warnings fail the run.")]
+Master = Annotated[
+    str | None,
+    typer.Option(help="Spark's master URL, sc://HOST:PORT included.", show_default="spark-submit's, else local[*]"),
+]
+DriverMemory = Annotated[str, typer.Option(help="Memory of Spark's driver.")]
+Conf = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A further setting of Spark's; may be repeated.")
+]
+MsgTypeMap = Annotated[str, typer.Option(help="Ordinals of message types: a or b.")]
+OtlpFormat = Annotated[str | None, typer.Option(help="Layout of the spans in place of detection.")]
+Charset = Annotated[str, typer.Option(help="Of native bodies: RocketMQ 4.x writes in its JVM's own.")]
+ClientConfig = Annotated[
+    Path | None, typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.")
+]
+History = Annotated[
+    Path | None,
+    typer.Option(help="Where runs leave to the next one what is open.", show_default="history under --out"),
+]
+Stream = Annotated[
+    bool, typer.Option("--stream", help="Read only what is new since the last such run, and judge everything.")
+]
+Every = Annotated[str | None, typer.Option(help="With --stream: again and again, as in 30s, until SIGINT or SIGTERM.")]
+Segments = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=_MOST_SEGMENTS,
+        metavar="[N]",
+        help=f"Compare checksums of N segments first ({DEFAULT_SEGMENTS} without a number); "
+        "only those that differ get verdicts.",
+    ),
+]
+Samples = Annotated[
+    int, typer.Option(min=0, max=10_000, help="Events laid open in the report; above 400 it grows to 10 MB.")
+]
+LinkTemplate = Annotated[
+    str | None,
+    typer.Option(help="Address behind a sample, as in https://jaeger.example/trace/{trace_id}.", metavar="URL"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")]
+PrintPolicy = Annotated[
+    bool, typer.Option("--print-policy", help="Print the whole policy as TOML, with comments, and stop.")
+]

@@ -1,0 +1,115 @@
+"""This module knows ``graph.html`` and which other files a graph leaves: one page, no request, no script."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from markupsafe import Markup
+
+from bridge.page.sheet import content_policy, style_sheet
+from spark_jobs.report.graph import CONSUME, NODE_KINDS, PUBLISH
+from spark_jobs.report.graph_files import node_name, render_dependencies, render_dot, render_graphml
+from spark_jobs.report.svg.graph import graph_svg
+from spark_jobs.report.templating import environment
+from spark_jobs.report.wording import count, plural, utc, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark_jobs.report.graph import Edge, Graph
+
+__all__ = ["FATE_MEANINGS", "GRAPH_FILES", "render_graph_page"]
+
+_MOST_ROWS: Final = 200
+
+FATE_MEANINGS: Final = {
+    "consumed": "at least one delivery was seen",
+    "never_consumed": "old enough to have been delivered, and no delivery was seen",
+    "pending": "younger than the horizon, so a delivery may still be on its way",
+    "failed": "every send of it failed",
+    "rolled_back": "its transaction was rolled back",
+    "uncommitted": "a half message whose transaction was not seen to be committed",
+    "delayed": "a delayed message, whose time nobody can tell",
+    "recalled": "recalled before its time",
+    "reply": "an answer to a request: clients record no delivery of those",
+    "unidentified": "its send names no message id and no consumer points at it",
+}
+"""What became of a message → what that means, in the order of the page."""
+
+
+def render_graph_page(graph: Graph) -> str:
+    """Return the page; readable without style and script, and without the network."""
+    style = style_sheet("spark_jobs.report", "templates/style.css")
+    return (
+        environment()
+        .get_template("graph.html.j2")
+        .render(
+            policy=content_policy(style),
+            style=Markup(style),  # noqa: S704 - our own file
+            drawing=graph_svg(graph),
+            figures=_figures(graph),
+            scope=_scope(graph),
+            judged=_judged(graph),
+            names={node.id: node_name(node) for node in graph.nodes},
+            services={node.id: visible(", ".join(node.services)) for node in graph.nodes},
+            sends=graph.edges_of(PUBLISH),
+            deliveries=graph.edges_of(CONSUME),
+            fates=_fates(graph),
+            calls=graph.calls,
+            not_judged=_not_judged,
+            most_rows=_MOST_ROWS,
+        )
+    )
+
+
+def _figures(graph: Graph) -> list[tuple[str, str, str]]:
+    sizes = [sum(node.kind == kind and not node.stands_for for node in graph.nodes) for kind in NODE_KINDS]
+    sends, deliveries = graph.edges_of(PUBLISH), graph.edges_of(CONSUME)
+    unconsumed = sum(edge.never_consumed for edge in sends)
+    unpublished = sum(edge.never_published for edge in deliveries)
+    failed = sum(edge.failures for edge in deliveries)
+    return [
+        ("Topics", count(sizes[1]), f"{plural(sizes[0], 'producer')}, {plural(sizes[2], 'consumer group')}"),
+        ("Messages", count(sum(edge.messages for edge in sends)), "sent in the window"),
+        ("Deliveries", count(sum(edge.count for edge in deliveries)), f"{count(failed)} failed"),
+        ("Never consumed", count(unconsumed), f"{count(unpublished)} consumed but never published"),
+    ]
+
+
+def _scope(graph: Graph) -> str:
+    sides = {"native": "the native message trace", "otlp": "OpenTelemetry spans"}
+    read = " and ".join(sides[side] for side in graph.sides)
+    return f"From {read}, events from {utc(graph.first_ms)} to {utc(graph.last_ms)}."
+
+
+def _judged(graph: Graph) -> str:
+    if graph.horizon_ms is None or graph.opening_ms is None or graph.opening_ms > graph.horizon_ms:
+        return "The data is too short, against the grace period, to call any message never consumed or never published."
+    return (
+        f"Messages sent after {utc(graph.horizon_ms)} may still be delivered, and what was delivered before"
+        f" {utc(graph.opening_ms)} may have been sent before the data begins: neither is called missing."
+    )
+
+
+def _fates(graph: Graph) -> list[tuple[str, int, str]]:
+    total: Counter[str] = Counter()
+    for edge in graph.edges_of(PUBLISH):
+        total.update(edge.fates)
+    return [(name.replace("_", " "), total[name], said) for name, said in FATE_MEANINGS.items() if total[name]]
+
+
+def _not_judged(edge: Edge) -> int:
+    """Return the messages without a delivery of which nobody can say that one is missing."""
+    return sum(n for fate, n in edge.fates.items() if fate not in {"consumed", "never_consumed"})
+
+
+GRAPH_FILES: Final[dict[str, Callable[[Graph], str]]] = {
+    "graph.html": render_graph_page,
+    "graph.svg": lambda graph: graph_svg(graph, standalone=True),
+    "graph.dot": render_dot,
+    "graph.graphml": render_graphml,
+    "dependencies.json": render_dependencies,
+    "graph.json": lambda graph: graph.dumps(),
+}
+"""File name → renderer; ``graph.json`` comes last, so that whoever waits for it finds the others complete."""

@@ -1,0 +1,50 @@
+"""This module knows which SRC of the command line names a Kafka topic, ``kafka://BOOTSTRAP/TOPIC``, and not a file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.settings_text import without_password
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["TopicAddress", "apart"]
+
+_SCHEME: Final = "kafka://"
+_ADDRESS: Final = re.compile(r"kafka://(?P<servers>[^/@\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAddress:
+    """One topic: ``bootstrap_servers`` is ``host:port[,host:port…]``; its text is the SRC it came from."""
+
+    bootstrap_servers: str
+    topic: str
+
+    def __str__(self) -> str:
+        return f"{_SCHEME}{self.bootstrap_servers}/{self.topic}"
+
+
+def apart(srcs: Iterable[str]) -> tuple[tuple[str, ...], tuple[TopicAddress, ...]]:
+    """Return the sources that are files, and the topics among them, each once and in order.
+
+    Raises:
+        UsageError: a source starts as a topic's address and is none.
+    """
+    srcs = tuple(srcs)
+    topics = [_address(src) for src in srcs if src.startswith(_SCHEME)]
+    return tuple(src for src in srcs if not src.startswith(_SCHEME)), tuple(dict.fromkeys(topics))
+
+
+def _address(src: str) -> TopicAddress:
+    found = _ADDRESS.match(src)
+    if found is None:
+        raise UsageError(
+            f"{without_password(src)} is no topic: write kafka://HOST:PORT[,HOST:PORT]/TOPIC, and passwords into a "
+            "--client-config FILE"
+        )
+    return TopicAddress(found["servers"], found["topic"])

@@ -1,0 +1,253 @@
+"""This module knows how a ledger of losses is read, whoever kept it: our JSON, Prometheus text, OTLP metrics.
+
+Which of them a file is, its content says. A file that is named must be one; a directory may be empty, for a process
+that lost nothing writes none, and may hold other things beside.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace._clock import LAST_MS
+from otel_mqtrace._errors import UnreadableInputError, UsageError
+from spark_jobs.drops import CountedDrop
+from spark_jobs.sources.counters import increments
+from spark_jobs.sources.loss_counters import drops_of
+from spark_jobs.sources.otlp_metrics import otlp_points
+from spark_jobs.sources.prometheus_text import is_prometheus_text, prometheus_points
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from spark_jobs.sources.counters import Point
+
+__all__ = ["MOST_BYTES", "MOST_ROWS", "LedgerRead", "read_ledgers"]
+
+MOST_BYTES: Final = 64 << 20
+"""A larger file is no ledger: ours never exceeds a few megabytes."""
+MOST_ROWS: Final = 200_000
+"""More rows than that are refused: the budget is kept in memory."""
+
+_VERSION: Final = 1
+_SIDES: Final = ("native", "otlp")
+_OWN_NAME: Final = re.compile(r"ledger-.+-(\d+)-[0-9a-f]{8}\.json")
+_IGNORED_SUFFIXES: Final = (".part", ".tmp", ".md")
+_OF_START: Final = " start"
+_LOW_16: Final = 0xFFFF
+_MOST_COUNT: Final = 1 << 53
+_OTHER_SIGNALS: Final = frozenset({"resourceSpans", "resourceLogs"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRead:
+    """What the ledgers said: ``rows_read`` counts rows and increments that are losses, ``own`` metrics left out.
+
+    ``again``: losses left out that a Collector had counted further down its pipeline.
+    """
+
+    files: tuple[str, ...] = ()
+    drops: tuple[CountedDrop, ...] = ()
+    own: int = 0
+    again: int = 0
+
+    @property
+    def rows_read(self) -> int:
+        """How many rows the budget is made of."""
+        return len(self.drops)
+
+
+def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
+    """Read files, directories and globs; a file that is reached twice counts once.
+
+    Raises:
+        UsageError: a source names nothing, or the rows are too many.
+        UnreadableInputError: a named file is no ledger, or a ledger is damaged; the line says where.
+    """
+    paths: dict[Path, bool] = {}
+    for src in srcs:
+        for path, named in _expand(src):
+            paths[path] = paths.get(path, False) or named
+    files, drops, points = [], [], []
+    for path, named in paths.items():
+        found = _read(path, named=named)
+        if found is not None:
+            files.append(str(path))
+            drops += found[0]
+            points += found[1]
+    counted = drops_of(increments(points))
+    drops += counted.drops
+    if len(drops) > MOST_ROWS:
+        raise UsageError(f"--ledger: {len(drops)} rows are too many; give those of the window, at most {MOST_ROWS}")
+    return LedgerRead(files=tuple(files), drops=tuple(drops), own=counted.own, again=counted.again)
+
+
+def _expand(src: str) -> Iterator[tuple[Path, bool]]:
+    path = Path(src.removeprefix("file://"))
+    if path.is_dir():
+        yield from ((file, False) for file in _files(path))
+    elif path.exists():
+        yield path.resolve(), True
+    else:
+        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (any root, one call)
+        if not matches:
+            raise UsageError(
+                f"--ledger {src}: no such file, directory or match; name the directory itself where a process that "
+                "lost nothing may have written no file"
+            )
+        for match in matches:
+            yield from (
+                (file, False) for file in (_files(Path(match)) if Path(match).is_dir() else [Path(match).resolve()])
+            )
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(
+        file.resolve()
+        for file in directory.rglob("*")
+        if file.is_file() and not file.name.startswith((".", "_")) and not file.name.endswith(_IGNORED_SUFFIXES)
+    )
+
+
+def _read(path: Path, *, named: bool) -> tuple[list[CountedDrop], list[Point]] | None:
+    """Return a file's rows and points; ``None`` for another thing that stands in a directory."""
+    text = _text(path, named=named)
+    if text is None:
+        return None
+    if is_prometheus_text(text):
+        return _prometheus(text, path, named=named)
+    drops: list[CountedDrop] = []
+    points: list[Point] = []
+    known = False
+    for place, document in _documents(text, str(path)):
+        if "ledger_version" in document:
+            drops += _rows(document, path, place)
+        elif "resourceMetrics" in document:
+            points += _points(document, place)
+        elif not _OTHER_SIGNALS & set(document):
+            if named:
+                raise UnreadableInputError(f"--ledger {place} is neither a ledger of mqtrace nor OTLP metrics")
+            return None
+        else:
+            continue
+        known = True
+    if named and not known:
+        raise UnreadableInputError(f"--ledger {path} holds no metrics and no ledger: give it to --otlp if it is spans")
+    return (drops, points) if known else None
+
+
+def _text(path: Path, *, named: bool) -> str | None:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UsageError(f"--ledger {path} is larger than {MOST_BYTES >> 20} MiB; give the window's part of it")
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"--ledger {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        if named:
+            raise UnreadableInputError(f"--ledger {path} is no text: {error.reason} at byte {error.start}") from error
+        return None
+
+
+def _prometheus(text: str, path: Path, *, named: bool) -> tuple[list[CountedDrop], list[Point]] | None:
+    try:
+        return [], list(prometheus_points(text, str(path)))
+    except UnreadableInputError:
+        if named:
+            raise
+        return None
+
+
+def _documents(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the JSON objects of a file with their places: the whole file, or one a line; the last may be torn."""
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        yield from _lines(text, where)
+    else:
+        yield where, whole
+
+
+def _lines(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    lines = text.splitlines()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            document = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines) > 1 and not text.endswith("\n"):
+                return  # whoever wrote it was stopped in the middle
+            raise UnreadableInputError(f"--ledger {where}: line {number} is no JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise UnreadableInputError(f"--ledger {where}: line {number} is no JSON object")
+        yield f"{where}: line {number}", document
+
+
+def _points(document: dict[str, Any], place: str) -> list[Point]:
+    try:
+        return list(otlp_points(document))
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise UnreadableInputError(f"--ledger {place} is not shaped as OTLP metrics are: {error!r}") from error
+
+
+def _rows(document: dict[str, Any], path: Path, place: str) -> Iterable[CountedDrop]:
+    said = document["ledger_version"]
+    if said != _VERSION or isinstance(said, bool):
+        raise UnreadableInputError(
+            f"--ledger {place}: ledger_version {said!r} is unknown; this release reads {_VERSION}"
+        )
+    rows = document.get("rows")
+    if not isinstance(rows, list):
+        raise UnreadableInputError(f"--ledger {place}: 'rows' is no list")
+    own = _OWN_NAME.fullmatch(path.name)
+    process = f"{int(own[1]) & _LOW_16:04X}" if own else None
+    drops = [_row(row, f"{place}: row {number}", process) for number, row in enumerate(rows, start=1)]
+    return [drop for drop in drops if drop.count]
+
+
+def _row(row: Any, place: str, process: str | None) -> CountedDrop:
+    if not isinstance(row, dict):
+        raise UnreadableInputError(f"--ledger {place} is no JSON object")
+    if row.get("side") not in _SIDES:
+        raise UnreadableInputError(
+            f"--ledger {place}: side {row.get('side')!r} must be native or otlp, the one that lost"
+        )
+    start_ms = _whole(row, "bucket_start_ms", place, optional=True, most=LAST_MS)
+    width_ms = _whole(row, "bucket_ms", place, optional=True, most=LAST_MS)
+    bucketed = bool(start_ms) and bool(width_ms)  # the bucket of time 0 stands for "some time" in our own ledger
+    return CountedDrop(
+        side=row["side"],
+        component=_name(row, "component", place) or "unknown",
+        cause=_name(row, "cause", place) or "unknown",
+        count=_whole(row, "count", place) or 0,
+        service=_name(row, "service", place),
+        instance=_name(row, "instance", place),
+        group=_name(row, "group", place),
+        process=process,
+        bucket_start_ms=start_ms if bucketed else None,
+        bucket_ms=width_ms if bucketed else None,
+        of_start=(row.get("component") or "").endswith(_OF_START),
+    )
+
+
+def _whole(
+    row: dict[str, Any], name: str, place: str, *, optional: bool = False, most: int = _MOST_COUNT
+) -> int | None:
+    value = row.get(name)
+    if value is None and optional:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise UnreadableInputError(f"--ledger {place}: {name} {value!r} is no whole number from 0 to {most}")
+    return value
+
+
+def _name(row: dict[str, Any], name: str, place: str) -> str | None:
+    value = row.get(name)
+    if value is not None and not isinstance(value, str):
+        raise UnreadableInputError(f"--ledger {place}: {name} {value!r} is no text")
+    return value or None

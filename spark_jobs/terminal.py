@@ -1,0 +1,102 @@
+"""This module knows how a finished run looks in a terminal: the verdict, what it rests on, and where the report is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spark_jobs.report.headline import loss_sentence, segments_sentence
+from spark_jobs.report.wording import count, duration, percent, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from spark_jobs.report.result import Result
+
+__all__ = ["print_summary"]
+
+_STYLES: Final = {
+    "PASS": "bold green",
+    "WARN": "bold yellow",
+    "FAIL": "bold red",
+    "INCONCLUSIVE": "bold yellow",
+    "pass": "green",
+    "warn": "yellow",
+    "fail": "bold red",
+    "inconclusive": "yellow",
+}
+_MOST_GROUPS: Final = 10
+
+
+def print_summary(result: Result, written: dict[str, Path], *, console: Console | None = None) -> None:
+    """Print what a person at a terminal wants to know first; colours only where the terminal takes them."""
+    screen = console or Console()
+    told = Text.assemble((result.verdict, _STYLES.get(result.verdict, "")), ": native trace against OTLP spans")
+    screen.print(told, soft_wrap=True)
+    if result.doubt:
+        screen.print(Text(f"inconclusive: {result.doubt}"), soft_wrap=True)
+    for side, loss in sorted(result.loss.items()):
+        screen.print(Text(loss_sentence(side, loss)), soft_wrap=True)
+    spared = segments_sentence(result)
+    if spared:
+        screen.print(Text(spared), soft_wrap=True)
+    screen.print(_counts("status", result.status))
+    if result.reason:
+        screen.print(_counts("reason", result.reason, title="reasons"))
+    if result.groups:
+        screen.print(_groups(result))
+    screen.print(_gates(result))
+    if not result.conservation.holds:
+        screen.print(Text(f"the books do not balance: native {result.conservation.native}"), soft_wrap=True)
+        screen.print(Text(f"                          otlp {result.conservation.otlp}"), soft_wrap=True)
+    for name, path in written.items():
+        if path.suffix == ".html":
+            screen.print(Text(f"{name}: {path}"), soft_wrap=True)
+
+
+def _table(title: str | None, names: Iterable[str], *, right: Iterable[str]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in names:
+        if name in right:
+            table.add_column(name, justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold")
+    return table
+
+
+def _counts(word: str, counts: dict[str, int], *, title: str | None = None) -> Table:
+    table = _table(title, (word, "keys"), right=("keys",))
+    for name, keys in sorted(counts.items()):
+        table.add_row(Text(name), count(keys))
+    return table
+
+
+def _groups(result: Result) -> Table:
+    names = ("deliveries", "failed", "unmatched", "queue p95")
+    table = _table("who consumed what", ("topic", "group", *names), right=names)
+    busiest = sorted(result.groups, key=lambda group: (group.unmatched, group.deliveries), reverse=True)
+    for group in busiest[:_MOST_GROUPS]:
+        table.add_row(
+            Text(visible(group.topic, limit=120)),
+            Text(visible(group.group, limit=120)),
+            count(group.deliveries),
+            percent(group.failures, group.deliveries),
+            count(group.unmatched),
+            duration(group.queue.p95),
+        )
+    if len(busiest) > _MOST_GROUPS:
+        table.add_row(Text(f"{count(len(busiest) - _MOST_GROUPS)} more in the report"), *[""] * 5)
+    return table
+
+
+def _gates(result: Result) -> Table:
+    table = _table("gates", ("gate", "value", "bound", "outcome"), right=("value", "bound"))
+    for gate in result.gates:
+        value = "-" if gate.value is None else f"{gate.value:g}"
+        outcome = Text(gate.outcome, _STYLES.get(gate.outcome, ""))
+        table.add_row(Text(gate.name), value, f"{gate.op} {gate.threshold:g}", outcome)
+    return table

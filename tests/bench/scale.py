@@ -1,0 +1,92 @@
+"""What a reconciliation of a whole day costs: wall time by stage, memory of the JVM and of Python, jobs and stages.
+
+``python -m tests.bench.scale DAY --out DIR`` runs the batch job on a day that ``tests.bench.trace_day`` wrote, holds what
+it found against the truth written beside it (a fast run that finds something else must not look good), and prints one
+JSON object. Numbers are of this machine at this moment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+from otel_mqtrace._clock import SystemClock
+from spark_jobs.jobs.batch import ReconcileOptions, run
+
+_MEGABYTE = 1 << 20
+
+
+def measured(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[str, object]:
+    """Reconcile ``day`` and return what it cost; fail when the statuses are not those of its truth."""
+    truth = json.loads((day / "truth.json").read_text())
+    clock, seen = SystemClock(), []
+    options = ReconcileOptions(
+        native=(str(day / "native"),),
+        otlp=(str(day / "otlp"),),
+        out=out,
+        grace_ms=0,
+        master=master,
+        driver_memory=driver_memory,
+    )
+    result = run(options, progress=lambda stage: seen.append((stage, clock.monotonic_ns())))
+    seen.append(("end", clock.monotonic_ns()))
+    found = {name: count for name, count in result.status.items() if count}
+    assert found == truth["status"], f"found {found}, the day holds {truth['status']}"
+    assert result.conservation.holds, result.conservation
+    stages = {stage: round((after - at) / 1e9, 1) for (stage, at), (_, after) in pairwise(seen)}
+    return {
+        "messages": truth["messages"],
+        "hot": truth["hot"],
+        "input_mib": sum(file.stat().st_size for file in day.rglob("*") if file.is_file()) // _MEGABYTE,
+        "wall_seconds": result.spark.wall_seconds,
+        "stages_seconds": stages,
+        "jobs": result.spark.jobs,
+        "stages": result.spark.stages,
+        "processes": _processes(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def _processes() -> dict[str, dict[str, float]]:
+    """Return the most memory that this process and the JVM it started ever held, and their time on a processor."""
+    known = {int(path.name): _status(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
+    own = {os.getpid()}
+    for _ in range(3):
+        own |= {pid for pid, status in known.items() if int(status.get("PPid", "0")) in own}
+    return {f"{known[pid]['Name']} {pid}": _used(pid, known[pid]) for pid in own if "VmHWM" in known[pid]}
+
+
+def _used(pid: int, status: dict[str, str]) -> dict[str, float]:
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    seconds = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+    return {"most_resident_mib": int(status["VmHWM"].split()[0]) // 1024, "processor_seconds": round(seconds, 1)}
+
+
+def _status(process: Path) -> dict[str, str]:
+    try:
+        lines = (process / "status").read_text().splitlines()
+    except OSError:  # gone meanwhile
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def main() -> None:
+    """Read the arguments, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("day", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--driver-memory", default="2g")
+    chosen = parser.parse_args()
+    cost = measured(
+        chosen.day.absolute(), chosen.out.absolute(), master=chosen.master, driver_memory=chosen.driver_memory
+    )
+    sys.stdout.write(json.dumps(cost) + "\n")
+
+
+if __name__ == "__main__":
+    main()

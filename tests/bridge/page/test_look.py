@@ -1,0 +1,79 @@
+"""The look every page shares: contrast of its texts and hues, one style sheet, one policy, and text that stays text."""
+
+import re
+from importlib.resources import files
+
+import pytest
+from markupsafe import Markup as ForeignMarkup
+
+from bridge.page import palette
+from bridge.page.lanes import Bar, Lane, drawn, packed, scale_of
+from bridge.page.markup import Markup, element, joined
+from bridge.page.sheet import content_policy, style_sheet
+from tests.support.contrast import contrast
+
+HUES = [name for name in palette.__all__ if name not in {"LIGHT_PAGE", "DARK_PAGE", "SIDE_COLOUR"}]
+
+
+@pytest.mark.parametrize("name", HUES)
+def test_a_hue_can_be_seen_on_the_light_and_on_the_dark_page(name):
+    """At least 3:1 on both, so that a drawing needs no second set."""
+    for page in (palette.LIGHT_PAGE, palette.DARK_PAGE):
+        assert contrast(getattr(palette, name), page) >= 3
+
+
+def test_text_has_the_contrast_of_wcag_aa_in_light_and_dark():
+    """Every text colour of the style sheet reaches 4.5:1 on each ground it is used on."""
+    style = (files("bridge.page") / "style.css").read_text(encoding="utf-8")
+    light, dark = (
+        dict(pair.split(":") for pair in block.split("}")[0].replace("\n", "").split(";") if pair.startswith("--"))
+        for block in style.split(":root{")[1:3]
+    )
+    assert (light["--page"], dark["--page"]) == (palette.LIGHT_PAGE, palette.DARK_PAGE)
+    for theme in (light, dark):
+        for ink in ("--ink", "--quiet", "--link", "--pass", "--warn", "--fail", "--inconclusive"):
+            for ground in ("--page", "--card", "--tint"):
+                assert contrast(theme[ink], theme[ground]) >= 4.5, (ink, ground)
+        assert contrast(theme["--ink"], theme["--mark"]) >= 4.5
+
+
+@pytest.mark.parametrize(
+    ("package", "name"), [("bridge.query", "style.css"), ("spark_jobs.report", "templates/style.css")]
+)
+def test_a_page_defines_no_colour_of_its_own(package, name):
+    """What is not shared is layout: a colour stands in one place."""
+    whole = style_sheet(package, name)
+    shared = (files("bridge.page") / "style.css").read_text(encoding="utf-8")
+    assert whole.startswith(shared)
+    assert not re.search(
+        r"#[0-9a-fA-F]{3,8}\b|rgb", whole.removeprefix(shared).replace("#filters", "").replace("#find", "")
+    )
+    assert not re.search(r"url\(|@import|https?:", whole)
+
+
+def test_the_policy_knows_the_digests_of_what_the_page_brings_and_nothing_else():
+    """Another style or script is another digest; a page without script may run none."""
+    policy = content_policy("a{}", "go()")
+    assert policy != content_policy("a{}", "gone()")
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+    assert "script-src" not in content_policy("a{}")
+
+
+def test_what_a_template_engine_calls_markup_is_markup_here_and_the_reverse():
+    """Both kinds of page put the same drawings into their text."""
+    ours, theirs = element("b", "<x>"), ForeignMarkup("<i>y</i>")
+    assert joined((ours, theirs, "<z>")) == "<b>&lt;x&gt;</b><i>y</i>&lt;z&gt;"
+    assert ForeignMarkup("{}").format(ours) == "<b>&lt;x&gt;</b>"
+    assert isinstance(ours, Markup)
+
+
+def test_bars_that_would_overlap_get_rows_of_their_own():
+    """Neither a bar nor its words lie on another one."""
+    bars = [Bar(from_ms=at, until_ms=at + 50, colour="#000", words="50 ms", told="t") for at in (0, 10, 900)]
+    scale = scale_of(bars)
+    rows = packed(bars, scale)
+    assert [len(row) for row in rows] == [2, 1]
+    picture = drawn([Lane("a <lane>", tuple(("", row) for row in rows))], scale, says="three bars")
+    assert picture.count("<title>t</title>") == 3
+    assert "a &lt;lane&gt;" in picture

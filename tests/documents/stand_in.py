@@ -1,0 +1,100 @@
+"""What a document may name and a test must not do: each is held against what is there, and refused if it is not.
+
+``stand_in.py pip install …`` looks the requirements up, ``make`` asks make for its plan only, and programs of others
+(a Collector, docker, Kafka's own scripts; the peers' tests start the real ones) have their files and settings checked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import entry_points, metadata, version
+from pathlib import Path
+
+import typer
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+
+
+def pip(verb, *requirements):
+    """Ours with extras that exist, anybody else's as it is installed here."""
+    assert verb == "install"
+    for each in map(Requirement, requirements):
+        assert version(each.name)
+        assert each.extras <= set(metadata(each.name).get_all("Provides-Extra") or ())
+
+
+def make(*words):
+    """Ask what would be done."""
+    subprocess.run(["make", "--dry-run", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def docker(*words):
+    """Take the compose file that is named; ``tests/architecture`` looks into it."""
+    assert words[0] == "compose"
+    assert Path(words[words.index("-f") + 1]).is_file()
+
+
+def otelcol_contrib(flag, config):
+    """Find every variable that the configuration asks for, and no other."""
+    assert flag == "--config"
+    asked = set(re.findall(r"\$\{env:(\w+)", Path(config).read_text(encoding="utf-8")))
+    defaulted = set(re.findall(r"\$\{env:(\w+):-", Path(config).read_text(encoding="utf-8")))
+    assert asked - defaulted <= set(os.environ)
+
+
+def kafka_topics_sh(*words):
+    """Take Kafka's own words."""
+    assert {"--bootstrap-server", "--create", "--topic", "--partitions"} <= set(words)
+
+
+def curl(*words):
+    """Write what a Collector tells of itself."""
+    Path(words[words.index("--output") + 1]).write_text(
+        "# TYPE otelcol_exporter_send_failed_spans_total counter\n"
+        'otelcol_exporter_send_failed_spans_total{exporter="file"} 0\n',
+        encoding="utf-8",
+    )
+
+
+def spark_submit(*words):
+    """Take our script and our own options behind it; ``tests/cluster`` submits for real."""
+    script = words.index("spark_jobs/__main__.py")
+    assert (ROOT / words[script]).is_file()
+    assert Path(words[words.index("--py-files") + 1]).suffix == ".zip"
+    parsed(*words[script + 1 :])
+
+
+def venv_pack(flag, archive):
+    """Take the archive's name."""
+    assert flag == "-o"
+    assert archive.endswith(".tar.gz")
+
+
+def parsed(command, *words):
+    """Read the options of one of our commands as it would, and no more."""
+    module, _, function = entry_points(group="mqtrace.commands")[command].value.partition(":")
+    function = getattr(import_module(module), function)
+    app = typer.Typer(add_completion=False)
+    app.command(command)(function)
+    rewrite = getattr(function, "rewrite_arguments", list)
+    return typer.main.get_command(app).make_context(command, rewrite(words)).params
+
+
+def looked_up(command, *words):
+    """Read the options, and find what each source names: a file, a directory that holds some, a pattern that matches."""
+    given = parsed(command, *words)
+    for name in ("native", "otlp", "ledger"):
+        for source in given.get(name) or ():
+            found = list(Path().glob(str(source)))
+            held = [path for path in found if path.is_file() or any(each.is_file() for each in path.rglob("*"))]
+            assert held or (found and name == "ledger"), source  # a process that lost nothing leaves no ledger
+
+
+if __name__ == "__main__":
+    name, *words = sys.argv[1:]
+    globals()[re.sub(r"\W", "_", name)](*words)

@@ -1,0 +1,151 @@
+"""Every block of code in the documents is carried out, in a world made as they describe it."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import signal
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from opentelemetry.sdk.trace import TracerProvider
+
+import otel_mqtrace
+from spark_jobs.reconcile.policy import read_policy
+from tests.support.documented_world import application_run, documented_world
+from tests.support.documents import blocks
+from tests.support.source_tree import ROOT
+
+# A page of the command line's own help: the same commands stand in the guides.
+GUIDES = [block for block in blocks() if block.page != "docs/reference/command-line.md"]
+# One of each shape: a run, a graph, two foreign writers, a stream. What other options do, tests/spark_jobs proves on the
+# one session of the run; their blocks read the options and find the sources, without a JVM each.
+ON_SPARK = {"docs/quickstart.md-8", "docs/how-to/rocketmq-migration.md-2", "docs/reconciliation.md-0"}
+DUAL = ROOT / "tests" / "vectors" / "dual" / "app-4.9.8-dup"
+
+
+def _in(language):
+    return [block for block in GUIDES if block.language == language]
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """What one run of the application has left."""
+    return application_run(tmp_path_factory.mktemp("application"))
+
+
+@pytest.fixture
+def world(left):
+    """The servers that the documents speak of, for one block."""
+    with documented_world(left) as made:
+        yield made
+
+
+@pytest.fixture
+def home(left, tmp_path):
+    """A directory for one block, with what the application has left."""
+    return shutil.copytree(left.home, tmp_path / "home", symlinks=True)
+
+
+def test_every_block_says_its_language():
+    """One that says none would be read by nobody here."""
+    assert [str(block) for block in GUIDES if block.language not in {"sh", "python", "toml", "yaml", "text"}] == []
+
+
+@pytest.mark.parametrize("block", _in("text"), ids=str)
+def test_a_block_of_text_is_no_command(block):
+    """What can be carried out is not called text."""
+    assert not [
+        line for line in block.text.splitlines() if line.startswith(("mqtrace ", "make ", "python ", "import "))
+    ]
+
+
+@pytest.mark.parametrize("block", _in("sh"), ids=str)
+def test_commands_do_what_their_page_says(world, home, block):
+    """In the order of their lines, in a shell, and none fails."""
+    if block.page == "docs/how-to/rocketmq-migration.md":  # what it compares was recorded of a Java application
+        shutil.rmtree(home / "landing")
+        shutil.copytree(DUAL, home / "landing", ignore=shutil.ignore_patterns("otlp*", "events*", "*.txt"))
+        shutil.copy(DUAL / "otlp.jsonl", home / "traces.jsonl")
+    if "forward" in block.text and "files:" not in block.text:
+        shutil.rmtree(home / "landing")  # the block makes it
+    world.run(world.placed(block.text), home, on_spark=str(block) in ON_SPARK)
+
+
+def test_what_runs_on_spark_is_a_block_that_does(world, home):
+    """A page that was renumbered is seen; and a source that is not there fails a block that is only looked up."""
+    named = {str(block): block.text for block in _in("sh")}
+    assert all("mqtrace reconcile" in named[name] for name in ON_SPARK)
+    with pytest.raises(AssertionError, match=r"nowhere\.jsonl"):
+        world.run("mqtrace reconcile --native landing --otlp nowhere.jsonl --out o", home, on_spark=False)
+
+
+class _EnoughError(Exception):
+    """Ends a loop that has no end of its own."""
+
+
+@pytest.fixture
+def namespace(world):
+    """What the pages' Python speaks of without making it: a message, a consumer, a handler."""
+    tracing = otel_mqtrace.MqTraceInstrumentor()
+    tracing.instrument(tracer_provider=TracerProvider(), exporters=[])
+    servers = {"bootstrap.servers": world.kafka.bootstrap_servers}
+    producer = Producer(servers)
+    for _ in range(2):  # one for the page, one for its functions
+        producer.produce("orders", "paid")
+    assert producer.flush(20) == 0
+    consumer = Consumer({**servers, "group.id": f"documents-{id(producer)}", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["orders"])
+    message = None
+    while message is None:
+        message = consumer.poll(1)
+    before = signal.getsignal(signal.SIGTERM)
+    yield {
+        "message": message,
+        "consumer": consumer,
+        "current_tenant": lambda: "shop",
+        "MqTraceInstrumentor": otel_mqtrace.MqTraceInstrumentor,
+    }
+    signal.signal(signal.SIGTERM, before)
+    consumer.close()
+    for each in (tracing, otel_mqtrace.AioKafkaInstrumentor(), otel_mqtrace.RocketMqInstrumentor()):
+        if each.is_instrumented_by_opentelemetry:
+            each.uninstrument()
+
+
+@pytest.mark.parametrize("block", _in("python"), ids=str)
+def test_python_runs(world, home, namespace, monkeypatch, block):
+    """The functions that it defines are called, too, with what their parameters are named after."""
+    monkeypatch.chdir(home)
+    handled = []
+
+    def handle(message):
+        handled.append(message)
+        raise _EnoughError
+
+    known = {**namespace, "handle": handle, "out": None, "span": None, "call": None}
+    given = dict(known)
+    exec(compile(world.placed(block.text), str(block), "exec"), given)
+    defined = [value for name, value in given.items() if inspect.isfunction(value) and known.get(name) is not value]
+    for function in defined:
+        parameters = list(inspect.signature(function).parameters)
+        if "consumer" in parameters:
+            with pytest.raises(_EnoughError):
+                function(*(given[name] for name in parameters))
+            assert handled
+
+
+@pytest.mark.parametrize("block", _in("toml"), ids=str)
+def test_a_policy_is_read(tmp_path, block):
+    """Every key of it."""
+    (tmp_path / "policy.toml").write_text(block.text, encoding="utf-8")
+    assert read_policy(tmp_path / "policy.toml")
+
+
+@pytest.mark.parametrize("block", _in("yaml"), ids=str)
+def test_a_declarative_configuration_starts_an_application(world, home, block):
+    """It writes where the file says."""
+    (home / "otel.yaml").write_text(block.text, encoding="utf-8")
+    shutil.rmtree(home / "landing")
+    world.run("opentelemetry-instrument python app.py", home, OTEL_CONFIG_FILE="otel.yaml")
+    assert list((home / "landing").rglob("part-*.jsonl"))

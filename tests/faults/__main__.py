@@ -1,0 +1,48 @@
+"""This module knows the command ``python -m tests.faults``: play the corpora, print the proof, write it into the docs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from spark_jobs.session import build_session
+from tests.faults.baselines import baselines, tables
+from tests.faults.confusion import compared, disagreements
+from tests.faults.corpora import CORPORA
+from tests.faults.runs import reconciled
+from tests.faults.tables import confusion_table, faults_table, filled_in, rivals_table
+
+HANDBOOK = Path(__file__).resolve().parents[2] / "docs" / "reconciliation.md"
+
+
+def main() -> int:
+    """Return 1 when a verdict is not what it should be."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="in which order the faults are played")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/reconciliation.md")
+    wanted = parser.parse_args()
+    spark = build_session(master="local[2]", app_name="mqtrace-faults", extra={"spark.sql.shuffle.partitions": "2"})
+    worlds, rivals = {}, {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, corpus in CORPORA.items():
+            made = corpus(wanted.seed)
+            worlds[name] = compared(made.truth, reconciled(spark, made, Path(scratch) / name).rows)
+            rivals[name] = baselines(*tables(spark, made, Path(scratch) / f"{name}-tables"), made)
+    spark.stop()
+    blocks = {
+        "confusion": confusion_table([cell for cells in worlds.values() for cell in cells]),
+        "faults": faults_table(worlds),
+        **{f"rivals-{name}": rivals_table(cells, rivals[name]) for name, cells in worlds.items()},
+    }
+    sys.stdout.write("\n".join(blocks.values()))
+    wrong = [f"{name}: {line}" for name, cells in worlds.items() for line in disagreements(cells)]
+    sys.stderr.writelines(f"{line}\n" for line in wrong)
+    if wanted.write:
+        HANDBOOK.write_text(filled_in(HANDBOOK.read_text(encoding="utf-8"), blocks), encoding="utf-8")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,191 @@
+"""This module knows how OpenTelemetry's Java agent says a RocketMQ call as spans: old names and new ones, as recorded.
+
+Names, kinds, parents, links and flags are those of the two recorded runs in ``tests/vectors/dual``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from hashlib import md5
+from typing import Any
+
+from otel_mqtrace.model import ContextCode, TraceType
+from tests.faults.calls import Application, Spoken
+
+__all__ = ["agent_line", "agent_spans", "send_ids"]
+
+_ROOT, _REMOTE, _UNSAMPLED = 259, 771, 770
+_INTERNAL, _CLIENT, _PRODUCER, _CONSUMER = 1, 3, 4, 5
+_SCOPE = {"name": "io.opentelemetry.rocketmq-client-4.8", "version": "2.33.1-alpha"}
+_COLD_MS = 1  # the native hook runs first
+_NS_PER_MS = 1_000_000
+_INSTANT_NS = 8_000
+_TORN_CHARACTERS = 4
+Span = dict[str, Any]
+
+
+def _hex(text: str, digits: int) -> str:
+    return md5(text.encode(), usedforsecurity=False).hexdigest()[:digits]
+
+
+def send_ids(msg_id: str) -> tuple[str, str]:
+    """Return trace and span id of a message's send."""
+    return _hex(f"trace {msg_id}", 32), _hex(f"send {msg_id}", 16)
+
+
+def agent_spans(spoken: Spoken, *, old: bool) -> list[Span]:
+    """Return what the agent exports of a call; nothing of ends of transactions and recalls."""
+    kind = spoken.context.trace_type
+    if kind is TraceType.PUB:
+        return _sends(spoken, old=old)
+    if kind is not TraceType.SUB_AFTER:
+        return []
+    if len(spoken.context.beans) == 1:
+        return [_single_process(spoken, old=old)]
+    return _old_batch(spoken) if old else [_new_batch(spoken)]
+
+
+def _sends(spoken: Spoken, *, old: bool) -> list[Span]:
+    beans = spoken.context.beans
+    if len(beans) == 1:
+        trace_id, span_id = send_ids(beans[0].msg_id or "")
+        said = _operation("send", beans[0].topic, old=old) | _send_result(spoken)
+        return [_span(spoken, trace_id, span_id, _name("send", beans[0].topic, old=old), _PRODUCER, said)]
+    creates = [
+        _span(
+            spoken,
+            *send_ids(bean.msg_id or ""),
+            f"create {bean.topic}",
+            _PRODUCER,
+            _operation("create", bean.topic, old=False) | {"messaging.message.id": bean.msg_id},
+        )
+        for bean in beans
+    ]
+    trace_id, span_id = _hex(f"batch {beans[0].msg_id}", 32), _hex(f"batch {beans[0].msg_id}", 16)
+    said = _operation("send", beans[0].topic, old=False) | {"messaging.batch.message_count": len(beans)}
+    parent = _span(spoken, trace_id, span_id, f"send {beans[0].topic}", _CLIENT, said)
+    parent["links"] = [_link(bean.msg_id or "", _ROOT) for bean in beans]
+    return [*creates, parent]
+
+
+def _send_result(spoken: Spoken) -> dict[str, Any]:
+    bean = spoken.context.beans[0]
+    experimental = {"messaging.rocketmq.broker_address": bean.store_host, "messaging.rocketmq.message.tag": bean.tags}
+    answered = {"messaging.message.id": bean.msg_id, "messaging.rocketmq.send_result": "SEND_OK"}
+    return experimental | (answered if bean.offset_msg_id else {})
+
+
+def _single_process(spoken: Spoken, *, old: bool) -> Span:
+    bean = spoken.context.beans[0]
+    trace_id, parent_id = send_ids(bean.msg_id or "")
+    said = _operation("process", bean.topic, old=old) | _receiver(spoken, old=old)
+    own_id = _hex(f"{_call_id(spoken)} {bean.msg_id}", 16)
+    said["messaging.message.id"] = bean.msg_id
+    span = _span(spoken, trace_id, own_id, _name("process", bean.topic, old=old), _CONSUMER, said)
+    span |= {"parentSpanId": parent_id, "flags": _REMOTE}
+    if not old:
+        span["links"] = [_link(bean.msg_id or "", _REMOTE)]
+    return span
+
+
+def _new_batch(spoken: Spoken) -> Span:
+    beans = spoken.context.beans
+    own = _call_id(spoken)
+    said = _operation("process", beans[0].topic, old=False) | _receiver(spoken, old=False)
+    said["messaging.batch.message_count"] = len(beans)
+    span = _span(spoken, _hex(own, 32), _hex(own, 16), f"process {beans[0].topic}", _CONSUMER, said)
+    span["links"] = [
+        _link(
+            bean.msg_id or "",
+            _UNSAMPLED if bean.msg_id in spoken.unsampled else _REMOTE,
+            {"messaging.message.id": bean.msg_id},
+        )
+        for bean in beans
+    ]
+    return span
+
+
+def _old_batch(spoken: Spoken) -> list[Span]:
+    beans = spoken.context.beans
+    own = _call_id(spoken)
+    trace_id, root_id = _hex(own, 32), _hex(own, 16)
+    receive = {"messaging.system": "rocketmq", "messaging.operation": "receive"} | _receiver(spoken, old=True)
+    root = _span(spoken, trace_id, root_id, "multiple_sources receive", _CONSUMER, receive)
+    children = []
+    for bean in beans:
+        said = _operation("process", bean.topic, old=True) | _receiver(spoken, old=True)
+        said["messaging.message.id"] = bean.msg_id
+        own_id = _hex(f"{own} {bean.msg_id}", 16)
+        child = _span(spoken, trace_id, own_id, f"{bean.topic} process", _CONSUMER, said)
+        child |= {"parentSpanId": root_id, "links": [_link(bean.msg_id or "", _REMOTE)]}
+        child["endTimeUnixNano"] = str(int(child["startTimeUnixNano"]) + _INSTANT_NS)
+        children.append(child)
+    return [root, *children]
+
+
+def _call_id(spoken: Spoken) -> str:
+    return f"process {spoken.context.group_name} {spoken.context.request_id} {spoken.copy}"
+
+
+def _operation(word: str, topic: str | None, *, old: bool) -> dict[str, Any]:
+    said: dict[str, Any] = {"messaging.system": "rocketmq", "messaging.destination.name": topic}
+    if old:
+        return said | {"messaging.operation": "publish" if word == "send" else word}
+    return said | {"messaging.operation.name": word, "messaging.operation.type": word}
+
+
+def _name(word: str, topic: str | None, *, old: bool) -> str:
+    return f"{topic} {'publish' if word == 'send' else word}" if old else f"{word} {topic}"
+
+
+def _receiver(spoken: Spoken, *, old: bool) -> dict[str, Any]:
+    group, code = spoken.context.group_name, spoken.context.context_code
+    said: dict[str, Any] = {"thread.name": f"ConsumeMessageThread_{group}_3", "thread.id": "42"}
+    if not old:
+        said["messaging.consumer.group.name"] = group
+        if code is not None and code is not ContextCode.SUCCESS:
+            said["error.type"] = code.name
+    return said
+
+
+def _span(spoken: Spoken, trace_id: str, span_id: str, name: str, kind: int, said: Mapping[str, Any]) -> Span:
+    if spoken.copy and kind == _PRODUCER:
+        span_id = _hex(f"{span_id} {spoken.copy}", 16)
+    attributes = {**said, **spoken.attributes}
+    failed = "error.type" in attributes and attributes["error.type"] is not None
+    return {
+        "traceId": trace_id,
+        "spanId": span_id,
+        "flags": _ROOT,
+        "name": name,
+        "kind": kind,
+        "startTimeUnixNano": str((spoken.start_ms + _COLD_MS) * _NS_PER_MS),
+        "endTimeUnixNano": str((spoken.end_ms + _COLD_MS) * _NS_PER_MS),
+        "attributes": _listed(attributes),
+        "status": {"code": 2} if failed else {},
+    }
+
+
+def _link(msg_id: str, flags: int, attributes: Mapping[str, Any] | None = None) -> Span:
+    trace_id, span_id = send_ids(msg_id)
+    return {"traceId": trace_id, "spanId": span_id, "flags": flags, "attributes": _listed(attributes or {})}
+
+
+def _listed(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"key": name, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
+        for name, value in attributes.items()
+        if value is not None
+    ]
+
+
+def agent_line(application: Application, spans: Iterable[Span], *, torn: bool = False) -> str:
+    """Return one line of the Collector's file exporter, cut off when ``torn``."""
+    resource = {"service.name": application.service, "service.instance.id": application.instance or "1"}
+    scope_spans = [{"scope": _SCOPE, "spans": list(spans)}]
+    line = json.dumps(
+        {"resourceSpans": [{"resource": {"attributes": _listed(resource)}, "scopeSpans": scope_spans}]},
+        separators=(",", ":"),
+    )
+    return (line[:-_TORN_CHARACTERS] if torn else line) + "\n"

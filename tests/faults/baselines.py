@@ -1,0 +1,116 @@
+"""This module knows what two usual ways of comparing tables call the same events: a full outer join, and datacompy.
+
+Both are given more than a user would have: records and spans that our own readers parsed, halves of deliveries merged,
+the columns that both sides carry for that kind of event. datacompy gets the profile's tolerance for times, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from spark_jobs.jobs.normalise import NormaliseOptions, normalise_native, normalise_otlp
+from spark_jobs.schemas import COMPARED_FIELDS
+from tests.faults.corpora import Corpus
+from tests.faults.recording import Laid
+from tests.faults.truth import Event
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["EQUAL", "LOST_NATIVE", "LOST_OTLP", "Calls", "baselines", "tables"]
+
+EQUAL, DIFFERS, LOST_OTLP, LOST_NATIVE = "equal", "differs", "native only", "span only"
+Calls = Mapping[Event, Counter[str]]
+_EVENT = ("kind", "msg_id", "consumer")
+_COPY = "copy"
+
+
+def tables(spark: SparkSession, corpus: Corpus, root: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the events of both sides as the two tables that are compared."""
+    files = corpus.recording.lay_down(root, Laid())
+    work = root / "normalised"
+    work.mkdir()
+    options = NormaliseOptions(native_writer=corpus.options["native_writer"])
+    native = normalise_native(spark, (str(files.native),), work, options=options).events
+    otlp = normalise_otlp(spark, (str(files.otlp),), work, options=options).events
+    sides = _merged_halves(_plain(native)), _plain(otlp).drop(columns="half")
+    wanted = list(dict.fromkeys((*corpus.join, *_EVENT, *COMPARED_FIELDS)))
+    one, other = (side[wanted].reset_index(drop=True) for side in sides)
+    for kind in one["kind"].unique():
+        rows = one["kind"] == kind, other["kind"] == kind
+        for name in COMPARED_FIELDS:
+            if one.loc[rows[0], name].isna().all() or other.loc[rows[1], name].isna().all():
+                one.loc[rows[0], name] = other.loc[rows[1], name] = None
+    return one, other
+
+
+def _plain(events: DataFrame) -> pd.DataFrame:
+    """Return the events in scope with keys as one text and nothing missing in what may be joined by."""
+    names = ("kind", "half", "msg_id", "span_id", "attempt_id", *COMPARED_FIELDS)
+    frame = events.where("scope is null").select(*names).toPandas()
+    frame["keys"] = frame["keys"].map(lambda keys: None if keys is None else " ".join(keys))
+    frame["msg_id"] = frame["msg_id"].fillna(frame["span_id"])
+    frame["consumer"] = frame["group_name"].where(frame["kind"] == "consume").fillna("")
+    for name in ("attempt_id", "transaction_state"):
+        frame[name] = frame[name].fillna("")
+    return frame.drop(columns="span_id")
+
+
+def _merged_halves(native: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per whole record and per delivery: the first SubBefore with the first SubAfter, and so on."""
+    halves = native[native["kind"] == "consume"].copy()
+    call = ["msg_id", "attempt_id"]
+    halves[_COPY] = halves.groupby([*call, "half"], dropna=False).cumcount()
+    merged = halves.sort_values("half", ascending=False).groupby([*call, _COPY], as_index=False, dropna=False).first()
+    merged["consumer"] = merged["group_name"].fillna("")
+    whole = native[native["kind"] != "consume"]
+    return pd.concat([whole, merged], ignore_index=True).drop(columns=["half", _COPY])
+
+
+def baselines(native: pd.DataFrame, otlp: pd.DataFrame, corpus: Corpus) -> dict[str, Calls]:
+    """Return what each way calls each event; only the outer join where datacompy is not installed."""
+    join, tolerance_ms = list(corpus.join), corpus.tolerance_ms
+    found = {"outer join": _outer_join(native, otlp, join)}
+    try:
+        from datacompy import PandasCompare  # noqa: PLC0415 - an extra of its own
+    except ImportError:
+        return found
+    tolerances = dict.fromkeys(("start_ms", "end_ms", "cost_ms"), tolerance_ms)
+    comparison = PandasCompare(native, otlp, join_columns=join, abs_tol=tolerances)
+    fields = [name for name in native.columns if name not in {*join, *_EVENT}]
+    calls: dict[Event, Counter[str]] = defaultdict(Counter)
+    for row in comparison.intersect_rows.to_dict("records"):
+        matched = all(row[f"{name}_match"] for name in fields if f"{name}_match" in row)
+        calls[_event(row)][EQUAL if matched else DIFFERS] += 1
+    for frame, word in ((comparison.df1_unq_rows, LOST_OTLP), (comparison.df2_unq_rows, LOST_NATIVE)):
+        for row in frame.to_dict("records"):
+            calls[_event(row)][word] += 1
+    return {**found, "datacompy": calls}
+
+
+def _outer_join(native: pd.DataFrame, otlp: pd.DataFrame, join: list[str]) -> Calls:
+    fields = [name for name in native.columns if name not in {*join, *_EVENT}]
+    joined = native.merge(otlp, on=join, how="outer", suffixes=("_df1", "_df2"), indicator=True)
+    calls: dict[Event, Counter[str]] = defaultdict(Counter)
+    words = {"left_only": LOST_OTLP, "right_only": LOST_NATIVE}
+    for row in joined.to_dict("records"):
+        same = all(_same(row[f"{name}_df1"], row[f"{name}_df2"]) for name in fields)
+        calls[_event(row)][words.get(row["_merge"], EQUAL if same else DIFFERS)] += 1
+    return calls
+
+
+def _same(one: object, other: object) -> bool:
+    return bool(one == other or (pd.isna(one) and pd.isna(other)))
+
+
+def _event(row: Mapping[str, object]) -> Event:
+    def told(name: str) -> str:
+        values = (row.get(f"{name}{suffix}") for suffix in ("", "_df1", "_df2"))
+        return next((str(value) for value in values if isinstance(value, str) and value), "")
+
+    return Event(told("kind"), told("msg_id"), told("consumer") or None)

@@ -1,0 +1,200 @@
+"""This module knows what a client's hook calls look like, and what of each call still reaches the two sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from otel_mqtrace.model import AccessChannel, ContextCode, MessageType, TraceBean, TraceContext, TraceType
+from tests.faults.truth import Event
+
+__all__ = ["Application", "Call", "Draft", "Record", "Spoken", "consuming", "ending", "kind_of", "recalling", "sending"]
+
+REGION = "cn-shanghai"
+STORE_HOST = "10.0.0.5:10911"
+_KINDS = {
+    TraceType.PUB: "publish",
+    TraceType.SUB_BEFORE: "consume",
+    TraceType.SUB_AFTER: "consume",
+    TraceType.END_TRANSACTION: "transaction_end",
+    TraceType.RECALL: "recall",
+}
+
+
+def kind_of(trace_type: TraceType) -> str:
+    """Return the kind of event that a record of this type is about."""
+    return _KINDS[trace_type]
+
+
+@dataclass(frozen=True)
+class Application:
+    """A service, the process it runs in, and the group under which it sends or receives."""
+
+    service: str
+    group: str
+    host: str
+    instance: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One hook call as it really was; times in epoch milliseconds. ``context`` of a delivery is its ``SubAfter``."""
+
+    application: Application
+    context: TraceContext
+    start_ms: int
+    end_ms: int
+
+    @property
+    def events(self) -> list[Event]:
+        """The events it is about, one per message."""
+        kind = kind_of(self.context.trace_type)
+        group = self.application.group if kind == "consume" else None
+        return [Event(kind, bean.msg_id or "", group) for bean in self.context.beans]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One native record (of a delivery: one half) on its way to the trace topic, ``late_ms`` behind its event's end."""
+
+    context: TraceContext
+    late_ms: int = 40
+    channel: AccessChannel = AccessChannel.LOCAL
+    damage: Callable[[bytes], bytes] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spoken:
+    """One span on its way to a file. ``attributes`` replace what it would say (``None``: says nothing).
+
+    Copies with another ``copy`` number have span ids of their own. A ``torn`` span's line is cut off. The messages of
+    ``unsampled`` ids were sent unsampled, and the links to them say so.
+    """
+
+    call: Call
+    context: TraceContext
+    start_ms: int
+    end_ms: int
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    copy: int = 0
+    torn: bool = False
+    unsampled: frozenset[str] = frozenset()
+
+
+@dataclass
+class Draft:
+    """What both writers are about to say of a call; a fault is a change to it."""
+
+    call: Call
+    records: list[Record]
+    spans: list[Spoken]
+
+    @classmethod
+    def clean(cls, call: Call) -> Draft:
+        """Return what two faultless writers say."""
+        return cls(
+            call,
+            [Record(context=context) for context in _records(call)],
+            [Spoken(call=call, context=call.context, start_ms=call.start_ms, end_ms=call.end_ms)],
+        )
+
+
+def _records(call: Call) -> list[TraceContext]:
+    if call.context.trace_type is TraceType.PUB:
+        return [replace(call.context, beans=(_joined(call.context.beans),))]
+    if call.context.trace_type is not TraceType.SUB_AFTER:
+        return [call.context]
+    before = replace(
+        call.context,
+        trace_type=TraceType.SUB_BEFORE,
+        timestamp_ms=call.start_ms,
+        cost_ms=None,
+        success=None,
+        context_code=None,
+    )
+    return [before, replace(call.context, timestamp_ms=call.end_ms)]
+
+
+def _joined(beans: tuple[TraceBean, ...]) -> TraceBean:
+    """Return the one bean that RocketMQ's hook makes of a batch: ids joined with commas, the whole batch's length."""
+    if len(beans) == 1:
+        return beans[0]
+    names = ("msg_id", "offset_msg_id")
+    joined = {name: ",".join(getattr(bean, name) for bean in beans) for name in names}
+    return replace(beans[0], body_length=sum(bean.body_length or 0 for bean in beans), **joined)
+
+
+def sending(application: Application, at_ms: int, *beans: TraceBean, cost_ms: int = 12, **fields: Any) -> Call:
+    """Return a send that began at ``at_ms``; several beans are a batch."""
+    defaults = {"region_id": REGION, "group_name": application.group, "cost_ms": cost_ms, "success": True}
+    context = TraceContext(trace_type=TraceType.PUB, timestamp_ms=at_ms, beans=beans, **{**defaults, **fields})
+    return Call(application=application, context=context, start_ms=at_ms, end_ms=at_ms + cost_ms)
+
+
+def consuming(
+    application: Application,
+    at_ms: int,
+    *beans: TraceBean,
+    attempt: str,
+    cost_ms: int = 30,
+    code: ContextCode = ContextCode.SUCCESS,
+    **fields: Any,
+) -> Call:
+    """Return a listener call for ``beans`` that began at ``at_ms``; the native cost is one message's share."""
+    succeeded = code in {ContextCode.SUCCESS, ContextCode.TIME_OUT}
+    context = TraceContext(
+        trace_type=TraceType.SUB_AFTER,
+        timestamp_ms=at_ms,
+        region_id=REGION,
+        group_name=application.group,
+        request_id=attempt,
+        cost_ms=cost_ms // len(beans),
+        success=succeeded,
+        context_code=code,
+        beans=beans,
+    )
+    return Call(application=application, context=replace(context, **fields), start_ms=at_ms, end_ms=at_ms + cost_ms)
+
+
+def ending(application: Application, at_ms: int, bean: TraceBean, **fields: Any) -> Call:
+    """Return the end of a transaction: an instant."""
+    context = TraceContext(
+        trace_type=TraceType.END_TRANSACTION,
+        timestamp_ms=at_ms,
+        region_id=REGION,
+        group_name=application.group,
+        beans=(replace(bean, transaction_id=bean.msg_id, from_transaction_check=False, **fields),),
+    )
+    return Call(application=application, context=context, start_ms=at_ms, end_ms=at_ms)
+
+
+def recalling(application: Application, at_ms: int, bean: TraceBean) -> Call:
+    """Return the recall of a delayed message."""
+    context = TraceContext(
+        trace_type=TraceType.RECALL,
+        timestamp_ms=at_ms,
+        region_id=REGION,
+        group_name=application.group,
+        success=True,
+        beans=(TraceBean(topic=bean.topic, msg_id=bean.msg_id),),
+    )
+    return Call(application=application, context=context, start_ms=at_ms, end_ms=at_ms)
+
+
+def message(msg_id: str, *, topic: str = "orders", number: int = 0, **fields: Any) -> TraceBean:
+    """Return an ordinary message: tagged, keyed, stored."""
+    defaults = {
+        "tags": "created",
+        "keys": f"order-{number} customer-{number % 7}",
+        "offset_msg_id": f"0A00000500002A9F{number:016X}",
+        "store_host": STORE_HOST,
+        "body_length": 120 + number % 50,
+        "msg_type": MessageType.NORMAL,
+    }
+    return TraceBean(topic=topic, msg_id=msg_id, **{**defaults, **fields})
+
+
+def received(bean: TraceBean, *, retry_times: int = 0) -> TraceBean:
+    """Return what a consumer's record says of a message."""
+    return TraceBean(topic=bean.topic, msg_id=bean.msg_id, keys=bean.keys, retry_times=retry_times)

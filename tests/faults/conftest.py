@@ -1,0 +1,21 @@
+"""This module knows what the tests of the proof share: each corpus reconciled once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.corpora import CORPORA
+from tests.faults.runs import reconciled
+
+
+@pytest.fixture(scope="session")
+def corpora():
+    """The corpora of seed 0, by name."""
+    return {name: made(0) for name, made in CORPORA.items()}
+
+
+@pytest.fixture(scope="session")
+def judged_corpora(spark, corpora, tmp_path_factory):
+    """What the real job says of each corpus, from files to verdicts, by name."""
+    root = tmp_path_factory.mktemp("corpora")
+    return {name: reconciled(spark, corpus, root / name) for name, corpus in corpora.items()}

@@ -1,0 +1,111 @@
+"""This module knows how verdicts are held against the truth, event by event: what was expected, what was said."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.faults.truth import Event, Expected, Truth
+
+__all__ = ["NOTHING", "Cell", "compared", "disagreements", "matrix"]
+
+NOTHING = "(nothing)"
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One key: the fault that befell it, what it should be called and what it is called; ``flaws`` are finer points."""
+
+    fault: str
+    event: Event
+    expected: str
+    got: str
+    flaws: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the verdict is the expected one, to the last column that was named."""
+        return self.expected == self.got and not self.flaws
+
+
+def compared(truth: Truth, rows: Iterable[Row]) -> list[Cell]:
+    """Return one cell per key expected or said."""
+    spans = {event.message for event in truth.keys}
+    said: dict[Event, list[Row]] = defaultdict(list)
+    for row in rows:
+        said[_event(row, spans)].append(row)
+    cells = []
+    for event, expected in truth.keys.items():
+        cells += [_cell(truth.faults[event], event, want, row) for want, row in _matched(expected, said.pop(event, []))]
+    for fault, events, expected in truth.among:
+        found = [(event, row) for event in events for row in said.pop(event, [])]
+        owner = {id(row): event for event, row in found}
+        pairs = _matched(expected, [row for _, row in found])
+        cells += [_cell(fault, owner.get(id(row), events[0]), want, row) for want, row in pairs]
+    cells += [_cell("none", event, None, row) for event, others in said.items() for row in others]
+    return cells
+
+
+def _event(row: Row, known: set[str]) -> Event:
+    span_id = (row["otlp"] or {})["span_id"] if row["otlp"] else None
+    message = span_id if span_id in known else row["msg_id"] or span_id or ""
+    return Event(row["kind"], message, row["group"] if row["kind"] == "consume" else None)
+
+
+def _word(row: Row) -> str:
+    return row["status"] if row["reason"] is None else f"{row['status']} {row['reason']}"
+
+
+def _matched(expected: Iterable[Expected], rows: list[Row]) -> list[tuple[Expected | None, Row | None]]:
+    """Pair wanted and found verdicts of one event: those that agree first, the rest in order."""
+    left, wanted, pairs = list(rows), list(expected), []
+    for exact in (True, False):
+        for want in list(wanted):
+            same = (row for row in left if _word(row) == want.word and not (exact and _flaws(want, row)))
+            row = next(same, None)
+            if row is not None:
+                pairs.append((want, row))
+                wanted.remove(want)
+                left = [other for other in left if other is not row]
+    for number in range(max(len(wanted), len(left))):
+        want = wanted[number] if number < len(wanted) else None
+        pairs.append((want, left[number] if number < len(left) else None))
+    return pairs
+
+
+def _cell(fault: str, event: Event, want: Expected | None, row: Row | None) -> Cell:
+    got = NOTHING if row is None else _word(row)
+    if want is None or row is None:
+        return Cell(fault, event, NOTHING if want is None else want.word, got)
+    return Cell(fault, event, want.word, got, _flaws(want, row))
+
+
+def _flaws(want: Expected, row: Row) -> tuple[str, ...]:
+    verdicts = row["field_verdicts"] or {}
+    verdicts = verdicts if isinstance(verdicts, dict) else dict(verdicts)
+    wrong = [f"{name} is {row[name]}, not {value}" for name, value in want.also.items() if row[name] != value]
+    odd = {"EQUAL", "NOT_COMPARABLE"}
+    if want.fields:
+        strange = {name: verdict for name, verdict in verdicts.items() if verdict not in odd}
+        if strange != want.fields:
+            wrong.append(f"fields {strange}, not {want.fields}")
+    return tuple(wrong)
+
+
+def disagreements(cells: Iterable[Cell]) -> list[str]:
+    """Return one line per fault, kind and disagreement, with how many keys it is of."""
+    counted = Counter(
+        (cell.fault, cell.event.kind, cell.expected, cell.got, cell.flaws) for cell in cells if not cell.agrees
+    )
+    return [
+        f"{count} of: {fault} ({kind}): expected {expected}, got {got}{''.join(f'; {flaw}' for flaw in flaws)}"
+        for (fault, kind, expected, got, flaws), count in sorted(counted.items())
+    ]
+
+
+def matrix(cells: Iterable[Cell]) -> Counter[tuple[str, str]]:
+    """Return how many keys that should be called one thing are called which."""
+    return Counter((cell.expected, cell.got) for cell in cells)

@@ -1,0 +1,320 @@
+"""This module knows the stories that take more than one call: bursts, ends of processes, silence, gaps, repetitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from opentelemetry.trace import SpanKind
+
+from otel_mqtrace.model import MessageType, TraceType, TransactionState
+from otel_mqtrace.spans.ledger import BUCKET_MS, Ledger
+from tests.faults import changes as do
+from tests.faults.calls import Application, Draft, consuming, ending, received, sending
+from tests.faults.own_spans import line_of, plain_span, sdk_span, send_context
+from tests.faults.stage import BEGIN_MS, Process, Stage
+from tests.faults.truth import EXACT, Event, Expected, one_sided
+
+__all__ = ["EPILOGUE", "PROLOGUE", "SCENES"]
+
+_HOUR_MS = 3_600_000
+_LOST = "UNEXPLAINED"
+_COUNTED = "DROP_ATTRIBUTED"
+
+
+def _scene_before_retention(stage: Stage) -> None:
+    """The trace topic keeps what came after the beginning; spans are there of three hours before."""
+    for number in range(5):
+        at_ms = BEGIN_MS - 3 * _HOUR_MS + 60_000 * number
+        bean = stage.bean(at_ms=at_ms)
+        expected = one_sided("otlp", "LATE_BEYOND_RETENTION")
+        stage.play(
+            sending(stage.producer, at_ms, bean), do.record_lost, expected, fault="before the trace topic begins"
+        )
+        delivery = consuming(stage.consumers[0], at_ms + 500, received(bean), attempt=stage.attempt(stage.consumers[0]))
+        stage.play(delivery, do.record_lost, expected, fault="before the trace topic begins")
+
+
+def _scene_before_the_window(stage: Stage) -> None:
+    at_ms = BEGIN_MS - 6 * _HOUR_MS
+    expected = Expected(status="OUT_OF_SCOPE", also={"reason_detail": "WINDOW"})
+    stage.play(
+        sending(stage.producer, at_ms, stage.bean(at_ms=at_ms)), do.record_lost, expected, fault="before --begin"
+    )
+
+
+def _scene_redelivered(stage: Stage) -> None:
+    """Three attempts, each a key of its own; the topic of a redelivery is the group's retry topic, as Kafka's is not."""
+    bean = stage.bean()
+    stage.play(stage.send(bean))
+    calls = [stage.deliver(bean, after_ms=2000 + 5000 * retry, retry_times=retry) for retry in range(3)]
+    _several(stage, calls, "redelivered twice", EXACT, EXACT, EXACT)
+
+
+def _scene_redelivered_at_once(stage: Stage) -> None:
+    """Two attempts with the same retry count: what a broker does that checks a transaction twice."""
+    bean = stage.bean()
+    stage.play(stage.send(bean))
+    calls = [stage.deliver(bean, after_ms=2000 + number) for number in range(2)]
+    _several(stage, calls, "delivered twice, same retry count", EXACT, EXACT)
+
+
+def _scene_one_of_three_attempts_lost(stage: Stage) -> None:
+    bean = stage.bean()
+    stage.play(stage.send(bean))
+    calls = [stage.deliver(bean, after_ms=2000 + 5000 * retry, retry_times=retry) for retry in range(3)]
+    expected = (EXACT, EXACT, one_sided("native", _LOST))
+    _several(stage, calls, "span of one attempt of three lost", *expected, changes={1: do.span_lost})
+
+
+def _several(
+    stage: Stage, calls: list, fault: str, *expected: Expected, changes: dict[int, do.Change] | None = None
+) -> None:
+    event = calls[0].events[0]
+    for number, call in enumerate(calls):
+        draft = Draft.clean(call)
+        (changes or {}).get(number, lambda _draft: None)(draft)
+        stage.record(draft)
+    stage.truth.expect(event, fault, *expected)
+
+
+def _scene_loss_and_copy_cancel(stage: Stage) -> None:
+    """One span lost, one written twice, in the same second: the counts of both sides are equal."""
+    for change, expected in (
+        (do.span_lost, one_sided("native", _LOST)),
+        (do.copied(own_id=False), Expected(status="DUPLICATED_OTLP", also={"duplicates": "exact"})),
+    ):
+        bean = stage.bean()
+        stage.play(stage.send(bean))
+        stage.play(stage.deliver(bean), change, expected, fault="a loss and a copy cancel in the counts")
+
+
+def _scene_batch_consumed(stage: Stage) -> None:
+    """One listener call for four messages: one span with four links, eight native records."""
+    _batch(stage, lambda _draft: None, EXACT, "a batch consumed")
+
+
+def _scene_batch_span_lost(stage: Stage) -> None:
+    _batch(stage, do.span_lost, one_sided("native", _LOST), "span of a batch lost")
+
+
+def _scene_batch_record_lost(stage: Stage) -> None:
+    _batch(stage, do.record_lost, one_sided("otlp", _LOST), "native records of a batch lost")
+
+
+def _batch(stage: Stage, change: do.Change, expected: Expected, fault: str) -> None:
+    beans = [stage.bean() for _ in range(4)]
+    for bean in beans:
+        stage.play(stage.send(bean))
+    stage.play(stage.deliver(*beans, cost_ms=43), change, expected, fault=fault)
+
+
+def _scene_transaction_checked(stage: Stage) -> None:
+    """The broker asks twice before it is told: three ends of one transaction."""
+    bean = stage.bean(msg_type=MessageType.TRANS_HALF)
+    stage.play(stage.send(bean))
+    states = (TransactionState.UNKNOW, TransactionState.UNKNOW, TransactionState.ROLLBACK_MESSAGE)
+    calls = [
+        ending(stage.producer, stage.now_ms + 2000 * (1 + number), bean, transaction_state=state)
+        for number, state in enumerate(states)
+    ]
+    _several(stage, calls, "a transaction checked twice", EXACT, EXACT, EXACT)
+
+
+def _scene_other_spans(stage: Stage) -> None:
+    """What is in the same file and about no message of the application."""
+    at_ms = stage.now_ms + 3000
+    others = {
+        "NOT_MESSAGING": ("GET /orders", SpanKind.SERVER, {"http.request.method": "GET"}),
+        "POLL": (
+            "poll orders",
+            SpanKind.CLIENT,
+            {"messaging.system": "kafka", "messaging.operation.type": "receive", "messaging.operation.name": "poll"},
+        ),
+        "TRACE_TRAFFIC": (
+            "send RMQ_SYS_TRACE_TOPIC",
+            SpanKind.PRODUCER,
+            {
+                "messaging.system": "kafka",
+                "messaging.operation.type": "send",
+                "messaging.destination.name": "RMQ_SYS_TRACE_TOPIC",
+            },
+        ),
+    }
+    for scope, (name, kind, attributes) in others.items():
+        stage.recording.lines.append(line_of([plain_span(stage.producer, at_ms, name, kind, attributes)]))
+        stage.truth.scopes[scope] += 1
+
+
+def _scene_queue_full(stage: Stage) -> None:
+    """Each side loses a burst in one bucket, and its lane's ledger says how many."""
+    _burst(stage, "native", lost=6, counted=6)
+    _burst(stage, "otlp", lost=5, counted=5, after_ms=90_000)
+
+
+def _scene_queue_full_half_counted(stage: Stage) -> None:
+    _burst(stage, "native", lost=6, counted=4)
+    _burst(stage, "otlp", lost=6, counted=2, after_ms=90_000)
+
+
+def _scene_ledger_of_another(stage: Stage) -> None:
+    """A service lost far more at that time, and says so; it excuses nobody else."""
+    stranger = Application("catalogue-service", "PG_catalogue", "10.9.9.9")
+    book = Ledger(None, clock=stage.clock).book(side="native", component="queue")
+    for number in range(40):
+        at_ms = stage.now_ms + 10_000 + 20 * number
+        bean = stage.bean(topic="catalogue", process=Process("10.9.9.9", 7))
+        call = sending(stranger, at_ms, bean)
+        book.note("queue_full", sdk_span(Draft.clean(call).spans[0]))
+        if number == 0:  # the others are lost on both sides
+            stage.play(call, do.record_lost, one_sided("otlp", _COUNTED), fault="counted, a stranger's")
+    stage.recording.ledgers.append({"ledger_version": 1, "rows": book.rows()})
+    for number in range(3):
+        call = stage.send(stage.bean(), after_ms=10_000 + 20 * number)
+        stage.play(call, do.record_lost, one_sided("otlp", _LOST), fault="lost while a stranger counted losses")
+    usual = sending(stranger, stage.now_ms + 200_000, stage.bean(topic="catalogue", process=Process("10.9.9.9", 8)))
+    stage.play(usual)
+
+
+def _burst(stage: Stage, side: str, *, lost: int, counted: int, after_ms: int = 0) -> None:
+    """Lose ``lost`` sends within one bucket of ten seconds; the lane's own ledger counts ``counted`` of them."""
+    book = Ledger(None, clock=stage.clock).book(side=side, component="queue")
+    here = stage.now_ms + 10_000 + after_ms
+    at_ms = here - here % BUCKET_MS + 1000
+    words = [one_sided(_other(side), _COUNTED)] * counted + [one_sided(_other(side), _LOST)] * (lost - counted)
+    fault = f"{side} queue full, {'all' if lost == counted else 'some'} counted"
+    events = []
+    for number in range(lost):
+        call = sending(stage.producer, at_ms + 30 * number, stage.bean())
+        draft = Draft.clean(call)
+        if number < counted:
+            book.note("queue_full", sdk_span(draft.spans[0]))
+        (do.record_lost if side == "native" else do.span_lost)(draft)
+        stage.record(draft)
+        events += call.events
+    stage.truth.expect_among(events, fault, *words)
+    stage.recording.ledgers.append({"ledger_version": 1, "rows": book.rows()})
+
+
+def _other(side: str) -> str:
+    return "otlp" if side == "native" else "native"
+
+
+def _scene_process_ends(stage: Stage) -> None:
+    """A batch job sends and ends without a flush: the last three seconds of its native trace never left."""
+    job = Application("nightly-job", "PG_nightly", "10.1.7.7")
+    process = Process("10.1.7.7", 99)
+    _until_the_end(
+        stage, job, process, do.record_lost, one_sided("otlp", "SHUTDOWN_WINDOW"), "native tail of a process"
+    )
+
+
+def _scene_consumer_killed(stage: Stage) -> None:
+    """A consumer is killed: the spans of its last three seconds never left, the native records had."""
+    killed = Application("loyalty-service", "CG_loyalty", "10.1.8.8")
+    for number in range(30):
+        bean = stage.bean()
+        stage.play(stage.send(bean, after_ms=2000 * number))
+        at_ms = stage.now_ms + 2000 * number + 900
+        last = number >= 29
+        stage.play(
+            consuming(killed, at_ms, received(bean), attempt=stage.attempt(killed)),
+            do.span_lost if last else (lambda _draft: None),
+            one_sided("native", "SHUTDOWN_WINDOW") if last else EXACT,
+            fault="span tail of a killed consumer" if last else "none",
+        )
+
+
+def _until_the_end(
+    stage: Stage, job: Application, process: Process, change: do.Change, expected: Expected, fault: str
+) -> None:
+    for number in range(30):
+        at_ms = stage.now_ms + 1000 * number
+        last = number >= 27
+        stage.play(
+            sending(job, at_ms, stage.bean(at_ms=at_ms, process=process)),
+            change if last else (lambda _draft: None),
+            expected if last else EXACT,
+            fault=fault if last else "none",
+        )
+
+
+def _scene_silent_writers(stage: Stage) -> None:
+    """A topic that only the native side knows, a group that only spans know."""
+    audit = Application("audit-service", "PG_audit", "10.1.5.5")
+    archive = Application("archive-service", "CG_archive", "10.1.6.6")
+    for number in range(4):
+        at_ms = stage.now_ms + 1000 + 100 * number
+        bean = stage.bean(topic="audit", process=Process("10.1.5.5", 5 + number))
+        silent = "a service without spans"
+        stage.play(sending(audit, at_ms, bean), do.span_lost, one_sided("native", "WRITER_SILENT"), fault=silent)
+        other = stage.bean()
+        stage.play(stage.send(other))
+        call = consuming(archive, at_ms + 50, received(other), attempt=stage.attempt(archive))
+        expected = one_sided("otlp", "WRITER_SILENT")
+        stage.play(call, do.record_lost, expected, fault="a group without native trace")
+
+
+def _scene_fewer_spans_than_attempts(stage: Stage) -> None:
+    """Two attempts at the same time, one span that names neither: one is lost for certain, nobody knows which."""
+    bean = stage.bean()
+    stage.play(stage.send(bean))
+    calls = [stage.deliver(bean, after_ms=2000) for _ in range(2)]
+    nameless = do.span_says(mqtrace__request_id=None)
+    expected = (replace(EXACT, also={"key_level": 2}), one_sided("native", _LOST))
+    _several(stage, calls, "two attempts, one nameless span", *expected, changes={0: nameless, 1: do.span_lost})
+
+
+def _scene_id_left_out(stage: Stage) -> None:
+    """The span does not say which message it is about: topic and time are right, and nothing else can be said."""
+    call = stage.send(stage.bean())
+    draft = Draft.clean(call)
+    do.span_says(messaging__message__id=None, mqtrace__offset_msg_id=None)(draft)
+    stage.record(draft)
+    fault = "span without its message id"
+    stage.truth.expect(call.events[0], fault, one_sided("native", "KEY_DEGRADED"))
+    span_id = f"{send_context(call.events[0].message).span_id:016x}"
+    stage.truth.expect(Event("publish", span_id), fault, one_sided("otlp", "KEY_DEGRADED"))
+
+
+def _scene_handler_hangs(stage: Stage) -> None:
+    bean = stage.bean()
+    stage.play(stage.send(bean))
+    change = do.both(do.half_lost(TraceType.SUB_AFTER), do.span_lost)
+    stage.play(stage.deliver(bean), change, one_sided("native", "IN_FLIGHT"), fault="a handler still at work")
+
+
+def _scene_too_young(stage: Stage) -> None:
+    """One-sided within the grace before the end: it may still arrive."""
+    for change, fault in ((do.record_lost, "native record not there yet"), (do.span_lost, "span not there yet")):
+        expected = Expected(status="PENDING")
+        bean = stage.bean()
+        stage.play(stage.send(bean), change, expected, fault=fault)
+        stage.play(stage.deliver(bean), change, expected, fault=fault)
+    stage.now_ms -= 230_000  # the end comes right after
+
+
+PROLOGUE: tuple[Callable[[Stage], None], ...] = (_scene_before_the_window, _scene_before_retention)
+"""What lies before the two sides overlap."""
+
+SCENES: tuple[Callable[[Stage], None], ...] = (
+    _scene_redelivered,
+    _scene_redelivered_at_once,
+    _scene_one_of_three_attempts_lost,
+    _scene_loss_and_copy_cancel,
+    _scene_batch_consumed,
+    _scene_batch_span_lost,
+    _scene_batch_record_lost,
+    _scene_transaction_checked,
+    _scene_other_spans,
+    _scene_queue_full,
+    _scene_queue_full_half_counted,
+    _scene_ledger_of_another,
+    _scene_process_ends,
+    _scene_consumer_killed,
+    _scene_silent_writers,
+    _scene_fewer_spans_than_attempts,
+    _scene_id_left_out,
+)
+EPILOGUE: tuple[Callable[[Stage], None], ...] = (_scene_handler_hangs, _scene_too_young)
+"""What must happen last: it depends on how far the data reaches."""

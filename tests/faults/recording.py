@@ -1,0 +1,94 @@
+"""This module knows what two writers left behind of a corpus, and how it is laid down in files as they lay it down."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bridge.codec.native import encode_context
+from bridge.landing.layout import LandedMessage
+from bridge.landing.writer import LandingWriter
+from otel_mqtrace.model import TraceType
+
+if TYPE_CHECKING:
+    from tests.faults.calls import Record
+
+__all__ = ["Files", "Laid", "Recording"]
+
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+_BATCH = 5  # records of one trace message, spans of one line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laid:
+    """How files are laid down: rows in their own or in a shuffled order, one file per side or several."""
+
+    shuffle: int | None = None
+    files: int = 1
+    landing: tuple[str, ...] = ("jsonl",)
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the corpus lies, as ``mqtrace reconcile`` takes it."""
+
+    native: Path
+    otlp: Path
+    ledger: tuple[Path, ...]
+
+
+@dataclass
+class Recording:
+    """Bodies of trace messages, lines of spans, and what was counted as lost.
+
+    ``bodies`` are ``(arrival_ms, records)``; ``lines`` are whole lines of an OTLP file.
+    """
+
+    dialect: str = "5.5.0"
+    bodies: list[tuple[int, bytes]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    ledgers: list[dict[str, Any]] = field(default_factory=list)  # documents of our own ledger
+    prometheus: list[str] = field(default_factory=list)
+
+    def land(self, record: Record) -> None:
+        """Add one native record as a trace message of its own."""
+        encoded = encode_context(record.context, self.dialect, access_channel=record.channel)
+        body = encoded.body if record.damage is None else record.damage(encoded.body)
+        context = record.context
+        ended_ms = (context.timestamp_ms or 0) + (context.cost_ms or 0) * (context.trace_type is TraceType.PUB)
+        self.bodies.append((ended_ms + record.late_ms, body))
+
+    def lay_down(self, root: Path, laid: Laid) -> Files:
+        """Write everything under ``root``."""
+        bodies, lines = list(self.bodies), list(self.lines)
+        if laid.shuffle is not None:
+            random.Random(laid.shuffle).shuffle(bodies)
+            random.Random(laid.shuffle + 1).shuffle(lines)
+        for number in range(laid.files):
+            _land(root / "landing", bodies[number :: laid.files], laid.landing[number % len(laid.landing)])
+            _write(root / "otlp" / f"traces-{number}.jsonl", lines[number :: laid.files])
+        ledger = [root / "ledger" / f"ledger-{number}.json" for number in range(len(self.ledgers))]
+        for path, document in zip(ledger, self.ledgers, strict=True):
+            _write(path, [json.dumps(document)])
+        metrics = [root / "ledger" / f"collector-{number}.txt" for number in range(len(self.prometheus))]
+        for path, text in zip(metrics, self.prometheus, strict=True):
+            _write(path, [text])
+        return Files(root / "landing", root / "otlp", (*ledger, *metrics))
+
+
+def _land(root: Path, bodies: list[tuple[int, bytes]], suffix: str) -> None:
+    with LandingWriter(root, format=suffix) as writer:
+        writer.write(
+            [
+                LandedMessage(source=TRACE_TOPIC, arrival_ms=arrival_ms, body=body, partition=0, offset=offset)
+                for offset, (arrival_ms, body) in enumerate(bodies)
+            ]
+        )
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(lines), encoding="utf-8")

@@ -1,0 +1,145 @@
+"""This module knows how a corpus is played: each fault in a time of its own, among clean traffic that never stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from otel_mqtrace._clock import Clock
+from otel_mqtrace.message_id import UniqueIds
+from otel_mqtrace.model import TraceBean
+from tests.faults.calls import Application, Call, Draft, consuming, message, received, sending
+from tests.faults.recording import Recording
+from tests.faults.truth import EXACT, Expected, Truth
+
+__all__ = ["BEGIN_MS", "SLOT_MS", "Process", "Stage"]
+
+BEGIN_MS = 1_793_489_400_000
+"""2026-10-31T23:30:00Z: ids roll over with the month in UTC at once, in New York after 4.5 h; its clocks go back at +6.5 h."""
+SLOT_MS = 240_000
+_NS_PER_MS = 1_000_000
+T = TypeVar("T")
+
+
+ORDERS = Application("order-service", "PG_orders", "10.1.0.1")
+CONSUMERS = (
+    Application("billing-service", "CG_billing", "10.1.0.2"),
+    Application("shipping-service", "CG_shipping", "10.1.0.3"),
+)
+
+
+@dataclass
+class SetClock:
+    """A clock that stands where it was set, in epoch milliseconds."""
+
+    now_ms: int = BEGIN_MS
+
+    def wall_ns(self) -> int:
+        """Return the time in nanoseconds of the epoch."""
+        return self.now_ms * _NS_PER_MS
+
+    def monotonic_ns(self) -> int:
+        """Return the same: it stands still."""
+        return self.wall_ns()
+
+
+class Process:
+    """One process of a client: the message ids it makes, by a wall clock ``utc_offset_ms`` ahead of UTC."""
+
+    def __init__(self, address: str, pid: int, *, utc_offset_ms: Callable[[int], int] = lambda _ms: 0) -> None:
+        self._clock = SetClock()
+        self._offset_ms = utc_offset_ms
+        self._ids = UniqueIds(clock=self._clock, address=address, pid=pid, origin=0x60E53B93)
+
+    def new_id(self, at_ms: int) -> str:
+        """Return the next id, made at ``at_ms``."""
+        self._clock.now_ms = at_ms + self._offset_ms(at_ms)
+        return self._ids.new()
+
+
+@dataclass
+class Stage:
+    """The corpus while it is made: what was recorded, what is true, and the time of the slot that is played."""
+
+    recording: Recording
+    speak: Callable[[Iterable[Any]], Iterable[str]]
+    usual: Expected = EXACT
+    truth: Truth = field(default_factory=Truth)
+    now_ms: int = BEGIN_MS
+    process: Process = field(default_factory=lambda: Process("10.1.0.1", 4711))
+    processes: dict[str, Process] = field(default_factory=dict)
+    producer: Application = ORDERS
+    consumers: tuple[Application, ...] = CONSUMERS
+    burns_ids: bool = False
+    messages: int = 0
+
+    def slots(self, plays: Iterable[T]) -> Iterator[T]:
+        """Yield each play in a slot of its own, with clean messages before and after it."""
+        for play in plays:
+            self.chat()
+            yield play
+            self.now_ms += SLOT_MS
+        self.chat()
+
+    def bean(self, *, at_ms: int | None = None, process: Process | None = None, **fields: Any) -> TraceBean:
+        """Return a new message, made now."""
+        self.messages += 1
+        new_id = (process or self.process).new_id(self.now_ms if at_ms is None else at_ms)
+        return message(new_id, number=self.messages, **fields)
+
+    def attempt(self, consumer: Application) -> str:
+        """Return a new request id of a consumer's process."""
+        process = self.processes.setdefault(consumer.group, Process(consumer.host, 800 + len(self.processes)))
+        return process.new_id(self.now_ms)
+
+    def send(self, bean: TraceBean, *, after_ms: int = 1000, **fields: Any) -> Call:
+        """Return the send of a message in this slot."""
+        if self.burns_ids:
+            self.burn()
+        return sending(self.producer, self.now_ms + after_ms, bean, **fields)
+
+    def burn(self) -> None:
+        """Take the id that the trace context of a send takes for itself in RocketMQ's client."""
+        self.process.new_id(self.now_ms)
+
+    def deliver(
+        self, *beans: TraceBean, to: int = 0, after_ms: int = 2000, retry_times: int = 0, **fields: Any
+    ) -> Call:
+        """Return a delivery to one of the groups in this slot."""
+        got = [received(bean, retry_times=retry_times) for bean in beans]
+        wanted = {"attempt": self.attempt(self.consumers[to]), **fields}
+        return consuming(self.consumers[to], self.now_ms + after_ms, *got, **wanted)
+
+    def chat(self) -> None:
+        """Let every service do its usual work: the start and the end of a slot look alike for all."""
+        bean = self.bean()
+        self.play(self.send(bean, after_ms=10))
+        for to in range(len(self.consumers)):
+            self.play(self.deliver(bean, to=to, after_ms=100 + to))
+
+    def play(
+        self,
+        call: Call,
+        change: Callable[[Draft], object] = lambda _draft: None,
+        *expected: Expected,
+        fault: str = "none",
+    ) -> Draft:
+        """Record what is left of a call after ``change`` and expect the verdicts of each of its events."""
+        draft = Draft.clean(call)
+        change(draft)
+        self.record(draft)
+        for event in call.events:
+            self.truth.expect(event, fault, *(expected or (self.usual,)))
+        return draft
+
+    def record(self, draft: Draft) -> None:
+        """Record what is left of a call, and expect nothing."""
+        for record in draft.records:
+            self.recording.land(record)
+        self.recording.lines += self.speak(draft.spans)
+
+    @property
+    def clock(self) -> Clock:
+        """A clock that stands at this slot."""
+        return SetClock(self.now_ms)

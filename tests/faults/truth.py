@@ -1,0 +1,66 @@
+"""This module knows what must be said of an event whose story is known: the truth that verdicts are held against."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+__all__ = ["EXACT", "NORMALISED", "Event", "Expected", "Truth", "one_sided"]
+
+
+class Event(NamedTuple):
+    """What tells one event of the corpus from every other.
+
+    ``message`` is the message id, for a span that knows none its span id; ``group`` is set for deliveries only.
+    """
+
+    kind: str
+    message: str
+    group: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """The verdict one key must get. ``also`` names further columns of a verdict, ``fields`` verdicts of fields."""
+
+    status: str
+    reason: str | None = None
+    also: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def word(self) -> str:
+        """The class in the confusion matrix."""
+        return self.status if self.reason is None else f"{self.status} {self.reason}"
+
+
+EXACT = Expected(status="MATCHED_EXACT")
+NORMALISED = Expected(status="MATCHED_NORMALISED")
+
+
+def one_sided(side: str, reason: str | None, **also: Any) -> Expected:
+    """Return the verdict of an event that only ``side`` (native, otlp) shows, settled."""
+    return Expected(status=f"{side.upper()}_ONLY", reason=reason, also=also)
+
+
+@dataclass
+class Truth:
+    """What is expected of every event, and by which fault; what is expected of input that is no event, as counts."""
+
+    keys: dict[Event, tuple[Expected, ...]] = field(default_factory=dict)
+    faults: dict[Event, str] = field(default_factory=dict)
+    among: list[tuple[str, tuple[Event, ...], tuple[Expected, ...]]] = field(default_factory=list)
+    scopes: Counter[str] = field(default_factory=Counter)
+    malformed: Counter[str] = field(default_factory=Counter)  # by side
+
+    def expect(self, event: Event, fault: str, *expected: Expected) -> None:
+        """Expect exactly these keys of ``event``, in any order."""
+        if event in self.keys:
+            raise ValueError(f"{event} is expected twice: {self.faults[event]} and {fault}")
+        self.keys[event] = expected
+        self.faults[event] = fault
+
+    def expect_among(self, events: list[Event], fault: str, *expected: Expected) -> None:
+        """Expect these verdicts among the events, one each, no matter which gets which: a ledger only counts."""
+        self.among.append((fault, tuple(events), expected))

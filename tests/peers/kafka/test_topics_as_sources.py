@@ -1,0 +1,96 @@
+"""Topics of a real Kafka as sources of a reconciliation: transactions, retention, and both ways to read them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import count
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import Producer as OwnProducer
+
+from otel_mqtrace._errors import PeerError
+from spark_jobs.sources.kafka.address import TopicAddress
+from spark_jobs.sources.kafka.offsets import topic_ranges
+from spark_jobs.sources.kafka.reading import messages_in
+from tests.peers.kafka.broker import HERE
+from tests.peers.maven import jars_of
+
+pytestmark = pytest.mark.peers
+
+_numbers = count(1)
+BY_CONNECTOR = """
+import json, sys
+from spark_jobs.session import build_session
+from spark_jobs.sources.kafka.address import TopicAddress
+from spark_jobs.sources.kafka.connector import by_connector
+from spark_jobs.sources.kafka.messages import read_topics
+from spark_jobs.sources.kafka.offsets import topic_ranges
+
+servers, topic, jars = sys.argv[1:]
+spark = build_session(master="local[2]", extra={"spark.jars": jars})
+address = TopicAddress(servers, topic)
+assert by_connector(spark, address, topic_ranges(address, {}), {}, tasks=2) is not None
+source = read_topics(spark, [address], {})
+rows = [[*row[:5], bytes(row[5]).decode()] for row in source.frame.collect()]
+print(json.dumps({"rows": rows, "messages": source.count.get["messages"]}))
+"""
+
+
+@pytest.fixture(scope="module")
+def address(kafka):
+    """Two partitions: committed messages, an aborted one, markers, and a beginning that retention took."""
+    topic = kafka.create_topic(f"peer-sources-{next(_numbers)}", partitions=2)
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
+    plain = OwnProducer(settings)
+    for number in range(6):
+        plain.produce(
+            topic, f"plain {number}".encode(), partition=0, headers=[("KEYS", b"k1 k2")], timestamp=1000 + number
+        )
+    assert plain.flush(30) == 0
+    sender = OwnProducer({**settings, "transactional.id": topic})
+    sender.init_transactions(30)
+    for outcome in ("committed", "aborted"):
+        sender.begin_transaction()
+        sender.produce(topic, outcome.encode(), partition=1)
+        assert sender.flush(30) == 0
+        (sender.commit_transaction if outcome == "committed" else sender.abort_transaction)(30)
+    admin = AdminClient(settings)
+    (trimmed,) = admin.delete_records([TopicPartition(topic, 0, 2)]).values()
+    trimmed.result(30)
+    return TopicAddress(kafka.bootstrap_servers, topic)
+
+
+def by_client(address):
+    return [row for one in topic_ranges(address, {}) for row in messages_in(one, {})]
+
+
+def test_only_committed_messages_are_read_and_what_is_gone_is_known_by_its_offsets(address):
+    """The markers of transactions and the aborted message are offsets without a message."""
+    ranges = topic_ranges(address, {})
+    assert [(one.first, one.end) for one in ranges] == [(2, 6), (0, 4)]
+    rows = by_client(address)
+    assert [row["value"].decode() for row in rows] == [*(f"plain {number}" for number in range(2, 6)), "committed"]
+    assert (rows[0]["arrival_ms"], rows[0]["keys"], rows[0]["offset"]) == (1002, "k1 k2", 2)
+
+
+def test_a_topic_that_is_not_there_is_one_line(kafka):
+    """Nothing is created by asking."""
+    with pytest.raises(PeerError, match=r"/no-such-topic cannot be read: .*check the topic's name"):
+        topic_ranges(TopicAddress(kafka.bootstrap_servers, "no-such-topic"), {})
+
+
+def test_sparks_own_connector_gives_the_same_messages(address):
+    """In a process of its own, because a session takes its jars when it starts."""
+    jars = ",".join(map(str, sorted(jars_of(HERE / "spark-connector.xml", "Spark's Kafka connector").glob("*.jar"))))
+    command = [sys.executable, "-c", BY_CONNECTOR, address.bootstrap_servers, address.topic, jars]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    names = ("topic", "partition", "offset", "arrival_ms", "keys")
+    expected = [[*(row[name] for name in names), row["value"].decode()] for row in by_client(address)]
+    assert sorted(told["rows"]) == sorted(expected)
+    assert told["messages"] == len(expected)

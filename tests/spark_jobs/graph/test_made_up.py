@@ -1,0 +1,133 @@
+"""`mqtrace graph` on the spans of a made-up system: every file it leaves, and what each of them says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+GRAPHML = "{http://graphml.graphdrawing.org/xmlns}"
+
+
+@pytest.fixture(scope="module")
+def plain(shop):
+    return json.loads((shop / "graph.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def edge(plain):
+    by_ends = {(one["source"], one["target"]): one for one in plain["edges"]}
+    assert len(by_ends) == len(plain["edges"])
+
+    def of(source: str, target: str):
+        kinds = (
+            ("producer", "topic")
+            if (f"producer:{source}", f"topic:{target}") in by_ends
+            else ("topic", "consumer_group")
+        )
+        return by_ends[f"{kinds[0]}:{source}", f"{kinds[1]}:{target}"]
+
+    return of
+
+
+def test_the_graph_has_these_edges_and_no_other(plain):
+    """Retry and dead-letter topics and namespaces are folded into the topics of their messages."""
+    assert {(one["source"].partition(":")[2], one["target"].partition(":")[2]) for one in plain["edges"]} == {
+        *(("shop", "orders"), ("shop", "bills"), ("shop", "ticks"), ("shop", "lost")),
+        *(("orders", "CG_billing"), ("orders", "CG_audit"), ("ghosts", "CG_billing")),
+        *(("bills", "CG_bills"), ("bills", "CG_rescue"), ("ticks", "CG_ticks")),
+    }
+    assert [node["namespaces"] for node in plain["nodes"] if node["name"] == "bills"] == [["ns1"]]
+
+
+def test_a_consumer_that_only_links_to_its_send_is_tied_to_it(edge):
+    """Three links across traces and two links of one batch span: five deliveries of five messages, queued at most 100 ms."""
+    billing = edge("orders", "CG_billing")
+    assert (billing["deliveries"], billing["messages"], billing["failures"]) == (5, 5, 1)
+    assert billing["origins"] == {"never_published": 0, "unidentified": 0, "unjudged": 0}
+    assert (billing["queue_ms"]["p50"], billing["queue_ms"]["min"], billing["queue_ms"]["max"]) == (100, 94, 100)
+    assert edge("orders", "CG_audit")["queue_ms"]["max"] == 10
+
+
+def test_a_send_that_nobody_points_at_is_not_called_lost(edge):
+    """It names no message id, so nobody could have said that it arrived; a failed one is failed."""
+    sends = edge("shop", "orders")
+    told = {name: count for name, count in sends["fates"].items() if count}
+    assert (sends["sends"], told) == (7, {"consumed": 5, "failed": 1, "unidentified": 1})
+    assert (sends["failures"], sends["error_rate"]) == (1, round(1 / 7, 6))
+
+
+def test_retries_and_dead_letters_count_on_the_topic_of_their_message(edge):
+    """The second delivery came over the retry topic, the third to another group over the dead-letter topic."""
+    bills, rescue = edge("bills", "CG_bills"), edge("bills", "CG_rescue")
+    assert (bills["deliveries"], bills["messages"], bills["redeliveries"], bills["via_retry"]) == (2, 1, 1, 1)
+    assert (rescue["deliveries"], rescue["via_dlq"], rescue["redeliveries"]) == (1, 1, 0)
+
+
+def test_what_is_missing_is_told_only_of_the_settled_part(edge):
+    """A message sent in the last second may still arrive; one delivered in the first may have been sent before."""
+    assert {name: n for name, n in edge("shop", "lost")["fates"].items() if n} == {"never_consumed": 1, "pending": 1}
+    assert edge("ghosts", "CG_billing")["origins"] == {"never_published": 1, "unidentified": 0, "unjudged": 1}
+
+
+def test_a_service_that_consumes_its_own_topic_is_a_loop(plain):
+    """It is marked on the delivery, and nowhere else."""
+    assert [one["source"] for one in plain["edges"] if one.get("loop")] == ["topic:ticks"]
+
+
+def test_dependencies_join_services_directly_and_over_topics(shop):
+    """What Jaeger's own job would give, and the deliveries whose traces only link; no call within a service."""
+    calls = {
+        (row["parent"], row["child"]): row["callCount"] for row in json.loads((shop / "dependencies.json").read_text())
+    }
+    assert calls == {
+        ("web", "shop"): 3,
+        ("shop", "billing"): 5 + 2,
+        ("shop", "audit"): 3,
+        ("shop", "rescue"): 1,
+        ("shop", "shop"): 1,
+    }
+
+
+def test_graphml_is_read_back_with_every_edge_and_measure(shop, plain):
+    """By a real parser: declared keys, known ends, and the numbers of graph.json."""
+    root = ET.parse(shop / "graph.graphml").getroot()
+    keys = {key.get("id"): key for key in root.iter(f"{GRAPHML}key")}
+    nodes = {node.get("id") for node in root.iter(f"{GRAPHML}node")}
+    edges = list(root.iter(f"{GRAPHML}edge"))
+    assert nodes == {node["id"] for node in plain["nodes"]}
+    assert len(edges) == len(plain["edges"])
+    for drawn, told in zip(edges, plain["edges"], strict=True):
+        data = {item.get("key"): item.text for item in drawn}
+        assert {drawn.get("source"), drawn.get("target")} <= nodes
+        assert set(data) <= set(keys)
+        assert int(data["edge.messages"]) == told["messages"]
+
+
+def test_every_file_is_there_and_the_pages_need_nothing_else(shop):
+    """No script, no address but the name of SVG's own vocabulary; no work left behind."""
+    names = {"graph.json", "graph.html", "graph.svg", "graph.dot", "graph.graphml", "dependencies.json"}
+    assert {path.name for path in shop.iterdir()} == names
+    page, svg = (shop / "graph.html").read_text(), (shop / "graph.svg").read_text()
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert svg.replace("http://www.w3.org/2000/svg", "").find("http") == -1
+    assert ET.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_what_is_printed_is_one_table_and_where_the_files_are(shop):
+    """Edges by traffic, names as they are folded, and six paths."""
+    printed = (shop.parent / "printed.txt").read_text()
+    lines = printed.splitlines()
+    assert "CG_billing" in printed
+    assert [line.partition(":")[0] for line in lines[-6:]] == [path.name for path in map(_file, lines[-6:])]
+
+
+def _file(line: str) -> Path:
+    path = Path(line.partition(": ")[2])
+    assert path.is_file()
+    return path

@@ -1,0 +1,203 @@
+"""Topics of a Kafka are sources like files: the same records and spans, each with its place, and offsets for the books."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from confluent_kafka.cimpl import Producer
+
+from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace._errors import PeerError, UsageError
+from spark_jobs.inspect import Inventory, inspect_sources
+from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs, normalise_native, normalise_otlp
+from spark_jobs.sources.kafka.address import TopicAddress, apart
+from spark_jobs.sources.kafka.connector import java_properties
+from spark_jobs.sources.kafka.offsets import PartitionRange, chunks, topic_ranges
+from spark_jobs.sources.kafka.reading import messages_in
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+NATIVE = VECTORS / "dual" / "scenarios-5.3.3-old" / "native.jsonl"
+DUMPS = ("otlp_spans.kafka-proto.jsonl", "otlp_spans_json.kafka-json.jsonl")
+SPANS = VECTORS / "otlp" / "layouts" / "traces.jsonl"
+ORIGIN = {"path", "line", "partition", "offset", "arrival_ms"}
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    """A trace topic of three partitions and an OTLP topic of two, as their writers fill them, with junk in between."""
+    with EmbeddedKafka() as running:
+        producer = Producer({"bootstrap.servers": running.bootstrap_servers, "log_level": 0})
+        for topic, partitions in (("traces", 3), ("spans", 2), ("empty", 4)):
+            running.create_topic(topic, partitions)
+        for at, line in enumerate(lines(NATIVE)):
+            body, keys = base64.b64decode(line["body_base64"]), line.get("keys")
+            headers = [("KEYS", keys.encode())] if keys else []
+            producer.produce("traces", body, partition=at % 3, headers=headers, timestamp=line["store_ms"])
+        producer.produce("traces", None, key=b"tombstone", partition=0)
+        producer.produce("traces", b"\x00no record", partition=1)
+        for name in DUMPS:
+            for at, line in enumerate(lines(VECTORS / "otlp" / "kafka" / name)):
+                producer.produce("spans", base64.b64decode(line["value_b64"]), partition=at % 2)
+        producer.produce("spans", b'{"resourceSpans":[{"scopeS', partition=0)
+        producer.produce("spans", b"Pub\x011700000000000\x01region\x02", partition=1)
+        producer.produce("spans", None, key=b"tombstone", partition=1)
+        assert producer.flush(30) == 0
+        yield running
+
+
+def rows(frame, *, but=frozenset()):
+    kept = [name for name in frame.columns if name not in but]
+    return [row.asDict(recursive=True) for row in frame.select(*kept).collect()]
+
+
+def said(events):
+    return Counter(repr(row) for row in rows(events, but=ORIGIN))
+
+
+@pytest.mark.spark
+def test_a_trace_topic_holds_what_its_landing_holds(spark, kafka, tmp_path):
+    """The same events as from the file, arrival and place from the broker; junk and tombstones are bad at their offset."""
+    source = f"kafka://{kafka.bootstrap_servers}/traces"
+    from_file = normalise_native(spark, [str(NATIVE)], tmp_path / "file")
+    side = normalise_native(spark, [source, f"kafka://{kafka.bootstrap_servers}/empty"], tmp_path / "kafka")
+    assert said(side.events) == said(from_file.events)
+    assert side.records_read == from_file.records_read + 2
+    assert side.records_read + side.exploded == side.events.count() + side.malformed.count()
+    assert (side.sources[0], side.layouts) == (source, ("kafka",))
+    assert side.trace_topics == ("traces",)
+    ends = {one.partition: one.end for one in side.offsets if one.address.topic == "traces"}
+    bad = {row["path"]: row["reason"] for row in rows(side.malformed)}
+    assert bad[f"traces-0@{ends[0] - 1}"] == "no body (a tombstone)"
+    assert bad[f"traces-1@{ends[1] - 1}"] == "unknown record type"
+    assert sum(ends.values()) == len(lines(NATIVE)) + 2
+    assert [one.end for one in side.offsets if one.address.topic == "empty"] == [0, 0, 0, 0]
+    assert side.offsets_without_message == 0
+    arrivals = {row["arrival_ms"] for row in rows(side.events.select("arrival_ms"))}
+    assert arrivals == {row["arrival_ms"] for row in rows(from_file.events.select("arrival_ms"))}
+
+
+@pytest.mark.spark
+def test_messages_of_both_encodings_on_one_topic_hold_the_spans_that_were_sent(spark, kafka, tmp_path):
+    """209 spans in protobuf and in JSON; what is torn, foreign or empty is one bad piece each, at its offset."""
+    side = normalise_otlp(spark, [f"kafka://{kafka.bootstrap_servers}/spans"], tmp_path / "kafka")
+    from_file = normalise_otlp(spark, [str(SPANS)], tmp_path / "file")
+    once = said(from_file.events.drop("raw_hash"))
+    assert said(side.events.drop("raw_hash")) == Counter({event: 2 * count for event, count in once.items()})
+    assert side.records_read == 2 * 209 + 3
+    ends = {one.partition: one.end for one in side.offsets}
+    bad = {row["path"]: row["reason"] for row in rows(side.malformed)}
+    assert bad == {
+        f"spans-0@{ends[0] - 1}": "not OTLP traces",
+        f"spans-1@{ends[1] - 2}": "not OTLP traces",
+        f"spans-1@{ends[1] - 1}": "no value (a tombstone)",
+    }
+
+
+def test_a_topic_is_inspected_like_a_file(kafka):
+    """The side is told by the messages; bad ones are named by their offset; nothing is committed or changed."""
+    found = {}
+    for topic in ("traces", "spans", "empty"):
+        found[topic] = Inventory()
+        list(inspect_sources([f"kafka://{kafka.bootstrap_servers}/{topic}"], found[topic]))
+    traces, spans, empty = found.values()
+    assert (traces.side, traces.layout, traces.items, traces.malformed) == ("native", "kafka", 271, 4)
+    assert (spans.side, spans.items, spans.malformed) == ("otlp", 2 * 209, 3)
+    assert {piece.path.partition("@")[0] for piece in spans.bad} == {"spans-0", "spans-1"}
+    assert (empty.side, empty.items, empty.malformed) == ("empty", 0, 0)
+
+
+def test_an_address_is_told_from_files_and_never_repeats_a_password():
+    """Several brokers are one address; a password in an address is refused and hidden."""
+    files, topics = apart(["a.jsonl", "kafka://h:1,i:2/t.x", "kafka://h:1,i:2/t.x", "b/*.jsonl"])
+    assert (files, topics) == (("a.jsonl", "b/*.jsonl"), (TopicAddress("h:1,i:2", "t.x"),))
+    for src in ("kafka://h:1", "kafka://h:1/", "kafka://h:1/a/b", "kafka://u:secret@h:1/t", "kafka:///t"):
+        with pytest.raises(UsageError, match="is no topic: write kafka://") as told:
+            apart([src])
+        assert "secret" not in str(told.value)
+
+
+def test_the_offsets_of_a_topic_are_cut_into_ranges_that_join_up():
+    """Nothing twice, nothing left out, whatever the size; an empty partition is no work."""
+    address = TopicAddress("h:1", "t")
+    whole = [PartitionRange(address=address, partition=number, first=3, end=end) for number, end in ((0, 20), (1, 3))]
+    for size in (1, 7, 17, 100):
+        covered = [at for one in chunks(whole, offsets=size) for at in range(one.first, one.end)]
+        assert covered == list(range(3, 20))
+
+
+def test_a_range_is_read_to_its_end_and_no_further(kafka):
+    """A retry reads the same offsets, though more has been written since."""
+    address = TopicAddress(kafka.bootstrap_servers, "traces")
+    (whole, *_) = topic_ranges(address, {})
+    part = PartitionRange(address=address, partition=whole.partition, first=2, end=5)
+    assert [row["offset"] for row in messages_in(part, {})] == [2, 3, 4]
+    assert len(list(messages_in(whole, {}))) == whole.end
+
+
+def test_what_retention_has_removed_is_passed_by(kafka):
+    """A range whose offsets are all gone ends; the mock keeps five megabytes of a partition."""
+    kafka.create_topic("trimmed")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    for _ in range(12):
+        producer.produce("trimmed", b"x" * 900_000)
+        assert producer.flush(30) == 0
+    (held,) = topic_ranges(TopicAddress(kafka.bootstrap_servers, "trimmed"), {})
+    assert held.first > 0
+    gone = PartitionRange(address=held.address, partition=0, first=0, end=held.first)
+    assert list(messages_in(gone, {})) == []
+    asked_too_early = PartitionRange(address=held.address, partition=0, first=0, end=held.end)
+    assert [row["offset"] for row in messages_in(asked_too_early, {})] == list(range(held.first, held.end))
+
+
+def test_a_broker_that_is_not_there_is_one_line_within_the_time_given(tmp_path):
+    """The address is named; nothing waits for ever."""
+    address = TopicAddress("127.0.0.1:1", "t")
+    with pytest.raises(PeerError, match=r"kafka://127.0.0.1:1/t does not answer: .*--client-config"):
+        topic_ranges(address, {}, timeout_ms=300)
+    silent = PartitionRange(address=address, partition=0, first=0, end=5)
+    with pytest.raises(PeerError, match=r"t \[0\] has been silent at offset 0|cannot be read"):
+        list(messages_in(silent, {}, timeout_ms=300))
+    with pytest.raises(UsageError, match=r"the client of kafka://h:1/t cannot be built") as told:
+        topic_ranges(TopicAddress("h:1", "t"), {"sasl.password": "secret", "no.such": "x"})
+    assert "secret" not in str(told.value)
+
+
+def test_both_sides_sources_are_looked_at_before_spark_starts(kafka):
+    """A topic that answers passes; options that may hold passwords do not show them."""
+    source = f"kafka://{kafka.bootstrap_servers}/traces"
+    options = NormaliseOptions(client_config={"sasl.password": "secret"})
+    check_inputs([source], [str(SPANS)], NormaliseOptions())
+    assert "secret" not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, {}),
+        ({"client.id": "c"}, {"client.id": "c"}),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN", "sasl.username": "u", "sasl.password": 'p"w'},
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "PLAIN",
+                "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+                'username="u" password="p\\"w";',
+            },
+        ),
+        ({"ssl.ca.location": "/ca.pem"}, {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca.pem"}),
+        ({"sasl.mechanism": "OAUTHBEARER"}, None),
+        ({"sasl.mechanism": "PLAIN", "sasl.username": "u"}, None),
+        ({"ssl.key.location": "/key.pem"}, None),
+    ],
+)
+def test_properties_are_translated_for_the_java_client_or_the_other_client_is_taken(given, told):
+    """What cannot be said in Java's words is never left out in silence."""
+    assert java_properties(given) == told

@@ -1,0 +1,374 @@
+"""Ledgers of losses in every form they come in, and the one line for what is none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_mqtrace._errors import UnreadableInputError, UsageError
+from spark_jobs.drops import CountedDrop
+from spark_jobs.sources import ledger
+from spark_jobs.sources.counters import Point, increments, series
+from spark_jobs.sources.ledger import read_ledgers
+from spark_jobs.sources.loss_counters import drops_of
+
+SECOND_NS = 1_000_000_000
+ROW = {
+    "side": "otlp",
+    "component": "OTLPSpanExporter",
+    "service": "shop",
+    "instance": "host:4711",
+    "group": "billing",
+    "bucket_start_ms": 1_795_262_400_000,
+    "bucket_ms": 10_000,
+    "cause": "queue_full",
+    "count": 12,
+}
+
+
+def own(*rows, version=1) -> str:
+    return json.dumps({"ledger_version": version, "rows": list(rows)})
+
+
+def metric(name, *points, temporality=2, service="shop") -> dict:
+    """Return one line of the Collector's file exporter; a point is (attributes, start s, at s, value)."""
+    return {
+        "resourceMetrics": [
+            {
+                "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": service}}]},
+                "scopeMetrics": [
+                    {
+                        "metrics": [
+                            {
+                                "name": name,
+                                "sum": {
+                                    "aggregationTemporality": temporality,
+                                    "isMonotonic": True,
+                                    "dataPoints": [
+                                        {
+                                            "attributes": [
+                                                {"key": key, "value": {"stringValue": text}}
+                                                for key, text in attributes.items()
+                                            ],
+                                            "startTimeUnixNano": str(start * SECOND_NS),
+                                            "timeUnixNano": str(at * SECOND_NS),
+                                            "asInt": str(value),
+                                        }
+                                        for attributes, start, at, value in points
+                                    ],
+                                },
+                            }
+                        ]
+                    }
+                ],
+            }
+        ]
+    }
+
+
+def lines(*documents) -> str:
+    return "".join(json.dumps(document) + "\n" for document in documents)
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read one text as a ledger file."""
+
+    def read(text: str, name: str = "given.json"):
+        path = tmp_path / name
+        path.write_text(text)
+        return read_ledgers([str(path)])
+
+    return read
+
+
+def buckets(found) -> list[tuple[int | None, int | None, int]]:
+    return [(drop.bucket_start_ms, drop.bucket_ms, drop.count) for drop in found.drops]
+
+
+def test_our_own_file_says_everything(read):
+    """Each field of the row; the process id of the file's name, as message ids hold it."""
+    found = read(own(ROW, {**ROW, "count": 0}), "ledger-host-1-4711-0a1b2c3d.json")
+    assert found.drops == (CountedDrop(**ROW, process=f"{4711:04X}"),)
+    assert read(own(ROW)).drops[0].process is None
+    assert read(own({"side": "native", "count": 3})).drops == (
+        CountedDrop(side="native", component="unknown", cause="unknown", count=3),
+    )
+
+
+def test_a_lost_start_is_told_from_a_lost_end(read):
+    """Our ledger names the component of a start by itself."""
+    starts = read(own({**ROW, "side": "native", "component": "NativeKafkaSpanExporter start"}, ROW)).drops
+    assert [drop.of_start for drop in starts] == [True, False]
+
+
+def test_the_bucket_of_time_zero_is_no_bucket(read):
+    """Where our ledger has no room left for buckets it still counts."""
+    assert buckets(read(own({**ROW, "bucket_start_ms": 0}))) == [(None, None, 12)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "otel_sdk_processor_span_processed",
+        "otel_sdk_processor_span_processed_total",
+        "otel_sdk_processor_span_processed_spans_total",
+        "otel_sdk_processor_span_processed__span__total",
+        "otel_sdk_exporter_span_exported_total",
+    ],
+)
+def test_a_dump_of_an_sdk_is_read_under_every_spelling_of_its_counters(read, name):
+    """Only readings with an error are losses; the service stands in the labels or in the target."""
+    text = f"""# TYPE {name} counter
+{name}{{error_type="",otel_component_name="batching_span_processor/0"}} 900
+{name}{{error_type="queue_full",otel_component_name="batching_span_processor/0"}} 68.0
+{name}{{otel_component_name="batching_span_processor/0"}} 9e2
+target_info{{service_name="shop",service_instance_id="i1"}} 1
+up 1
+"""
+    assert read(text).drops == (
+        CountedDrop(
+            side="otlp",
+            component="batching_span_processor/0",
+            cause="queue_full",
+            count=68,
+            service="shop",
+            instance="i1",
+        ),
+    )
+
+
+def test_names_with_dots_stand_quoted(read):
+    """The form Prometheus 3 writes, with a time in milliseconds and one in seconds."""
+    text = '{"otel.sdk.processor.span.processed","error.type"="queue_full"} 2 1795262400000\n'
+    text += '{"otel.sdk.processor.span.processed", "error.type"="queue_full"} 5 1795262410.5 # {} 1\n# EOF\n'
+    assert buckets(read(text)) == [(None, None, 2), (1_795_262_400_000, 10_500, 3)]
+
+
+def test_every_counter_of_the_collector_that_means_loss_is_read_and_names_no_service():
+    """Its resource is the Collector's own, not that of the spans it dropped."""
+    counted = {
+        "otelcol_receiver_refused_spans": "receiver_refused",
+        "otelcol_processor_dropped_spans_total": "processor_dropped",
+        "otelcol_processor_refused_spans": "processor_refused",
+        "otelcol_exporter_enqueue_failed_spans__spans__total": "enqueue_failed",
+        "otelcol_exporter_send_failed_spans_total": "send_failed",
+        "otelcol_exporter_sent_spans": None,
+    }
+    points = [Point(series(name, {}, {"service.name": "otelcol"}), 3) for name in counted]
+    drops = [drop for point in points for drop in drops_of(increments([point])).drops]
+    assert sorted(drop.cause for drop in drops) == sorted(filter(None, counted.values()))
+    assert {(drop.service, drop.side, drop.bucket_start_ms) for drop in drops} == {(None, "otlp", None)}
+
+
+def collector(*counts, at=160, **labels) -> list[Point]:
+    """Return the readings of one Collector at one time, each as (counter, component, value)."""
+    return [
+        Point(
+            series(f"otelcol_{name}_spans", {**labels, name.split("_")[0]: component}, {}), value, 100_000, at * 1_000
+        )
+        for name, component, value in counts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "lost"),
+    [
+        ([("exporter_enqueue_failed", "otlp", 12), ("receiver_refused", "otlp", 12)], {"enqueue_failed": 12}),
+        (
+            [
+                *(("receiver_refused", "a", 10), ("receiver_refused", "b", 10), ("processor_refused", "m", 15)),
+                *(("exporter_enqueue_failed", "otlp", 6), ("exporter_send_failed", "otlp", 3)),
+            ],
+            {"enqueue_failed": 6, "send_failed": 3, "processor_refused": 6, "receiver_refused": 5},
+        ),
+        (
+            [("processor_dropped", "filter", 4), ("receiver_refused", "otlp", 3)],
+            {"processor_dropped": 4, "receiver_refused": 3},
+        ),
+    ],
+)
+def test_a_failure_that_a_collector_answers_upwards_is_one_loss(counts, lost):
+    """The queue was full and the receiver refused: one budget, of the largest count along the pipeline."""
+    found = drops_of(increments(collector(*counts)))
+    told = Counter()
+    for drop in found.drops:
+        told[drop.cause] += drop.count
+    assert told == lost
+    assert found.again == sum(count for _, _, count in counts) - sum(lost.values())
+
+
+def test_another_collector_and_another_time_are_other_losses():
+    """What tells them apart is the instance, in the labels or in the resource, and when they were read."""
+    one, other = ("exporter_enqueue_failed", "otlp", 12), ("receiver_refused", "otlp", 12)
+    apart = [*collector(one, service_instance_id="i1"), *collector(other, service_instance_id="i2")]
+    later = [*collector(one), *collector(("receiver_refused", "otlp", 0)), *collector(other, at=220)]
+    for points in (apart, later):
+        assert sum(drop.count for drop in drops_of(increments(points)).drops) == 24
+
+
+def test_a_real_dump_of_a_collector_that_lost_nothing_has_no_rows(read):
+    """Recorded beside the spans of a real application."""
+    folder = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
+    found = read((folder / "collector-metrics.txt").read_text(), "metrics.txt")
+    assert (found.drops, len(found.files)) == ((), 1)
+
+
+def test_a_cumulative_counter_becomes_buckets_between_its_readings(read):
+    """From its start to the first reading, then from one reading to the next; one that was given twice counts once."""
+    loss, rest = {"error.type": "queue_full"}, {}
+    name = "otel.sdk.processor.span.processed"
+    text = lines(
+        metric(name, (rest, 100, 160, 500), (loss, 100, 160, 7)),
+        metric(name, (loss, 100, 280, 12)),
+        metric(name, (loss, 100, 220, 7)),
+        metric(name, (loss, 100, 220, 7)),
+    )
+    assert buckets(read(text)) == [(100_000, 60_000, 7), (220_000, 60_000, 5)]
+
+
+def test_what_was_counted_before_the_first_reading_is_told_apart(read):
+    """Only where further readings follow; a series that an earlier reading of its counter lacks had counted nothing."""
+    loss, rest, name = {"error.type": "queue_full"}, {}, "otel.sdk.processor.span.processed"
+    old = read(lines(metric(name, (loss, 100, 9_000, 700), (loss, 100, 9_060, 703))))
+    assert [(drop.before, drop.count) for drop in old.drops] == [(True, 700), (False, 3)]
+    assert [drop.before for drop in read(lines(metric(name, (loss, 100, 9_000, 700)))).drops] == [False]
+    beginless = read("otelcol_receiver_refused_spans 7 9000\notelcol_receiver_refused_spans 9 9060\n")
+    assert [(drop.before, *bucket) for drop, bucket in zip(beginless.drops, buckets(beginless), strict=True)] == [
+        (True, None, None, 7),
+        (False, 9_000_000, 60_000, 2),
+    ]
+    new = read(lines(metric(name, (rest, 100, 9_000, 1), (rest, 100, 9_060, 2), (loss, 100, 9_060, 3))))
+    assert (buckets(new), new.drops[0].before) == ([(9_000_000, 60_000, 3)], False)
+
+
+def test_a_counter_that_fell_or_began_again_counts_from_its_new_start(read):
+    """A process that was restarted: what it had counted before stays counted."""
+    loss, name = {"error.type": "queue_full"}, "otel.sdk.processor.span.processed"
+    fell = lines(metric(name, (loss, 100, 160, 7), (loss, 170, 220, 3), (loss, 170, 230, 4)))
+    assert buckets(read(fell)) == [(100_000, 60_000, 7), (170_000, 50_000, 3), (220_000, 10_000, 1)]
+    grew = lines(metric(name, (loss, 100, 160, 7), (loss, 170, 220, 9)))
+    assert buckets(read(grew)) == [(100_000, 60_000, 7), (170_000, 50_000, 9)]
+
+
+@pytest.mark.parametrize("temporality", [1, "AGGREGATION_TEMPORALITY_DELTA"])
+def test_a_delta_counts_in_its_own_stretch(read, temporality):
+    """Points of one service and of another are never mixed up."""
+    loss, name = {"error.type": "already_shutdown"}, "otel.sdk.processor.span.processed"
+    text = lines(
+        metric(name, (loss, 100, 110, 7), (loss, 110, 120, 2), temporality=temporality),
+        metric(name, (loss, 100, 110, 5), temporality=temporality, service="cart"),
+    )
+    found = read(text)
+    assert sorted((drop.service, drop.bucket_start_ms, drop.count) for drop in found.drops) == [
+        ("cart", 100_000, 5),
+        ("shop", 100_000, 7),
+        ("shop", 110_000, 2),
+    ]
+
+
+def test_a_file_that_was_being_written_gives_what_is_whole(read):
+    """The last line may be torn; spans and logs of the same exporter are passed over."""
+    whole = lines(metric("processedSpans", ({"dropped": "true"}, 1, 2, 4)), {"resourceSpans": []})
+    assert [drop.cause for drop in read(whole + whole[:40]).drops] == ["queue_full"]
+
+
+def test_counters_of_our_own_processor_are_left_out_and_told(read):
+    """They do not say which side a lane writes; the ledger file does, and both would count a loss twice."""
+    kind = {"error.type": "queue_full", "otel.component.type": "otel_mqtrace.spans.processor.MqTraceSpanProcessor"}
+    found = read(lines(metric("otel.sdk.processor.span.processed", (kind, 1, 2, 9))))
+    assert (found.drops, found.own) == ((), 1)
+
+
+def test_a_directory_gives_its_ledgers_once_and_may_be_empty(tmp_path):
+    """A half-written file, a document beside and a second way to the same file change nothing."""
+    assert read_ledgers([str(tmp_path)]).drops == ()
+    (tmp_path / "ledger-h-1-00000000.json").write_text(own(ROW))
+    (tmp_path / "ledger-h-1-00000001.part").write_text("{")
+    (tmp_path / "spans.jsonl").write_text('{"resourceSpans": []}\n')
+    (tmp_path / "notes.txt").write_text("not a ledger at all")
+    (tmp_path / "picture").write_bytes(b"\xff\xd8")
+    found = read_ledgers([str(tmp_path), str(tmp_path / "ledger-*.json"), str(tmp_path / "ledger-h-1-00000000.json")])
+    assert (found.rows_read, len(found.files)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (own(ROW, version=2), "ledger_version 2 is unknown"),
+        (own(ROW, version=True), "ledger_version True is unknown"),
+        ('{"ledger_version": 1, "rows": 3}', "'rows' is no list"),
+        (own(ROW, 3), "row 2 is no JSON object"),
+        (own({**ROW, "side": "left"}), "row 1: side 'left' must be native or otlp"),
+        (own({**ROW, "count": -1}), "row 1: count -1 is no whole number"),
+        (own({**ROW, "count": True}), "count True"),
+        (own({**ROW, "count": "many"}), "count 'many'"),
+        (own({**ROW, "bucket_start_ms": 1 << 62}), "bucket_start_ms"),
+        (own({**ROW, "service": ["shop"]}), "service .* is no text"),
+        ('{"rows": []}', "neither a ledger of mqtrace nor OTLP metrics"),
+        ('{"resourceSpans": []}', "give it to --otlp"),
+        ('{"resourceMetrics": [3]}', "not shaped as OTLP metrics"),
+        ('{"resourceMetrics": []}\n{"resource\n{}\n', "line 2 is no JSON"),
+        ("three blind mice", "line 1 is no sample of Prometheus text"),
+        ('otelcol_receiver_refused_spans{a="b" 3', "line 1 is no sample"),
+        ("otelcol_receiver_refused_spans many", "line 1 is no sample"),
+    ],
+)
+def test_what_is_no_ledger_is_refused_in_one_line_that_says_where(read, text, said):
+    """A misread ledger would excuse a loss, or accuse a pipeline."""
+    with pytest.raises(UnreadableInputError, match=said) as refused:
+        read(text)
+    assert "given.json" in str(refused.value)
+    assert "--ledger" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_source_that_names_nothing_says_what_to_name(tmp_path):
+    """A glob over a directory where nothing was lost."""
+    with pytest.raises(UsageError, match="name the directory itself"):
+        read_ledgers([str(tmp_path / "ledger-*.json")])
+
+
+def test_a_file_too_large_or_of_too_many_rows_is_refused(tmp_path, monkeypatch):
+    """The budget is kept in memory."""
+    path = tmp_path / "ledger.json"
+    path.write_text(own(ROW, ROW))
+    monkeypatch.setattr(ledger, "MOST_ROWS", 1)
+    with pytest.raises(UsageError, match="2 rows are too many"):
+        read_ledgers([str(path)])
+    monkeypatch.setattr(ledger, "MOST_BYTES", 10)
+    with pytest.raises(UsageError, match="larger than"):
+        read_ledgers([str(path)])
+
+
+@given(
+    growth=st.lists(st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=12),
+    data=st.data(),
+)
+def test_increments_add_up_to_what_was_counted_whatever_restarts_and_order(growth, data):
+    """A process that counts, is read, and is restarted now and then."""
+    key, points, counted, value, start_s = series("c", {}, {}), [], 0, 0, 1
+    for number, (more, restarted) in enumerate(growth):
+        if restarted:
+            value, start_s = 0, 10 * number + 5
+        value, counted = value + more, counted + more
+        points.append(Point(key, value, start_s * 1000, (10 * number + 10) * 1000))
+    found = list(increments(data.draw(st.permutations(points))))
+    assert sum(each.count for each in found) == counted
+    assert all(each.start_ms < each.end_ms for each in found)
+
+
+@settings(deadline=None)  # a file each
+@given(st.text())
+def test_no_text_is_read_without_an_answer_or_a_line(tmp_path_factory, text):
+    """Either rows or one error of ours."""
+    path = tmp_path_factory.mktemp("any") / "ledger"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    with contextlib.suppress(UsageError, UnreadableInputError):
+        assert read_ledgers([str(path)]).own >= 0

@@ -1,0 +1,100 @@
+"""Nothing that is read needs memory for more than one message: documents, lines and frames of any number."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+import zstandard
+
+from otel_mqtrace._errors import UnreadableInputError
+from spark_jobs.sources import containers, detect, documents, files
+from spark_jobs.sources.containers import Bad, Message, Tail, read_messages
+from spark_jobs.sources.detect import Layout, Side
+from spark_jobs.sources.documents import Piece
+from spark_jobs.sources.files import source_files, torn_tail
+from spark_jobs.sources.spans import parse_message
+
+REQUEST = {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s"}]}]}]}
+
+
+@pytest.fixture
+def short_lines(monkeypatch):
+    """Let no line be longer than a thousand bytes, so that a small file is a large one."""
+    for module in (detect, files, containers):
+        monkeypatch.setattr(module, "LONGEST_LINE_BYTES", 1000)
+
+
+def pieces(text, **options):
+    return list(documents.documents(io.BytesIO(text.encode()), **options))
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
+def test_documents_come_one_by_one_however_they_are_cut_into_pieces(monkeypatch, piece_bytes):
+    """Pretty-printed, side by side, with commas or a byte order mark: each as it stands, and what is none as a line."""
+    monkeypatch.setattr(documents, "_PIECE_BYTES", piece_bytes)
+    one, other, torn = json.dumps(REQUEST, indent=2), json.dumps({"text": 'é "}{" \\', "number": 9}), '{"resourceS'
+    assert pieces(f"\ufeff{one}\n{other},{other} no document {torn}\n\n{one} {torn}") == [
+        Piece(one, True, False),
+        Piece(other, True, False),
+        Piece(other, True, False),
+        Piece(f"no document {torn}\n", False, False),
+        Piece(one, True, False),
+        Piece(torn, False, True),
+    ]
+
+
+def test_a_document_that_never_ends_is_given_up_at_the_most_characters():
+    """What follows it is read all the same."""
+    found = pieces("[" + "1," * 900 + "\n" + json.dumps(REQUEST), most_characters=1000)
+    assert [piece.is_document for piece in found if piece.text == json.dumps(REQUEST)] == [True]
+
+
+def test_many_documents_need_no_more_memory_than_one():
+    """A megabyte of them is taken piece by piece; what was taken is let go."""
+    file = io.BytesIO((json.dumps(REQUEST, indent=1) + "\n").encode() * 20_000)
+    read = documents.documents(file)
+    first = next(read)
+    assert first.is_document
+    assert file.tell() <= 2 << 20
+    assert sum(1 for _ in read) == 19_999
+
+
+def test_a_file_that_is_one_endless_line_is_one_line_of_complaint(tmp_path, short_lines):
+    """Told before Spark starts, and by every reader of lines."""
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps(REQUEST)[:-1] + " " * 2000 + "}", encoding="utf-8")
+    with pytest.raises(UnreadableInputError, match=r"x\.jsonl has a line of more than .*one message of a batch"):
+        source_files([str(path)], Side.OTLP)
+    with pytest.raises(UnreadableInputError, match="has a line of more than"):
+        list(read_messages(path, Layout.JSON_LINES, parse=parse_message))
+    packed = tmp_path / "x.zst"
+    packed.write_bytes(zstandard.compress(path.read_bytes()))
+    with pytest.raises(UnreadableInputError, match="has a line of more than"):
+        list(read_messages(packed, Layout.JSON_LINES_ZSTD, parse=parse_message))
+
+
+def test_the_tail_of_a_file_is_found_over_many_pieces(tmp_path, monkeypatch):
+    """Piece by piece from the end, in order."""
+    monkeypatch.setattr(files, "_CHUNK_BYTES", 3)
+    path = tmp_path / "x"
+    for text, tail in (
+        ("ab\ncdefgh", "cdefgh"),
+        ("abcdefgh", "abcdefgh"),
+        ("abc\n", None),
+        ("", None),
+        ("a\n\nb", "b"),
+    ):
+        path.write_text(text, encoding="utf-8")
+        assert torn_tail(path) == tail
+
+
+def test_frames_in_a_zstd_file_are_found_through_damage(tmp_path):
+    """Unpacked onto disk: a bad frame between two good ones, and a torn one at the end."""
+    message = b"\x0a\x00"
+    frame = len(message).to_bytes(4, "big") + message
+    path = tmp_path / "x.zst"
+    path.write_bytes(zstandard.compress(frame + b"\x00\x00\x00\x09junk" + frame + b"\x00\x00\x00\x20\x0a"))
+    found = [type(item) for item in read_messages(path, Layout.PROTO_FRAMED_ZSTD, parse=parse_message)]
+    assert found == [Message, Bad, Message, Tail]

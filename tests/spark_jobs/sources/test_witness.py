@@ -1,0 +1,130 @@
+"""How many spans there are is told by the bytes of a message, so that a span which a parser drops is missed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
+
+from spark_jobs.jobs.normalise import normalise_otlp
+from spark_jobs.sources.containers import Message, read_messages
+from spark_jobs.sources.detect import Layout, detect
+from spark_jobs.sources.spans import parse_message, span_count, spans_due, spans_of
+from spark_jobs.sources.witness import proto_spans, written_ids
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+SPAN = {"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s", "kind": 4}
+LINKED = {**SPAN, "links": [{"traceId": "ab" * 16, "spanId": "01" * 8}, {"traceId": "ab" * 16, "spanId": ""}]}
+IN_TEXTS = {**SPAN, "name": '{"spanId":"x"}', "attributes": [{"key": "spanId", "value": {"stringValue": '"spanId":'}}]}
+WITHOUT = {"name": "no id", "links": [{"traceId": "ab" * 16}]}
+NULL_ID = {**SPAN, "spanId": None}
+ODD = {**LINKED, "status": "OK"}
+
+
+def request(*spans, parts="scopeSpans"):
+    return {"resourceSpans": [{parts: [{"spans": list(spans)}]}]}
+
+
+TWICE = f'{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{json.dumps(SPAN)}],"spans":[{json.dumps(LINKED)}]}}]}}]}}'
+"""JSON with a name twice: every parser keeps one of the two lists and says nothing."""
+LINES = (
+    json.dumps(request(SPAN, LINKED, IN_TEXTS, WITHOUT, NULL_ID)),
+    json.dumps(request(SPAN, ODD, 7, LINKED)),
+    json.dumps(request(SPAN, LINKED), separators=(" , ", " : ")),
+    json.dumps(request(SPAN, parts="instrumentationLibrarySpans")),
+    json.dumps(request(SPAN, ODD, parts="instrumentationLibrarySpans")),
+    json.dumps(request(SPAN)["resourceSpans"]),
+    json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": [{"spanId": "ab" * 8}]}]}]}),
+    json.dumps(request(LINKED))[:90] + "{ " + json.dumps(request(SPAN))[1:],
+    "{}",
+)
+ROWS = (5, 4, 2, 1, 2, 1, 0, 2, 0)
+
+
+@pytest.mark.spark
+def test_the_books_of_lines_balance_until_the_parser_drops_a_span(spark, tmp_path):
+    """Ids in texts, on links, missing or of other signals mislead nobody; a span dropped by the parser is missed."""
+    whole, short = tmp_path / "whole.jsonl", tmp_path / "short.jsonl"
+    whole.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    short.write_text(LINES[0] + "\n" + TWICE + "\n", encoding="utf-8")
+    for path, dropped in ((whole, 0), (short, None)):
+        side = normalise_otlp(spark, [str(path)], tmp_path / path.stem)
+        rows = side.events.count() + side.malformed.count()
+        missed = side.records_read + side.exploded - rows
+        assert (missed == 0) if dropped == 0 else (missed in {1, 3})  # which list is kept is the parser's choice
+        if path is whole:
+            assert rows == sum(ROWS)
+
+
+@pytest.mark.parametrize(("line", "rows"), list(zip(LINES, ROWS, strict=True)))
+def test_what_is_due_of_a_message_is_what_is_read_of_it(tmp_path, line, rows):
+    """The reader of containers keeps the same books."""
+    path = tmp_path / "x.jsonl"
+    path.write_text(line + "\n", encoding="utf-8")
+    items = list(read_messages(path, Layout.JSON_LINES, parse=parse_message))
+    due = sum(spans_due(item.payload, item.content) if isinstance(item, Message) else 1 for item in items)
+    read = sum(len(list(spans_of(item.content))) if isinstance(item, Message) else 1 for item in items)
+    assert due == read == rows
+
+
+def test_a_span_that_the_parser_of_json_drops_is_due_all_the_same():
+    """One list of two is kept: the ids in the text say that there were more."""
+    content = parse_message(TWICE.encode())
+    assert content is not None
+    assert span_count(content) == 1
+    assert spans_due(TWICE.encode(), content) > 1
+
+
+@pytest.mark.parametrize("name", ["traces.pb.framed", "traces.pb.zst.framed"])
+def test_every_message_of_a_collector_is_walked_as_it_is_parsed(name):
+    """209 spans by the wire alone."""
+    path = VECTORS / "otlp" / "layouts" / name
+    messages = [
+        item for item in read_messages(path, detect(path).layout, parse=parse_message) if isinstance(item, Message)
+    ]
+    assert sum(proto_spans(item.payload) for item in messages) == 209
+
+
+def test_spans_under_their_protobuf_name_of_before_2022_are_read_and_counted():
+    """Field 1000 of ResourceSpans is numbered within like its successor; what is none of it is no message."""
+    part = request(SPAN)
+    one = ResourceSpans()
+    one.scope_spans.add().spans.add(name="old")
+    old = one.SerializeToString().replace(b"\x12", b"\xc2\x3e", 1)
+    payload = b"\x0a" + bytes([len(old)]) + old
+    content = parse_message(payload)
+    assert content is not None
+    assert [span["name"] for span in spans_of(content)] == ["old"]
+    assert spans_due(payload, content) == 1
+    broken = b"\x0a\x05\xc2\x3e\x02\x12\x7f"
+    assert parse_message(broken) is None
+    assert written_ids(json.dumps(part).encode()) == 1
+
+
+@pytest.mark.parametrize("body", [b"Pub\x011\x02", b"\x50\x01", b"plain text"])
+def test_bytes_that_protobuf_takes_for_unknown_fields_are_no_traces(body):
+    """A native body on the spans' topic must be bad, not empty."""
+    assert parse_message(body) is None
+
+
+@given(st.lists(st.lists(st.lists(st.binary(max_size=9), max_size=3), max_size=3), max_size=3), st.binary(max_size=12))
+def test_the_walk_agrees_with_the_parser_on_any_message(shape, junk):
+    """Whatever else the messages hold: fields of every kind, known or not."""
+    data = TracesData()
+    for parts in shape:
+        resource = data.resource_spans.add(schema_url="u")
+        for spans in parts:
+            scope = resource.scope_spans.add(schema_url="v")
+            for name in spans:
+                scope.spans.add(trace_id=name, start_time_unix_nano=7, flags=3)
+    payload = data.SerializeToString()
+    assert proto_spans(payload) == sum(len(spans) for parts in shape for spans in parts)
+    try:
+        parsed = TracesData.FromString(payload + junk)
+    except Exception:  # noqa: BLE001  (the library's own error class)
+        return
+    assert proto_spans(payload + junk) == sum(len(s.spans) for r in parsed.resource_spans for s in r.scope_spans)

@@ -1,0 +1,45 @@
+"""Our code as one zip: everything a driver and an executor import, and how the command line finds its commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+
+from spark_jobs.package import main
+
+ASK = """
+import sys
+sys.path.insert(0, sys.argv[1])
+sys.path[:] = [place for place in sys.path if place not in sys.argv[2:]]
+import spark_jobs.commands
+from importlib.metadata import entry_points, version
+assert spark_jobs.commands.__file__.startswith(sys.argv[1]), spark_jobs.commands.__file__
+print(version("otel-mqtrace"), *sorted(point.name for point in entry_points(group="mqtrace.commands")))
+"""
+
+
+def test_the_zip_is_imported_from_and_names_every_command(tmp_path):
+    """In a process of its own, with the zip first on the path."""
+    target = tmp_path / "mqtrace-spark.zip"
+    assert main(["--out", str(target)]) == 0
+    done = subprocess.run([sys.executable, "-c", ASK, str(target)], capture_output=True, text=True, check=True)
+    version, *commands = done.stdout.split()
+    assert version
+    assert {"reconcile", "inspect"} <= set(commands)
+
+
+def test_the_same_code_makes_the_same_bytes(tmp_path):
+    """Templates and settings are in it, compiled files are not."""
+    for name in ("one", "two"):
+        assert main(["--out", str(tmp_path / name)]) == 0
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    names = zipfile.ZipFile(tmp_path / "one").namelist()
+    assert "spark_jobs/report/templates/page.html.j2" in names
+    assert not [name for name in names if name.endswith(".pyc")]
+
+
+def test_a_target_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    """Exit code 2, what and how to mend."""
+    assert main(["--out", str(tmp_path / "no" / "such.zip")]) == 2
+    assert "cannot be written: No such file or directory; name a file that can" in capsys.readouterr().err

@@ -1,0 +1,81 @@
+"""The summary of a run in a terminal of eighty columns, and without colours."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from spark_jobs.report.result import Segments
+from spark_jobs.terminal import print_summary
+from tests.support.results import groups, result
+
+
+def printed(made, *, width=80, **options):
+    screen = Console(file=io.StringIO(), width=width, **options)
+    print_summary(
+        made, {"report.html": Path("out/report.html"), "result.json": Path("out/result.json")}, console=screen
+    )
+    return screen.file.getvalue()
+
+
+def test_verdict_loss_groups_gates_and_the_report_are_told():
+    """In the order in which somebody asks."""
+    text = printed(result())
+    places = [
+        text.index(said)
+        for said in (
+            "FAIL: native",
+            "The native trace lacks 3 of",
+            "MATCHED_EXACT",
+            "who consumed",
+            "gates",
+            "report.html:",
+        )
+    ]
+    assert places == sorted(places)
+    assert "result.json" not in text
+
+
+def test_segments_say_what_they_spared_and_what_they_left_unmeasured():
+    """Nothing about them in a run that judged every key."""
+    spared = printed(result(segments=Segments(total=4096, differing=5, keys_skipped=199_000)))
+    assert "5 of 4,096 segments were opened; 199,000 keys of equal segments are counted as exact matches" in spared
+    assert "Times in queues and end to end" in spared
+    nothing = printed(result(segments=Segments(total=64, differing=64, keys_skipped=0)))
+    assert "64 of 64 segments were opened, and none is equal on both sides." in nothing
+    assert "segments" not in printed(result())
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_long_topics_are_folded_and_never_cut(width):
+    """Whoever has to look for a topic needs all of its name; hostile ones move no cursor."""
+    one, *_ = groups()
+    name = "a-topic-" + "with-a-long-name-" * 4
+    text = printed(result(groups=(replace(one, topic=name, group="g\x1b[31m[bold]"),)), width=width)
+    table = text.split("who consumed what")[1].split("gates")[0]
+    cells = [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")]
+    assert "".join(cells).replace(" ", "") == name
+    assert max(map(len, table.splitlines())) <= width
+    assert "\x1b[31m" not in text
+    assert "[bold]" in "".join(line.split("│")[2].strip() for line in table.splitlines() if line.startswith("│"))
+
+
+def test_no_more_than_ten_groups_are_listed_and_the_rest_is_counted():
+    """The report has them all."""
+    one, *_ = groups()
+    text = printed(result(groups=tuple(replace(one, group=f"group-{at:03}") for at in range(500))))
+    assert text.count("group-") == 10
+    assert "490 more in the report" in " ".join(text.replace("│", " ").split())
+
+
+def test_colours_only_where_they_are_wanted():
+    """A terminal gets them, NO_COLOR takes them away; the words are the same."""
+    coloured = printed(result(), force_terminal=True, color_system="standard")
+    plain = printed(result(), force_terminal=True, no_color=True)
+    assert "\x1b[1;31mFAIL" in coloured
+    assert "\x1b[31m" not in plain
+    assert "\x1b[1;31m" not in plain

@@ -1,0 +1,164 @@
+"""This module knows how to look at a page in a real browser: one headless Chromium, told what to do through a pipe."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CHROMIUM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+_OPTIONS: Final = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
+    *("--remote-debugging-pipe", "--host-resolver-rules=MAP * ~NOTFOUND", "about:blank"),
+)
+_COMMANDS_FD, _ANSWERS_FD = 3, 4  # where Chromium expects the two ends of the pipe
+_CLEAR_OF_THEM: Final = 10
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[Browser]:
+    """Start a browser that can reach no host at all, and end it behind the block."""
+    commands, say = os.pipe()
+    hear, answers = os.pipe()
+    commands, answers = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _CLEAR_OF_THEM) for end in (commands, answers))
+    quiet = os.open(os.devnull, os.O_RDWR)
+    actions = [(os.POSIX_SPAWN_DUP2, commands, _COMMANDS_FD), (os.POSIX_SPAWN_DUP2, answers, _ANSWERS_FD)]
+    actions += [(os.POSIX_SPAWN_DUP2, quiet, end) for end in (0, 1, 2)]
+    started = [CHROMIUM, f"--user-data-dir={profile}", *_OPTIONS]
+    pid = os.posix_spawn(CHROMIUM, started, dict(os.environ), file_actions=actions)
+    for end in (commands, answers, quiet):
+        os.close(end)
+    with os.fdopen(say, "wb", buffering=0) as speaking, os.fdopen(hear, "rb") as listening:
+        browser = Browser(speaking, listening)
+        try:
+            yield browser
+        finally:
+            browser.call("Browser.close")
+            os.waitpid(pid, 0)
+
+
+@dataclass
+class Browser:
+    """A browser; ``call`` is one command of the DevTools protocol and its answer, events are kept by their method."""
+
+    speaking: Any
+    listening: Any
+    events: list[dict[str, Any]] = field(default_factory=list)
+    _calls: int = 0
+    _rest: bytes = b""
+
+    def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+        self._calls += 1
+        asked = {"id": self._calls, "method": method, "params": params, **({"sessionId": session} if session else {})}
+        self.speaking.write(json.dumps(asked).encode() + b"\0")
+        while True:
+            said = self._next()
+            if said.get("id") == self._calls:
+                assert "error" not in said, f"{method}: {said['error']}"
+                return said["result"]
+            self.events.append(said)
+
+    def wait_for(self, method: str, session: str) -> dict[str, Any]:
+        """Return the next event ``method`` of ``session``, which may have come already."""
+        while True:
+            for at, event in enumerate(self.events):
+                if event.get("method") == method and event.get("sessionId") == session:
+                    return self.events.pop(at)
+            self.events.append(self._next())
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            piece = self.listening.read1(1 << 20)
+            assert piece, "Chromium has gone"
+            self._rest += piece
+        whole, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(whole)
+
+    @contextmanager
+    def tab(
+        self, url: str, *, width: int = 1280, dark: bool = False, script: bool = True, media: str = "screen"
+    ) -> Iterator[Tab]:
+        """Open ``url`` as the options say, offline, and close it behind the block."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        tab = Tab(self, session)
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            tab.call(f"{domain}.enable")
+        tab.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+        tab.call("Emulation.setScriptExecutionDisabled", value=not script)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        still = {"name": "prefers-reduced-motion", "value": "reduce"}
+        tab.call("Emulation.setEmulatedMedia", media=media, features=[scheme, still])
+        phone = {"deviceScaleFactor": 1, "mobile": width < 600}
+        tab.call("Emulation.setDeviceMetricsOverride", width=width, height=900, **phone)
+        tab.call("Page.navigate", url=url)
+        self.wait_for("Page.loadEventFired", session)
+        try:
+            yield tab
+        finally:
+            self.call("Target.closeTarget", targetId=target)
+
+
+@dataclass
+class Tab:
+    """One open page."""
+
+    browser: Browser
+    session: str
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        return self.browser.call(method, self.session, **params)
+
+    def ask(self, expression: str) -> Any:
+        """Return what a JavaScript expression (or promise) comes to; works where the page's scripts are off, too."""
+        asked = {"expression": expression, "returnByValue": True, "awaitPromise": True, "userGesture": True}
+        said = self.call("Runtime.evaluate", **asked)
+        assert "exceptionDetails" not in said, said["exceptionDetails"]
+        return said["result"].get("value")
+
+    def press(self, key: str, *, code: int, text: str = "") -> None:
+        """Press one key, as somebody without a mouse does."""
+        named = {"key": key, "code": key, "windowsVirtualKeyCode": code, **({"text": text} if text else {})}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **named)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **named)
+
+    def picture(self, path: Path, *, most_height: int = 16_000, whole: bool = True) -> Path:
+        """Save a screenshot of the whole page, down to ``most_height`` pixels."""
+        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        height = min(size["height"], most_height) if whole else 900
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": height, "scale": 1}
+        shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(shot["data"]))
+        return path
+
+    def pdf(self, path: Path) -> Path:
+        """Print the page to a file, as the browser's own print dialogue would."""
+        path.write_bytes(base64.b64decode(self.call("Page.printToPDF", preferCSSPageSize=True)["data"]))
+        return path
+
+    def requests(self) -> list[str]:
+        """Return every address the page asked for, the page itself and inline data left out."""
+        self.ask("1")
+        asked = [e["params"] for e in self._heard("Network.requestWillBeSent")]
+        urls = [each["request"]["url"] for each in asked if each["type"] != "Document"]
+        return [url for url in urls if not url.startswith("data:")]
+
+    def complaints(self) -> list[str]:
+        """Return what the console shows: errors, refusals of the page's policy, whatever a script logged."""
+        self.ask("1")
+        logged = [e["params"]["entry"]["text"] for e in self._heard("Log.entryAdded")]
+        thrown = [e["params"]["exceptionDetails"]["text"] for e in self._heard("Runtime.exceptionThrown")]
+        return logged + thrown + [str(e["params"]["args"]) for e in self._heard("Runtime.consoleAPICalled")]
+
+    def _heard(self, method: str) -> list[dict[str, Any]]:
+        return [e for e in self.browser.events if e.get("method") == method and e.get("sessionId") == self.session]

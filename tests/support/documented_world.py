@@ -1,0 +1,188 @@
+"""This module knows the world that the documents speak of: brokers, a receiver, an application, and what it has left."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.cimpl import Producer
+
+from bridge.codec.native import decode_body
+from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace._clock import SystemClock
+from tests.support.landings import landed_lines
+from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.rocketmq_traces import TOPIC, tracing_cluster
+from tests.support.source_tree import ROOT
+
+_HERE = ROOT / "tests" / "documents"
+_MESSAGE_IDS = "AC1415116D1418B4AAC217FE1B4E0000|C00002027A9A4E0E2F2A6972872E01E4"
+_STAND_INS = ("pip", "make", "docker", "otelcol-contrib", "kafka-topics.sh", "curl", "spark-submit", "venv-pack")
+_PRELUDE = """
+set -eu
+{stand_ins}
+mqtrace() {{
+  code=0
+  case "$*" in
+    (forward*--once*) ;;
+    (forward*) set -- "$@" --once;;  # it would go on until stopped
+    (*--every*|*://spark-*) {parse} "$@"; return;;  # so would this, and there is no such cluster: tests/cluster has one
+    (*--print-policy*) ;;
+    ({skipped}) {look_up} "$@"; return;;
+  esac
+  command mqtrace "$@" || code=$?
+  case "$1:$code" in doctor:1) return 0;; esac  # findings are an answer
+  return $code
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Left:
+    """What one run of the application has left in ``home``: spans, a landing, bodies, wherever a document looks for them."""
+
+    home: Path
+    bodies: tuple[bytes, ...]
+    message_id: str
+    day: str
+
+
+_SPANS = ("traces", "spans", "otlp")
+_COLLECTOR = """# TYPE otelcol_exporter_send_failed_spans_total counter
+otelcol_exporter_send_failed_spans_total{exporter="file"} 0
+"""
+_POINT = (
+    '{"attributes":[{"key":"error.type","value":{"stringValue":"queue_full"}}],'
+    '"startTimeUnixNano":"1795219200000000000","timeUnixNano":"1795219260000000000","asInt":"0"}'
+)
+_SDK = (
+    '{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"otel.sdk.processor.span.processed","sum":'
+    f'{{"aggregationTemporality":2,"isMonotonic":true,"dataPoints":[{_POINT}]}}}}]}}]}}]}}\n'
+)
+
+
+class World:
+    """Servers behind the addresses that the documents name; their trace topics hold what the application has sent."""
+
+    def __init__(self, kafka, rocketmq, receiver, left=None):
+        self.kafka, self.rocketmq, self.receiver, self.left = kafka, rocketmq, receiver, left
+
+    def placed(self, text):
+        """Return ``text`` with what is here in place of the addresses, ids, releases and days that a reader will replace."""
+        here = {
+            r"(localhost|127\.0\.0\.1):9092": self.kafka.bootstrap_servers,
+            r"10\.0\.0\.1:9876;10\.0\.0\.2:9876|ns1:9876;ns2:9876|(localhost|127\.0\.0\.1|10\.0\.0\.1):9876": self.rocketmq.namesrv,
+            r"(grpc|http)://(localhost|127\.0\.0\.1):431[78]": self.receiver.endpoint,
+            r"landing/native/date=2026-11-21": f"landing/native/{self.left.day}",
+            r"part-0\.jsonl": "part-*.jsonl",
+            _MESSAGE_IDS: self.left.message_id,
+            r"rocketmq-5\.3\.3": "rocketmq-4.9.8 --grace 0s",  # the recorded clients; nothing comes after them
+            r" --begin 2h": "",  # the embedded broker knows no times
+            r"--messages 5000000 --hot 100000": "--messages 5000 --hot 1000",
+        }
+        for pattern, actual in here.items():
+            text = re.sub(pattern, actual, text)
+        return text
+
+    def run(self, text, cwd, *, on_spark=True, **environment):
+        """Run a block as a shell does, and end at the first line that fails; return what it printed.
+
+        Without ``on_spark`` the commands that start a Spark read their options and look their sources up, no more.
+        """
+        script = _HERE / "stand_in.py"
+        stand_ins = "\n".join(f'{name}() {{ {sys.executable} {script} {name} "$@"; }}' for name in _STAND_INS)
+        python = f"{sys.executable} {script}"
+        skipped = "'no command'" if on_spark else "reconcile' '*|graph' '*"
+        prelude = _PRELUDE.format(
+            stand_ins=stand_ins, parse=f"{python} parsed", look_up=f"{python} looked_up", skipped=skipped
+        )
+        done = subprocess.run(
+            ["bash", "-c", prelude + text],
+            cwd=cwd,
+            env={**self._environment(), **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    def _environment(self):
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MQTRACE_"))}
+        return {
+            **clean,
+            "PYTHONPATH": str(ROOT),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "APPLICATION_SERVERS": self.kafka.bootstrap_servers,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.receiver.endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_LOGS_EXPORTER": "none",
+            "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "confluent_kafka",
+        }
+
+    def put(self):
+        """Put what the application has left into both trace topics."""
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0})
+        now_ms = SystemClock().wall_ns() // 1_000_000
+        for body in self.left.bodies:
+            producer.produce(TOPIC, value=body)
+            keys = {"KEYS": f"{self.left.message_id} order-7"}
+            self.rocketmq.brokers[0].put(body, topic=TOPIC, properties=keys, store_ms=now_ms)
+        assert producer.flush(20) == 0
+
+
+def application_run(home):
+    """Run the application once in ``home``, and keep what it leaves."""
+    shutil.copy(_HERE / "application.py", home / "app.py")
+    (home / "docs").symlink_to(ROOT / "docs")
+    for directory in ("build", "ledgers", *_SPANS):
+        (home / directory).mkdir()
+    settings = {"MQTRACE_EXPORTERS": "mqtrace_native_file", "OTEL_TRACES_EXPORTER": "otlp_json_file"}
+    settings |= {"MQTRACE_LEDGER_DIR": "ledgers"}
+    with _servers() as world:
+        once = "opentelemetry-instrument python app.py > traces.jsonl"
+        world.run(once, home, MQTRACE_LANDING_DIR="landing", **settings)
+    for directory in _SPANS:
+        shutil.copy(home / "traces.jsonl", home / directory / "done-1.jsonl")
+    (home / "collector-metrics.txt").write_text(_COLLECTOR, encoding="utf-8")
+    (home / "sdk-metrics.jsonl").write_text(_SDK, encoding="utf-8")
+    bodies = tuple(base64.b64decode(line["body_base64"]) for line in landed_lines(home / "landing"))
+    (home / "body.bin").write_bytes(b"".join(bodies))
+    beans = [bean for body in bodies for record in decode_body(body).contexts for bean in record.beans]
+    return Left(
+        home=home,
+        bodies=bodies,
+        message_id=next(bean.msg_id for bean in beans if bean.keys == "order-7"),
+        day=next((home / "landing" / "native").glob("date=*")).name,
+    )
+
+
+@contextmanager
+def documented_world(left):
+    """Give a world of its own servers, whose trace topics hold what ``left`` has."""
+    with _servers() as world:
+        world.left = left
+        world.put()
+        yield world
+
+
+@contextmanager
+def _servers():
+    with ExitStack() as stack:
+        kafka = stack.enter_context(EmbeddedKafka())
+        rocketmq = stack.enter_context(tracing_cluster())
+        receiver = stack.enter_context(OtlpReceiver())
+        rocketmq.brokers[0].topics.add("rmq_sys_TRACE_DATA_null")
+        for topic in (TOPIC, "orders"):
+            kafka.create_topic(topic, partitions=1)
+        yield World(kafka, rocketmq, receiver)

@@ -1,0 +1,63 @@
+"""This module knows the page of every command: what ``mqtrace COMMAND --help`` says, as Markdown.
+
+``python -m tools.generated_docs`` writes it with the other pages; a test compares.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from otel_mqtrace._command_tree import COMMAND_GROUP, help_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["command_line_page"]
+
+_PROJECT: Final = Path(__file__).resolve().parent.parent / "pyproject.toml"
+
+
+def command_line_page() -> str:
+    """Return ``reference/command-line.md``: each command of the project file, its arguments and options."""
+    lines = [
+        "<!-- Generated from the commands themselves by `make docs`. Edit them, not this page. -->",
+        "# Command line",
+        "",
+        "Whatever goes wrong is one line on standard error that begins with `mqtrace: error:` and says the mend. Exit",
+        "code 2 is wrong usage or input that cannot be read, 130 an interrupt; what else a command may return stands",
+        "with it. Progress is drawn on a terminal only; `NO_COLOR` is respected.",
+    ]
+    points = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"][COMMAND_GROUP]
+    for name in sorted(points):
+        module, _, function = points[name].partition(":")
+        lines += ["", *_section(name, getattr(import_module(module), function))]
+    return "\n".join([*lines, ""])
+
+
+def _section(name: str, function: Callable[..., Any]) -> list[str]:
+    text, examples = help_of(function)
+    app = typer.Typer(add_completion=False)
+    app.command(name)(function)
+    command = typer.main.get_command(app)
+    context = command.make_context(f"mqtrace {name}", [], resilient_parsing=True)
+    records = [parameter.get_help_record(context) for parameter in command.params if parameter.name != "help"]
+    lines = [f"## mqtrace {name}", "", *inspect.cleandoc(text).splitlines(), "", "| | says |", "| --- | --- |"]
+    lines += [f"| `{_plain(names)}` | {_plain(says)} |" for names, says in filter(None, records)]
+    if examples:
+        lines += ["", "```sh", *(line.strip() for line in examples), "```"]
+    return lines
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
