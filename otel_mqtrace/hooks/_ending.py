@@ -23,23 +23,35 @@ _generation: Final = [0]
 """How often the process forked on its way here: what was open before a fork is the parent's to end."""
 
 
+_one: Final = bytearray(1)
+
+
+def _now_in() -> int:
+    return _generation[0]
+
+
 @dataclass(slots=True)
 class Ending:
     """A call under way, whose span exactly one caller ends, however many try; a forked child is never the one."""
 
-    _open: list[int] = field(default_factory=_generation.copy, init=False, repr=False)
+    _unclaimed: bytearray = field(default_factory=_one.copy, init=False, repr=False, compare=False)
+    _began_in: int = field(default_factory=_now_in, init=False, repr=False)
 
     @property
     def is_open(self) -> bool:
         """Whether the span is ours to end, and has not ended yet."""
-        return self._open == _generation
+        return self._began_in == _generation[0] and bool(self._unclaimed)
 
     def claim(self) -> bool:
-        """Return ``True`` to exactly one caller: whoever gets it ends the span (list.pop is atomic)."""
+        """Return ``True`` to exactly one caller: whoever gets it ends the span (``pop`` is atomic).
+
+        Of bytes, because the garbage collector goes through lists, and through locks, of all that is on its way.
+        """
         try:
-            return self._open.pop() == _generation[0]
+            self._unclaimed.pop()
         except IndexError:
             return False
+        return self._began_in == _generation[0]
 
 
 def _forked() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.metrics import NoOpCounter
 from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, StaticSampler
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, StaticSampler, TraceIdRatioBased
 from opentelemetry.trace import NoOpTracer
 
 if TYPE_CHECKING:
@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NEVER",
+    "attributes_in",
+    "decides_by_ids",
     "drops_all",
     "is_collected",
     "links_kept",
     "parent_based_on",
+    "processors_at",
     "processors_of",
+    "put_attributes",
     "replace_ids",
     "sampler_of",
     "take_off",
@@ -85,6 +89,31 @@ def is_collected(counter: Counter) -> bool:
     """Whether anybody collects what ``counter`` counts: not before there is a MeterProvider, nor with a no-op one."""
     instrument = getattr(counter, "_real_instrument", counter)
     return instrument is not None and not isinstance(instrument, NoOpCounter)
+
+
+def decides_by_ids(sampler: object) -> bool:
+    """Whether ``sampler`` is one of the SDK's own, none of which looks at the attributes of a span."""
+    if type(sampler) is ParentBased:
+        asked = parent_based_on(sampler)
+        others = (getattr(sampler, name, None) for name in ("_remote_parent_sampled", "_local_parent_sampled"))
+        return asked is not None and all(map(decides_by_ids, (asked[0], *asked[1], *others)))
+    return type(sampler) in {StaticSampler, TraceIdRatioBased}
+
+
+def processors_at(tracer: Tracer) -> tuple[object, ...] | None:
+    """Return the span processors of ``tracer``, the same object as long as they are the same; ``None`` if unknown."""
+    every = getattr(getattr(_actual(tracer), "span_processor", None), "_span_processors", None)
+    return every if isinstance(every, tuple) else None
+
+
+def attributes_in(span: object) -> object:
+    """Return where ``span`` keeps its attributes; ``None`` where that is not known."""
+    return getattr(span, "_attributes", None)
+
+
+def put_attributes(span: Any, attributes: object) -> None:
+    """Let ``span`` keep its attributes in ``attributes`` from now on."""
+    span._attributes = attributes  # noqa: SLF001 - see above
 
 
 def processors_of(provider: object) -> tuple[object, ...]:

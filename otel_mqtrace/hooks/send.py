@@ -182,8 +182,8 @@ class SendHook:
             recorded = span.is_recording()
             sent = None
             if writes and pairs is not None:
-                trace_of = trace.set_span_in_context(span, ambient) if writes_trace else None
-                sent = self._headers(pairs, found, attributes, propagator, trace_of)
+                travels = (span, ambient) if writes_trace else None
+                sent = self._headers(pairs, found, attributes, propagator, travels)
                 if sent is None and self._names_messages and not header_text(found, semconv.HEADER_UNIQ_KEY):
                     # The application's propagator failed: an id that does not travel is none, `after` knows the place.
                     del attributes[semconv.MESSAGING_MESSAGE_ID]
@@ -301,10 +301,10 @@ class SendHook:
         found: HeaderIndex,
         attributes: Attributes,
         propagator: PropagatorInForce,
-        trace_of: Context | None,
+        travels: tuple[Span, Context] | None,
     ) -> list[Header]:
-        """Return ``headers``, a copy already, with what we add; ``trace_of`` is the context that travels, if any."""
-        sent = headers if trace_of is None else rewritten(headers, propagator.headers_of(trace_of), propagator.names)
+        """Return ``headers``, a copy already, with what we add; ``travels`` is a span and its context, if they do."""
+        sent = headers if travels is None else rewritten(headers, propagator.headers_of(*travels), propagator.names)
         if self._names_messages:
             msg_id = str(attributes[semconv.MESSAGING_MESSAGE_ID])
             if header_text(found, semconv.HEADER_UNIQ_KEY) != msg_id:  # the last one of a name is read

@@ -19,6 +19,7 @@ from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._naming import Naming
 from otel_mqtrace.hooks._sampling import TopicSampling
 from otel_mqtrace.hooks._sdk import links_kept
+from otel_mqtrace.hooks._unread import nobody_looks, tell, tell_later
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.message_id import new_unique_id, own_address
 from otel_mqtrace.model import TraceContext, TraceType
@@ -146,14 +147,19 @@ class Tracing:
             if left_out is not None:
                 return left_out
         try:
-            return self.tracer.start_span(
+            named = attributes if naming is None else naming.attributes(attributes)
+            later = nobody_looks(self.tracer)
+            span = self.tracer.start_span(
                 operation.span_name(topic) if naming is None else naming.span_name(operation, topic),
                 context=context,
                 kind=operation.kind if kind is None else kind,
-                attributes=attributes if naming is None else naming.attributes(attributes),
+                attributes=None if later else named,
                 links=links if naming is None else naming.links(links),
                 start_time=start_ns,
             )
+            if later:
+                tell_later(span, named)
+            return span
         finally:
             if sampling is not None:
                 sampling.forget()
@@ -161,7 +167,7 @@ class Tracing:
     def say(self, span: trace.Span, attributes: Attributes) -> None:
         """Set what was learned later; every attribute of ours that comes after the start goes this way."""
         naming = self.naming
-        span.set_attributes(attributes if naming is None else naming.attributes(attributes))
+        tell(span, attributes if naming is None else naming.attributes(attributes))
 
     @guarded("Tracing.say_captured")
     def say_captured(self, span: trace.Span, headers: Sequence[Header]) -> None:
