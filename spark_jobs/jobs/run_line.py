@@ -6,19 +6,18 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_jobs.taxonomy import Reason, Status
+from spark_jobs.report.headline import matched
+from spark_jobs.taxonomy import Status
 
 if TYPE_CHECKING:
     from spark_jobs.report.result import Result, SideInputs
 
-__all__ = ["TREND_RUNS", "match_rate", "run_line", "trend_point"]
+__all__ = ["TREND_RUNS", "run_line", "trend_point"]
 
 TREND_RUNS: Final = 30
 """How many runs a trend shows, this one included."""
 
 _NS_PER_MS: Final = 1_000_000
-_MATCHED: Final = (Status.MATCHED_EXACT.value, Status.MATCHED_NORMALISED.value)
-_UNSETTLED: Final = (Status.PENDING.value, Status.OUT_OF_SCOPE.value, Status.MALFORMED.value)
 
 
 def run_line(result: Result, *, run: int, wall_ns: int) -> dict[str, Any]:
@@ -37,7 +36,7 @@ def run_line(result: Result, *, run: int, wall_ns: int) -> dict[str, Any]:
         "verdict": result.verdict,
         "exit_code": result.exit_code,
         "conservation": result.conservation.holds,
-        "match_rate": match_rate(result),
+        "match_rate": matched(result).rate,
         "status": dict(result.status),
         "reason": dict(result.reason),
         "gates": {gate.name: {"value": gate.value, "outcome": gate.outcome} for gate in result.gates},
@@ -54,14 +53,6 @@ def trend_point(line: dict[str, Any]) -> dict[str, Any]:
     shown["pending"] = line.get("status", {}).get(Status.PENDING.value, 0)
     shown["records_read"] = {side: books.get("records_read") for side, books in line.get("inputs", {}).items()}
     return shown
-
-
-def match_rate(result: Result) -> float | None:
-    """Return matched keys over settled keys that should be on both sides; ``None`` when there are none."""
-    matched = sum(result.status.get(name, 0) for name in _MATCHED)
-    settled = sum(count for name, count in result.status.items() if name not in _UNSETTLED)
-    checked = settled - result.reason.get(Reason.BY_DESIGN.value, 0)
-    return matched / checked if checked > 0 else None
 
 
 def _books(side: SideInputs) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,9 +24,11 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock, MonotonicNs
     from spark_jobs.jobs.history import Past
 
-__all__ = ["Workplace", "workplace"]
+__all__ = ["Workplace", "work_directory", "workplace"]
 
 _NANOSECONDS: Final = 1_000_000_000
+_WORK: Final = ".work-"
+_LOCK: Final = "lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +68,35 @@ def workplace(out: Path, history: Path | None, start: Callable[[], SparkSession]
     with opened(history) as past, unlogged():
         session = start()
         with (
-            # A cancelled job may still be writing there, which must not hide that it was cancelled.
-            tempfile.TemporaryDirectory(prefix=".work-", dir=out, ignore_cleanup_errors=True) as work,
+            work_directory(out) as work,
             as_meant(session),
             grouped(session, group, "mqtrace reconcile"),
             told_by_cause(),
         ):
-            yield Workplace(spark=session, group=group, work=Path(work), past=past, clock=clock, started_ns=started)
+            yield Workplace(spark=session, group=group, work=work, past=past, clock=clock, started_ns=started)
+
+
+@contextmanager
+def work_directory(out: Path) -> Iterator[Path]:
+    """Give an empty hidden directory below ``out`` that goes with the block; those of runs that were killed go now."""
+    for left in out.glob(f"{_WORK}*"):
+        if _is_abandoned(left):
+            shutil.rmtree(left, ignore_errors=True)
+    # A cancelled job may still be writing there, which must not hide that it was cancelled.
+    with (
+        tempfile.TemporaryDirectory(prefix=_WORK, dir=out, ignore_cleanup_errors=True) as made,
+        (Path(made) / _LOCK).open("wb") as lock,
+    ):
+        with suppress(OSError):  # where nothing can be locked, nothing is taken for abandoned
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+        yield Path(made)
+
+
+def _is_abandoned(work: Path) -> bool:
+    """Say whether nobody holds the lock in a work directory; a process that dies lets go of its own."""
+    try:
+        with (work / _LOCK).open("rb") as lock:
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # held, or there is none
+        return False
+    return True

@@ -71,9 +71,11 @@ def count(value: Any, name: str) -> int:
 
 
 def number(value: Any, name: str) -> float:
-    """Read a finite number."""
+    """Read a finite number from 0: nothing that is measured or counted here can be less."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise UsageError(f"{name} = {value!r} is no number")
+    if value < 0:
+        raise UsageError(f"{name} = {value!r} is below 0, which nothing measured can be; write a number from 0")
     return float(value)
 
 

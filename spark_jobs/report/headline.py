@@ -6,12 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_jobs.report.wording import count, duration, percent, ppm, utc
-from spark_jobs.taxonomy import Outcome, Status, Verdict
+from spark_jobs.taxonomy import Outcome, Reason, Status, Verdict
 
 if TYPE_CHECKING:
     from spark_jobs.report.result import Loss, Result
 
-__all__ = ["SIDE_NAME", "Headline", "headline", "loss_sentence", "meaning", "segments_sentence"]
+__all__ = [
+    "SIDE_NAME",
+    "Headline",
+    "Matched",
+    "headline",
+    "loss_sentence",
+    "matched",
+    "meaning",
+    "segments_sentence",
+]
 
 SIDE_NAME = {"native": "native trace", "otlp": "OTLP"}
 _SUBJECT = {"native": "The native trace", "otlp": "OTLP"}
@@ -35,6 +44,26 @@ class Headline:
     because: tuple[str, ...]
     figures: tuple[tuple[str, str, str], ...]
     scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Keys that are equal on both sides, and settled ones that should be there: all but those with BY_DESIGN."""
+
+    keys: int
+    checked: int
+
+    @property
+    def rate(self) -> float | None:
+        """The share, ``None`` when there is nothing to share."""
+        return self.keys / self.checked if self.checked > 0 else None
+
+
+def matched(result: Result) -> Matched:
+    """Return how many of the events that both sides should have are there and equal."""
+    judged = sum(keys for name, keys in result.status.items() if name not in _UNJUDGED)
+    both = sum(result.status.get(name, 0) for name in _MATCHED)
+    return Matched(keys=both, checked=judged - result.reason.get(Reason.BY_DESIGN.value, 0))
 
 
 def headline(result: Result) -> Headline:
@@ -98,9 +127,9 @@ def _checked(result: Result) -> tuple[str, str, str]:
 
 
 def _matched(result: Result) -> tuple[str, str, str]:
-    judged = sum(n for name, n in result.status.items() if name not in _UNJUDGED)
-    both = sum(result.status.get(name, 0) for name in _MATCHED)
-    return ("Matched", percent(both, judged), f"{count(both)} on both sides and equal")
+    found = matched(result)
+    rate = "—" if found.rate is None else percent(found.keys, found.checked)
+    return ("Matched", rate, f"{count(found.keys)} equal, of {count(found.checked)} that both sides should have")
 
 
 def _lost(side: str, loss: Loss) -> tuple[str, str, str]:

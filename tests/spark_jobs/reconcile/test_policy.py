@@ -107,6 +107,7 @@ def test_a_policy_changes_only_what_it_names(tmp_path):
         ("[fields.end_ms]\ntolerance_ms = -1", "no count"),
         ("[fields.end_ms]\ntolerance_ms = 9999999999", "too large"),
         ("[gates.late]\nthreshold = nan", "no number"),
+        ("[gates.late]\nthreshold = -1", "write a number from 0"),
         ("grace = '99999999999d'", "longer than a hundred years"),
         ("gates = 3", r"gates must be tables, as in \[gates\.malformed\]"),
         ("fields = 3", r"fields must be tables, as in \[fields\.start_ms\]"),
