@@ -65,12 +65,17 @@ _LOCAL: Final[dict[str, str]] = {
     "spark.sql.files.minPartitionNum": "1",
     "spark.shuffle.compress": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
+    "spark.hadoop.parquet.dictionary.page.size": "65536",  # columns of ids soon give up what they gain nothing from
 }
 _INTERPRETED: Final[dict[str, str]] = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 """A run of few rows: 400 classes of generated Java are compiled for longer (half of its time) than they ever run."""
+_LARGE: Final[dict[str, str]] = {
+    "spark.shuffle.compress": "true",  # both sides' rows go to disk once: an eighth of the bytes is sooner there
+    "spark.sql.files.minPartitionNum": "8",  # a few megabytes of packed bodies are work for every core
+}
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn|sc://.+")
 _ONE_PROCESS: Final = re.compile(r"local(\[[^\]]+\])?")  # its workers find our code; other executors are sent it
 _CONNECT: Final = "sc://"
@@ -85,6 +90,8 @@ _LEAST_MIB: Final = 512  # Spark itself refuses less than 450
 _MOST_MIB: Final = 64 << 20  # 64 TiB: half of what a process can address
 # One JIT tier and one garbage collector thread: a job of seconds never earns back what the better ones cost to start.
 _SMALL_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+# Generated code of 40 columns is longer than what the JVM compiles by itself: a long run would interpret it for ever.
+_LARGE_JVM: Final = ("-XX:-DontCompileHugeMethods",)
 
 
 def build_session(
@@ -142,11 +149,11 @@ def _deployed(ground: str, own: Mapping[str, str], *, input_bytes: int) -> Spark
 
 
 def _local_settings(input_bytes: int) -> dict[str, str]:
-    """Return the table for one machine: partitions that fit into its memory, and no compiled code for a few rows."""
+    """Return the tables for one machine: partitions that fit into its memory, and what pays for so many bytes."""
     fitting = min(_MOST_PARTITIONS, input_bytes // _PARTITION_BYTES)
     few = int(_LOCAL["spark.sql.shuffle.partitions"])
-    evaluated = _INTERPRETED if input_bytes <= _TINY_BYTES else {}
-    return {**_LOCAL, **evaluated, "spark.sql.shuffle.partitions": str(max(few, fitting))}
+    by_size = _INTERPRETED if input_bytes <= _TINY_BYTES else _LARGE if input_bytes > _SMALL_BYTES else {}
+    return {**_LOCAL, **by_size, "spark.sql.shuffle.partitions": str(max(few, fitting))}
 
 
 def _ground(master: str | None) -> str | None:
@@ -235,7 +242,7 @@ def _environment(*, local: bool) -> None:
 
 
 def _java_options(*, small: bool) -> str:
-    options = (f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *(_SMALL_JVM if small else ()))
+    options = (f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *(_SMALL_JVM if small else _LARGE_JVM))
     return " ".join(options)
 
 

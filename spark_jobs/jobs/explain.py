@@ -10,6 +10,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from spark_jobs.reconcile.residue import explained, is_residue
@@ -66,24 +67,26 @@ def written_verdicts(found: DataFrame, how: Explanation, *, out: Path, work: Pat
         work: a directory on the same file system, for what is not finished.
     """
     judged, final = work / "judged", out / VERDICTS
-    flagged = how.finish(found).withColumn(_FLAG, is_residue())
+    asking = Observation("residue")
+    flagged = how.finish(found).withColumn(_FLAG, is_residue()).observe(asking, F.count_if(_FLAG).alias("rows"))
     flagged.write.partitionBy(_FLAG).parquet(spark_target(judged.absolute()))
     parts = {flag: judged / f"{_FLAG}={str(flag).lower()}" for flag in (False, True)}
     parts[False].mkdir(exist_ok=True)
     if parts[True].exists():
-        _move_into(parts[False], _explained(found.sparkSession, how, parts, work))
+        _move_into(parts[False], _explained(found.sparkSession, how, parts, work, asking.get["rows"]))
     if final.exists():
         shutil.rmtree(final)
     parts[False].rename(final)
     return _read(found.sparkSession, final)
 
 
-def _explained(spark: SparkSession, how: Explanation, parts: Mapping[bool, Path], work: Path) -> Path:
+def _explained(spark: SparkSession, how: Explanation, parts: Mapping[bool, Path], work: Path, asking: int) -> Path:
     """Write the residue with its reasons and return where."""
     settled, residue = (_read(spark, parts[flag]) for flag in (False, True))
     settled = settled if how.unwritten is None else settled.unionByName(how.unwritten)
     traffic = how.spans.where(F.col("scope") == Reason.TRACE_TRAFFIC.value)
-    rows = explained(residue, settled.unionByName(residue), traffic, policy=how.policy, facts=how.facts)
+    everything = settled.unionByName(residue)
+    rows = explained(residue, everything, traffic, policy=how.policy, facts=how.facts, asking=asking)
     target = work / "explained"
     # The keyed pass took these keys for open ones; what it said of their age is said again.
     since = F.least(*(F.col(side)["first_seen_run"] for side in ("native", "otlp")))

@@ -27,8 +27,9 @@ def sums(judged: DataFrame, counts: Tally, *, everything: DataFrame) -> dict[str
     Evidence is drawn from ``judged``, the rows as written; what is counted and timed is that of ``everything``.
     """
     frames = {"durations": durations.durations(everything), "distinct": durations.distinct_messages(everything)}
-    if any(counts.fields[name][FieldVerdict.DIFFERENT.value] for name in COMPARED_FIELDS):
-        frames["differing"] = evidence.differing(judged)
+    differing = [name for name in COMPARED_FIELDS if counts.fields[name][FieldVerdict.DIFFERENT.value]]
+    if differing:
+        frames["differing"] = evidence.differing(judged, differing)
     if counts.one_sided:
         frames["instances"] = instances.instances(everything)
     return frames

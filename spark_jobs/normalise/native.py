@@ -40,6 +40,8 @@ _GLUED: Final = (
     rf"{{{len(CLOUD_SUB_AFTER.fields)}}}{FIELD_SEPARATOR})"
     rf"(?=(?:{'|'.join(TYPE_NAMES)})(?:[{FIELD_SEPARATOR}{RECORD_TERMINATOR}]|\z))"
 )
+# What every glued record has and hardly any other body: a type name behind a field. Cheap to look for in every body.
+_NAME_INSIDE: Final = rf"{FIELD_SEPARATOR}(?:{'|'.join(TYPE_NAMES)})(?:[{FIELD_SEPARATOR}{RECORD_TERMINATOR}]|\z)"
 _UTF_8: Final = "utf-8"
 
 _KINDS: Final[dict[TraceType, tuple[Kind, str]]] = {
@@ -95,12 +97,13 @@ def check_message_type_map(name: str) -> None:
 
 def _records(bodies: DataFrame) -> DataFrame:
     """One row per record: ``piece``, ``record_index``, ``call_size`` (records of the same hook call), ``extra``."""
-    unglued = F.regexp_replace("text", _GLUED, f"$1{RECORD_TERMINATOR}")
-    pieces = F.filter(F.split(unglued, RECORD_TERMINATOR), lambda piece: piece != "")
+    looked_at = bodies.withColumn("suspect", F.col("text").rlike(_NAME_INSIDE))
+    unglued = F.when(F.col("suspect"), F.regexp_replace("text", _GLUED, f"$1{RECORD_TERMINATOR}"))
+    pieces = F.array_remove(F.split(F.coalesce(unglued, "text"), RECORD_TERMINATOR), "")
     kept = F.when(F.col("bad").isNull(), pieces).otherwise(F.array(F.lit("")))
-    listed = _with_call_sizes(bodies.withColumn("pieces", kept))
+    listed = _with_call_sizes(looked_at.withColumn("pieces", kept))
     # Told from the text, not from the pieces: else a piece lost by the split would balance itself.
-    insertions = F.coalesce(F.regexp_count("text", F.lit(_GLUED)), F.lit(0))
+    insertions = F.when(F.col("suspect"), F.regexp_count("text", F.lit(_GLUED))).otherwise(F.lit(0))
     rows = listed.select(
         *("source", "arrival_ms", "path", "line", "bad"),
         insertions.alias("surplus"),

@@ -71,11 +71,13 @@ def typed_records(records: DataFrame, *, msg_type_map: str) -> DataFrame:
 def _with_form(records: DataFrame) -> DataFrame:
     """Add ``type``, ``_fields``, ``_filled`` (fields up to the last one that is not empty) and the number ``_form``."""
     # Java's String.split drops empty texts at the end before it counts.
-    without_end = F.rtrim(F.col("piece"), F.lit(FIELD_SEPARATOR))
+    separator = F.lit(FIELD_SEPARATOR)
+    without_end = F.rtrim(F.col("piece"), separator)
+    without_any = F.replace(without_end, separator, F.lit(""))
     split = records.select(
         "*",
         F.split("piece", FIELD_SEPARATOR).alias("_fields"),
-        F.size(F.split(without_end, FIELD_SEPARATOR)).alias("_filled"),
+        (F.octet_length(without_end) - F.octet_length(without_any) + 1).alias("_filled"),
     )
     named = split.select("*", F.get("_fields", F.lit(0)).alias("type"), F.size("_fields").alias("_count"))
     return named.withColumn("_form", _form())

@@ -31,7 +31,8 @@ def beside_nameless(residue: DataFrame, policy: Policy) -> DataFrame:
     """
     near = _near(residue, policy.tolerance("start_ms")).withColumn("is_ambiguous", F.lit(True))
     named = residue.withColumns({"name": _name(), "near_ms": believable(F.col("event_ms"))})
-    return named.join(near, [*_NEAR], "left").drop("name", "near_ms")
+    # Instants spread well, and a broadcast would be a job more.
+    return named.join(near.hint("shuffle_hash"), [*_NEAR], "left").drop("name", "near_ms")
 
 
 def ambiguous() -> Column:

@@ -152,8 +152,12 @@ def _told(sample: Sample, field: str) -> int:
     return int(told[0]) if told else 0
 
 
-def differing(verdicts: DataFrame) -> DataFrame:
-    """Return the most frequent pairs of values of every field that is DIFFERENT somewhere, at most five of each."""
+def differing(verdicts: DataFrame, fields: Iterable[str] = COMPARED_FIELDS) -> DataFrame:
+    """Return the most frequent pairs of values of each of ``fields`` that is DIFFERENT somewhere, at most five of each.
+
+    ``fields`` are at least one.
+    """
+    names = tuple(fields)
     pairs = F.array(
         *(
             F.struct(
@@ -161,12 +165,12 @@ def differing(verdicts: DataFrame) -> DataFrame:
                 F.substring(F.col("native")[name].cast("string"), 1, _TEXT_CHARACTERS).alias("native"),
                 F.substring(F.col("otlp")[name].cast("string"), 1, _TEXT_CHARACTERS).alias("otlp"),
             )
-            for name in COMPARED_FIELDS
+            for name in names
         )
     )
     different = FieldVerdict.DIFFERENT.value
     inside = F.filter(pairs, lambda pair: F.col("field_verdicts")[pair["name"]] == different)
-    conditions = (F.col("field_verdicts")[name] == different for name in COMPARED_FIELDS)
+    conditions = (F.col("field_verdicts")[name] == different for name in names)
     somewhere = reduce(operator.or_, (F.coalesce(each, F.lit(False)) for each in conditions))
     counted = verdicts.where(somewhere).select(F.inline(inside)).groupBy("name", "native", "otlp").count()
     by_count = Window.partitionBy("name").orderBy(F.desc("count"), "native", "otlp")

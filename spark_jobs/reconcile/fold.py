@@ -56,9 +56,10 @@ def folded(rows: DataFrame) -> DataFrame:
             for side in _SIDES
             for name in _CARRIED
         ),
+        F.collect_set(_version()).alias("versions"),
         *per_part,
     )
-    return grouped.select(
+    return grouped.withColumns(_differing()).select(
         *("k", "kind", "ident", "msg_id", "full_key"),
         _native().alias("native"),
         reduce(lambda otlp, name: otlp.withField(name, F.col(f"{name}_otlp")), _CARRIED, F.col("otlp")).alias("otlp"),
@@ -76,13 +77,29 @@ def _aggregates(part: str, everything: Column) -> list[Column]:
     if half is not None:
         wanted = wanted & (F.coalesce("half", F.lit("whole")) == half)
     order = F.struct(F.coalesce("start_ms", "end_ms", F.lit(LATEST)), *_ORDER)
-    values = F.xxhash64(*[F.col(name) for name in COMPARED_FIELDS])
     return [
         F.min_by(everything, F.when(wanted, order)).alias(part),
         F.count(F.when(wanted, 1)).cast("int").alias(f"n_{part}"),
-        F.size(F.collect_set(F.when(wanted, F.coalesce("raw_hash", F.lit(0))))).alias(f"distinct_{part}"),
-        F.size(F.collect_set(F.when(wanted, values))).alias(f"values_{part}"),
     ]
+
+
+def _version() -> Column:
+    """Return what tells a record from others of its key: its part, its bytes and what it says."""
+    values = F.xxhash64(*[F.col(name) for name in COMPARED_FIELDS])
+    part = F.when(F.col("side") == "otlp", "otlp").otherwise(F.coalesce("half", F.lit("whole")))
+    return F.struct(part.alias("part"), F.coalesce("raw_hash", F.lit(0)).alias("bytes"), values.alias("values"))
+
+
+def _differing() -> dict[str, Column]:
+    """Return how many records of each part are different in bytes, and in what they say: nearly always the only one."""
+
+    def different(part: str, name: str) -> Column:
+        own = F.filter("versions", lambda version: version["part"] == part)
+        several = F.size(F.array_distinct(F.transform(own, lambda version: version[name])))
+        return F.when(F.col(f"n_{part}") < 2, F.col(f"n_{part}")).otherwise(several)  # noqa: PLR2004 - none has one twin
+
+    named = (("distinct", "bytes"), ("values", "values"))
+    return {f"{word}_{part}": different(part, name) for part in _PARTS for word, name in named}
 
 
 def _native() -> Column:

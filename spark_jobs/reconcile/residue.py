@@ -79,8 +79,8 @@ def is_residue() -> Column:
     return F.col("reason").eqNullSafe(F.lit(Reason.UNEXPLAINED.value))
 
 
-def explained(
-    residue: DataFrame, verdicts: DataFrame, traffic: DataFrame, *, policy: Policy, facts: Facts
+def explained(  # noqa: PLR0913 - what is asked, of whom, by what
+    residue: DataFrame, verdicts: DataFrame, traffic: DataFrame, *, policy: Policy, facts: Facts, asking: int
 ) -> DataFrame:
     """Return the residue with the reasons that the rest of the run gives it, as ``VERDICT``.
 
@@ -90,10 +90,11 @@ def explained(
         traffic: ``EVENT`` of the spans in which trace messages were sent (``TRACE_TRAFFIC``).
         policy: what the run tolerates.
         facts: what ``facts.read_facts`` said of the same input.
+        asking: how many rows the residue has.
     """
     context = Context(policy=policy, facts=facts)
-    asking = within_gaps(beside_nameless(residue, policy), verdicts, policy)
-    rows = answered(asking, verdicts, traffic)
+    rows = within_gaps(beside_nameless(residue, policy), verdicts, policy)
+    rows = answered(rows, verdicts, traffic, asking=asking)
     found = F.coalesce(*(_told(explainer, context) for explainer in EXPLAINERS))
     told = rows.withColumn("found", found).drop("heard")
     reason = {name: F.coalesce(F.col("found")[name], F.col(name)) for name in ("reason", "reason_detail")}

@@ -31,25 +31,31 @@ SLICE_MS: Final = 8_192
 MOST_MOMENTS: Final = 256
 """Of more moments under one key none is told, only that they are ``crowded``: each would go to every row that asks."""
 
+_FEW_ROWS: Final = 50_000
+"""Of so many rows every executor can hold the questions: 20 at most each, of 8 bytes."""
+
+_PAIR: Final = ("key", "moment_ms")
 _PLACE: Final = ("path", "line", "record_index", "raw_hash")
 
 
-def answered(residue: DataFrame, verdicts: DataFrame, traffic: DataFrame) -> DataFrame:
+def answered(residue: DataFrame, verdicts: DataFrame, traffic: DataFrame, *, asking: int) -> DataFrame:
     """Return ``residue`` with ``heard``, a map from the name of a question to what the whole run says to it.
 
     Args:
         residue: ``VERDICT``: the keys to be explained.
         verdicts: ``VERDICT`` of the whole run, the residue among them.
         traffic: ``EVENT`` of the spans in which trace messages were sent.
+        asking: how many rows ``residue`` has; where they are few, what nobody asked is dropped before any exchange.
     """
     row = F.xxhash64("kind", "msg_id", *(F.col(side)[name] for side in ("native", "otlp") for name in _PLACE))
-    asking = residue.withColumn("row", row)
-    questions = _with_processes(asking).select("row", F.inline(_known(_asked(), "name")))
-    answers = _told(verdicts, traffic).join(questions.select("key"), "key", "left_semi").groupBy("key").agg(*_sums())
+    rows = residue.withColumn("row", row)
+    questions = _with_processes(rows).select("row", F.inline(_known(_asked(), "name")))
+    wanted = F.broadcast(questions.select("key")) if asking <= _FEW_ROWS else questions.select("key")
+    answers = _told(verdicts, traffic).join(wanted, "key", "left_semi").groupBy("key").agg(*_sums())
     told = F.struct(*(name for name in answers.columns if name != "key")).alias("told")
     found = questions.join(answers.select("key", told).hint("shuffle_hash"), "key")
     per_row = found.groupBy("row").agg(F.map_from_entries(F.collect_list(F.struct("name", "told"))).alias("heard"))
-    return asking.join(per_row.hint("shuffle_hash"), "row", "left").drop("row")
+    return rows.join(per_row.hint("shuffle_hash"), "row", "left").drop("row")
 
 
 def heard(question: str, measure: str) -> Column:
@@ -131,9 +137,10 @@ def _told(verdicts: DataFrame, traffic: DataFrame) -> DataFrame:
         "unrecorded": F.coalesce(F.col("reason_detail") == BATCH_SENT, F.lit(False)),
         "place": F.struct(_otlp("start_ms").alias("start_ms"), _otlp("record_index").alias("at")),
     }
-    told = F.explode(F.filter(_keyed(keys), lambda one: one["key"].isNotNull())).alias("concerned")
-    rows = _with_processes(verdicts).select(told, *(value.alias(name) for name, value in known.items()))
-    spoken = rows.select("concerned.*", *known)
+    parts = {f"{name}{nth}": part for nth, pair in enumerate(keys) for name, part in zip(_PAIR, pair, strict=True)}
+    rows = _with_processes(verdicts).select(*(value.alias(name) for name, value in {**parts, **known}.items()))
+    pairs = [(F.col(f"key{nth}"), F.col(f"moment_ms{nth}")) for nth in range(len(keys))]
+    spoken = rows.select(F.inline(_keyed(pairs)), *known).where(F.col("key").isNotNull())
     return spoken.unionByName(_told_by_traffic(traffic), allowMissingColumns=True)
 
 
@@ -141,13 +148,14 @@ def _told_by_traffic(traffic: DataFrame) -> DataFrame:
     """A trace message's id is one of its process's, and its span shows how long that process's spans went on."""
     drawn, timeless = F.col("msg_id"), F.lit(None).cast("long")
     keys = [(_id("sender", counter_of(drawn)), drawn_ms(drawn)), (_key("process", F.col("sender")), timeless)]
-    told = F.explode(F.filter(_keyed(keys), lambda one: one["key"].isNotNull())).alias("concerned")
     over_ms = believable(F.coalesce("end_ms", "start_ms")).alias("over_otlp_ms")
-    return traffic.withColumn("sender", process_of(drawn)).select(told, over_ms).select("concerned.*", "over_otlp_ms")
+    rows = traffic.withColumn("sender", process_of(drawn)).select(F.inline(_keyed(keys)), over_ms)
+    return rows.where(F.col("key").isNotNull())
 
 
 def _keyed(keys: list[tuple[Column, Column]]) -> Column:
-    return F.array(*(F.struct(key.alias("key"), moment_ms.alias("moment_ms")) for key, moment_ms in keys))
+    named = (zip(_PAIR, pair, strict=True) for pair in keys)
+    return F.array(*(F.struct(*(part.alias(name) for name, part in pair)) for pair in named))
 
 
 def _sums() -> list[Column]:

@@ -64,7 +64,10 @@ _LOOSE_SPAN: Final = StructType([*_SPAN.fields, StructField("_corrupt", _TEXT)])
 _PLACED: Final = _struct(service=_TEXT, scope=_TEXT, span=_SPAN, odd=_TEXT)
 _PERMISSIVE: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
 
-_OBJECT_START: Final = r'(?<=.)(?=\{\s*"resourceSpans"\s*:)'
+_NAME: Final = '"resourceSpans"'
+_OBJECT_START: Final = rf"(?<=.)(?=\{{\s*{_NAME}\s*:)"
+# What every line has that comes apart and hardly any other; it begins with a literal, which is found at once.
+_LATER_NAME: Final = rf"{_NAME}(?<=(?s:..){_NAME})"
 _OTHER_SIGNALS: Final = r'\A\s*\{\s*(\}|"resource(Metrics|Logs)")'
 _ARRAY: Final = r"\A\s*\["
 
@@ -82,7 +85,8 @@ def spans_from_lines(lines: DataFrame, counts: tuple[Observation, Observation]) 
 
 def _pieces(lines: DataFrame) -> DataFrame:
     """Return ``path, line, text, other, broken, spans``: a row for each message, or what should have been one."""
-    pieces = lines.select("path", "line", F.explode(F.split("text", _OBJECT_START)).alias("text"))
+    split = F.when(F.col("text").rlike(_LATER_NAME), F.split("text", _OBJECT_START)).otherwise(F.array("text"))
+    pieces = lines.select("path", "line", F.explode(split).alias("text"))
     wrapped = F.when(F.col("text").rlike(_ARRAY), F.concat(F.lit('{"resourceSpans":'), "text", F.lit("}")))
     whole = pieces.withColumn("whole", F.coalesce(wrapped, "text"))
     parsed = whole.withColumn("message", F.from_json("whole", _LINE, _PERMISSIVE))
@@ -102,7 +106,10 @@ def _counted(pieces: DataFrame, count: Observation) -> DataFrame:
 
 
 def _spans_of_pieces(pieces: DataFrame, count: Observation) -> DataFrame:
-    rows = pieces.select("path", "line", "text", "broken", F.explode_outer("spans").alias("one"))
+    # A whole line beside each of its hundred spans would be copied as often.
+    no_line = F.when(F.col("broken"), bad(None, NOT_TRACES, F.make_valid_utf8("text"))).alias("no_line")
+    told = pieces.select("path", "line", "broken", no_line, "spans")
+    rows = told.select("path", "line", "broken", "no_line", F.explode_outer("spans").alias("one"))
     kept = rows.where(F.col("broken") | F.col("one").isNotNull())
     watched = kept.observe(count, (-F.sum(_ids())).cast("bigint").alias("records"))
     return watched.select(*(column.alias(name) for name, column in _columns().items())).select(*READ_SPAN.names)
@@ -185,14 +192,13 @@ def _level(listed: Column, around: Column) -> Column:
 
 
 def _columns() -> dict[str, Column]:
-    span, broken = F.col("one.span"), F.col("broken")
+    span = F.col("one.span")
     start, end = span["startTimeUnixNano"], span["endTimeUnixNano"]
-    no_line = F.when(broken, bad(None, NOT_TRACES, F.make_valid_utf8("text")))
     odd = F.coalesce("one.odd", F.lit(""))
     no_span = F.when(span.isNull(), bad(None, NOT_A_SPAN, odd))
     known = F.to_json(F.struct(span["attributes"], span["links"]))
     times = (_bad_time("start_ns", start, known), _bad_time("end_ns", end, known))
-    problem = F.coalesce(no_line, no_span, *times)
+    problem = F.coalesce("no_line", no_span, *times)
     return {
         "trace_id": _id(span["traceId"]),
         "span_id": _id(span["spanId"]),

@@ -35,13 +35,17 @@ def judged(
     *,
     policy: Policy | None = None,
     malformed: list[tuple[str, str]] = (),
+    asking: int = 0,
 ) -> DataFrame:
-    """Return the final verdicts on ``events``, what explains the residue included."""
+    """Return the final verdicts on ``events``, what explains the residue included.
+
+    ``asking`` is how many rows the residue is said to have: it chooses the plan.
+    """
     policy = policy or read_policy(None)
     found, facts = _keyed_pass(spark, events, policy, malformed)
     found = found.persist()
     traffic = spark.createDataFrame(rows_of(events, "otlp"), EVENT).where("scope = 'TRACE_TRAFFIC'")
-    residue = explained(found.where(is_residue()), found, traffic, policy=policy, facts=facts)
+    residue = explained(found.where(is_residue()), found, traffic, policy=policy, facts=facts, asking=asking)
     return found.where(~is_residue()).unionByName(residue)
 
 

@@ -72,3 +72,14 @@ def test_an_odd_span_is_bad_alone_whichever_reader_meets_it(spark, tmp_path):
     ]
     assert all(ID in mentions for _, reason, mentions in found["a"][:1])
     assert side.records_read + side.exploded == side.events.count() + side.malformed.count()
+
+
+def test_a_message_behind_what_is_left_of_another_is_read_wherever_the_other_was_cut(spark, tmp_path):
+    """On one line, whether or not the torn one got as far as its own name; a quoted name begins no message."""
+    torn, whole = json.dumps(message([{**GOOD, "name": '{"resourceSpans":'}])), json.dumps(message([GOOD]))
+    cuts = [*range(1, 24), torn.index("startTime"), len(torn) - 1]
+    lines = [f"{torn[:cut]}{whole}" for cut in cuts]
+    (tmp_path / "a.jsonl").write_text("".join(f"{line}\n" for line in [*lines, torn, whole]), encoding="utf-8")
+    side = normalise_otlp(spark, [str(tmp_path / "a.jsonl")], tmp_path / "work")
+    assert Counter(row["line"] for row in side.events.collect()) == dict.fromkeys(range(1, len(lines) + 3), 1)
+    assert sorted(row["line"] for row in side.malformed.collect()) == list(range(1, len(lines) + 1))

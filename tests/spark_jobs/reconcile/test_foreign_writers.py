@@ -118,12 +118,21 @@ def agent_stories() -> dict[str, Story]:
 AGENT_STORIES = agent_stories()
 
 
-@pytest.fixture(scope="module")
-def agent_answers(spark):
+def answers_to_agent(spark, **how):
     one_way = agent(publish("otlp", None, offset_msg_id=None))
     events = [row for story in AGENT_STORIES.values() for row in story.events]
     policy = read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3")
-    return judged(spark, [*events, one_way], policy=policy).collect()
+    return judged(spark, [*events, one_way], policy=policy, **how).collect()
+
+
+@pytest.fixture(scope="module")
+def agent_answers(spark):
+    return answers_to_agent(spark)
+
+
+def test_the_answers_are_the_same_where_too_many_rows_ask_to_be_sent_everywhere(spark, agent_answers):
+    """Questions of few rows go to every executor, those of many are met half-way; it is the same join."""
+    assert sorted(map(repr, answers_to_agent(spark, asking=10**9))) == sorted(map(repr, agent_answers))
 
 
 @pytest.mark.parametrize("msg_id", [*AGENT_STORIES], ids=[story.says for story in AGENT_STORIES.values()])

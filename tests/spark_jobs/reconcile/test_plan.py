@@ -58,7 +58,7 @@ def test_what_a_burst_is_told_does_not_grow_with_its_square(spark):
     settled = [publish(side, "END", at_ms=400_000) for side in ("native", "otlp")]
     found = keyed_verdicts(spark, [*lost, *idless, *sends, *settled])
     traffic = spark.createDataFrame([], EVENT)
-    rows = answered(found.where(is_residue()), found, traffic).select("heard").collect()
+    rows = answered(found.where(is_residue()), found, traffic, asking=2 * size).select("heard").collect()
     told = [len(answer["moments"] or ()) for row in rows for answer in (row["heard"] or {}).values()]
     assert len(rows) == 2 * size + 20
     assert any(answer["crowded"] for row in rows for answer in (row["heard"] or {}).values())

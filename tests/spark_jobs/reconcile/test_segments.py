@@ -58,7 +58,7 @@ def compared(spark, events, malformed, policy, total):
         judged = verdicts(native, otlp, bad, policy=policy, facts=facts).persist()
         everything = judged if beside is None else judged.unionByName(beside)
         traffic = otlp.where("scope = 'TRACE_TRAFFIC'")
-        residue = explained(judged.where(is_residue()), everything, traffic, policy=policy, facts=facts)
+        residue = explained(judged.where(is_residue()), everything, traffic, policy=policy, facts=facts, asking=0)
         rows = everything.where(~is_residue()).unionByName(residue).collect()
         judged.unpersist()
         return Counter(map(told, rows))
