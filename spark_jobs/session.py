@@ -89,7 +89,8 @@ _MOST_PARTITIONS: Final = 2000
 _LEAST_MIB: Final = 512  # Spark itself refuses less than 450
 _MOST_MIB: Final = 64 << 20  # 64 TiB: half of what a process can address
 # One JIT tier and one garbage collector thread: a job of seconds never earns back what the better ones cost to start.
-_SMALL_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+# With one tier the JVM keeps 48 MB for compiled code; Spark's own generated classes fill that, and then it gives up.
+_SMALL_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:+UseSerialGC", "-Xshare:auto")
 # Generated code of 40 columns is longer than what the JVM compiles by itself: a long run would interpret it for ever.
 _LARGE_JVM: Final = ("-XX:-DontCompileHugeMethods",)
 
