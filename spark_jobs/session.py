@@ -15,7 +15,7 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
 from spark_jobs.interrupt import held_back
@@ -70,6 +70,7 @@ _LOCAL: Final[dict[str, str]] = {
 _INTERPRETED: Final[dict[str, str]] = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",  # a task reads its plan for longer than it works
 }
 """A run of few rows: 400 classes of generated Java are compiled for longer (half of its time) than they ever run."""
 _LARGE: Final[dict[str, str]] = {
@@ -78,6 +79,8 @@ _LARGE: Final[dict[str, str]] = {
 }
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn|sc://.+")
 _ONE_PROCESS: Final = re.compile(r"local(\[[^\]]+\])?")  # its workers find our code; other executors are sent it
+_ASKED_OFTEN: Final = ("functions", "PythonUtils", "PythonSQLUtils", "org.apache.spark.sql.functions")
+"""Names that pyspark asks its JVM for with every column; each time it looks for them in all of Spark's jars."""
 _CONNECT: Final = "sc://"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM before it started us
 _MEMORY: Final = re.compile(r"(\d{1,12})([kmgt])", re.IGNORECASE)  # what both Spark and the JVM's -Xmx understand
@@ -152,9 +155,10 @@ def _deployed(ground: str, own: Mapping[str, str], *, input_bytes: int) -> Spark
 def _local_settings(input_bytes: int) -> dict[str, str]:
     """Return the tables for one machine: partitions that fit into its memory, and what pays for so many bytes."""
     fitting = min(_MOST_PARTITIONS, input_bytes // _PARTITION_BYTES)
-    few = int(_LOCAL["spark.sql.shuffle.partitions"])
     by_size = _INTERPRETED if input_bytes <= _TINY_BYTES else _LARGE if input_bytes > _SMALL_BYTES else {}
-    return {**_LOCAL, **by_size, "spark.sql.shuffle.partitions": str(max(few, fitting))}
+    settings = {**_LOCAL, **by_size}
+    few = int(settings["spark.sql.shuffle.partitions"])
+    return {**settings, "spark.sql.shuffle.partitions": str(max(few, fitting))}
 
 
 def _ground(master: str | None) -> str | None:
@@ -211,11 +215,31 @@ def _started(settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
 
     with held_back():  # the last thing a new context does is to set a handler of its own
-        SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
+        context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
+    _remember_names(context._jvm)  # noqa: SLF001  (nothing public makes a column cheaper)
     builder = session_class.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _remember_names(jvm: Any) -> None:
+    for name in _ASKED_OFTEN:
+        found = getattr(jvm, name)
+        if not isinstance(found, _Members):
+            setattr(jvm, name, _Members(found))
+
+
+class _Members:
+    """A class of the JVM whose members are asked for once; one message to the JVM makes a column then, not three."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._of, name)
+        setattr(self, name, member)
+        return member
 
 
 def _session_class() -> type[SparkSession]:

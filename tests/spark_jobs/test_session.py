@@ -7,6 +7,8 @@ import sys
 
 import pyarrow as pa
 import pytest
+from py4j import protocol
+from pyspark.sql import functions
 
 from otel_mqtrace._errors import UsageError
 from spark_jobs.session import _ground, _local_settings, build_session
@@ -61,8 +63,24 @@ def test_a_run_works_where_it_is_told_to(monkeypatch, named, environment, ground
 
 def test_partitions_grow_in_number_with_the_input_and_not_in_size():
     """A large day fits into the memory that a small one fits into; there is an end to their number."""
-    partitions = [int(_local_settings(size)["spark.sql.shuffle.partitions"]) for size in (0, 1 << 30, 1 << 34, 1 << 60)]
-    assert partitions == [8, 32, 512, 2000]
+    partitions = [
+        int(_local_settings(size)["spark.sql.shuffle.partitions"]) for size in (0, 1 << 24, 1 << 30, 1 << 34, 1 << 60)
+    ]
+    assert partitions == [2, 8, 32, 512, 2000]
+
+
+@pytest.mark.spark
+def test_a_column_is_one_message_to_the_jvm(spark, monkeypatch):
+    """Pyspark asks for the class and for its member each time, and the JVM looks through all of Spark's jars."""
+    client, sent = spark.sparkContext._gateway._gateway_client, []
+    functions.col("warm")
+    send = client.send_command
+    monkeypatch.setattr(client, "send_command", lambda command, *rest: sent.append(command) or send(command, *rest))
+    functions.col("counted")
+    asked = [
+        command for command in sent if not command.startswith(protocol.MEMORY_COMMAND_NAME)
+    ]  # of what was collected
+    assert len(asked) == 1
 
 
 def test_a_wrong_master_is_refused_before_a_jvm_starts():
