@@ -51,8 +51,13 @@ test-cluster: java ## the reconciliation on Spark clusters and a Connect server 
 	@$(BIN)/python -m pytest -m cluster -v tests/cluster $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## how long our own steps take, and the codec beside OTLP and Java: build/bench.json
-	@$(BIN)/python -m tests.bench.measure
+bench: java ## what everything costs beside others, in turns: build/bench.json (ARGS='--only reconcile --messages 50000')
+	@$(BIN)/python -c 'import datacompy, duckdb' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[compare]'
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+.PHONY: performance
+performance: $(READY) ## docs/performance.md from what make bench measured
+	@$(BIN)/python -m tests.bench --page
 
 # atheris has wheels for few Pythons; where it cannot be had the run says so and ends.
 .PHONY: fuzz

@@ -1,60 +1,92 @@
 """This module knows what tracing costs the application's own thread, against the client alone.
 
-``python -m tests.scoreboard.costs SUBJECT SAMPLING SERVERS TOPIC`` prints the microseconds of CPU time that one message
-takes in ``produce`` and in ``poll``. Each variant is a process of its own; the variants take turns, the best round counts.
+``python -m tests.scoreboard.costs SUBJECT SAMPLING SERVERS TOPIC MESSAGES`` prints the microseconds of CPU time that one
+message takes in ``produce`` (with its delivery report), in ``poll`` and in ``consume(100)``, and what the whole process
+takes for one; with ``both``, ours writes native records beside OpenTelemetry's spans. Each variant is a process of its
+own, counts the spans and records that it made, and fails when one is missing; the variants take turns.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
+from opentelemetry.trace import SpanKind
 
+from bridge.codec.native import decode_body
 from bridge.embedded.cluster import EmbeddedKafka
+from bridge.exporters.native_file import NativeFileSpanExporter
 from tests.scoreboard.stage import Seen
 from tests.scoreboard.subjects import SUBJECTS
+from tests.support.landings import landed_lines
 
-__all__ = ["measured_costs"]
+__all__ = ["BARE", "Variant", "measured_costs", "measured_rounds"]
 
 ROOT = Path(__file__).resolve().parents[2]
+Variant = tuple[str, str]
+"""A subject, and how it is switched on: ``on``, ``off`` (the sampler) or ``both`` (formats)."""
+
+BARE: Variant = ("bare", "on")
 _MESSAGES, _ROUNDS = 2_000, 3
+_WARM, _BATCH, _QUEUE = 200, 100, 65_536
 _HALF, _UNSAMPLED_US = 0.5, 2.0
-_VARIANTS = [("bare", "on"), *((subject, sampling) for subject in SUBJECTS for sampling in ("on", "off"))]
+_CALLS = ("produce", "poll")
+_VARIANTS = [BARE, *((subject, sampling) for subject in SUBJECTS for sampling in ("on", "off"))]
 
 
-class _Nowhere(SpanExporter):
-    """Takes every span and keeps none: the exporter's own work is nobody's question here."""
+class _Encoded(SpanExporter):
+    """Encodes every span as OTLP does, counts it, and keeps none: where the bytes go is nobody's question here."""
 
-    def export(self, spans: object) -> SpanExportResult:
-        """Let go."""
+    def __init__(self) -> None:
+        self.kinds: Counter[SpanKind] = Counter()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Encode, count, let go."""
+        assert encode_spans(spans).SerializeToString()
+        self.kinds.update(span.kind for span in spans)
         return SpanExportResult.SUCCESS
 
 
 def measured_costs() -> dict[str, dict[str, Seen]]:
-    """Measure every variant; return subject → number of the row → what was seen."""
-    best: dict[tuple[str, str], dict[str, float]] = {}
-    with EmbeddedKafka() as kafka:
-        for turn in range(_ROUNDS):
-            for subject, sampling in _VARIANTS:
-                topic = f"costs.{subject}.{sampling}.{turn}"
-                kafka.create_topic(topic, partitions=1)
-                took = _run(subject, sampling, kafka.bootstrap_servers, topic)
-                held = best.setdefault((subject, sampling), took)
-                best[subject, sampling] = {call: min(held[call], took[call]) for call in took}
-    bare = best["bare", "on"]
+    """Measure what the scoreboard asks; return subject → number of the row → what was seen. The best round counts."""
+    rounds = measured_rounds(_VARIANTS, rounds=_ROUNDS, messages=_MESSAGES)
+    best = {
+        variant: {call: min(took[call] for took in all_of) for call in _CALLS} for variant, all_of in rounds.items()
+    }
+    bare = best[BARE]
     added = {variant: {call: took[call] - bare[call] for call in bare} for variant, took in best.items()}
     return {subject: _rows(subject, added) for subject in SUBJECTS}
 
 
-def _rows(subject: str, added: dict[tuple[str, str], dict[str, float]]) -> dict[str, Seen]:
+def measured_rounds(
+    variants: Sequence[Variant], *, rounds: int, messages: int
+) -> dict[Variant, list[dict[str, float]]]:
+    """Return what each variant took, round by round: call → µs of CPU time a message. Each round begins elsewhere."""
+    took: dict[Variant, list[dict[str, float]]] = {variant: [] for variant in variants}
+    with EmbeddedKafka() as kafka:
+        for number in range(rounds):
+            turn = number % len(variants)
+            for subject, sampling in (*variants[turn:], *variants[:turn]):
+                topic = f"costs.{subject}.{sampling}.{number}"
+                kafka.create_topic(topic, partitions=1)
+                took[subject, sampling].append(_run(subject, sampling, kafka.bootstrap_servers, topic, messages))
+    return took
+
+
+def _rows(subject: str, added: dict[Variant, dict[str, float]]) -> dict[str, Seen]:
     incumbent, mine, silent = added["incumbent", "on"], added[subject, "on"], added[subject, "off"]
     shares = {call: mine[call] / incumbent[call] for call in mine}
     told = ", ".join(f"{call} {share:.1f}" for call, share in shares.items())
@@ -65,34 +97,50 @@ def _rows(subject: str, added: dict[tuple[str, str], dict[str, float]]) -> dict[
     }
 
 
-def _run(subject: str, sampling: str, servers: str, topic: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "tests.scoreboard.costs", subject, sampling, servers, topic]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+def _run(subject: str, sampling: str, servers: str, topic: str, messages: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "tests.scoreboard.costs", subject, sampling, servers, topic, str(messages)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, f"{subject}, {sampling}: {done.stderr[-2000:]}"
     took: dict[str, float] = json.loads(done.stdout)
     return took
 
 
-def _switch_on(subject: str, sampling: str) -> None:
-    provider = TracerProvider(sampler=ALWAYS_ON if sampling == "on" else ALWAYS_OFF)
-    provider.add_span_processor(BatchSpanProcessor(_Nowhere(), max_queue_size=65_536, schedule_delay_millis=60_000))
-    if subject in SUBJECTS:
-        SUBJECTS[subject].instrumentor().instrument(tracer_provider=provider, exporters=())
-
-
-def main(subject: str, sampling: str, servers: str, topic: str) -> int:
+def main(subject: str, sampling: str, servers: str, topic: str, messages: str) -> int:
     """Measure one variant and print it; return 0."""
-    _switch_on(subject, sampling)
+    exporter = _Encoded()
+    with tempfile.TemporaryDirectory() as landing:
+        provider = TracerProvider(sampler=ALWAYS_OFF if sampling == "off" else ALWAYS_ON, shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=_QUEUE))
+        if subject in SUBJECTS:
+            native = (NativeFileSpanExporter(directory=landing),) if sampling == "both" else ()
+            SUBJECTS[subject].instrumentor().instrument(tracer_provider=provider, exporters=native, queue_size=_QUEUE)
+        took = _measured(servers, topic, int(messages), provider)
+        provider.shutdown()
+        _check(subject, sampling, exporter.kinds, _records(Path(landing)), int(messages))
+    sys.stdout.write(json.dumps(took))
+    return 0
+
+
+def _measured(servers: str, topic: str, messages: int, provider: TracerProvider) -> dict[str, float]:
     producer = confluent_kafka.Producer({"bootstrap.servers": servers})
     producer.list_topics(topic, 20)
-    _produce(producer, topic, 200)  # warm
-    sending = _produce(producer, topic, _MESSAGES)
+    _produce(producer, topic, _WARM)
+    began = time.process_time_ns()
+    sending = _produce(producer, topic, messages)
+    provider.force_flush()
+    whole = (time.process_time_ns() - began) / messages / 1000
+    polling = _consumed(servers, topic, messages, _poll)
+    batched = _consumed(servers, topic, messages, _consume)
+    return {"produce": sending, "process": whole, "poll": polling, "consume": batched}
+
+
+def _consumed(servers: str, topic: str, messages: int, call: Any) -> float:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "billing"})
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    _poll(consumer, 200)
-    polling = _poll(consumer, _MESSAGES)
+    call(consumer, _WARM)
+    took: float = call(consumer, messages)
     consumer.close()
-    sys.stdout.write(json.dumps({"produce": sending, "poll": polling}))
-    return 0
+    return took
 
 
 def _produce(producer: Any, topic: str, count: int) -> float:
@@ -110,6 +158,33 @@ def _poll(consumer: Any, count: int) -> float:
     while left:
         left -= consumer.poll(20) is not None
     return (time.thread_time_ns() - began) / count / 1000
+
+
+def _consume(consumer: Any, count: int) -> float:
+    """Return µs a message, a hundred at a time."""
+    left, began = count, time.thread_time_ns()
+    while left:
+        left -= len(consumer.consume(min(_BATCH, left), 20))
+    return (time.thread_time_ns() - began) / count / 1000
+
+
+def _records(landing: Path) -> Counter[str]:
+    """Count the native records that were written, by type."""
+    bodies = (base64.b64decode(line["body_base64"]) for line in landed_lines(landing))
+    return Counter(trace_ctx.trace_type.value for body in bodies for trace_ctx in decode_body(body).contexts)
+
+
+def _check(subject: str, sampling: str, kinds: Counter[SpanKind], records: Counter[str], messages: int) -> None:
+    """Fail unless every message left its spans, and its records where those were asked for."""
+    sent, batches = messages + _WARM, -(-messages // _BATCH) + _WARM // _BATCH
+    silent = subject not in SUBJECTS or sampling == "off"
+    assert kinds[SpanKind.PRODUCER] == (0 if silent else sent), f"{subject}, {sampling}: {kinds}"
+    assert kinds.total() == 0 if silent else kinds[SpanKind.CONSUMER] >= sent + batches, (
+        f"{subject}, {sampling}: {kinds}"
+    )
+    if sampling == "both":
+        # Each message was sent once and delivered twice: alone, and in a batch.
+        assert records == {"Pub": sent, "SubBefore": 2 * sent, "SubAfter": 2 * sent}, f"{subject}: {records}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""This module knows the command ``python -m tests.bench`` (``make bench``): which sections run, and where figures go.
+
+``make bench`` runs the usual sections; ``make bench ARGS='--only reconcile --messages 50000'`` those that are named.
+``--page`` measures nothing: it takes what ``build/bench.json`` holds into ``docs/performance.json`` and writes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.bench import record
+from tests.bench.page import page, shown
+from tests.bench.rows import Effort, Row
+from tests.bench.sections import SECTIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = ROOT / "build" / "bench.json"
+KEPT, PAGE = ROOT / "docs" / "performance.json", ROOT / "docs" / "performance.md"
+_QUICK = Effort(rounds=2, share=0.05, messages=2_000)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure and write ``build/bench.json``, or write the page from it; return 0."""
+    chosen = _arguments(words)
+    if chosen.page:
+        figures = record.read(FIGURES)
+        record.write(KEPT, figures)
+        PAGE.write_text(page(figures), encoding="utf-8")
+        sys.stdout.write("written: docs/performance.json, docs/performance.md\n")
+        return 0
+    effort = _QUICK if chosen.quick else Effort(chosen.rounds, messages=chosen.messages)
+    for name in chosen.only or [name for name, section in SECTIONS.items() if section.usual]:
+        sys.stdout.write(f"\n{SECTIONS[name].title}\n")
+        sys.stdout.flush()
+        rows = SECTIONS[name].measured(effort)
+        record.write(FIGURES, record.with_section(record.read(FIGURES), name, rows, effort))
+        _print(rows)
+    return 0
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, help="these sections, usual or not")
+    parser.add_argument("--rounds", type=int, default=Effort().rounds)
+    parser.add_argument("--messages", type=int, help="of the day that the sections on Spark read, a multiple of 1000")
+    parser.add_argument("--quick", action="store_true", help="hardly any work: shows that everything runs")
+    parser.add_argument("--page", action="store_true", help="write docs/performance.md from what was measured")
+    return parser.parse_args(words)
+
+
+def _print(rows: Sequence[Row]) -> None:
+    for row in rows:
+        cells = shown(row)
+        sys.stdout.write(f"  {cells[0]} | {' | '.join(cell or '-' for cell in cells[1:])}\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,58 @@
+"""This module knows what ten times as many events cost a reconciliation: time, memory, jobs; the heap stays the same.
+
+Each size is run once, in a process of its own, by ``tests.bench.scale``, which holds what it found against the truth.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.bench.reconcile import day_of, said
+from tests.bench.rivals import MASTER, MEMORY
+from tests.bench.rows import Effort, Row, Target
+
+__all__ = ["measured"]
+
+_MESSAGES, _TIMES = 500_000, 10
+_LEAST_SECONDS = 1.0
+
+
+def measured(effort: Effort) -> list[Row]:
+    """Run the usual size and ten times as much; ``effort.messages`` is the smaller one."""
+    messages = effort.messages or _MESSAGES
+    small, large = (_run(messages * times) for times in (1, _TIMES))
+    events = f"{2 * messages:,} → {2 * messages * _TIMES:,} events"
+    stages = ", ".join(f"{stage} {seconds:g} s" for stage, seconds in large["stages_seconds"].items())
+    heap, linear = f"the same heap of {MEMORY} for both", f"{_TIMES} times the time of the smaller run"
+    python, java = (_most_mib(small, large, is_java=kind) for kind in (False, True))
+    bound = Target("≤", 1.1)
+    return [
+        Row(f"time, {events}", linear, large["wall_seconds"], _TIMES * small["wall_seconds"], "s", bound, stages),
+        Row("memory of the Python driver", "the smaller run", *python, "MiB", bound),
+        Row("memory of the JVM, executors and all", "the smaller run", *java, "MiB", None, heap),
+        Row("Spark jobs", "the smaller run", large["jobs"], small["jobs"], "jobs", Target("≤", 1.0)),
+    ]
+
+
+def _run(messages: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        day, out = Path(folder) / "day", Path(folder) / "report"
+        day_of(day, messages)
+        cost = said("tests.bench.scale", day, "--out", out, "--master", MASTER, "--driver-memory", MEMORY)
+    assert cost["messages"] == messages
+    return cost
+
+
+def _most_mib(small: dict[str, Any], large: dict[str, Any], *, is_java: bool) -> tuple[float, float]:
+    """Return the most that the larger and the smaller run held: of the JVM, or of the Python that drives it."""
+
+    def most(cost: dict[str, Any]) -> float:
+        return max(
+            used["most_resident_mib"]
+            for name, used in cost["processes"].items()
+            if name.startswith("java") == is_java and used["processor_seconds"] >= _LEAST_SECONDS
+        )
+
+    return most(large), most(small)

@@ -1,0 +1,181 @@
+"""This module knows how fast files of OTLP become canonical events, on one core, beside a plain loop in Python.
+
+Ours is the job that a reconciliation runs for its spans, on ``local[1]``; it looks for every spelling, judges what is
+malformed, hashes every span and keeps its books. The loop reads, looks the same fields up by the same names, and writes
+parquet; it trusts its input. Both run in one process that may use one core, and the first round warms up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.bench.reconcile import day_of, said
+from tests.bench.rows import Effort, Row, Target, beside, interleaved
+
+__all__ = ["measured"]
+
+_MESSAGES, _ROUNDS, _ROWS = 50_000, 3, 10_000
+_LENGTH_BYTES = 4
+_TIMES = ("trace_id", "span_id", "start_ms", "end_ms")
+
+
+def measured(effort: Effort) -> list[Row]:
+    """Make a day, write its spans in both layouts, and read each both ways."""
+    messages = effort.messages or _MESSAGES
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        day_of(root / "day", messages)
+        took = said("tests.bench.normalisation", root, min(effort.rounds, _ROUNDS))
+    target = Target("≥", 1.0)
+    return [
+        beside(f"OTLP {layout} to events", "a plain loop in Python", *both, "spans/s", target)
+        for layout, both in (
+            ("JSON", (took["json"], took["json loop"])),
+            ("protobuf", (took["proto"], took["proto loop"])),
+        )
+    ]
+
+
+def main(folder: str, rounds: str) -> int:
+    """Measure in this process, on one core; print spans a second, round by round."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # the JVM and its Python workers inherit it
+    from spark_jobs.session import build_session  # noqa: PLC0415 - after the core is chosen
+
+    root = Path(folder)
+    lines = root / "day" / "otlp"
+    proto, count = _as_protobuf(lines, root / "spans.binpb")
+    size = sum(file.stat().st_size for file in lines.iterdir())
+    spark = build_session(master="local[1]", driver_memory="2g", input_bytes=max(size, 1 << 28))
+    contenders = {
+        "json": partial(_ours, spark, lines, root, count),
+        "json loop": partial(_loop, _json_spans, lines, root, count),
+        "proto": partial(_ours, spark, proto, root, count),
+        "proto loop": partial(_loop, _proto_spans, proto, root, count),
+    }
+    interleaved(contenders, 1)  # warm
+    took = interleaved(contenders, int(rounds))
+    spark.stop()
+    sys.stdout.write(json.dumps(took) + "\n")
+    return 0
+
+
+def _ours(spark: Any, source: Path, root: Path, count: int) -> float:
+    from spark_jobs.jobs.normalise import normalise_otlp  # noqa: PLC0415 - as above
+
+    with tempfile.TemporaryDirectory(dir=root) as work:
+        began = time.perf_counter()
+        side = normalise_otlp(spark, (str(source),), Path(work))
+        seconds = time.perf_counter() - began
+        assert side.records_read == count == side.events.count(), f"{side.records_read} of {count} spans read"
+    return count / seconds
+
+
+def _loop(spans: Callable[[Path], Iterator[dict[str, Any]]], source: Path, root: Path, count: int) -> float:
+    import pyarrow as pa  # noqa: PLC0415 - as above
+    import pyarrow.parquet as pq  # noqa: PLC0415 - as above
+
+    from spark_jobs.normalise.aliases import ALIASES  # noqa: PLC0415 - as above
+
+    names = {field: (*alias.names, *alias.arrays) for field, alias in ALIASES.items()}
+    schema = pa.schema([(name, pa.string()) for name in (*_TIMES[:2], *names)] + [(t, pa.int64()) for t in _TIMES[2:]])
+    target, began, rows, written = root / "loop.parquet", time.perf_counter(), [], 0
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        for span in spans(source):
+            known = span.pop("attributes")
+            for field, spellings in names.items():
+                span[field] = next((known[name] for name in spellings if name in known), None)
+            rows.append(span)
+            if len(rows) == _ROWS:
+                writer.write_table(pa.Table.from_pylist(rows, schema))
+                written, rows = written + len(rows), []
+        writer.write_table(pa.Table.from_pylist(rows, schema))
+    seconds = time.perf_counter() - began
+    assert written + len(rows) == count, f"{written + len(rows)} of {count} spans read"
+    return count / seconds
+
+
+def _json_spans(lines: Path) -> Iterator[dict[str, Any]]:
+    for file in sorted(lines.glob("part-*")):
+        for line in file.read_bytes().splitlines():
+            for span in _spans_of(json.loads(line)):
+                yield {
+                    "trace_id": span["traceId"],
+                    "span_id": span["spanId"],
+                    "start_ms": int(span["startTimeUnixNano"]) // 1_000_000,
+                    "end_ms": int(span["endTimeUnixNano"]) // 1_000_000,
+                    "attributes": {item["key"]: _json_text(item["value"]) for item in span["attributes"]},
+                }
+
+
+def _spans_of(export: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for resource in export["resourceSpans"]:
+        for scope in resource["scopeSpans"]:
+            yield from scope["spans"]
+
+
+def _json_text(value: dict[str, Any]) -> str:
+    if "arrayValue" in value:
+        return json.dumps([_json_text(one) for one in value["arrayValue"]["values"]])
+    return str(next(iter(value.values())))
+
+
+def _proto_spans(framed: Path) -> Iterator[dict[str, Any]]:
+    from opentelemetry.proto.trace.v1.trace_pb2 import TracesData  # noqa: PLC0415 - as above
+
+    data, at = framed.read_bytes(), 0
+    while at < len(data):
+        first = at + _LENGTH_BYTES
+        at = first + int.from_bytes(data[at:first], "big")
+        for resource in TracesData.FromString(data[first:at]).resource_spans:
+            for scope in resource.scope_spans:
+                for span in scope.spans:
+                    yield {
+                        "trace_id": span.trace_id.hex(),
+                        "span_id": span.span_id.hex(),
+                        "start_ms": span.start_time_unix_nano // 1_000_000,
+                        "end_ms": span.end_time_unix_nano // 1_000_000,
+                        "attributes": {item.key: _proto_text(item.value) for item in span.attributes},
+                    }
+
+
+def _proto_text(value: Any) -> str:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return json.dumps([_proto_text(one) for one in value.array_value.values])
+    return str(getattr(value, kind))
+
+
+def _as_protobuf(lines: Path, target: Path) -> tuple[Path, int]:
+    """Write the same exports as length-prefixed protobuf; return where, and how many spans they hold."""
+    from google.protobuf.json_format import ParseDict  # noqa: PLC0415 - as above
+    from opentelemetry.proto.trace.v1.trace_pb2 import TracesData  # noqa: PLC0415 - as above
+
+    count = 0
+    with target.open("wb") as out:
+        for file in sorted(lines.glob("part-*")):
+            for line in file.read_bytes().splitlines():
+                export = json.loads(line)
+                ids = [
+                    (bytes.fromhex(span.pop("traceId")), bytes.fromhex(span.pop("spanId")))
+                    for span in _spans_of(export)
+                ]
+                message = ParseDict(export, TracesData())
+                spans = [span for one in message.resource_spans for part in one.scope_spans for span in part.spans]
+                for span, (trace_id, span_id) in zip(spans, ids, strict=True):
+                    span.trace_id, span.span_id = trace_id, span_id
+                count += len(spans)
+                data = message.SerializeToString()
+                out.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+    return target, count
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))

@@ -1,0 +1,120 @@
+"""This module knows what is said of the time: the floor below every figure, and why what is missed is missed.
+
+A sentence is said only while its target is missed, and its numbers are those of the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tests.bench import imports, steps
+from tests.bench.rows import TIMES, Row
+
+__all__ = ["reasons"]
+
+Measured = Mapping[str, list[Row]]
+_NOTHING: Final = "No target that was measured is missed."
+
+
+def reasons(measured: Measured) -> list[str]:
+    """Return the lines of the section, one paragraph for each missed target that has a known floor, then the others."""
+    missed = [(name, row) for name, rows in measured.items() for row in rows if row.met is False]
+    lines = []
+    for name, row in missed:
+        told = _REASONS.get((name, row.measure)) or _REASONS.get((name, row.measure.partition(",")[0]))
+        said = told(row, measured) if told else f"Measured as {_ratio(row)}; the rows above say what it is made of."
+        lines += [f"* **{row.measure}**, beside {row.anchor}: {said}"]
+    return [*(lines or [_NOTHING]), ""]
+
+
+def _ratio(row: Row) -> str:
+    if row.target is not None and row.target.unit == TIMES:
+        return f"{row.ratio:.2f} x, wanted {row.target}"
+    return f"{row.ours:.3g} {row.unit}, wanted {row.target}"
+
+
+def _figure(measured: Measured, section: str, measure: str) -> float | None:
+    return next((row.ours for row in measured.get(section, ()) if row.measure == measure), None)
+
+
+def _floor(*parts: str, share: int = 1, why: str) -> Callable[[Row, Measured], str]:
+    """Say what the SDK alone takes of the step; the first of ``parts`` is paid once for ``share`` messages."""
+
+    def told(row: Row, measured: Measured) -> str:
+        found = [_figure(measured, "steps", part) for part in parts]
+        known = [one for one in found if one is not None]
+        if len(known) < len(parts) or not row.theirs:
+            return f"{_ratio(row)}. {why}"
+        floor = known[0] / share + sum(known[1:])
+        named = " and ".join(parts)
+        shared = f" (once for {share} messages)" if share > 1 else ""
+        return (
+            f"{_ratio(row)}. The floor is {named}{shared}: {floor:.3g} of our {row.ours:.3g} µs, and "
+            f"{floor / row.theirs:.2f} x of what the anchor adds in all, so that nobody who makes the span through the SDK "
+            f"comes below that. {why}"
+        )
+
+    return told
+
+
+def _made_of(section: str, *parts: str, why: str) -> Callable[[Row, Measured], str]:
+    """Say what of our figure is spent in ``parts``, which were measured in the same section."""
+
+    def told(row: Row, measured: Measured) -> str:
+        known = {part: figure for part in parts if (figure := _figure(measured, section, part)) is not None}
+        listed = "; ".join(f"{part}: {figure:.3g}" for part, figure in known.items())
+        return f"{_ratio(row)}. {why}{f' ({listed})' if listed else ''}."
+
+    return told
+
+
+_FOLLOWED: Final = (
+    "The rest is what is wanted of it: every field of a TraceBean as an attribute, the way to the delivery report, and the "
+    "queue of a second exporter."
+)
+_DELIVERED: Final = (
+    "The rest is every field of a TraceBean as an attribute, a second queue that is told of the start as well as of the end, "
+    "and the books that say how a message went that nobody handled to the end."
+)
+_LINKED: Final = "The rest is a link for each message with attributes of its own; the anchor's links have none."
+_SILENT_SEND: Final = (
+    "Whether a message is sampled is only known once its span has begun, and its headers carry an id all the same, so that "
+    "the other side finds it."
+)
+_SILENT: Final = "Whether a message is sampled is only known once its span has begun; until then it is like any other."
+_BOOKS: Final = (
+    "Each span is offered under a lock, with its time of arrival, because the books of a lane must balance at every instant; "
+    "the anchor appends to a deque without a lock, and the oldest leaves when it is full"
+)
+_PARSED: Final = (
+    "OTLP's parser is C; ours is Python: a split of the text, and an object of Python for each record and its bean"
+)
+
+_REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
+    ("clients", "added to `produce` and its delivery, recording"): _floor(steps.SPAN, steps.INJECT, why=_FOLLOWED),
+    ("clients", "added to `poll` and the process span, recording"): _floor(steps.SPAN, steps.EXTRACT, why=_DELIVERED),
+    ("clients", "added to a message of `consume(100)`, recording"): _floor(
+        steps.SPAN, steps.EXTRACT, share=100, why=_LINKED
+    ),
+    ("clients", "added to `produce` and its delivery, sampler off"): _floor(
+        steps.SPAN_OFF, steps.INJECT, why=_SILENT_SEND
+    ),
+    ("clients", "added to `poll`, sampler off"): _floor(steps.SPAN_OFF, steps.EXTRACT, why=_SILENT),
+    ("clients", "added to a message of `consume(100)`, sampler off"): _floor(
+        steps.SPAN_OFF, steps.EXTRACT, share=100, why=_SILENT
+    ),
+    ("processor", "`on_end` with room"): _made_of("steps", steps.LOCKED, steps.APPENDED, why=_BOOKS),
+    ("processor", "`on_end` while full"): _made_of("steps", steps.LOCKED, steps.APPENDED, why=_BOOKS),
+    ("processor", "spans through the processor"): _made_of("steps", steps.LOCKED, steps.APPENDED, why=_BOOKS),
+    ("codec", "native decode"): _made_of("steps", steps.SPLIT, steps.MODEL, steps.DECODED, why=_PARSED),
+    ("imports", f"`{imports.SWITCH}`"): _made_of(
+        "imports", imports.INSTRUMENTOR, why="OpenTelemetry's base class of an instrumentor is loaded first"
+    ),
+    ("imports", "`mqtrace --help`"): _made_of(
+        "imports",
+        imports.BARE,
+        imports.TYPER,
+        why="The command line is typer's; it and the interpreter are loaded first",
+    ),
+}

@@ -1,0 +1,122 @@
+"""This module knows what a measurement is: ours beside an anchor of the same run, what was wanted, and whether it is met.
+
+Every ratio is ours divided by the anchor's, whatever the unit; the target says which way is good. A row that is read back
+from a file is judged anew, so no file can say ``met`` of a figure that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+__all__ = ["TIMES", "Effort", "Rounds", "Row", "Target", "beside", "interleaved"]
+
+TIMES: Final = "x"
+"""The unit of a target that is a ratio; any other unit is a bound of our own figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound: ``sign`` is ``≤`` or ``≥``; of the ratio when ``unit`` is ``x``, else of our own figure."""
+
+    sign: str
+    bound: float
+    unit: str = TIMES
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.bound:g} {self.unit}"
+
+    def holds(self, value: float) -> bool:
+        """Say whether ``value`` is within the bound."""
+        return value <= self.bound if self.sign == "≤" else value >= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line: medians over the rounds. ``low`` and ``high`` are the ratios of the single rounds, where there were any.
+
+    Without an anchor ``theirs`` is ``None``; without a target the figure is published and nothing is promised of it.
+    """
+
+    measure: str
+    anchor: str
+    ours: float
+    theirs: float | None
+    unit: str
+    target: Target | None = None
+    note: str = ""
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours divided by the anchor's; ``None`` where noise left the anchor nothing to divide by."""
+        return self.ours / self.theirs if self.theirs and self.theirs > 0 else None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target holds; ``None`` where there is none, or no anchor to hold it against."""
+        if self.target is None:
+            return None
+        value = self.ratio if self.target.unit == TIMES else self.ours
+        return None if value is None else self.target.holds(value)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row as plain data, with what a reader of the file would have to work out."""
+        target = None if self.target is None else [self.target.sign, self.target.bound, self.target.unit]
+        own = {
+            name: getattr(self, name) for name in ("measure", "anchor", "ours", "theirs", "unit", "note", "low", "high")
+        }
+        return {**own, "target": target, "ratio": self.ratio, "met": self.met}
+
+    @classmethod
+    def of_json(cls, said: Mapping[str, Any]) -> Row:
+        """Return the row that a file holds; its ``ratio`` and ``met`` are worked out again."""
+        given = {name: said[name] for name in cls.__slots__ if name != "target"}
+        return cls(**given, target=Target(*said["target"]) if said["target"] else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured: rounds, the share of the usual work in each, and messages of what runs on Spark."""
+
+    rounds: int = 7
+    share: float = 1.0
+    messages: int | None = None
+
+    def of(self, usual: int, *, least: int = 1) -> int:
+        """Return how often something is done that is usually done ``usual`` times."""
+        return max(least, int(usual * self.share))
+
+
+Rounds = Mapping[str, Sequence[float]]
+"""What each contender took, round by round; the same place is the same round."""
+
+
+def interleaved(contenders: Mapping[str, Callable[[], float]], rounds: int) -> Rounds:
+    """Run every contender once in each round, each round beginning with another one, so that a busy moment hits all."""
+    names, took = list(contenders), {name: [] for name in contenders}
+    for number in range(rounds):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            took[name].append(contenders[name]())
+    return took
+
+
+def beside(
+    measure: str,
+    anchor: str,
+    ours: Sequence[float],
+    theirs: Sequence[float] | None,
+    unit: str,
+    target: Target | None = None,
+    note: str = "",
+) -> Row:
+    """Return the row of two contenders that took turns."""
+    if theirs is None:
+        return Row(measure, anchor, median(ours), None, unit, target, note)
+    shares = [one / other for one, other in zip(ours, theirs, strict=True) if other > 0]
+    spread = (min(shares), max(shares)) if shares else (None, None)
+    return Row(measure, anchor, median(ours), median(theirs), unit, target, note, *spread)

@@ -1,0 +1,83 @@
+"""This module knows the sections of ``make bench``: what each measures, where it is, and whether it runs unless named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final
+
+from tests.bench.rows import Effort, Row
+
+__all__ = ["SECTIONS", "Section"]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One table of the page. ``home`` is the module whose ``measured(effort)`` returns its rows.
+
+    ``usual`` sections run when none is named; the others take long, by ``minutes`` at their usual size.
+    """
+
+    title: str
+    home: str
+    says: str
+    usual: bool = True
+    minutes: int = 1
+
+    def measured(self, effort: Effort) -> list[Row]:
+        """Run the section; only now is its module imported."""
+        act: Callable[[Effort], list[Row]] = import_module(f"tests.bench.{self.home}").measured
+        return act(effort)
+
+
+SECTIONS: Final = {
+    "clients": Section(
+        "Added to the client's calls",
+        "clients",
+        "CPU time of the calling thread, above that of the client alone in the same round; delivery reports are served by"
+        " that thread. Each variant is a process of its own against the embedded broker. The anchor exports to one format"
+        " behind `BatchSpanProcessor`; ours exports the same spans the same way, and native records to files.",
+        minutes=4,
+    ),
+    "steps": Section(
+        "Our own steps, and the SDK's below them",
+        "steps",
+        "CPU time of a call, in one thread, no broker. What the SDK does alone is the floor of every instrumentation.",
+    ),
+    "processor": Section(
+        "The span processor",
+        "processor",
+        "Both processors with their defaults, but for the queue: it holds the whole round, or 2048 while full.",
+    ),
+    "imports": Section("Imports", "imports", "Wall time, each in an interpreter of its own, compiled before."),
+    "codec": Section(
+        "The native codec",
+        "codec",
+        "The records that a RocketMQ 5.3.3 client wrote, body by body; OTLP carries the same fields as attributes.",
+        minutes=2,
+    ),
+    "forwarder": Section("The forwarder", "forwarder", "Native records in, OTLP out, on one core.", usual=False),
+    "normalisation": Section(
+        "Reading spans",
+        "normalisation",
+        "Files of OTLP to canonical events in parquet, on one core: ours on Spark with `local[1]`, beside a loop in Python.",
+        usual=False,
+        minutes=5,
+    ),
+    "reconcile": Section(
+        "Reconciliation",
+        "reconcile",
+        "Wall time of whole processes on `local[2]` with a heap of 2 GB, their start included.",
+        usual=False,
+        minutes=20,
+    ),
+    "growth": Section(
+        "Ten times as many events",
+        "growth",
+        "One run of each size on `local[2]` with a heap of 2 GB.",
+        usual=False,
+        minutes=30,
+    ),
+}
+"""In the order of the page. ``forwarder`` becomes usual with ``tests/bench/forwarding.py``."""

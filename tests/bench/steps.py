@@ -1,0 +1,187 @@
+"""This module knows how long our own steps take, and the SDK's below them that nobody can do without: no anchor, no target.
+
+Every step checks that it did its work: a fast step that does nothing must not look good. The floors are what the page
+explains a missed target with, so they are measured in the same rounds as the steps.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from opentelemetry import propagate
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import get_current_span, set_span_in_context
+
+from bridge.codec.native import decode_body, encode_context
+from otel_mqtrace import MqTraceSpanProcessor
+from otel_mqtrace.hooks._scope import AutomaticScope
+from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
+from otel_mqtrace.hooks.send import SendHook
+from otel_mqtrace.hooks.tracing import Tracing
+from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
+from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.testing import RecordingExporter
+from tests.bench.rows import Effort, Row, beside, interleaved
+
+__all__ = ["APPENDED", "DECODED", "EXTRACT", "INJECT", "LOCKED", "MODEL", "SPAN", "SPAN_OFF", "SPLIT", "measured"]
+
+SPAN, SPAN_OFF = "the SDK's span: start and end, no attributes", "the SDK's span, not sampled"
+INJECT, EXTRACT = "the SDK's inject into headers", "the SDK's extract from headers"
+LOCKED, APPENDED = "a lock taken and released", "an append to a deque"
+SPLIT, MODEL, DECODED = "a record's text split", "a record's objects made", "a record decoded"
+_CALLS, _ATTRIBUTES = 5_000, 20
+_TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+CONTEXT = TraceContext(
+    trace_type=TraceType.PUB,
+    timestamp_ms=1_790_000_000_000,
+    region_id="DefaultRegion",
+    group_name="orders",
+    cost_ms=3,
+    success=True,
+    beans=(
+        TraceBean(
+            topic="orders",
+            msg_id="7F0000010BB218B4AAC21B6F8B5A0001",
+            offset_msg_id="orders-0@7",
+            keys="order-7 客户",
+            store_host="127.0.0.1:9092",
+            body_length=200,
+            msg_type=MessageType.NORMAL,
+        ),
+    ),
+)
+
+
+def measured(effort: Effort) -> list[Row]:
+    """Measure every step and every floor, in turns and in the order of the flow."""
+    calls, rounds = effort.of(_CALLS), effort.rounds
+    exporter = RecordingExporter()
+    processor = MqTraceSpanProcessor(exporter, max_queue_size=2 * (rounds + 1) * calls, background=False)
+    recording, silent = TracerProvider(), TracerProvider(sampler=ALWAYS_OFF)
+    recording.add_span_processor(processor)
+    acts: dict[str, tuple[Callable[[], object], object]] = {
+        "a send, traced (hook, span, queue)": (_sender(recording), None),
+        "a send, not sampled": (_sender(silent), None),
+        "a message handled, traced": (_handler(recording), True),
+        "a message handled, not sampled": (_handler(silent), False),
+        **_codec_steps(),
+        **_floors(),
+    }
+    contenders = {name: partial(_timed_us, act, expected, calls) for name, (act, expected) in acts.items()}
+    interleaved(contenders, 1)  # warm
+    took = interleaved(contenders, rounds)
+    lane = processor.lanes[0].name
+    assert processor.stats()[lane]["offered"] == 2 * (rounds + 1) * calls, "not every operation became a span"
+    return [beside(name, "none", took[name], None, "µs CPU") for name in acts]
+
+
+def _timed_us(act: Callable[[], object], expected: object, calls: int) -> float:
+    """Return µs a call; fail when any call returns something else than ``expected``."""
+    began = time.thread_time_ns()
+    results = [act() for _ in range(calls)]
+    took_ns = time.thread_time_ns() - began
+    assert all(result == expected for result in results), "a step did not do its work"
+    return took_ns / calls / 1000
+
+
+def _codec_steps() -> dict[str, tuple[Callable[[], object], object]]:
+    exporter = RecordingExporter()
+    processor = MqTraceSpanProcessor(exporter, background=False)
+    provider = TracerProvider()
+    provider.add_span_processor(processor)
+    _sender(provider)()
+    processor.force_flush()
+    span, body = exporter.take(), encode_context(CONTEXT).body
+    return {
+        "a span's record as the model": (lambda: trace_context_of(span), trace_context_of(span)),
+        "a record encoded": (lambda: encode_context(CONTEXT).body, body),
+        DECODED: (lambda: len(decode_body(body).contexts), 1),
+        SPLIT: (lambda: len(body.decode().rstrip("\x02").split("\x01")), body.count(b"\x01") + 1),
+        MODEL: (lambda: replace(CONTEXT, beans=(replace(CONTEXT.beans[0]),)), CONTEXT),
+    }
+
+
+def _floors() -> dict[str, tuple[Callable[[], object], object]]:
+    """What any instrumentation pays that starts a span, writes its context into headers, or reads it from them."""
+    tracer, silent = (TracerProvider(sampler=sampler).get_tracer("bench") for sampler in (None, ALWAYS_OFF))
+    attributes = {f"messaging.attribute.{number}": f"value {number}" for number in range(_ATTRIBUTES)}
+    current = set_span_in_context(tracer.start_span("send orders"))
+
+    def span() -> bool:
+        one = tracer.start_span("send orders")
+        one.end()
+        return one.is_recording()
+
+    def described() -> bool:
+        one = tracer.start_span("send orders", attributes=attributes)
+        one.end()
+        return one.is_recording()
+
+    def unsampled() -> bool:
+        one = silent.start_span("send orders")
+        one.end()
+        return one.is_recording()
+
+    def inject() -> int:
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier, context=current)
+        return len(carrier)
+
+    lock, queue = threading.Lock(), deque[int](maxlen=_ATTRIBUTES)
+
+    def locked() -> bool:
+        with lock:
+            return True
+
+    def extract() -> str:
+        found = get_current_span(propagate.extract({"traceparent": _TRACEPARENT})).get_span_context()
+        return f"{found.span_id:x}"
+
+    return {
+        SPAN: (span, False),
+        f"the SDK's span with {_ATTRIBUTES} attributes": (described, False),
+        SPAN_OFF: (unsampled, False),
+        INJECT: (inject, 1),
+        EXTRACT: (extract, "b7ad6b7169203331"),
+        LOCKED: (locked, True),
+        APPENDED: (lambda: queue.append(1), None),
+    }
+
+
+def _sender(provider: TracerProvider) -> Callable[[], None]:
+    hook = SendHook(tracing=Tracing.create(tracer_provider=provider), group_name="orders", servers="127.0.0.1:9092")
+
+    def send() -> None:
+        call = hook.before("orders", body=b"x" * 200, headers=[("TAGS", b"paid")])
+        hook.after(call, partition=0, offset=7)
+
+    return send
+
+
+def _handler(provider: TracerProvider) -> Callable[[], bool]:
+    """As the automatic mode of a client has it: received, current, not current any more, done."""
+    tracing = Tracing.create(tracer_provider=provider)
+    hook = ConsumeHook(tracing=tracing, group_name="billing", servers="127.0.0.1:9092")
+    headers = (
+        ("traceparent", _TRACEPARENT.encode()),
+        ("UNIQ_KEY", b"7F0000010BB218B4AAC21B6F8B5A0001"),
+    )
+
+    def handle() -> bool:
+        start_ns = hook.now_ns()
+        message = IncomingMessage(topic="orders", partition=0, offset=7, key=b"k", body_length=200, headers=headers)
+        hook.received([message], start_ns=start_ns)
+        (call,) = hook.before([message])
+        scope = AutomaticScope(call.otel_ctx, call.ambient, call.span)
+        recorded = get_current_span().is_recording()
+        scope.leave()
+        hook.after(call)
+        return recorded
+
+    return handle

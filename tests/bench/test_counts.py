@@ -1,0 +1,116 @@
+"""What tracing costs in things that can be counted: a run on any machine counts the same, so CI can hold it.
+
+Times are measured by ``make bench`` and asserted nowhere. The Spark jobs of a run are counted where its other properties
+are looked at, in ``tests/spark_jobs/jobs/test_batch.py``.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
+
+import otel_mqtrace
+from otel_mqtrace.hooks.send import SendHook
+from otel_mqtrace.hooks.tracing import Tracing
+from otel_mqtrace.testing import embedded_kafka
+from tests.support.source_tree import ROOT
+
+SENDS = 500
+kafka = pytest.fixture(scope="module")(embedded_kafka)
+
+
+class _Starts(SpanProcessor):
+    """Counts what is started, ended or not."""
+
+    def __init__(self):
+        self.names = []
+
+    def on_start(self, span, parent_context=None):
+        self.names.append(span.name)
+
+
+def _held(start):
+    """Return the objects that the collector tracks and the memory blocks that each thing started holds while it lasts."""
+    kept = [start() for _ in range(SENDS)]  # what is made once is made now
+    kept = [None] * SENDS
+    gc.collect()
+    gc.disable()
+    try:
+        objects, blocks = len(gc.get_objects()), sys.getallocatedblocks()
+        for number in range(SENDS):
+            kept[number] = start()
+        blocks, objects = sys.getallocatedblocks() - blocks, len(gc.get_objects()) - objects
+    finally:
+        gc.enable()
+    assert all(one is not None for one in kept)
+    return objects / SENDS, blocks / SENDS
+
+
+@pytest.mark.parametrize(
+    ("sampler", "most_objects", "most_blocks"),
+    [
+        # 5 and 15 now: the call, its headers and the pair in them, the attributes before the span has them.
+        pytest.param(ALWAYS_ON, 6, 18, id="recording"),
+        # 4 and 14 now: the headers must go all the same, and the call must end.
+        pytest.param(ALWAYS_OFF, 5, 17, id="not-sampled"),
+    ],
+)
+def test_a_send_in_flight_holds_little_beside_its_span(sampler, most_objects, most_blocks):
+    """More than a bare span of the SDK does, which differs between Pythons; what is ours does not."""
+    provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
+    hook = SendHook(tracing=Tracing.create(tracer_provider=provider), group_name="orders", servers="127.0.0.1:9092")
+    tracer = provider.get_tracer("bare")
+    bare = _held(lambda: tracer.start_span("send orders"))
+    traced = _held(lambda: hook.before("orders", body=b"x" * 200, headers=[("TAGS", b"paid")]))
+    objects, blocks = (ours - theirs for ours, theirs in zip(traced, bare, strict=True))
+    assert objects <= most_objects
+    assert blocks <= most_blocks
+
+
+@pytest.mark.parametrize("batch", [1, 10])
+def test_a_poll_starts_one_span(kafka, batch):
+    """However many messages it returned; a send starts one, too, and an empty poll none."""
+    starts, provider = _Starts(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(starts)
+    tracing = otel_mqtrace.MqTraceInstrumentor()
+    tracing.instrument(tracer_provider=provider, exporters=[])
+    topic = f"counted.{batch}"
+    kafka.create_topic(topic, partitions=1)
+    try:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for _ in range(batch):
+            producer.produce(topic, b"paid")
+        assert producer.flush(20) == 0
+        assert starts.names == [f"send {topic}"] * batch
+        starts.names.clear()
+        consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "counting"})
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        received = consumer.consume(batch, 20) if batch > 1 else [consumer.poll(20)]
+        assert len(received) == batch
+        assert consumer.poll(0) is None
+        consumer.close()
+    finally:
+        tracing.uninstrument()
+    assert starts.names == [f"process {topic}"]
+
+
+@pytest.mark.parametrize(
+    ("before", "statement", "most"),
+    [
+        # 1 now, itself: the package loads its names when they are asked for, and asks for none itself.
+        ("typing", "import otel_mqtrace", 2),
+        # 80 now, with those of the API and of the standard library: hooks, settings, the doctor's witness.
+        ("opentelemetry.instrumentation.instrumentor", "from otel_mqtrace import MqTraceInstrumentor", 90),
+    ],
+)
+def test_an_import_loads_few_modules(before, statement, most):
+    """More than what has to be there before it; which modules never, ``tests/architecture`` says."""
+    code = f"import sys, {before}; known = set(sys.modules); {statement}; print(len(set(sys.modules) - known))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert int(done.stdout) <= most
