@@ -13,6 +13,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, TRUNCATED, ExportOutcome
+from otel_mqtrace.spans.told import told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +37,7 @@ def has_record(span: ReadableSpan) -> bool:
 
     So is one that span limits robbed of its type: it will be counted.
     """
-    trace_type = (span.attributes or {}).get(semconv.MQTRACE_TRACE_TYPE)
+    trace_type = told(span, semconv.MQTRACE_TRACE_TYPE)  # asked on the application's thread
     if trace_type is None:
         return lost_its_type(span)
     return span.end_time is not None or trace_type == semconv.TRACE_TYPE_SUB

@@ -4,8 +4,8 @@ The SDK checks and copies each attribute the moment it is set, which is half of 
 are kept as they came until somebody reads the span: the thread that exports it, as a rule. Whoever reads finds what the
 SDK would have made of them, within the same limits.
 
-Only where nobody looks at a span before it ends: the sampler must be one of the SDK's own, which decide by ids alone,
-and no span processor may do anything when a span starts.
+Only where nobody looks at a span before it is told: the sampler must be one of the SDK's own, which decide by ids
+alone, and a span processor that does anything when a span starts must be ours, which can be told a moment later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
     from opentelemetry.util.types import AttributeValue
 
-__all__ = ["UnreadAttributes", "nobody_looks", "tell", "tell_later"]
+__all__ = ["UnreadAttributes", "nobody_looks", "tell", "tell_later", "tell_of_start"]
 
 _IDLE_AT_START: Final = frozenset(each.on_start for each in (SpanProcessor, BatchSpanProcessor, SimpleSpanProcessor))
 
@@ -42,18 +42,37 @@ class UnreadAttributes(BoundedAttributes):
         with self._lock:
             self._unread = (*self._unread, attributes)
 
+    def as_it_came(self, name: str) -> AttributeValue | None:
+        """Return the value of ``name`` as it was told, if it was; nothing is made of the others, nor is it bounded."""
+        for each in (*reversed(self._unread), self._dict):
+            if name in each:
+                return each[name]
+        return None
+
+    def snapshot(self) -> UnreadAttributes:
+        """Return what they are now, read as little as before."""
+        with self._lock:
+            same = UnreadAttributes(self.maxlen, self.max_value_len, {})
+            same._unread, same._dict, same._dropped = self._unread, self._dict.copy(), self._dropped
+        return same
+
     def _read(self) -> None:
         if not self._unread:
             return
         with self._lock:
             while self._unread:
                 # Off the list only when it is in the dict: until then every other reader waits for the lock.
-                made = BoundedAttributes(
-                    self.maxlen, {**self._dict, **self._unread[0]}, max_value_len=self.max_value_len
-                )
-                self._dict = dict(made)
-                self._dropped += made.dropped
+                self._dict = self._with(self._dict, self._unread[0])
                 self._unread = self._unread[1:]
+
+    def _with(self, made: Mapping[str, Any], told: Mapping[str, AttributeValue]) -> dict[str, Any]:
+        """Return ``made`` and what the SDK makes of ``told``; what is made already is made again only to be dropped."""
+        if self.maxlen is not None and len(made) + len(told) > self.maxlen:
+            made, told = {}, {**made, **told}
+        new = BoundedAttributes(self.maxlen, told, max_value_len=self.max_value_len)
+        self._dropped += new.dropped
+        last = new.copy()  # type: ignore[no-untyped-call]  # the SDK's has no types
+        return {**{name: value for name, value in made.items() if name not in last}, **last} if made else last
 
     @property
     def dropped(self) -> int:
@@ -128,9 +147,14 @@ def nobody_looks(tracer: Tracer) -> bool:
 
 
 def _is_idle_at_start(processor: object) -> bool:
-    return getattr(type(processor), "on_start", None) in _IDLE_AT_START or (
-        getattr(processor, "looks_at_starts", True) is False
-    )
+    return getattr(type(processor), "on_start", None) in _IDLE_AT_START or hasattr(processor, "told_of_start")
+
+
+def tell_of_start(tracer: Tracer, span: Span) -> None:
+    """Have the processors look that would have looked at the start, had the span been told its attributes by then."""
+    for processor in processors_at(tracer) or ():
+        if getattr(processor, "looks_at_starts", False):
+            processor.told_of_start(span)  # type: ignore[attr-defined]  # it is one of ours
 
 
 def tell_later(span: Span, attributes: Mapping[str, AttributeValue]) -> None:

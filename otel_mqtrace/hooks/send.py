@@ -254,7 +254,7 @@ class SendHook:
                 say_failure(span, description, exception)
         finally:
             span.end(end_ns)
-        call.attributes.update(learned)
+        call.attributes = {**call.attributes, **learned}  # a new one: the span may not have been read yet
         if (metrics := tracing.collecting) is not None:
             metrics.sent(call.attributes, end_ns - call.start_ns)
 

@@ -19,7 +19,7 @@ from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._naming import Naming
 from otel_mqtrace.hooks._sampling import TopicSampling
 from otel_mqtrace.hooks._sdk import links_kept
-from otel_mqtrace.hooks._unread import nobody_looks, tell, tell_later
+from otel_mqtrace.hooks._unread import nobody_looks, tell, tell_later, tell_of_start
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.message_id import new_unique_id, own_address
 from otel_mqtrace.model import TraceContext, TraceType
@@ -159,6 +159,7 @@ class Tracing:
             )
             if later:
                 tell_later(span, named)
+                tell_of_start(self.tracer, span)
             return span
         finally:
             if sampling is not None:

@@ -59,9 +59,12 @@ class Lane:
         self.exporter = exporter
         self._side = ExporterSide(exporter, name=name, export_timeout_ms=settings.export_timeout_ms)
         self.exports_starts = self._side.exports_starts
+        self.wants: Callable[[ReadableSpan], bool] | None = None if self._side.wants is None else self._wanted
+        """Whether the exporter has any use for a span; one that raises loses it, counted. ``None``: it has for all."""
         self.exporter_type = self._side.component_type
         self.on_exported: Callable[[int, bool], None] | None = None
         self._settings = settings
+        self._batch_size = settings.max_export_batch_size
         self._linger_ns = int(settings.schedule_delay_ms * _NS_PER_MS)
         self._clock = clock
         self._ledger = ledger
@@ -78,7 +81,10 @@ class Lane:
             clock=self._clock,
             drop_policy=self._settings.drop_policy,
             note=None if book is None else book.note,
+            rouse=self._ensure_worker if self._settings.background else None,
         )
+        self.offer: Callable[[ReadableSpan], int] = self._queue.offer
+        """Queue a span or count it as dropped: constant time, never raises, never waits for anybody."""
         self._left_ns = MonotonicNs(-self._linger_ns)  # nothing has left yet: what comes first has waited long enough
         self._worker = Worker(f"mqtrace {self.name}", self._work)
         self._exporting = threading.Lock()
@@ -89,24 +95,9 @@ class Lane:
 
     # -- the application's thread ----------------------------------------------------------------------------------
 
-    def offer(self, span: ReadableSpan) -> None:
-        """Queue ``span`` or count it as dropped; constant time, never raises, never waits for the exporter."""
-        waiting = self._queue.offer(span)
-        if not self._settings.background or self._queue.closed:
-            return
-        if waiting == 0:
-            self._worker.ensure_running()  # full: perhaps because something killed it
-        elif waiting == 1 or waiting % self._settings.max_export_batch_size == 0:
-            self._worker.ensure_running()
-            self._queue.wake()
-
-    def wants(self, span: ReadableSpan) -> bool:
-        """Whether the exporter has any use for ``span``; one that raises loses it, counted."""
-        wants = self._side.wants
-        if wants is None:
-            return True
+    def _wanted(self, span: ReadableSpan) -> bool:
         try:
-            return wants(span)
+            return self._side.wants is None or self._side.wants(span)
         except Exception:  # noqa: BLE001 - a foreign exporter's mistake must not reach the application
             self._queue.refuse(WANTS_ERROR, span)
             return False
@@ -145,7 +136,7 @@ class Lane:
             if not (alone and self.ready(now)):
                 return 0
             self._left_ns = now
-            batch = self._queue.take(self._settings.max_export_batch_size)
+            batch = self._queue.take(self._batch_size)
             outcome = ExportOutcome(failed=len(batch))
             began_ns = self._clock.monotonic_ns()
             try:
@@ -160,7 +151,7 @@ class Lane:
     def _due_ns(self, now: MonotonicNs) -> int | None:
         return self._queue.due_ns(
             now,
-            batch_size=self._settings.max_export_batch_size,
+            batch_size=self._batch_size,
             linger_ns=self._linger_ns,
             since_ns=self._left_ns if self._settings.linger_from == "last_batch" else None,
         )
@@ -168,8 +159,11 @@ class Lane:
     def _work(self) -> None:
         """Export until the lane is closed and empty, then shut the exporter down: no lane waits for another one's."""
         queue = self._queue
-        while self._step(queue):
-            pass
+        try:
+            while self._step(queue):
+                pass
+        finally:
+            queue.unattended()
         try:
             self._tell_losses(last=True)  # a shutdown that timed out before the last batch has told without it
         finally:
@@ -197,7 +191,10 @@ class Lane:
                 return True
             if due_ns is None and queue.closed:
                 return False
-            queue.wait(_IDLE_S if due_ns is None else min(due_ns / _NS_PER_S, _IDLE_S))
+            if due_ns is None:
+                queue.wait(_IDLE_S)
+            else:
+                queue.wait(min(due_ns / _NS_PER_S, _IDLE_S), rouse_at=self._batch_size)
             idle = self._due_ns(self._clock.monotonic_ns()) is None and not self._flushes.due()
         if idle:
             self._idle()

@@ -29,6 +29,7 @@ __all__ = [
     "LINK_ATTRIBUTES",
     "SCOPE",
     "bounded",
+    "is_ours",
     "limits_hit",
     "lost_its_type",
     "was_cut",
@@ -87,7 +88,7 @@ def was_cut(text: str | None, span: ReadableSpan) -> bool:
 
 def lost_its_type(span: ReadableSpan) -> bool:
     """Whether ``span`` is one that was made here to be a record, and does not say any more of what type."""
-    if not span.dropped_attributes or not _is_ours(span) or semconv.MQTRACE_TRACE_TYPE in (span.attributes or {}):
+    if not span.dropped_attributes or not is_ours(span) or semconv.MQTRACE_TRACE_TYPE in (span.attributes or {}):
         return False
     words = span.name.split(" ")
     verbs = _RECORDED if span.end_time is not None else _STARTED
@@ -104,7 +105,8 @@ def bounded(span: ReadableSpan, attributes: Mapping[str, AttributeValue]) -> Map
     return copied
 
 
-def _is_ours(span: ReadableSpan) -> bool:
+def is_ours(span: ReadableSpan) -> bool:
+    """Whether ``span`` was made by this library."""
     scope = span.instrumentation_scope
     return scope is not None and scope.name == SCOPE
 

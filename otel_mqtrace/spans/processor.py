@@ -18,13 +18,14 @@ from otel_mqtrace._clock import MonotonicNs, SystemClock
 from otel_mqtrace.config import Settings
 from otel_mqtrace.spans.lane import Lane
 from otel_mqtrace.spans.ledger import Ledger
-from otel_mqtrace.spans.limits import bounded
+from otel_mqtrace.spans.limits import bounded, is_ours
 from otel_mqtrace.spans.self_metrics import observe
 from otel_mqtrace.spans.settings import LaneSettings, fitting_batch, refuse_wrong, resolve
+from otel_mqtrace.spans.told import kept
 from otel_mqtrace.spans.worker import refuse_subinterpreter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
@@ -129,6 +130,7 @@ class MqTraceSpanProcessor(SpanProcessor):
             for name, exporter in _named(exporters).items()
         )
         self._start_lanes = tuple(lane for lane in self.lanes if lane.exports_starts)
+        self._doors = self._open_doors()
         self._shut = False
         self._pid = os.getpid()
         self._in_new_child = False
@@ -158,35 +160,48 @@ class MqTraceSpanProcessor(SpanProcessor):
 
     @property
     def looks_at_starts(self) -> bool:
-        """Whether any lane wants spans that have just started; if none does, they need not be complete then."""
+        """Whether any lane wants spans that have just started."""
         return bool(self._start_lanes)
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the SDK's interface
-        """Offer a snapshot of a started span to the lanes that export starts; constant time, never raises."""
-        if self._start_lanes:
-            try:
-                self._offer(span, self._start_lanes, started=True)
-            except Exception:  # noqa: BLE001 - nothing of ours reaches the application
-                self._internal_errors += 1
+        """Offer a snapshot of a started span to the lanes that export starts; constant time, never raises.
+
+        One of ours that does not say anything yet is passed over: whoever opened it calls :meth:`told_of_start`.
+        """
+        if self._start_lanes and (span.attributes or not is_ours(span)):
+            self.told_of_start(span)
+
+    def told_of_start(self, span: ReadableSpan) -> None:
+        """Do the same for a span that was told its attributes after it had started."""
+        try:
+            if not self._start_lanes or not self._takes(span):
+                return
+            wanting = [lane for lane in self._start_lanes if lane.wants is None or lane.wants(span)]
+            if wanting:
+                snapshot = _snapshot(span)
+                for lane in wanting:
+                    lane.offer(snapshot)
+        except Exception:  # noqa: BLE001 - nothing of ours reaches the application
+            self._internal_errors += 1
 
     def on_end(self, span: ReadableSpan) -> None:
         """Offer an ended span to every lane; constant time, never raises, unsampled spans are skipped."""
         try:
-            self._offer(span, self.lanes, started=False)
+            if self._takes(span):
+                for wants, offer in self._doors:
+                    if wants is None or wants(span):
+                        offer(span)
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
             self._internal_errors += 1
 
-    def _offer(self, span: ReadableSpan, lanes: tuple[Lane, ...], *, started: bool) -> None:
+    def _takes(self, span: ReadableSpan) -> bool:
+        """Whether ``span`` is sampled; the first one of a forked child makes it a process of its own."""
         context = span.context
-        if context is None or not context.trace_flags.sampled:
-            return
+        if context is None or not context.trace_flags & 1:  # sampled: the property of that name costs a call
+            return False
         if self._in_new_child or self._pid != os.getpid():  # the pid tells forks that ran no Python hook (uWSGI)
             self._settle_in_child()
-        snapshot: ReadableSpan | None = None if started else span
-        for lane in lanes:
-            if lane.wants(span):
-                snapshot = snapshot or _snapshot(span)
-                lane.offer(snapshot)
+        return True
 
     # -- called by the application ------------------------------------------------------------------------------------
 
@@ -253,6 +268,11 @@ class MqTraceSpanProcessor(SpanProcessor):
         self._ledger.after_fork()
         for lane in self.lanes:
             lane.after_fork()
+        self._doors = self._open_doors()
+
+    def _open_doors(self) -> tuple[tuple[Callable[[ReadableSpan], bool] | None, Callable[[ReadableSpan], int]], ...]:
+        """Return what each lane wants to be asked and given: looked up once, not with every span."""
+        return tuple((lane.wants, lane.offer) for lane in self.lanes)
 
     def _notice_fork(self) -> None:
         if self._pid != os.getpid():
@@ -301,12 +321,13 @@ def _named(exporters: tuple[SpanExporter, ...]) -> dict[str, SpanExporter]:
 
 def _snapshot(span: ReadableSpan) -> ReadableSpan:
     """Return what ``span`` is at its start, without holding on to the live one; no end time."""
+    still = getattr(kept(span), "snapshot", None)
     return ReadableSpan(
         name=span.name,
         context=span.context,
         parent=span.parent,
         resource=span.resource,
-        attributes=bounded(span, dict(span.attributes or {})),
+        attributes=bounded(span, dict(span.attributes or {})) if still is None else still(),
         links=tuple(span.links),
         kind=span.kind,
         start_time=span.start_time,

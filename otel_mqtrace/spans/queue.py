@@ -26,6 +26,8 @@ __all__ = ["DropPolicy", "FlushMark", "SpanQueue"]
 DropPolicy = Literal["newest", "oldest"]
 Item = TypeVar("Item")
 
+_LOOK_AGAIN: Final = 64
+"""After so many refusals somebody looks whether the worker lives."""
 _ALWAYS_TOLD: Final = (QUEUE_FULL, ALREADY_SHUTDOWN, SHUTDOWN_TIMEOUT, TOO_LARGE)
 
 
@@ -39,10 +41,15 @@ class FlushMark(NamedTuple):
 class SpanQueue(Generic[Item]):
     """First in, first out, at most ``max_size`` waiting; what is being exported is still pending but no longer waits.
 
-    Items are numbered in order of acceptance, so that a flush can wait for exactly what came before it. One lock guards
-    queue and counters; under it nothing is encoded, logged or called back. It is re-entrant, since a finaliser or a
-    signal handler may end a span while the same thread is in here. ``note(reason, item)`` is told of each item lost,
-    under the lock too: it may count, and no more.
+    Whoever offers pays for an append and waits for nobody. One lock guards the account; only those take it who find the
+    queue full or closed, or the worker asleep. Between a look and an append others may have come in: what is too much
+    then goes out again as the newest, before anybody counts. Items are numbered in order of acceptance, so that a flush
+    can wait for exactly what came before it.
+
+    Under the lock nothing is encoded, logged or called back. It is re-entrant: a finaliser or a signal handler may end
+    a span while the same thread is in here. ``note(reason, item)`` is told of each item lost, under the lock too: it
+    may count, and no more. ``rouse()`` is called without it when somebody has to see to what waits, and says whether
+    anybody will; ``None`` where nobody is to be roused.
     """
 
     def __init__(
@@ -52,21 +59,26 @@ class SpanQueue(Generic[Item]):
         clock: Clock,
         drop_policy: DropPolicy = "newest",
         note: Callable[[str, Item], None] | None = None,
+        rouse: Callable[[], bool] | None = None,
     ) -> None:
-        self._max_size = max_size
+        self._max_size = self._room = max_size
         self._now = clock.monotonic_ns
         self._drop_oldest = drop_policy == "oldest"
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[tuple[MonotonicNs, Item]] = deque()
-        self._closed = False
+        self._closed = self._abandoned = False
         self._note = note
-        self._accepted = 0
+        self._rouse = rouse
+        self._never = max_size + 1  # more than there is room for
+        self._rouse_at = self._never if rouse is None else 1  # later the worker says itself what it wakes up for
+        self._gone = 0  # that were taken in and wait no longer: the number of the oldest that does
         self._flying: list[Item] = []
         self._in_flight = 0
         self._first_in_flight = 0
         self._wanted = 0
         self._lost = 0
-        self._offered = 0
+        self._refused = 0
         self._exported = 0
         self._failed = 0
         self._dropped: defaultdict[str, int] = defaultdict(int, dict.fromkeys(_ALWAYS_TOLD, 0))
@@ -75,36 +87,74 @@ class SpanQueue(Generic[Item]):
 
     def offer(self, item: Item) -> int:
         """Take ``item`` or refuse it, never waiting. Return how many wait now; 0 when it was refused."""
+        waiting = self._waiting
+        if len(waiting) >= self._room and not self._make_room(item):
+            if self._refused % _LOOK_AGAIN == 0 and self._rouse is not None and not self._closed:
+                self._rouse()  # perhaps it is full because something killed the worker
+            return 0
+        waiting.append((self._now(), item))  # one atomic step
+        count = len(waiting)
+        return count if count < self._rouse_at else self._crowded()
+
+    def _make_room(self, item: Item) -> bool:
+        """Evict the oldest for ``item`` where that is the rule, else refuse it; return whether it may come in."""
+        with self._lock:  # by itself: through the condition it is a call more
+            if len(self._waiting) < self._room:
+                return True
+            if self._closed or not self._drop_oldest:
+                self._refused += 1
+                self._drop(ALREADY_SHUTDOWN if self._closed else QUEUE_FULL, item)
+                return False
+            self._evict()
+            return True
+
+    def _crowded(self) -> int:
+        """See to what an append may have brought about: work for somebody asleep, or one item too many."""
         with self._changed:
-            self._offered += 1
-            if self._closed:
-                self._drop(ALREADY_SHUTDOWN, item)
-                return 0
-            if len(self._waiting) >= self._max_size:
-                if not self._drop_oldest:
-                    self._drop(QUEUE_FULL, item)
-                    return 0
-                self._drop(QUEUE_FULL, self._waiting.popleft()[1])
-                self._lost += 1
-            self._waiting.append((self._now(), item))
-            self._accepted += 1
-            return len(self._waiting)
+            self._settle_room()
+            self._rouse_at = self._never
+            self._changed.notify_all()
+        if self._rouse is not None and not (self._closed or self._rouse()):
+            # There can be no thread now: not tried again at every item.
+            self._rouse_at = min(2 * len(self._waiting) + 1, self._never)
+        return len(self._waiting)
+
+    def _settle_room(self) -> None:
+        """Take out what came in at the same time as others, or as the queue was closed; before anything is counted."""
+        while len(self._waiting) > self._max_size:
+            if self._drop_oldest:
+                self._evict()
+            else:
+                self._refuse_newest(QUEUE_FULL)
+        while self._abandoned and self._closed and self._waiting:
+            self._refuse_newest(ALREADY_SHUTDOWN)
+
+    def _refuse_newest(self, reason: str) -> None:
+        self._refused += 1
+        self._drop(reason, self._waiting.pop()[1])
+
+    def _evict(self) -> None:
+        self._gone += 1
+        self._lost += 1
+        self._drop(QUEUE_FULL, self._waiting.popleft()[1])
 
     def refuse(self, reason: str, item: Item) -> None:
         """Account for an item that was offered and dropped before it could wait."""
         with self._changed:
-            self._offered += 1
+            self._refused += 1
             self._drop(reason, item)
 
     def stats(self) -> LaneStats:
         """Return all counters as of one instant."""
         with self._changed:
+            self._settle_room()
+            waiting = len(self._waiting)  # once: others append meanwhile
             return LaneStats(
-                offered=self._offered,
+                offered=self._gone + waiting + self._refused,
                 exported=self._exported,
                 dropped=dict(self._dropped),
                 failed=self._failed,
-                pending=len(self._waiting) + self._in_flight,
+                pending=waiting + self._in_flight,
             )
 
     @property
@@ -133,15 +183,17 @@ class SpanQueue(Generic[Item]):
             if len(self._waiting) >= batch_size:
                 return 0
             lingers_ns = linger_ns - (now - (self._waiting[0][0] if since_ns is None else since_ns))
-            if lingers_ns <= 0 or self._wanted > self._first_waiting or self._closed:
+            if lingers_ns <= 0 or self._wanted > self._gone or self._closed:
                 return 0
             return lingers_ns
 
     def take(self, count: int) -> list[Item]:
         """Move up to ``count`` of the oldest from waiting to in flight; :meth:`settle` must follow."""
         with self._changed:
-            self._first_in_flight = self._first_waiting
+            self._settle_room()
+            self._first_in_flight = self._gone
             batch = [self._waiting.popleft()[1] for _ in range(min(count, len(self._waiting)))]
+            self._gone += len(batch)
             self._flying = batch
             self._in_flight = len(batch)
             return batch
@@ -161,9 +213,16 @@ class SpanQueue(Generic[Item]):
                 self._note_lost(flown, outcome)
             self._changed.notify_all()
 
-    def wait(self, timeout_s: float | None) -> None:
-        """Sleep until something changes, at most ``timeout_s`` seconds; needs :meth:`hold`."""
-        self._changed.wait(timeout_s)
+    def wait(self, timeout_s: float | None, *, rouse_at: int = 1) -> None:
+        """Sleep until something changes or ``rouse_at`` items wait, at most ``timeout_s`` s; needs :meth:`hold`."""
+        self._rouse_at = rouse_at  # first said, then looked: nobody comes in between unseen
+        if len(self._waiting) < rouse_at:
+            self._changed.wait(timeout_s)
+        self._rouse_at = self._never
+
+    def unattended(self) -> None:
+        """Nobody works on it any more: the next to offer something rouses somebody."""
+        self._rouse_at = 1
 
     def hold(self) -> threading.Condition:
         """Return the lock, for a worker that must test and wait in one step."""
@@ -184,14 +243,15 @@ class SpanQueue(Generic[Item]):
     def request_flush(self) -> FlushMark:
         """Make everything accepted so far due, and return the point to wait for."""
         with self._changed:
-            self._wanted = self._accepted
+            self._settle_room()
+            self._wanted = self._gone + len(self._waiting)
             self._changed.notify_all()
-            return FlushMark(self._accepted, self._lost)
+            return FlushMark(self._wanted, self._lost)
 
     def reached(self, mark: FlushMark) -> bool:
         """Whether nothing accepted before ``mark`` waits or is in flight."""
         with self._changed:
-            waits = bool(self._waiting) and self._first_waiting < mark.position
+            waits = bool(self._waiting) and self._gone < mark.position
             flies = bool(self._in_flight) and self._first_in_flight < mark.position
             return not (waits or flies)
 
@@ -203,7 +263,8 @@ class SpanQueue(Generic[Item]):
     def close(self) -> None:
         """Refuse whatever is offered from now on, and make what waits due."""
         with self._changed:
-            self._closed = True
+            self._closed, self._room = True, 0
+            self._never = self._rouse_at = 0  # what comes in all the same, having looked before, is seen to
             self._changed.notify_all()
 
     def wait_until_empty(self, timeout_s: float) -> bool:
@@ -213,17 +274,14 @@ class SpanQueue(Generic[Item]):
     def abandon(self) -> int:
         """Drop whatever still waits, counted under ``shutdown_timeout``; return how many that were."""
         with self._changed:
-            count = len(self._waiting)
+            self._settle_room()
+            self._abandoned, count = True, len(self._waiting)
             self._lost += count
-            while self._waiting:
+            self._gone += count
+            for _ in range(count):
                 self._drop(SHUTDOWN_TIMEOUT, self._waiting.popleft()[1])
             self._changed.notify_all()
             return count
-
-    @property
-    def _first_waiting(self) -> int:
-        """How many were accepted before the oldest that waits; evictions take from the front, so this stays exact."""
-        return self._accepted - len(self._waiting)
 
     def _drop(self, reason: str, item: Item) -> None:
         self._dropped[reason] += 1  # no call between read and write: a signal handler could come in there

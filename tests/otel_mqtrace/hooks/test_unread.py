@@ -24,8 +24,12 @@ from opentelemetry.sdk.trace.sampling import (
     TraceIdRatioBased,
 )
 
+from bridge.exporters.native_spans import has_record
 from otel_mqtrace import MqTraceSpanProcessor
+from otel_mqtrace.hooks._sdk import attributes_in
 from otel_mqtrace.hooks._unread import UnreadAttributes, nobody_looks, tell, tell_later
+from otel_mqtrace.hooks.send import SendHook
+from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.testing import RecordingExporter
 
 VALUES = st.one_of(
@@ -53,7 +57,7 @@ def test_they_are_what_the_sdk_makes_of_them_at_once(said: list[dict[str, Any]],
     at_once = BoundedAttributes(128, said[0], immutable=False, max_value_len=length)
     for each in said[1:]:
         at_once._set_items(each)
-    assert dict(told_later(128, length, said)) == dict(at_once)
+    assert list(told_later(128, length, said).items()) == list(at_once.items())
 
 
 @given(said=SAID, maxlen=st.integers(0, 6))
@@ -169,9 +173,41 @@ def test_a_processor_that_looks_at_starts_is_noticed_whenever_it_comes() -> None
     ours.shutdown()
 
 
-def test_our_processor_looks_only_where_an_exporter_wants_starts() -> None:
+def test_our_processor_is_told_of_a_start_once_the_span_is_told_what_it_is() -> None:
     exporter = RecordingExporter()
     exporter.exports_starts = True
     ours = MqTraceSpanProcessor(exporter, background=False)
-    assert not nobody_looks(provider(ours).get_tracer("t"))
+    hook = SendHook(tracing=Tracing.create(tracer_provider=provider(ours)))
+    call = hook.before("orders", body=b"x", headers=[("TAGS", b"paid")])
+    call.span.set_attribute("later", True)
+    hook.after(call, partition=3, offset=4)
+    ours.force_flush()
+    started, ended = exporter.take_all()
+    assert (started.end_time, started.attributes["messaging.destination.name"]) == (None, "orders")
+    assert "later" not in started.attributes
+    assert "messaging.destination.partition.id" not in started.attributes
+    assert {**ended.attributes, **started.attributes} == dict(ended.attributes)
+    assert ended.attributes["later"] is True
     ours.shutdown()
+
+
+def test_what_is_asked_on_the_applications_thread_makes_nothing() -> None:
+    exporter = RecordingExporter()
+    ours = MqTraceSpanProcessor(exporter, max_queue_size=1, max_export_batch_size=1, background=False)
+    hook = SendHook(tracing=Tracing.create(tracer_provider=provider(ours)), group_name="shop")
+    calls = [hook.before("orders", body=b"x") for _ in range(2)]
+    for call in calls:
+        hook.after(call, partition=3, offset=4)
+        assert has_record(call.span)
+        assert attributes_in(call.span)._unread, "read before the worker had it"
+    assert [(row["group"], row["count"]) for row in ours.ledger()["rows"]] == [("shop", 1)]
+    ours.shutdown()
+
+
+@given(said=SAID, later=SAID)
+def test_a_snapshot_keeps_what_was_told_until_then(said: list[dict[str, Any]], later: list[dict[str, Any]]) -> None:
+    unread = told_later(128, None, said)
+    still = unread.snapshot()
+    for each in later:
+        unread.later(each)
+    assert dict(still) == dict(told_later(128, None, said))

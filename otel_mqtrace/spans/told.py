@@ -1,0 +1,30 @@
+"""This module knows how one attribute of a span is read without making the others of it.
+
+Spans that are traced here keep their attributes as they came until somebody reads them
+(:mod:`otel_mqtrace.hooks._unread`). What is asked on the application's thread must not be the first to do so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+__all__ = ["kept", "told"]
+
+
+def told(span: ReadableSpan, name: str) -> Any:
+    """Return what ``span`` was told under ``name``, before any limit; ``None`` when it was told nothing."""
+    held = kept(span)
+    as_it_came = getattr(held, "as_it_came", None)
+    if as_it_came is not None:
+        return as_it_came(name)
+    # The SDK's own mapping answers "not there" by an exception inside, which costs more than all the rest.
+    plain: Any = getattr(held, "_dict", None)
+    return (span.attributes or {}).get(name) if plain is None else plain.get(name)
+
+
+def kept(span: ReadableSpan) -> Any:
+    """Return what ``span`` keeps its attributes in: what it shows to the public is a view, and has them made."""
+    return getattr(span, "_attributes", None)
