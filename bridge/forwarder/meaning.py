@@ -48,20 +48,20 @@ SCOPE: Final = "bridge.forwarder"
 NS_PER_MS: Final = 1_000_000
 
 BEAN_FIELDS: Final = tuple(each.name for each in fields(TraceBean))
-CONTEXT_FIELDS: Final = tuple(each.name for each in fields(TraceContext) if each.name != "beans")
-_NO_ATTRIBUTE: Final = ("trace_type", "timestamp_ms", "access_channel")
+CONTEXT_FIELDS: Final = tuple(each.name for each in fields(TraceContext) if each.name not in {"trace_type", "beans"})
+_NO_ATTRIBUTE: Final = ("timestamp_ms", "access_channel")
 ATTRIBUTE_FIELDS: Final = (*BEAN_FIELDS, *(name for name in CONTEXT_FIELDS if name not in _NO_ATTRIBUTE))
 """What a record says that becomes an attribute each, in the order of the attributes."""
 FIELDS: Final = (*ATTRIBUTE_FIELDS, *_NO_ATTRIBUTE)
-"""All that a record says, in the order of :attr:`Meaning.said`."""
+"""All that a record of one type says, in the order of :attr:`Meaning.said`."""
 
 _MAX_MS: Final = (1 << 63) // NS_PER_MS - 1  # what OTLP's consumers can say, the year 2262
 _LISTENER_CALL: Final = (TraceType.SUB_BEFORE, TraceType.SUB_AFTER)
 _of_bean = attrgetter(*BEAN_FIELDS)
 _of_context = attrgetter(*FIELDS[len(BEAN_FIELDS) :])
 _as_in_model = itemgetter(*map(FIELDS.index, (*CONTEXT_FIELDS, *BEAN_FIELDS)))
-_named = itemgetter(*map(FIELDS.index, ("topic", "msg_id", "store_host", "group_name", "request_id", "timestamp_ms")))
-_outcome = itemgetter(*map(FIELDS.index, ("cost_ms", "success", "context_code")))
+_NAMES: Final = ("topic", "msg_id", "store_host", "group_name", "request_id", "timestamp_ms")
+_named = itemgetter(*map(FIELDS.index, (*_NAMES, "cost_ms", "success", "context_code")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +107,8 @@ def meaning_of(event: Event, rules: SpanRules) -> Meaning:
     said = _said(record)
     if before is not None:  # the later half wins, the earlier one fills what it leaves out
         said = tuple([late if late is not None else early for late, early in zip(said, _said(before), strict=True)])
-    topic, msg_id, store_host, group_name, request_id, stamp_ms = _named(said)
-    cost_ms, success, code = _outcome(said)
-    subject = msg_id or joined(_words(said))
+    topic, msg_id, store_host, group_name, request_id, stamp_ms, cost_ms, success, code = _named(said)
+    subject = msg_id or joined(_words(trace_type, said))
     trace_id, root_id = ids_of(subject)
     is_send = trace_type is TraceType.PUB
     is_root = is_send and event.is_root
@@ -144,15 +143,15 @@ def _said(record: Record) -> tuple[Any, ...]:
     return tuple([None if value in ABSENT_TEXTS else value for value in said])
 
 
-def _words(said: tuple[Any, ...]) -> tuple[str, ...]:
+def _words(trace_type: TraceType, said: tuple[Any, ...]) -> tuple[str, ...]:
     """Return everything that the record says, as words."""
-    return tuple(map(str, _as_in_model(said)))
+    return tuple(map(str, (trace_type, *_as_in_model(said))))
 
 
 def _id_of(trace_type: TraceType, subject: str, request_id: str | None, said: tuple[Any, ...]) -> bytes:
     if trace_type not in _LISTENER_CALL:
-        return event_id(_words(said), subject)
-    return call_id(subject, "", *_words(said)) if request_id is None else call_id(subject, request_id)
+        return event_id(_words(trace_type, said), subject)
+    return call_id(subject, request_id) if request_id is not None else call_id(subject, "", *_words(trace_type, said))
 
 
 def _failure(code: ContextCode | None, *, success: bool | None) -> str | None:

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.codec.native.building import maker_of
-from bridge.codec.native.layout import absent
+from bridge.codec.native.layout import ABSENT_TEXTS
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
 
 if TYPE_CHECKING:
@@ -167,9 +167,9 @@ class Pairing:
 
     def _take_half(self, record: Record) -> list[Event]:
         request_id, msg_id = record.trace_ctx.request_id, record.bean.msg_id
-        if absent(request_id) or absent(msg_id):  # nothing that a partner could be told by
-            return [self._alone(record)]
-        key = (_CALL, str(request_id), str(msg_id))
+        if request_id is None or msg_id is None or request_id in ABSENT_TEXTS or msg_id in ABSENT_TEXTS:
+            return [self._alone(record)]  # nothing that a partner could be told by
+        key = (_CALL, request_id, msg_id)
         waiting = self._waiting.get(key)
         if waiting is None:
             return [] if self._is_repeated(key) else self._wait(key, _FIRST, record)
@@ -199,9 +199,9 @@ class Pairing:
 
     def _take_send(self, record: Record) -> list[Event]:
         msg_id = record.bean.msg_id
-        if absent(msg_id):
-            return [Event(record=record)]
-        key = (_SEND, str(msg_id))
+        if msg_id is None or msg_id in ABSENT_TEXTS:
+            return [_event(record, None, None, _IS_ROOT)]
+        key = (_SEND, msg_id)
         if record.trace_ctx.success is False:
             if key in self._settled:
                 return [Event(record=record, is_root=False)]
@@ -210,8 +210,10 @@ class Pairing:
                 return []
             return self._wait(key, record.trace_ctx, record)
         self._settled.add(key, record.arrival_ms)
-        refused = self._forget(key)
-        return [_event(record, None, None, _IS_ROOT), *(Event(record=other, is_root=False) for other in refused)]
+        events: list[Event] = [_event(record, None, None, _IS_ROOT)]
+        if key in self._waiting:
+            events += [Event(record=other, is_root=False) for other in self._forget(key)]
+        return events
 
     def _without_accepted(self, key: _Key, records: list[Record]) -> list[Event]:
         """No attempt was accepted without reserve: the first is the root, or the trace would have none."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from bridge.forwarder.answers import Answers
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from opentelemetry.util.types import AttributeValue
 
@@ -20,7 +22,7 @@ __all__ = [
     "TEXT_VALUE",
     "VARINT",
     "attribute",
-    "attribute_head",
+    "attribute_heads",
     "delimited",
     "tag",
     "text_bytes",
@@ -34,7 +36,6 @@ TEXT_VALUE, BOOL_VALUE, INT_VALUE, ARRAY_VALUE = 1, 2, 3, 5
 """Fields of ``AnyValue``."""
 _INT64: Final = 1 << 63
 _UINT64: Final = 1 << 64
-_SHORT: Final = 256
 
 
 @lru_cache(maxsize=4_096)
@@ -97,8 +98,8 @@ def attribute(field: int, name: str, value: AttributeValue) -> bytes:
     return delimited(field, delimited(1, text_bytes(name)) + delimited(2, any_value))
 
 
-def attribute_head(field: int, name: str, any_value_field: int) -> Callable[[int], bytes]:
-    """Return what tells, by the length of the value in bytes, what stands before it; those of short ones are ready."""
+def attribute_heads(field: int, name: str, any_value_field: int) -> Answers[int, bytes]:
+    """Return, by the length of a value in bytes, what stands before it."""
     key = delimited(1, text_bytes(name))
 
     def head(length: int) -> bytes:
@@ -106,5 +107,4 @@ def attribute_head(field: int, name: str, any_value_field: int) -> Callable[[int
         whole = key + tag(2) + varint(len(any_value) + length) + any_value
         return tag(field) + varint(len(whole) + length) + whole
 
-    ready = tuple(head(length) for length in range(_SHORT))
-    return lambda length: ready[length] if length < _SHORT else head(length)
+    return Answers(head)

@@ -91,7 +91,8 @@ def _trace_ctx(meaning: Meaning) -> TraceContext:
         for name, value in zip(FIELDS, meaning.said, strict=True)
     }
     bean = TraceBean(**{name: said[name] for name in BEAN_FIELDS})
-    return TraceContext(**{name: said[name] for name in CONTEXT_FIELDS}, beans=(bean,))
+    of_call = {name: said[name] for name in CONTEXT_FIELDS}
+    return TraceContext(trace_type=meaning.trace_type, beans=(bean,), **of_call)
 
 
 @lru_cache(maxsize=_SERVICES_REMEMBERED)

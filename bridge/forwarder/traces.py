@@ -169,10 +169,11 @@ class SpanForwarding:
     def _records(self, message: LandedMessage, arrival_ms: int, left: Container[int]) -> Iterable[Record]:
         place = Place(message.source, message.partition, message.offset)
         decoded = decode_body(message.body, msg_type_map=self._reading.msg_type_map, charset=self._reading.charset)
-        if left is EVERYTHING:
+        is_new = left is EVERYTHING
+        if is_new:
             self._counts.bad_records += len(decoded.errors)
         for index, trace_ctx in zip(decoded.record_indexes, decoded.contexts, strict=True):
-            if index not in left:
+            if not (is_new or index in left):
                 continue
             self._counts.records += 1
             self._since_settled += 1

@@ -31,7 +31,7 @@ from bridge.forwarder.protobuf import (
     TEXT_VALUE,
     VARINT,
     attribute,
-    attribute_head,
+    attribute_heads,
     delimited,
     tag,
     text_bytes,
@@ -226,11 +226,11 @@ def _writer(field: str, said_by: Callable[[str, Any], dict[str, AttributeValue]]
 
 
 def _text_writer(name: str) -> Callable[[str], bytes]:
-    head = attribute_head(_ATTRIBUTES, name, TEXT_VALUE)
+    heads = attribute_heads(_ATTRIBUTES, name, TEXT_VALUE)
 
     def write(text: str) -> bytes:
-        value = text_bytes(text)
-        return head(len(value)) + value
+        value = text.encode("utf-8", "replace")
+        return heads[len(value)] + value
 
     return write
 
@@ -239,11 +239,11 @@ _ARRAYS: Final = Answers[str, bytes](lambda keys: texts(keys.split(KEY_SEPARATOR
 
 
 def _keys_writer(name: str) -> Callable[[str], bytes]:
-    head = attribute_head(_ATTRIBUTES, name, ARRAY_VALUE)
+    heads = attribute_heads(_ATTRIBUTES, name, ARRAY_VALUE)
 
     def write(keys: str) -> bytes:
         array = _ARRAYS[keys]
-        return head(len(array)) + array
+        return heads[len(array)] + array
 
     return write
 

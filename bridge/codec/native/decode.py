@@ -130,8 +130,8 @@ class _BadFieldError(Exception):
         self.field, self.reason, self.text = name, reason, text
 
 
-_Record = tuple[list[str], CloudSubAfter]
-"""The fields of a record, the type name first, without the empty one of a CLOUD ``SubAfter``."""
+_Record = tuple[list[str], "CloudSubAfter | None"]
+"""The fields of a record, the type name first, without the empty one of a CLOUD ``SubAfter``; what CLOUD made of it."""
 
 
 def _records(text: str) -> Iterator[_Record]:
@@ -139,13 +139,13 @@ def _records(text: str) -> Iterator[_Record]:
     for match in _PIECE.finditer(text):
         piece = match.group()
         if len(piece) > MAX_RECORD_LENGTH:
-            yield [piece], CloudSubAfter.SAME
+            yield [piece], None
             continue
         fields = piece.split(FIELD_SEPARATOR)
         if len(fields) > _GLUE_AT and piece.startswith(_SUB_AFTER):
             yield from _unglued(fields, terminated=match.end() < len(text))
         else:
-            yield fields, CloudSubAfter.SAME
+            yield fields, None
 
 
 def _unglued(fields: list[str], *, terminated: bool) -> Iterator[_Record]:
@@ -157,7 +157,7 @@ def _unglued(fields: list[str], *, terminated: bool) -> Iterator[_Record]:
     if rest[0] == _SUB_AFTER and len(rest) == _GLUE_AT + 1 and not rest[-1]:
         yield rest[:-1], CloudSubAfter.TRAILING if terminated else CloudSubAfter.GLUED
     else:
-        yield rest, CloudSubAfter.SAME
+        yield rest, None
 
 
 _new_bean: Final = maker_of(TraceBean)
@@ -181,7 +181,7 @@ class _Plan:
     of_context: Callable[[list[Any]], tuple[Any, ...]]
 
 
-def _plan_for(fields: list[str], quirk: CloudSubAfter, msg_type_map: str) -> _Plan:
+def _plan_for(fields: list[str], quirk: CloudSubAfter | None, msg_type_map: str) -> _Plan:
     filled = len(fields) if fields[-1] else _filled(fields)
     plan = _plan(fields[0], len(fields), min(filled, _LONGEST), quirk, msg_type_map) if fields[0] in _TYPES else None
     if plan is not None:
@@ -195,9 +195,9 @@ def _plan_for(fields: list[str], quirk: CloudSubAfter, msg_type_map: str) -> _Pl
 
 
 @lru_cache(maxsize=512)
-def _plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter, msg_type_map: str) -> _Plan | None:
+def _plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter | None, msg_type_map: str) -> _Plan | None:
     """Return how records of this shape are read, ``None`` when no form of the type fits."""
-    shape = Shape(_TYPES[type_name], count, quirk)
+    shape = Shape(_TYPES[type_name], count, quirk or CloudSubAfter.SAME)
     form = form_for(shape.trace_type, count, filled)
     if form is None:
         return None
@@ -208,7 +208,7 @@ def _plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter, msg_typ
         shape=shape,
         dialect=writer_of(*shape, msg_type_map=msg_type_map),
         values=tuple((name, index, readers[FIELDS[name]]) for name, index in kept.items() if FIELDS[name] in readers),
-        behind=(shape.trace_type, None if quirk is CloudSubAfter.SAME else AccessChannel.CLOUD, None),
+        behind=(shape.trace_type, None if quirk is None else AccessChannel.CLOUD, None),
         of_bean=itemgetter(*(at.get(each.name, _ABSENT_AT) for each in dataclass_fields(TraceBean))),
         of_context=itemgetter(*(at.get(each.name, _ABSENT_AT) for each in dataclass_fields(TraceContext))),
     )
