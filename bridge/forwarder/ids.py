@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["call_id", "event_id", "ids_of", "joined", "root_span_id", "trace_id_of"]
 
 _SEPARATOR: Final = "\x01"  # the one character that no field holds
-_TRACE_DIGEST: Final = blake2b(digest_size=16)
-_SPAN_DIGEST: Final = blake2b(digest_size=8)
-_NO_TRACE, _NO_SPAN = bytes(16), bytes(8)
-_FIRST_TRACE, _FIRST_SPAN = (1).to_bytes(16, "big"), (1).to_bytes(8, "big")
+_OF_TRACE: Final = blake2b(f"trace{_SEPARATOR}".encode(), digest_size=16)
+_OF_SEND: Final = blake2b(f"{TraceType.PUB.value}{_SEPARATOR}".encode(), digest_size=8)
+_OF_CALL: Final = blake2b(f"Sub{_SEPARATOR}".encode(), digest_size=8)
+_OF_OTHER: Final = blake2b(digest_size=8)
+"""Digests that have read what all of a kind begin with: a copy costs half of a new one."""
 
 
 def joined(words: Iterable[str]) -> str:
@@ -42,12 +43,12 @@ def ids_of(subject: str) -> tuple[bytes, bytes]:
 
 def call_id(subject: str, *told_apart_by: str) -> bytes:
     """Return the span id of a listener call, of which both halves say the same."""
-    return _span_id(joined(("Sub", subject, *told_apart_by)))
+    return _digest(_OF_CALL, joined((subject, *told_apart_by)))
 
 
 def event_id(words: Iterable[str], subject: str) -> bytes:
     """Return the span id of any other event: by everything that its record says."""
-    return _span_id(joined((*words, subject)))
+    return _digest(_OF_OTHER, joined((*words, subject)))
 
 
 def trace_id_of(msg_id: str) -> int:
@@ -60,23 +61,14 @@ def root_span_id(msg_id: str) -> int:
     return int.from_bytes(ids_of(msg_id)[1], "big")
 
 
-def _trace_and_root(subject: str) -> tuple[bytes, bytes]:
-    digest = _TRACE_DIGEST.copy()
-    digest.update(_bytes(joined(("trace", subject))))
-    trace_id = digest.digest()
-    return (_FIRST_TRACE if trace_id == _NO_TRACE else trace_id), _span_id(joined((TraceType.PUB.value, subject)))
+def _digest(of_kind: blake2b, words: str) -> bytes:
+    digest = of_kind.copy()
+    digest.update(words.encode("utf-8", "replace"))
+    made = digest.digest()
+    return made if any(made) else made[:-1] + b"\x01"  # zero is no id
 
 
-def _span_id(words: str) -> bytes:
-    digest = _SPAN_DIGEST.copy()  # half the price of a new one
-    digest.update(_bytes(words))
-    span_id = digest.digest()
-    return _FIRST_SPAN if span_id == _NO_SPAN else span_id  # zero is no id
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
-
-
-_IDS: Final = Answers(_trace_and_root)
+_IDS: Final = Answers[str, tuple[bytes, bytes]](
+    lambda subject: (_digest(_OF_TRACE, subject), _digest(_OF_SEND, subject)),
+)
 """A message's records come close together, and each of them asks."""
