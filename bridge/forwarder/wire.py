@@ -55,7 +55,7 @@ __all__ = ["Request", "requests_of", "span_bytes"]
 
 _MOST_SPANS: Final = 2_048
 _MOST_BYTES: Final = 3 << 20
-"""Of one request: a gRPC receiver takes 4 MiB unless told otherwise, and the last span may be large."""
+"""Of one request: a gRPC receiver takes 4 MiB unless told otherwise. A larger span goes alone."""
 _SPAN_AT_MOST_BEFORE: Final = 12  # bytes of the tag and the length before a span
 _ATTRIBUTES: Final = 9  # the field of a span
 _OF_ONE_MESSAGE: Final = ("msg_id", "offset_msg_id", "request_id", "transaction_id")
