@@ -1,4 +1,9 @@
-"""This module knows how spans are delivered over OTLP: by OpenTelemetry's exporter, accepted or an error."""
+"""This module knows how spans are delivered over OTLP: by OpenTelemetry's exporter, accepted or an error.
+
+Retries, headers, TLS, compression and time-outs are the exporter's. It is given requests that are written already
+(:mod:`bridge.forwarder.wire`) where it has a place for them, which no release promises; any other exporter is given
+spans of the SDK, which say the same.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +13,22 @@ from urllib.parse import urlsplit, urlunsplit
 
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from bridge.forwarder.spans import span_of
+from bridge.forwarder.wire import requests_of
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
+
+    from bridge.forwarder.meaning import SpanRules
+    from bridge.forwarder.pairing import Event
+    from bridge.forwarder.wire import Request
 
 __all__ = ["OtlpDelivery", "open_exporter"]
 
 _TRACES_PATH: Final = "/v1/traces"
-_AT_ONCE: Final = 512
-_MOST_CHARACTERS: Final = 1 << 20
-"""Of the attributes of one request: a gRPC receiver takes 4 MiB unless told otherwise, and a character is up to 4."""
 _EXPORTER_LOGGERS: Final = "opentelemetry.exporter.otlp"
 _GRPC: Final = {"grpc": True, "grpcs": False}
 """URL scheme → whether the connection is in the clear."""
@@ -49,24 +56,25 @@ class OtlpDelivery:
         self.rejected = 0
         self._reasons = _LastWords()
         self._exporter = exporter or open_exporter(endpoint, timeout_s=timeout_s, on_reply=self._read)
+        self._send = _sender_of(self._exporter)
         logging.getLogger(_EXPORTER_LOGGERS).addHandler(self._reasons)
 
-    def deliver(self, spans: Sequence[ReadableSpan]) -> None:
-        """Have all of ``spans`` accepted.
+    def deliver(self, events: Sequence[Event], rules: SpanRules) -> None:
+        """Have the spans of all ``events`` accepted.
 
         Raises:
             PeerError: some were not, after the exporter's own retries; any of them may have been.
         """
-        left = len(spans)
-        for request in _requests(spans):
+        left = len(events)
+        for request in requests_of(events, rules):
             self._reasons.text = ""
-            if self._exporter.export(request) is not SpanExportResult.SUCCESS:
+            if not self._send(request, rules):
                 said = f" ({self._reasons.text})" if self._reasons.text else ""
                 raise PeerError(
                     f"the OTLP receiver {self.endpoint} did not accept {left} spans{said}; "
                     "they are not committed and will be forwarded again"
                 )
-            left -= len(request)
+            left -= len(request.events)
 
     def close(self) -> None:
         """Let the connection go."""
@@ -85,17 +93,16 @@ class OtlpDelivery:
             return
 
 
-def _requests(spans: Sequence[ReadableSpan]) -> Iterator[Sequence[ReadableSpan]]:
-    """Cut ``spans`` into requests that no receiver finds too large: it would refuse them again and again."""
-    first, characters = 0, 0
-    for number, span in enumerate(spans):
-        own = sum(len(str(value)) for value in (span.attributes or {}).values())
-        if number > first and (number - first >= _AT_ONCE or characters + own > _MOST_CHARACTERS):
-            yield spans[first:number]
-            first, characters = number, 0
-        characters += own
-    if first < len(spans):
-        yield spans[first:]
+def _sender_of(exporter: Any) -> Callable[[Request, SpanRules], bool]:
+    """Return what has ``exporter`` send one request, as bytes if it takes any, and tells whether it was accepted."""
+    if hasattr(exporter, "export_request"):
+        return lambda request, _: bool(exporter.export_request(request))
+
+    def export(request: Request, rules: SpanRules) -> bool:
+        spans = [span_of(event, rules) for event in request.events]
+        return exporter.export(spans) is SpanExportResult.SUCCESS
+
+    return export
 
 
 def open_exporter(endpoint: str, *, timeout_s: float, on_reply: Any = None) -> SpanExporter:
@@ -117,25 +124,22 @@ def open_exporter(endpoint: str, *, timeout_s: float, on_reply: Any = None) -> S
 def _open_http(endpoint: str, *, timeout_s: float, on_reply: Any) -> SpanExporter:
     try:
         import requests  # noqa: PLC0415 - comes with the otlp extra
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - optional extra
-            OTLPSpanExporter,
-        )
+
+        from bridge.forwarder.otlp_http import open_http_exporter  # noqa: PLC0415 - optional extra
     except ImportError as error:
         raise MissingExtraError("forwarding to OTLP", "otlp") from error
     session = requests.Session()
     if on_reply is not None:
         session.hooks["response"].append(lambda reply, **_: on_reply(reply.content) if reply.ok else None)
-    return OTLPSpanExporter(endpoint=endpoint, timeout=timeout_s, session=session)
+    return open_http_exporter(endpoint, timeout_s=timeout_s, session=session)
 
 
 def _open_grpc(host: str, *, insecure: bool, timeout_s: float) -> SpanExporter:
     try:
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (  # noqa: PLC0415 - optional extra
-            OTLPSpanExporter,
-        )
+        from bridge.forwarder.otlp_grpc import open_grpc_exporter  # noqa: PLC0415 - optional extra
     except ImportError as error:
         raise MissingExtraError("forwarding to OTLP over gRPC", "otlp") from error
-    return OTLPSpanExporter(endpoint=host, insecure=insecure, timeout=timeout_s)
+    return open_grpc_exporter(host, insecure=insecure, timeout_s=timeout_s)
 
 
 class _LastWords(logging.Handler):

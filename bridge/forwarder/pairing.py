@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bridge.codec.native.layout import absent
+from bridge.codec.native.building import maker_of
+from bridge.codec.native.layout import ABSENT_TEXTS
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ DEFAULT_MAX_PENDING: Final = 100_000
 """Records that wait at most; one takes about a kilobyte."""
 _HALVES: Final = (TraceType.SUB_BEFORE, TraceType.SUB_AFTER)
 _CALL, _SEND = "call", "send"
+_FIRST: Final = "first"
+"""The half that waits for the other: of a call there is never more than one."""
 
 
 class Place(NamedTuple):
@@ -88,6 +91,10 @@ class Event:
     is_root: bool = True
 
 
+_event: Final = maker_of(Event)
+_IS_ROOT: Final = True
+
+
 @dataclass(slots=True)
 class PairingCounts:
     """What became of the records so far: ``halves`` went out alone, ``overflowed`` of them because too many waited."""
@@ -113,7 +120,7 @@ class Pairing:
         self.counts = PairingCounts()
         self._timeout_ms = timeout_ms
         self._max_pending = max_pending
-        self._waiting: dict[_Key, dict[TraceContext, Record]] = {}  # by what they say, in the order they came
+        self._waiting: dict[_Key, dict[object, Record]] = {}  # attempts by what they say, in the order they came
         self._pending = 0
         self._oldest: list[tuple[int, int, _Key]] = []  # a heap by arrival; keys that are gone are passed over
         self._ordinals = itertools.count()
@@ -139,7 +146,7 @@ class Pairing:
             return self._take_half(record)
         if trace_type is TraceType.PUB:
             return self._take_send(record)
-        return [Event(record=record)]
+        return [_event(record, None, None, _IS_ROOT)]
 
     def expire(self, now_ms: int) -> list[Event]:
         """Return the events of what arrived ``timeout_ms`` before ``now_ms`` or earlier and still waits."""
@@ -160,13 +167,13 @@ class Pairing:
 
     def _take_half(self, record: Record) -> list[Event]:
         request_id, msg_id = record.trace_ctx.request_id, record.bean.msg_id
-        if absent(request_id) or absent(msg_id):  # nothing that a partner could be told by
-            return [self._alone(record)]
-        key = (_CALL, str(request_id), str(msg_id))
+        if request_id is None or msg_id is None or request_id in ABSENT_TEXTS or msg_id in ABSENT_TEXTS:
+            return [self._alone(record)]  # nothing that a partner could be told by
+        key = (_CALL, request_id, msg_id)
         waiting = self._waiting.get(key)
         if waiting is None:
-            return [] if self._is_repeated(key) else self._wait(key, record)
-        first = next(iter(waiting.values()))
+            return [] if self._is_repeated(key) else self._wait(key, _FIRST, record)
+        first = waiting[_FIRST]
         if first.trace_ctx.trace_type is record.trace_ctx.trace_type:
             self.counts.repeated += 1
             return []
@@ -176,7 +183,7 @@ class Pairing:
             self._settled.add(key, record.arrival_ms)
         is_before = record.trace_ctx.trace_type is TraceType.SUB_BEFORE
         before, after = (record, first) if is_before else (first, record)
-        return [Event(record=after, before=before)]
+        return [_event(after, before, None, _IS_ROOT)]
 
     def _is_repeated(self, key: _Key) -> bool:
         repeated = key in self._settled
@@ -192,19 +199,21 @@ class Pairing:
 
     def _take_send(self, record: Record) -> list[Event]:
         msg_id = record.bean.msg_id
-        if absent(msg_id):
-            return [Event(record=record)]
-        key = (_SEND, str(msg_id))
+        if msg_id is None or msg_id in ABSENT_TEXTS:
+            return [_event(record, None, None, _IS_ROOT)]
+        key = (_SEND, msg_id)
         if record.trace_ctx.success is False:
             if key in self._settled:
                 return [Event(record=record, is_root=False)]
             if record.trace_ctx in self._waiting.get(key, ()):
                 self.counts.repeated += 1
                 return []
-            return self._wait(key, record)
+            return self._wait(key, record.trace_ctx, record)
         self._settled.add(key, record.arrival_ms)
-        refused = self._forget(key)
-        return [Event(record=record), *(Event(record=other, is_root=False) for other in refused)]
+        events: list[Event] = [_event(record, None, None, _IS_ROOT)]
+        if key in self._waiting:
+            events += [Event(record=other, is_root=False) for other in self._forget(key)]
+        return events
 
     def _without_accepted(self, key: _Key, records: list[Record]) -> list[Event]:
         """No attempt was accepted without reserve: the first is the root, or the trace would have none."""
@@ -214,11 +223,12 @@ class Pairing:
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
-    def _wait(self, key: _Key, record: Record) -> list[Event]:
-        waiting = self._waiting.setdefault(key, {})
-        if not waiting:
+    def _wait(self, key: _Key, said: object, record: Record) -> list[Event]:
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            waiting = self._waiting[key] = {}
             heapq.heappush(self._oldest, (record.arrival_ms, next(self._ordinals), key))
-        waiting[record.trace_ctx] = record
+        waiting[said] = record
         self._pending += 1
         events: list[Event] = []
         while self._pending > self._max_pending:

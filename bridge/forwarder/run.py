@@ -16,12 +16,12 @@ import typer
 from bridge.codec.native import decode_body
 from bridge.codec.reading import Reading
 from bridge.forwarder.files import MEMORY_DIRECTORY
+from bridge.forwarder.meaning import SpanRules
 from bridge.forwarder.measures import Measures
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
 from bridge.forwarder.service import forward_once, forward_until
 from bridge.forwarder.settled import SettledMemory
 from bridge.forwarder.sources import files_directory, open_source
-from bridge.forwarder.spans import SpanRules
 from bridge.forwarder.traces import SpanForwarding
 from bridge.landing.layout import native_directory
 from bridge.landing.writer import LandingWriter

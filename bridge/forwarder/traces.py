@@ -9,16 +9,15 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, Protocol
 
 from bridge.codec.native import decode_body, explode
+from bridge.codec.native.building import maker_of
 from bridge.codec.reading import Reading
+from bridge.forwarder.meaning import SpanRules
 from bridge.forwarder.pairing import Pairing, Place, Record
 from bridge.forwarder.settled import EVERYTHING, SettledMemory
-from bridge.forwarder.spans import SpanRules, span_of
 from otel_mqtrace._clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Sequence
-
-    from opentelemetry.sdk.trace import ReadableSpan
 
     from bridge.forwarder.pairing import Event
     from bridge.landing.layout import LandedMessage
@@ -29,15 +28,16 @@ __all__ = ["Delivery", "SpanCounts", "SpanForwarding"]
 _DELIVER_AT: Final = 2_048
 _SETTLE_AT: Final = 20_000
 _NS_PER_MS: Final = 1_000_000
+_record: Final = maker_of(Record)
 
 
 class Delivery(Protocol):
-    """Where spans go; ``OtlpDelivery`` is one."""
+    """Where the spans of events go; ``OtlpDelivery`` is one."""
 
     rejected: int
 
-    def deliver(self, spans: Sequence[ReadableSpan]) -> None:
-        """Have all of ``spans`` accepted, or raise ``PeerError``."""
+    def deliver(self, events: Sequence[Event], rules: SpanRules) -> None:
+        """Have the spans of all ``events`` accepted, or raise ``PeerError``."""
         ...
 
 
@@ -93,7 +93,7 @@ class SpanForwarding:
         self._reading = reading or Reading()
         self._memory = memory or SettledMemory()
         self._clock = clock or SystemClock()
-        self._ready: list[ReadableSpan] = []
+        self._ready: list[Event] = []
         self._arrived_ms: dict[int | None, int] = {}
         self._counts = SpanCounts()
         self._since_settled = 0
@@ -130,7 +130,7 @@ class SpanForwarding:
             if left is EVERYTHING:
                 new.append(message)
             for record in self._records(message, arrival_ms, left):
-                self._say(self._pairing.take(record))
+                self._ready += self._pairing.take(record)
         if len(self._ready) >= _DELIVER_AT:
             self._hand_over()
         return new
@@ -141,11 +141,11 @@ class SpanForwarding:
         With none behind, everything there is has been read, and the wall clock tells how old it is.
         """
         now_ms = min((self._arrived_ms.get(each, 0) for each in behind), default=None)
-        self._say(self._pairing.expire(self._now_ms() if now_ms is None else now_ms))
+        self._ready += self._pairing.expire(self._now_ms() if now_ms is None else now_ms)
 
     def flush(self) -> None:
         """Let go everything that waits."""
-        self._say(self._pairing.flush())
+        self._ready += self._pairing.flush()
 
     def deliver(self) -> int:
         """Have everything delivered that does not wait; return how many spans were since the last time.
@@ -169,30 +169,21 @@ class SpanForwarding:
     def _records(self, message: LandedMessage, arrival_ms: int, left: Container[int]) -> Iterable[Record]:
         place = Place(message.source, message.partition, message.offset)
         decoded = decode_body(message.body, msg_type_map=self._reading.msg_type_map, charset=self._reading.charset)
-        if left is EVERYTHING:
+        is_new = left is EVERYTHING
+        if is_new:
             self._counts.bad_records += len(decoded.errors)
         for index, trace_ctx in zip(decoded.record_indexes, decoded.contexts, strict=True):
-            if index not in left:
+            if not (is_new or index in left):
                 continue
             self._counts.records += 1
             self._since_settled += 1
             messages = explode(trace_ctx)
             for each in messages:
-                yield Record(
-                    trace_ctx=each,
-                    place=place,
-                    arrival_ms=arrival_ms,
-                    stored_ms=message.arrival_ms,
-                    messages=len(messages),
-                    index=index,
-                )
-
-    def _say(self, events: Iterable[Event]) -> None:
-        self._ready += (span_of(event, self._rules) for event in events)
+                yield _record(each, place, arrival_ms, message.arrival_ms, None, len(messages), index)
 
     def _hand_over(self) -> None:
         if self._ready:
-            self._delivery.deliver(self._ready)
+            self._delivery.deliver(self._ready, self._rules)
             self._counts.spans += len(self._ready)
             self._delivered += len(self._ready)
             self._ready = []

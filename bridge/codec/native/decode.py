@@ -10,7 +10,8 @@ Where we differ from that reader: a bad record is reported and its neighbours ar
 A piece without a single character is nothing: neither a record nor a bad one.
 
 Linear in the size of the body: every piece is looked at once, and what a type with so many fields means is worked out
-once for all records of that shape (``_plan``). Feeding a body in parts is safe at any U+0002.
+once for all records of that shape (``_plan``): which fields are numbers, and from where each field of the model is
+picked. Feeding a body in parts is safe at any U+0002.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
+from bridge.codec.native.building import maker_of
 from bridge.codec.native.charsets import text_of
 from bridge.codec.native.dialects import Shape, writer_of
 from bridge.codec.native.layout import (
-    BEAN_FIELDS,
     CLOUD_SUB_AFTER,
     FIELD_SEPARATOR,
     FIELDS,
@@ -104,16 +107,21 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
     """
     if msg_type_map not in MESSAGE_TYPE_MAPS:
         raise UsageError(f"unknown message type map {msg_type_map!r}; choose one of {', '.join(MESSAGE_TYPE_MAPS)}")
-    good: list[tuple[TraceContext, int, str | None, Shape]] = []
+    contexts: list[TraceContext] = []
     errors: list[BadRecord] = []
-    for index, record in enumerate(_records(text_of(body, charset))):
+    indexes: list[int] = []
+    plans: list[_Plan] = []
+    for index, (fields, quirk) in enumerate(_records(text_of(body, charset))):
         try:
-            plan = _plan_for(record, msg_type_map)
-            good.append((_context(record.fields, plan), index, plan.dialect, plan.shape))
+            plan = _plan_for(fields, quirk, msg_type_map)
+            contexts.append(_context(fields, plan))
         except _BadFieldError as error:
             errors.append(BadRecord(index, error.field, error.reason, error.text[:MAX_OFFENDING_TEXT]))
-    contexts, indexes, dialects, shapes = zip(*good, strict=True) if good else ((), (), (), ())
-    return DecodedBody(contexts, tuple(errors), indexes, dialects, shapes)
+        else:
+            indexes.append(index)
+            plans.append(plan)
+    dialects, shapes = tuple(plan.dialect for plan in plans), tuple(plan.shape for plan in plans)
+    return DecodedBody(tuple(contexts), tuple(errors), tuple(indexes), dialects, shapes)
 
 
 class _BadFieldError(Exception):
@@ -122,9 +130,8 @@ class _BadFieldError(Exception):
         self.field, self.reason, self.text = name, reason, text
 
 
-class _Record(NamedTuple):
-    fields: list[str]  # the type name first; without the empty field of a CLOUD SubAfter
-    quirk: CloudSubAfter
+_Record = tuple[list[str], "CloudSubAfter | None"]
+"""The fields of a record, the type name first, without the empty one of a CLOUD ``SubAfter``; what CLOUD made of it."""
 
 
 def _records(text: str) -> Iterator[_Record]:
@@ -132,39 +139,49 @@ def _records(text: str) -> Iterator[_Record]:
     for match in _PIECE.finditer(text):
         piece = match.group()
         if len(piece) > MAX_RECORD_LENGTH:
-            yield _Record([piece], CloudSubAfter.SAME)
-        elif piece.startswith(_SUB_AFTER):
-            yield from _unglued(piece.split(FIELD_SEPARATOR), terminated=match.end() < len(text))
+            yield [piece], None
+            continue
+        fields = piece.split(FIELD_SEPARATOR)
+        if len(fields) > _GLUE_AT and piece.startswith(_SUB_AFTER):
+            yield from _unglued(fields, terminated=match.end() < len(text))
         else:
-            yield _Record(piece.split(FIELD_SEPARATOR), CloudSubAfter.SAME)
+            yield fields, None
 
 
 def _unglued(fields: list[str], *, terminated: bool) -> Iterator[_Record]:
     start = 0
     while fields[start] == _SUB_AFTER and len(fields) > start + _GLUE_AT and fields[start + _GLUE_AT] in _TYPES:
-        yield _Record(fields[start : start + _GLUE_AT], CloudSubAfter.GLUED)
+        yield fields[start : start + _GLUE_AT], CloudSubAfter.GLUED
         start += _GLUE_AT
     rest = fields[start:] if start else fields
     if rest[0] == _SUB_AFTER and len(rest) == _GLUE_AT + 1 and not rest[-1]:
-        yield _Record(rest[:-1], CloudSubAfter.TRAILING if terminated else CloudSubAfter.GLUED)
+        yield rest[:-1], CloudSubAfter.TRAILING if terminated else CloudSubAfter.GLUED
     else:
-        yield _Record(rest, CloudSubAfter.SAME)
+        yield rest, None
+
+
+_new_bean: Final = maker_of(TraceBean)
+_new_context: Final = maker_of(TraceContext)
+_ABSENT_AT, _CHANNEL_AT, _TYPE_AT, _BEANS_AT = -1, -2, -3, 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the records of one shape are read: field names and where they stand, with a reader unless they are texts."""
+    """How the records of one shape are read.
+
+    ``values`` are the fields that are no texts, in wire order. What the shape alone says is put behind the fields of a
+    record, its beans where the type name stood; ``of_bean`` and ``of_context`` pick the model's fields from all that.
+    """
 
     shape: Shape
     dialect: str | None
-    of_context: dict[str, Any]  # what the shape alone says
-    context_texts: tuple[tuple[str, int], ...]
-    bean_texts: tuple[tuple[str, int], ...]
-    values: tuple[tuple[str, int, bool, Callable[[str], Any]], ...]  # in wire order; the flag is "of the bean"
+    values: tuple[tuple[str, int, Callable[[str], Any]], ...]
+    behind: tuple[AccessChannel | TraceType | None, ...]
+    of_bean: Callable[[list[Any]], tuple[Any, ...]]
+    of_context: Callable[[list[Any]], tuple[Any, ...]]
 
 
-def _plan_for(record: _Record, msg_type_map: str) -> _Plan:
-    fields, quirk = record
+def _plan_for(fields: list[str], quirk: CloudSubAfter | None, msg_type_map: str) -> _Plan:
     filled = len(fields) if fields[-1] else _filled(fields)
     plan = _plan(fields[0], len(fields), min(filled, _LONGEST), quirk, msg_type_map) if fields[0] in _TYPES else None
     if plan is not None:
@@ -178,39 +195,34 @@ def _plan_for(record: _Record, msg_type_map: str) -> _Plan:
 
 
 @lru_cache(maxsize=512)
-def _plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter, msg_type_map: str) -> _Plan | None:
+def _plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter | None, msg_type_map: str) -> _Plan | None:
     """Return how records of this shape are read, ``None`` when no form of the type fits."""
-    shape = Shape(_TYPES[type_name], count, quirk)
+    shape = Shape(_TYPES[type_name], count, quirk or CloudSubAfter.SAME)
     form = form_for(shape.trace_type, count, filled)
     if form is None:
         return None
     readers = _readers(msg_type_map)
-    kept = [(name, index) for index, name in enumerate(form.fields, start=1) if name in KEPT_FIELDS]
-    texts = [item for item in kept if FIELDS[item[0]] is FieldKind.TEXT]
-    channel = None if quirk is CloudSubAfter.SAME else AccessChannel.CLOUD
+    kept = {name: index for index, name in enumerate(form.fields, start=1) if name in KEPT_FIELDS}
+    at = {"trace_type": _TYPE_AT, "access_channel": _CHANNEL_AT, "beans": _BEANS_AT, **kept}
     return _Plan(
         shape=shape,
         dialect=writer_of(*shape, msg_type_map=msg_type_map),
-        of_context={"trace_type": shape.trace_type, "access_channel": channel},
-        context_texts=tuple(item for item in texts if item[0] not in BEAN_FIELDS),
-        bean_texts=tuple(item for item in texts if item[0] in BEAN_FIELDS),
-        values=tuple(
-            (name, index, name in BEAN_FIELDS, readers[FIELDS[name]])
-            for name, index in kept
-            if FIELDS[name] is not FieldKind.TEXT
-        ),
+        values=tuple((name, index, readers[FIELDS[name]]) for name, index in kept.items() if FIELDS[name] in readers),
+        behind=(shape.trace_type, None if quirk is None else AccessChannel.CLOUD, None),
+        of_bean=itemgetter(*(at.get(each.name, _ABSENT_AT) for each in dataclass_fields(TraceBean))),
+        of_context=itemgetter(*(at.get(each.name, _ABSENT_AT) for each in dataclass_fields(TraceContext))),
     )
 
 
 def _context(fields: list[str], plan: _Plan) -> TraceContext:
-    of_context = {**plan.of_context, **{name: fields[index] for name, index in plan.context_texts}}
-    of_bean: dict[str, Any] = {name: fields[index] for name, index in plan.bean_texts}
-    for name, index, in_bean, read in plan.values:
+    said: list[Any] = [*fields, *plan.behind]
+    for name, index, read in plan.values:
         try:
-            (of_bean if in_bean else of_context)[name] = read(fields[index])
+            said[index] = read(fields[index])
         except ValueError as error:
             raise _BadFieldError(name, str(error), fields[index]) from None
-    return TraceContext(beans=(TraceBean(**of_bean),), **of_context)
+    said[_BEANS_AT] = (_new_bean(*plan.of_bean(said)),)
+    return _new_context(*plan.of_context(said))
 
 
 def _filled(fields: list[str]) -> int:
@@ -240,7 +252,7 @@ def _integer_reader(bits: int) -> Callable[[str], int]:
     surely_fits = len(str(limit)) - 1
 
     def read(text: str) -> int:
-        if text.isdecimal() and text.isascii() and len(text) <= surely_fits:  # nearly all there are
+        if len(text) <= surely_fits and text.isascii() and text.isdecimal():  # nearly all there are
             return int(text)
         if not _JAVA_INTEGER.fullmatch(text) or (not text.isascii() and max(text) > _LAST_UTF16_UNIT):
             raise ValueError("not a number")
@@ -264,7 +276,7 @@ def _long_integer(text: str) -> int:
 
 def _boolean(text: str) -> bool:
     """Read as ``Boolean.parseBoolean``: the word true in any case, everything else is false."""
-    return text.lower() == "true"
+    return text == "true" or text.lower() == "true"
 
 
 def _ordinal_reader(what: str, values: tuple[Any, ...]) -> Callable[[str], Any]:

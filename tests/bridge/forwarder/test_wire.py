@@ -1,0 +1,197 @@
+"""The bytes that are sent are those of OpenTelemetry's encoder for the span that defines them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from bridge.codec.native import decode_body, explode
+from bridge.forwarder.answers import Answers
+from bridge.forwarder.meaning import SpanRules
+from bridge.forwarder.pairing import Event, Half, Pairing, Place, Record
+from bridge.forwarder.spans import span_of
+from bridge.forwarder.wire import requests_of
+from otel_mqtrace.model import (
+    AccessChannel,
+    ContextCode,
+    MessageType,
+    TraceBean,
+    TraceContext,
+    TraceType,
+    TransactionState,
+)
+from tests.support.native_vectors import RECORDED_FILES, recorded
+from tests.support.strategies import sayable
+from tests.support.trace_stories import START_MS, after, before, body_of, pub
+
+PLACE = Place("trace", 0, 0)
+TRACE_MS = START_MS + 5_000
+
+texts = st.sampled_from(
+    ["", "null", "dKey", "a", "k1 k2", " ", "订单", "\ud800", "x\udfff y", "k" * 300, "\x00"]
+) | st.text(max_size=300)
+groups = st.sampled_from(["PG_order", "PG_go_1", "订单", "\ud800", "?", "null"]) | texts
+numbers = st.sampled_from([0, -1, 127, 128, (1 << 63) - 1, -(1 << 63)]) | st.integers(-(1 << 63), (1 << 63) - 1)
+stamps = st.sampled_from([0, -1, START_MS, START_MS + 7, (1 << 63) - 1]) | numbers
+hosts = (
+    st.sampled_from(["10.0.0.5:10911", "[::1]:1", "h", ":9", "h:²", "h:99999999999999999999", "http://h:1,g:2"]) | texts
+)
+
+
+def _fields(**strategies):
+    return st.fixed_dictionaries({name: st.none() | strategy for name, strategy in strategies.items()})
+
+
+beans = _fields(
+    **dict.fromkeys(("topic", "msg_id", "offset_msg_id", "tags", "keys", "client_host", "transaction_id"), texts),
+    **dict.fromkeys(("store_time_ms", "retry_times", "body_length"), numbers),
+    store_host=hosts,
+    msg_type=st.sampled_from(MessageType),
+    transaction_state=st.sampled_from(TransactionState),
+    from_transaction_check=st.booleans(),
+).map(lambda said: TraceBean(**said))
+
+
+@st.composite
+def contexts(draw, trace_types=tuple(TraceType)):
+    """Whatever the model can say of one message, with a bean or without."""
+    said = draw(
+        _fields(
+            **dict.fromkeys(("region_id", "region_name", "request_id"), texts),
+            timestamp_ms=stamps,
+            cost_ms=numbers,
+            group_name=groups,
+            success=st.booleans(),
+            context_code=st.sampled_from(ContextCode),
+            access_channel=st.sampled_from(AccessChannel),
+        )
+    )
+    of_message = draw(st.lists(beans, min_size=1, max_size=1) | st.just([]))
+    return TraceContext(trace_type=draw(st.sampled_from(trace_types)), beans=tuple(of_message), **said)
+
+
+@st.composite
+def events(draw):
+    """A record alone, as half or whole, or both halves of a call that agree on nothing."""
+    is_pair = draw(st.booleans())
+
+    def record(trace_ctx):
+        return Record(
+            trace_ctx=trace_ctx, place=PLACE, arrival_ms=draw(stamps), messages=draw(st.sampled_from([1, 1, 2, 300]))
+        )
+
+    if is_pair:
+        first, second = (record(draw(contexts([kind]))) for kind in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER))
+        return Event(record=second, before=first)
+    half = draw(st.sampled_from([None, *Half]))
+    return Event(record=record(draw(contexts())), half=half, is_root=draw(st.booleans()))
+
+
+rules = st.builds(
+    SpanRules,
+    service_name=st.sampled_from([None, "fixed", "定"]),
+    system=st.sampled_from(["rocketmq", "kafka"]),
+    stamped_after=st.sampled_from([(), ("PG_go_*",), ("[?]", "订*")]),
+)
+
+
+def _written(said, how):
+    (request,) = requests_of(said, how)
+    assert request.events == said
+    return request.body
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(events(), min_size=1, max_size=5), rules)
+def test_a_span_is_written_as_opentelemetry_writes_it(said, how):
+    """Byte for byte: every kind of record, with every value the model has, in resources by the order of their spans."""
+    ours, theirs = _written(said, how), encode_spans([span_of(event, how) for event in said])
+    assert ExportTraceServiceRequest.FromString(ours) == theirs
+    assert ours == theirs.SerializeToString()
+
+
+def _events_of(bodies):
+    pairing = Pairing()
+    records = [
+        Record(trace_ctx=each, place=PLACE, arrival_ms=START_MS, messages=len(explode(trace_ctx)))
+        for body in bodies
+        for trace_ctx in decode_body(body).contexts
+        for each in explode(trace_ctx)
+    ]
+    return [event for record in records for event in pairing.take(record)] + pairing.flush()
+
+
+@pytest.mark.parametrize("name", RECORDED_FILES)
+def test_what_real_clients_said_is_written_as_opentelemetry_writes_it(name):
+    """Of every client and every version that was recorded."""
+    said = _events_of([each.body for each in recorded(name)])
+    theirs = encode_spans([span_of(event, SpanRules()) for event in said])
+    assert _written(said, SpanRules()) == theirs.SerializeToString()
+
+
+@settings(deadline=None)
+@given(sayable())
+def test_whatever_comes_out_of_a_body_is_written(drawn):
+    """After a way over the wire of the trace topic."""
+    trace_ctx, dialect, channel = drawn
+    said = _events_of([body_of(replace(trace_ctx, access_channel=channel), dialect=dialect)])
+    theirs = encode_spans([span_of(event, SpanRules()) for event in said])
+    assert _written(said, SpanRules()) == theirs.SerializeToString()
+
+
+def test_a_number_that_no_attribute_can_say_is_left_out():
+    """As the encoder leaves it out, and one record does not stop the others."""
+    said = [Event(record=Record(trace_ctx=pub(body_length=1 << 63), place=PLACE, arrival_ms=TRACE_MS))]
+    theirs = encode_spans([span_of(said[0], SpanRules())])
+    assert _written(said, SpanRules()) == theirs.SerializeToString()
+
+
+def test_many_spans_are_several_requests_that_say_everything_once():
+    """In the order of the events."""
+    said = _events_of([body_of(pub(f"M{n}"), before(f"M{n}"), after(f"M{n}")) for n in range(1_500)])
+    requests = list(requests_of(said, SpanRules()))
+    assert [event for request in requests for event in request.events] == said
+    assert len(requests) == 2
+    assert [_spans_in(request.body) for request in requests] == [len(request.events) for request in requests]
+
+
+def _spans_in(body):
+    resources = ExportTraceServiceRequest.FromString(body).resource_spans
+    return sum(len(scope.spans) for resource in resources for scope in resource.scope_spans)
+
+
+@pytest.mark.parametrize("keys", ["k" * 70_000, "键" * 200_000, "k " * 40_000])
+def test_a_request_fits_what_grpc_receivers_take(keys):
+    """By the bytes it has, services included; a span that is larger by itself goes alone."""
+    said = _events_of([body_of(replace(pub(f"M{n}", keys=keys), group_name=f"PG_{n}")) for n in range(40)])
+    requests = list(requests_of(said, SpanRules()))
+    assert sum(_spans_in(request.body) for request in requests) == 40
+    assert all(len(request.body) <= 3 << 20 for request in requests)
+
+
+def test_no_events_are_no_request():
+    """There is nothing to ask."""
+    assert list(requests_of([], SpanRules())) == []
+
+
+class TestAnswers:
+    """What is worked out once."""
+
+    def test_an_answer_is_given_again(self):
+        """Without asking."""
+        asked = []
+        answers = Answers(lambda question: asked.append(question) or question * 2)
+        assert (answers["a"], answers["a"], asked) == ("aa", "aa", ["a"])
+
+    def test_no_number_and_no_length_of_questions_fills_the_memory(self):
+        """A hostile writer says something new each time, or something long."""
+        answers = Answers(len)
+        assert [answers["x" * 257], len(answers)] == [257, 0]
+        for number in range(10_000):
+            assert answers[str(number)] == len(str(number))
+        assert len(answers) <= 4_096
