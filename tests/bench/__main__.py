@@ -35,8 +35,9 @@ def main(words: Sequence[str] | None = None) -> int:
     for name in chosen.only or [name for name, section in SECTIONS.items() if section.usual]:
         sys.stdout.write(f"\n{SECTIONS[name].title}\n")
         sys.stdout.flush()
-        rows = SECTIONS[name].measured(effort)
-        record.write(FIGURES, record.with_section(record.read(FIGURES), name, rows, effort))
+        fitting = SECTIONS[name].fitting(effort)
+        rows = SECTIONS[name].measured(fitting)
+        record.write(FIGURES, record.with_section(record.read(FIGURES), name, rows, fitting))
         _print(rows)
     return 0
 

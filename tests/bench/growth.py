@@ -30,7 +30,7 @@ def measured(effort: Effort) -> list[Row]:
     bound = Target("≤", 1.1)
     return [
         Row(f"time, {events}", linear, large["wall_seconds"], _TIMES * small["wall_seconds"], "s", bound, stages),
-        Row("memory of the Python driver", "the smaller run", *python, "MiB", bound),
+        Row("most memory of a Python process", "the smaller run", *python, "MiB", bound),
         Row("memory of the JVM, executors and all", "the smaller run", *java, "MiB", None, heap),
         Row("Spark jobs", "the smaller run", large["jobs"], small["jobs"], "jobs", Target("≤", 1.0)),
     ]
@@ -46,7 +46,7 @@ def _run(messages: int) -> dict[str, Any]:
 
 
 def _most_mib(small: dict[str, Any], large: dict[str, Any], *, is_java: bool) -> tuple[float, float]:
-    """Return the most that the larger and the smaller run held: of the JVM, or of the Python that drives it."""
+    """Return the most that the larger and the smaller run held: of the JVM, or of one Python process."""
 
     def most(cost: dict[str, Any]) -> float:
         return max(

@@ -91,6 +91,15 @@ _PARSED: Final = (
     "OTLP's parser is C; ours is Python: a split of the text, and an object of Python for each record and its bean"
 )
 
+_TRUSTING: Final = (
+    "The loop trusts its input. Ours looks for what is malformed, hashes every span and keeps its books, and the JVM, its "
+    "compiler and its Python workers share the one core"
+)
+_WHOLE: Final = (
+    "The others start with parsed tables and stop at a verdict; ours reads, pairs, attributes and reports. How long each "
+    "stage takes is told under `Ten times as many events`"
+)
+
 _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
     ("clients", "added to `produce` and its delivery, recording"): _floor(steps.SPAN, steps.INJECT, why=_FOLLOWED),
     ("clients", "added to `poll` and the process span, recording"): _floor(steps.SPAN, steps.EXTRACT, why=_DELIVERED),
@@ -108,6 +117,9 @@ _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
     ("processor", "`on_end` while full"): _made_of("steps", steps.LOCKED, steps.APPENDED, why=_BOOKS),
     ("processor", "spans through the processor"): _made_of("steps", steps.LOCKED, steps.APPENDED, why=_BOOKS),
     ("codec", "native decode"): _made_of("steps", steps.SPLIT, steps.MODEL, steps.DECODED, why=_PARSED),
+    ("normalisation", "OTLP JSON to events"): _made_of("normalisation", why=_TRUSTING),
+    ("normalisation", "OTLP protobuf to events"): _made_of("normalisation", why=_TRUSTING),
+    ("reconcile", "reconcile"): _made_of("reconcile", why=_WHOLE),
     ("imports", f"`{imports.SWITCH}`"): _made_of(
         "imports", imports.INSTRUMENTOR, why="OpenTelemetry's base class of an instrumentor is loaded first"
     ),

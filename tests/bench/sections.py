@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Final
 
@@ -24,6 +24,11 @@ class Section:
     says: str
     usual: bool = True
     minutes: int = 1
+    most_rounds: int = 99
+
+    def fitting(self, effort: Effort) -> Effort:
+        """Return ``effort`` with no more rounds than the section is worth."""
+        return replace(effort, rounds=min(effort.rounds, self.most_rounds))
 
     def measured(self, effort: Effort) -> list[Row]:
         """Run the section; only now is its module imported."""
@@ -50,7 +55,9 @@ SECTIONS: Final = {
         "processor",
         "Both processors with their defaults, but for the queue: it holds the whole round, or 2048 while full.",
     ),
-    "imports": Section("Imports", "imports", "Wall time, each in an interpreter of its own, compiled before."),
+    "imports": Section(
+        "Imports", "imports", "Wall time, each in an interpreter of its own, compiled before; three starts a round."
+    ),
     "codec": Section(
         "The native codec",
         "codec",
@@ -64,6 +71,7 @@ SECTIONS: Final = {
         "Files of OTLP to canonical events in parquet, on one core: ours on Spark with `local[1]`, beside a loop in Python.",
         usual=False,
         minutes=5,
+        most_rounds=3,
     ),
     "reconcile": Section(
         "Reconciliation",
@@ -71,6 +79,7 @@ SECTIONS: Final = {
         "Wall time of whole processes on `local[2]` with a heap of 2 GB, their start included.",
         usual=False,
         minutes=20,
+        most_rounds=3,
     ),
     "growth": Section(
         "Ten times as many events",
@@ -78,6 +87,7 @@ SECTIONS: Final = {
         "One run of each size on `local[2]` with a heap of 2 GB.",
         usual=False,
         minutes=30,
+        most_rounds=1,
     ),
 }
 """In the order of the page. ``forwarder`` becomes usual with ``tests/bench/forwarding.py``."""
