@@ -71,7 +71,7 @@ class UnreadAttributes(BoundedAttributes):
             made, told = {}, {**made, **told}
         new = BoundedAttributes(self.maxlen, told, max_value_len=self.max_value_len)
         self._dropped += new.dropped
-        last = new.copy()  # type: ignore[no-untyped-call]  # the SDK's has no types
+        last = dict(new.copy())
         return {**{name: value for name, value in made.items() if name not in last}, **last} if made else last
 
     @property

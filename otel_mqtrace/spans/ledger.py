@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
-from otel_mqtrace.spans.told import told
+from otel_mqtrace.spans.told import asking
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -71,16 +71,16 @@ class LossBook:
             _logger.debug("a lost span is not in the ledger", exc_info=True)
 
     def _count(self, cause: str, span: ReadableSpan) -> None:
-        ended_ns, resource = span.end_time, span.resource
+        ended_ns, resource, told = span.end_time, span.resource, asking(span)
         bucket = (ended_ns or span.start_time or 0) // _BUCKET_NS
-        key = (cause, ended_ns is not None, bucket, id(resource), told(span, semconv.MQTRACE_GROUP_NAME))
+        key = (cause, ended_ns is not None, bucket, id(resource), told(semconv.MQTRACE_GROUP_NAME))
         counts = self._counts
         if key not in counts:
             if len(counts) >= MAX_ROWS:
                 key = (cause, ended_ns is not None, bucket if len(counts) < 2 * MAX_ROWS else 0, 0, None)
             else:
                 self._resources[id(resource)] = resource  # kept, or its id could come to mean another one
-        messages = told(span, semconv.MESSAGING_BATCH_MESSAGE_COUNT)
+        messages = told(semconv.MESSAGING_BATCH_MESSAGE_COUNT)
         lost = messages if isinstance(messages, int) and messages > 0 else 1
         counts[key] += lost  # no call between read and write: a signal handler could come in there
 

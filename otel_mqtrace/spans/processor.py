@@ -174,10 +174,11 @@ class MqTraceSpanProcessor(SpanProcessor):
     def told_of_start(self, span: ReadableSpan) -> None:
         """Do the same for a span that was told its attributes after it had started."""
         try:
-            if not self._start_lanes or not self._takes(span):
-                return
+            context = span.context
             wanting = [lane for lane in self._start_lanes if lane.wants is None or lane.wants(span)]
-            if wanting:
+            if wanting and context is not None and context.trace_flags & 1:
+                if self._in_new_child or self._pid != os.getpid():
+                    self._settle_in_child()
                 snapshot = _snapshot(span)
                 for lane in wanting:
                     lane.offer(snapshot)
@@ -187,21 +188,16 @@ class MqTraceSpanProcessor(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Offer an ended span to every lane; constant time, never raises, unsampled spans are skipped."""
         try:
-            if self._takes(span):
-                for wants, offer in self._doors:
-                    if wants is None or wants(span):
-                        offer(span)
+            context = span.context
+            if context is None or not context.trace_flags & 1:  # sampled: the property of that name costs a call
+                return
+            if self._in_new_child or self._pid != os.getpid():  # the pid tells forks that ran no Python hook (uWSGI)
+                self._settle_in_child()
+            for wants, offer in self._doors:
+                if wants is None or wants(span):
+                    offer(span)
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
             self._internal_errors += 1
-
-    def _takes(self, span: ReadableSpan) -> bool:
-        """Whether ``span`` is sampled; the first one of a forked child makes it a process of its own."""
-        context = span.context
-        if context is None or not context.trace_flags & 1:  # sampled: the property of that name costs a call
-            return False
-        if self._in_new_child or self._pid != os.getpid():  # the pid tells forks that ran no Python hook (uWSGI)
-            self._settle_in_child()
-        return True
 
     # -- called by the application ------------------------------------------------------------------------------------
 

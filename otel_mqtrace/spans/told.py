@@ -9,20 +9,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = ["kept", "told"]
+__all__ = ["asking", "kept", "told"]
 
 
 def told(span: ReadableSpan, name: str) -> Any:
     """Return what ``span`` was told under ``name``, before any limit; ``None`` when it was told nothing."""
+    return asking(span)(name)
+
+
+def asking(span: ReadableSpan) -> Callable[[str], Any]:
+    """Return :func:`told` for several names of one span."""
     held = kept(span)
-    as_it_came = getattr(held, "as_it_came", None)
+    as_it_came: Callable[[str], Any] | None = getattr(held, "as_it_came", None)
     if as_it_came is not None:
-        return as_it_came(name)
+        return as_it_came
     # The SDK's own mapping answers "not there" by an exception inside, which costs more than all the rest.
     plain: Any = getattr(held, "_dict", None)
-    return (span.attributes or {}).get(name) if plain is None else plain.get(name)
+    return ((span.attributes or {}) if plain is None else plain).get
 
 
 def kept(span: ReadableSpan) -> Any:

@@ -64,7 +64,7 @@ SECTIONS: Final = {
         "The records that a RocketMQ 5.3.3 client wrote, body by body; OTLP carries the same fields as attributes.",
         minutes=2,
     ),
-    "forwarder": Section("The forwarder", "forwarder", "Native records in, OTLP out, on one core.", usual=False),
+    "forwarder": Section("The forwarder", "forwarder", "Native records in, OTLP out, on one core."),
     "normalisation": Section(
         "Reading spans",
         "normalisation",
@@ -90,4 +90,4 @@ SECTIONS: Final = {
         most_rounds=1,
     ),
 }
-"""In the order of the page. ``forwarder`` becomes usual with ``tests/bench/forwarding.py``."""
+"""In the order of the page."""
