@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import baggage, propagate, trace
@@ -11,7 +13,7 @@ from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from otel_mqtrace.hooks._headers import HEADER_GETTER, HEADER_SETTER, HeaderIndex
+from otel_mqtrace.hooks._headers import HEADER_GETTER, HEADER_SETTER, HeaderIndex, header_text
 
 if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PropagatorInForce", "creation_of", "propagator_in_force"]
 
+_TRACEPARENT: Final = "traceparent"
+_PLAIN: Final = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_BESIDE: Final = frozenset({"tracestate", "baggage"})
 _W3C: Final = {TraceContextTextMapPropagator, W3CBaggagePropagator}
 _PROBE: Final = SpanContext(
     0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
@@ -49,16 +54,42 @@ class PropagatorInForce:
         if self._is_default and not (ambient and baggage.get_all(ambient)):
             told = span.get_span_context()
             if told.is_valid and not told.trace_state:  # by hand: an eighth of what asking costs
-                return {"traceparent": f"00-{told.trace_id:032x}-{told.span_id:016x}-{told.trace_flags:02x}"}
+                return {_TRACEPARENT: f"00-{told.trace_id:032x}-{told.span_id:016x}-{told.trace_flags:02x}"}
         written: dict[str, str] = {}
         self._propagator.inject(written, trace.set_span_in_context(span, ambient), HEADER_SETTER)
         return written
 
+    def extracted(self, found: HeaderIndex, base: Context) -> Context:
+        """Return what travelled with a message, its span context and what else there is, on top of ``base``."""
+        told = self._by_hand(found)
+        if told is None:
+            return self._propagator.extract(found, base, HEADER_GETTER)
+        return trace.set_span_in_context(NonRecordingSpan(told), base) if told.is_valid else base
+
     def creation_of(self, found: HeaderIndex) -> SpanContext:
         """Return the span context a message carries; an invalid one when it carries none that can be read."""
+        told = self._by_hand(found)
+        if told is not None:
+            return told
         if self.names.isdisjoint(map(str.lower, found)):
             return trace.INVALID_SPAN_CONTEXT
         return _span_context(self._propagator.extract(found, Context(), HEADER_GETTER))
+
+    def _by_hand(self, found: HeaderIndex) -> SpanContext | None:
+        """Return what a plain ``traceparent`` says; ``None`` where there is more, or something else, to be read."""
+        if not self._is_default or not _BESIDE.isdisjoint(found):
+            return None
+        text = header_text(found, _TRACEPARENT)
+        plain = None if text is None else _PLAIN.fullmatch(text)
+        if text is None or plain is None:
+            return trace.INVALID_SPAN_CONTEXT if text is None else None
+        trace_id, span_id, flags = plain.groups()
+        return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=_flags(flags))
+
+
+@lru_cache(maxsize=256)
+def _flags(text: str) -> TraceFlags:
+    return TraceFlags(int(text, 16))
 
 
 def propagator_in_force() -> PropagatorInForce:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from opentelemetry import propagate, trace
+from opentelemetry import trace
 from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
-from otel_mqtrace.hooks._headers import HEADER_GETTER, Header, HeaderIndex, header_text, indexed
+from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_text, indexed
 from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
+from otel_mqtrace.hooks._propagation import propagator_in_force
 from otel_mqtrace.model import MessageType
 from otel_mqtrace.spans.mapping import Attributes, SpanAttributes, share_attributes
 
@@ -126,9 +127,12 @@ class MessageReader:
 
 
 def creation_contexts(found: Sequence[HeaderIndex], base: Context) -> tuple[list[Context], list[SpanContext]]:
-    """Return for each message what was propagated with it, on top of ``base``, and the context it was created in."""
-    extracted = [propagate.extract(each, base, HEADER_GETTER) if each else base for each in found]
-    return extracted, [trace.get_current_span(each).get_span_context() for each in extracted]
+    """Return what was propagated with a message that comes alone, on top of ``base``, and what each was created in."""
+    propagator = propagator_in_force()
+    if len(found) != 1:
+        return [], [propagator.creation_of(each) if each else trace.INVALID_SPAN_CONTEXT for each in found]
+    alone = propagator.extracted(found[0], base) if found[0] else base
+    return [alone], [trace.get_current_span(alone).get_span_context()]
 
 
 def message_links(creations: Sequence[SpanContext], split: SpanAttributes) -> list[Link]:

@@ -203,7 +203,8 @@ def open_events(native: DataFrame, otlp: DataFrame, verdicts: DataFrame) -> Data
     )
     places = shown.select(*_PLACE, F.col("line").alias("shown_line"), "left")
     same = [rows[name].eqNullSafe(places[name]) for name in _PLACE]
-    marked = rows.join(places, [*same, rows["line"].eqNullSafe(places["shown_line"])], "left").select(rows["*"], "left")
+    at = [*same, rows["line"].eqNullSafe(places["shown_line"])]
+    marked = rows.join(places.hint("merge"), at, "left").select(rows["*"], "left")  # to broadcast is a job more
     of_key = Window.partitionBy("k", "kind", "ident", "side")
     kept = marked.withColumn("left", F.min("left").over(of_key)).where(F.col("left").isNotNull())
     carried = {"first_seen_run": F.col("left.first_seen_run"), "left_as": F.col("left.left_as")}

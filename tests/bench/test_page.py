@@ -67,8 +67,8 @@ def test_a_file_cannot_say_met_of_a_figure_that_is_not():
 def test_what_is_missed_is_explained_and_what_is_met_is_not():
     """A reason stands on the page only while it is needed."""
     missed, met = (Row("`on_end` with room", "a", ours, 2.0, "µs", Target("≤", 1.0)) for ours in (3.0, 1.0))
-    assert "under a lock" in page(_figures(missed))
-    assert "under a lock" not in page(_figures(met))
+    assert "time of arrival" in page(_figures(missed))
+    assert "time of arrival" not in page(_figures(met))
 
 
 def test_a_missed_target_without_a_known_reason_is_told_all_the_same():

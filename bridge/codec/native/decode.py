@@ -281,8 +281,11 @@ def _boolean(text: str) -> bool:
 
 def _ordinal_reader(what: str, values: tuple[Any, ...]) -> Callable[[str], Any]:
     integer = _integer_reader(32)
+    as_written = {str(ordinal): value for ordinal, value in enumerate(values)}
 
     def read(text: str) -> Any:
+        if text in as_written:  # nearly all there are
+            return as_written[text]
         ordinal = integer(text)
         if not 0 <= ordinal < len(values):
             raise ValueError(f"unknown {what} ordinal")

@@ -163,13 +163,8 @@ def test_the_applications_callback_is_told_as_ever(measured, kafka, topic, reade
         told.append(json.loads(text)["client_id"])
         raise ZeroDivisionError(text[:1])
 
-    conf = {
-        "bootstrap.servers": kafka.bootstrap_servers,
-        "client.id": "till",
-        "statistics.interval.ms": 150,
-        "log_level": 0,
-    }
-    conf["stats_cb"] = refuse
+    conf = {"bootstrap.servers": kafka.bootstrap_servers, "client.id": "till", "statistics.interval.ms": 150}
+    conf |= {"stats_cb": refuse, "log_level": 0}
     before = dict(conf)
     measured()
     producer = confluent_kafka.Producer(conf)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from hypothesis import given
@@ -105,6 +106,70 @@ def test_a_finaliser_may_offer_while_the_same_thread_offers():
     queue.offer("from the application")
     assert account_balances(queue.stats())
     assert sorted(queue.take(3)) == ["from a finaliser", "from the application"]
+
+
+def test_one_that_looked_before_the_close_and_came_after_the_end_is_counted():
+    """Nobody would ever take it out: it may not stay pending for ever."""
+
+    class Closing(ManualClock):
+        def monotonic_ns(self):
+            queue.close()
+            queue.abandon()
+            return super().monotonic_ns()
+
+    queue = SpanQueue(max_size=3, clock=Closing())
+    assert queue.offer("late") == 0
+    assert (queue.stats()["dropped"]["already_shutdown"], queue.stats()["pending"]) == (1, 0)
+
+
+@pytest.mark.parametrize("drop_policy", ["newest", "oldest"])
+def test_threads_that_come_at_once_leave_no_more_than_there_is_room_for(drop_policy):
+    """None of them waits for another: who looked at the same time as others may be one too many."""
+    queue, begin, seen = _queue(2, drop_policy), threading.Barrier(5), []
+
+    def work():
+        begin.wait(60)
+        for _ in range(2_000):
+            queue.offer("x")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        begin.wait(60)
+        while any(thread.is_alive() for thread in threads):
+            seen.append(queue.stats())
+            queue.settle(ExportOutcome(exported=len(queue.take(1))))
+    finally:
+        sys.setswitchinterval(interval)
+    for thread in threads:
+        thread.join()
+    seen.append(queue.stats())
+    assert all(account_balances(each) and each["pending"] <= 2 for each in seen)
+    assert seen[-1]["offered"] == 8_000
+
+
+def test_somebody_is_roused_by_the_first_and_then_by_nobody():
+    """The worker is on its way; what else comes meanwhile it will find."""
+    roused = []
+    queue = SpanQueue(max_size=9, clock=ManualClock(), rouse=lambda: roused.append("up") or True)
+    for number in range(5):
+        queue.offer(number)
+    assert roused == ["up"]
+    queue.unattended()
+    queue.offer("after its death")
+    assert roused == ["up", "up"]
+
+
+def test_where_there_can_be_no_thread_it_is_not_tried_with_every_item():
+    """But now and then, for the reason may go away."""
+    tried = []
+    queue = SpanQueue(max_size=100, clock=ManualClock(), rouse=lambda: bool(tried.append("no")))
+    for number in range(100):
+        queue.offer(number)
+    assert len(tried) == 6  # at 1, 3, 7, 15, 31 and 63
 
 
 STEPS = st.lists(
