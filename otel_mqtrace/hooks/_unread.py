@@ -10,6 +10,7 @@ alone, and a span processor that does anything when a span starts must be ours, 
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.attributes import BoundedAttributes
@@ -35,6 +36,7 @@ class UnreadAttributes(BoundedAttributes):
     def __init__(self, maxlen: int | None, max_value_len: int | None, first: Mapping[str, AttributeValue]) -> None:
         self._unread: tuple[Mapping[str, AttributeValue], ...] = ()
         super().__init__(maxlen, immutable=False, max_value_len=max_value_len)
+        self._lock: Any = threading.RLock()  # the SDK counts what it drops under it, and asks us for the count
         self._unread = (first,)
 
     def later(self, attributes: Mapping[str, AttributeValue]) -> None:
@@ -68,7 +70,7 @@ class UnreadAttributes(BoundedAttributes):
     def _with(self, made: Mapping[str, Any], told: Mapping[str, AttributeValue]) -> dict[str, Any]:
         """Return ``made`` and what the SDK makes of ``told``; what is made already is made again only to be dropped."""
         if self.maxlen is not None and len(made) + len(told) > self.maxlen:
-            made, told = {}, {**made, **told}
+            made, told = {}, {**{name: value for name, value in made.items() if name not in told}, **told}
         new = BoundedAttributes(self.maxlen, told, max_value_len=self.max_value_len)
         self._dropped += new.dropped
         last = dict(new.copy())
@@ -147,13 +149,19 @@ def nobody_looks(tracer: Tracer) -> bool:
 
 
 def _is_idle_at_start(processor: object) -> bool:
-    return getattr(type(processor), "on_start", None) in _IDLE_AT_START or hasattr(processor, "told_of_start")
+    return getattr(type(processor), "on_start", None) in _IDLE_AT_START or _can_be_told(processor)
+
+
+def _can_be_told(processor: object) -> bool:
+    """Whether it is ours, and does at a start what ours does: a subclass may look for itself."""
+    on_start = getattr(type(processor), "on_start", None)
+    return getattr(on_start, "can_be_told_of_it_later", False) is True
 
 
 def tell_of_start(tracer: Tracer, span: Span) -> None:
     """Have the processors look that would have looked at the start, had the span been told its attributes by then."""
     for processor in processors_at(tracer) or ():
-        if getattr(processor, "looks_at_starts", False):
+        if _can_be_told(processor):
             processor.told_of_start(span)  # type: ignore[attr-defined]  # it is one of ours
 
 

@@ -157,7 +157,7 @@ class Tracing:
                 links=links if naming is None else naming.links(links),
                 start_time=start_ns,
             )
-            if later:
+            if later and span.is_recording():
                 tell_later(span, named)
                 tell_of_start(self.tracer, span)
             return span

@@ -269,7 +269,7 @@ class Lane:
 
         An exporter that is still exporting then is told to shut down in the middle of it, which may free it.
         """
-        if not self._ensure_worker():
+        if not (self._exporter_closed.is_set() or self._ensure_worker()):
             self._export_here(lambda: self.stats()["pending"] == 0, self._close_by)
         if self._worker.running and not self._worker.is_current:
             self._exporter_closed.wait(self._remaining_ms(self._close_by) / 1e3)

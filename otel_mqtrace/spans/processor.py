@@ -168,17 +168,24 @@ class MqTraceSpanProcessor(SpanProcessor):
 
         One of ours that does not say anything yet is passed over: whoever opened it calls :meth:`told_of_start`.
         """
-        if self._start_lanes and (span.attributes or not is_ours(span)):
-            self.told_of_start(span)
+        try:
+            if self._start_lanes and (span.attributes or span.dropped_attributes or not is_ours(span)):
+                self.told_of_start(span)
+        except Exception:  # noqa: BLE001 - nothing of ours reaches the application
+            self._internal_errors += 1
+
+    on_start.can_be_told_of_it_later = True  # type: ignore[attr-defined]  # what hooks/_unread.py looks for
 
     def told_of_start(self, span: ReadableSpan) -> None:
         """Do the same for a span that was told its attributes after it had started."""
         try:
             context = span.context
+            if not self._start_lanes or context is None or not context.trace_flags & 1:
+                return
+            if self._in_new_child or self._pid != os.getpid():
+                self._settle_in_child()
             wanting = [lane for lane in self._start_lanes if lane.wants is None or lane.wants(span)]
-            if wanting and context is not None and context.trace_flags & 1:
-                if self._in_new_child or self._pid != os.getpid():
-                    self._settle_in_child()
+            if wanting:
                 snapshot = _snapshot(span)
                 for lane in wanting:
                     lane.offer(snapshot)

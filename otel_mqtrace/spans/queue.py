@@ -48,8 +48,8 @@ class SpanQueue(Generic[Item]):
 
     Under the lock nothing is encoded, logged or called back. It is re-entrant: a finaliser or a signal handler may end
     a span while the same thread is in here. ``note(reason, item)`` is told of each item lost, under the lock too: it
-    may count, and no more. ``rouse()`` is called without it when somebody has to see to what waits, and says whether
-    anybody will; ``None`` where nobody is to be roused.
+    may count, and no more. ``rouse()`` is called without it when somebody has to see to what waits; ``None``
+    where nobody is to be roused.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SpanQueue(Generic[Item]):
         clock: Clock,
         drop_policy: DropPolicy = "newest",
         note: Callable[[str, Item], None] | None = None,
-        rouse: Callable[[], bool] | None = None,
+        rouse: Callable[[], object] | None = None,
     ) -> None:
         self._max_size = self._room = max_size
         self._now = clock.monotonic_ns
@@ -112,11 +112,12 @@ class SpanQueue(Generic[Item]):
         """See to what an append may have brought about: work for somebody asleep, or one item too many."""
         with self._changed:
             self._settle_room()
-            self._rouse_at = self._never
-            self._changed.notify_all()
-        if self._rouse is not None and not (self._closed or self._rouse()):
-            # There can be no thread now: not tried again at every item.
+            # Not with every item until somebody comes, but again: a worker on the very edge of sleep hears nothing, and
+            # there may be no thread now.
             self._rouse_at = min(2 * len(self._waiting) + 1, self._never)
+            self._changed.notify_all()
+        if self._rouse is not None and not self._closed:
+            self._rouse()
         return len(self._waiting)
 
     def _settle_room(self) -> None:

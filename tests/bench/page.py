@@ -21,9 +21,9 @@ _WORDS: Final = {True: "yes", False: "**no**", None: "-"}
 _OPENING: Final = """\
 # Performance
 
-What it costs to switch this on, and how fast the tools read what it leaves. Every figure is a ratio: ours and an anchor,
-measured in turns in one run on one machine, so that a busy moment hits both. Microseconds do not carry over to another
-machine, ratios do, roughly.
+What it costs to switch this on, and how fast the tools read what it leaves. Where there is an anchor, ours and it take
+turns in one run on one machine, so that a busy moment hits both. Microseconds do not carry over to another machine, ratios
+do, roughly.
 
 * Medians over the rounds count. In brackets stand the lowest and the highest ratio of a single round.
 * A benchmark fails when a span, a record or an event is missing: a fast run that does nothing cannot look good.

@@ -82,7 +82,10 @@ _SILENT_SEND: Final = (
     "Whether a message is sampled is only known once its span has begun, and its headers carry an id all the same, so that "
     "the other side finds it."
 )
-_SILENT: Final = "Whether a message is sampled is only known once its span has begun; until then it is like any other."
+_SILENT: Final = (
+    "Nothing is put together for a span that will not be recorded; what is left is the message's own context, being current "
+    "until the next poll, and being found again by a block that comes later."
+)
 _STAMPED: Final = (
     "Each span is put in with its time of arrival, for the books and the linger time of each lane; the anchor appends the span "
     "alone"
@@ -100,8 +103,8 @@ _TRUSTING: Final = (
     "compiler and its Python workers share the one core"
 )
 _WHOLE: Final = (
-    "The others start with parsed tables and stop at a verdict; ours reads, pairs, attributes and reports. How long each "
-    "stage takes is told under `Ten times as many events`"
+    "The others start with parsed tables and stop at a verdict; ours starts Spark, reads, pairs, attributes and reports. "
+    "Of a run this small half is start and planning, which grow no further"
 )
 
 _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {

@@ -61,7 +61,8 @@ SECTIONS: Final = {
     "codec": Section(
         "The native codec",
         "codec",
-        "The records that a RocketMQ 5.3.3 client wrote, body by body; OTLP carries the same fields as attributes.",
+        "The records that a RocketMQ 5.3.3 client wrote, body by body; OTLP carries the same fields as attributes, and puts"
+        " them together itself. Ours begins with a record of the model: to make one of a span is a step above.",
         minutes=2,
     ),
     "forwarder": Section("The forwarder", "forwarder", "Native records in, OTLP out, on one core."),

@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields
 from functools import partial
+from operator import attrgetter
 
 from opentelemetry import propagate
 from opentelemetry.sdk.trace import TracerProvider
@@ -18,6 +19,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import get_current_span, set_span_in_context
 
 from bridge.codec.native import decode_body, encode_context
+from bridge.codec.native.building import maker_of
 from otel_mqtrace import MqTraceSpanProcessor
 from otel_mqtrace.hooks._scope import AutomaticScope
 from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
@@ -97,12 +99,15 @@ def _codec_steps() -> dict[str, tuple[Callable[[], object], object]]:
     _sender(provider)()
     processor.force_flush()
     span, body = exporter.take(), encode_context(CONTEXT).body
+    new_context, new_bean = maker_of(TraceContext), maker_of(TraceBean)
+    of_bean = attrgetter(*(each.name for each in fields(TraceBean)))(CONTEXT.beans[0])
+    said = attrgetter(*(each.name for each in fields(TraceContext)))(CONTEXT)
     return {
         "a span's record as the model": (lambda: trace_context_of(span), trace_context_of(span)),
         "a record encoded": (lambda: encode_context(CONTEXT).body, body),
         DECODED: (lambda: len(decode_body(body).contexts), 1),
         SPLIT: (lambda: len(body.decode().rstrip("\x02").split("\x01")), body.count(b"\x01") + 1),
-        MODEL: (lambda: replace(CONTEXT, beans=(replace(CONTEXT.beans[0]),)), CONTEXT),
+        MODEL: (lambda: new_context(*said[:-1], (new_bean(*of_bean),)), CONTEXT),
     }
 
 

@@ -112,7 +112,7 @@ def main(subject: str, sampling: str, servers: str, topic: str, messages: str) -
         provider = TracerProvider(sampler=ALWAYS_OFF if sampling == "off" else ALWAYS_ON, shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=_QUEUE))
         if subject in SUBJECTS:
-            native = (NativeFileSpanExporter(directory=landing),) if sampling == "both" else ()
+            native = () if sampling == "on" else (NativeFileSpanExporter(directory=landing),)
             SUBJECTS[subject].instrumentor().instrument(tracer_provider=provider, exporters=native, queue_size=_QUEUE)
         took = _measured(servers, topic, int(messages), provider)
         provider.shutdown()
@@ -183,6 +183,8 @@ def _check(subject: str, sampling: str, kinds: Counter[SpanKind], records: Count
     assert kinds.total() == 0 if silent else kinds[SpanKind.CONSUMER] >= sent + batches, (
         f"{subject}, {sampling}: {kinds}"
     )
+    if sampling == "off":
+        assert not records, f"{subject}: {records}"
     if sampling == "both":
         # Each message was sent once and delivered twice: alone, and in a batch.
         assert records == {"Pub": sent, "SubBefore": 2 * sent, "SubAfter": 2 * sent}, f"{subject}: {records}"

@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace.sampling import (
     SamplingResult,
     TraceIdRatioBased,
 )
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan
 
 from bridge.exporters.native_spans import has_record
 from otel_mqtrace import MqTraceSpanProcessor
@@ -63,9 +64,19 @@ def test_they_are_what_the_sdk_makes_of_them_at_once(said: list[dict[str, Any]],
 @given(said=SAID, maxlen=st.integers(0, 6))
 def test_within_a_limit_as_many_are_kept_and_the_others_counted(said: list[dict[str, Any]], maxlen: int) -> None:
     unread = told_later(maxlen, None, said)
-    names = {name for each in said for name in each}
-    assert len(unread) == min(maxlen, len(names))
-    assert unread.dropped >= len(names) - len(unread)
+    at_once = BoundedAttributes(maxlen, said[0], immutable=False)
+    for each in said[1:]:
+        at_once._set_items(each)
+    assert list(unread.items()) == list(at_once.items())
+    assert unread.dropped >= len({name for each in said for name in each}) - len(unread)
+
+
+def test_whoever_counts_what_is_dropped_may_be_told_more_meanwhile() -> None:
+    unread = UnreadAttributes(8, None, {"a": 1})
+    with unread._lock:  # as the SDK's own class holds it while it asks for the count
+        unread.later({"b": 2})
+        assert unread.dropped == 0
+    assert dict(unread) == {"a": 1, "b": 2}
 
 
 @pytest.mark.parametrize(
@@ -188,6 +199,39 @@ def test_our_processor_is_told_of_a_start_once_the_span_is_told_what_it_is() -> 
     assert "messaging.destination.partition.id" not in started.attributes
     assert {**ended.attributes, **started.attributes} == dict(ended.attributes)
     assert ended.attributes["later"] is True
+    ours.shutdown()
+
+
+class Marking(MqTraceSpanProcessor):
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        span.set_attribute("tenant", "shop")
+        super().on_start(span, parent_context)
+
+
+def test_a_subclass_of_our_processor_looks_at_starts_itself() -> None:
+    exporter = RecordingExporter()
+    exporter.exports_starts = True
+    ours = Marking(exporter, background=False)
+    tracer_provider = provider(ours)
+    assert not nobody_looks(tracer_provider.get_tracer("t"))
+    hook = SendHook(tracing=Tracing.create(tracer_provider=tracer_provider))
+    hook.after(hook.before("orders", body=b"x"), partition=3, offset=4)
+    ours.force_flush()
+    started, ended = exporter.take_all()
+    assert started.attributes["tenant"] == ended.attributes["tenant"] == "shop"
+    assert started.attributes["messaging.destination.name"] == "orders"
+    ours.shutdown()
+
+
+@pytest.mark.parametrize("sampler", [ALWAYS_OFF, ParentBased(ALWAYS_OFF), TraceIdRatioBased(0)])
+def test_a_span_that_is_not_sampled_is_no_start_and_no_mistake(sampler: Sampler) -> None:
+    exporter = RecordingExporter()
+    exporter.exports_starts = True
+    ours = MqTraceSpanProcessor(exporter, background=False)
+    hook = SendHook(tracing=Tracing.create(tracer_provider=provider(ours, sampler=sampler)))
+    hook.after(hook.before("orders", body=b"x"), partition=3, offset=4)
+    ours.on_start(NonRecordingSpan(INVALID_SPAN_CONTEXT))
+    assert (ours.internal_errors, ours.stats()["RecordingExporter"]["offered"]) == (1, 0)  # the last one is foreign
     ours.shutdown()
 
 

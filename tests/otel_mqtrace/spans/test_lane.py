@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
@@ -11,7 +12,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace.spans.stats import ExportOutcome
 from otel_mqtrace.testing import ManualClock
-from tests.support.lanes import Scripted, account_balances, lane_of, span
+from tests.support.lanes import GENEROUS_S, Scripted, account_balances, lane_of, span
 
 FOREVER = MonotonicNs(10**18)
 
@@ -239,3 +240,28 @@ def test_losses_are_told_in_sums_and_not_per_span(caplog):
         lane.run_once(clock.monotonic_ns())
     assert "1998 spans lost" in caplog.records[-1].getMessage()
     assert len(caplog.records) == 2
+
+
+def test_what_comes_in_after_the_exporter_was_shut_down_is_counted_and_not_exported():
+    """It had looked before the close: a closed exporter is never called again, whoever waits for whom."""
+    exporter, application = Scripted(), threading.current_thread()
+
+    class Closing(ManualClock):
+        armed = False
+
+        def monotonic_ns(self):
+            if self.armed and threading.current_thread() is application:
+                self.armed = False
+                lane.close(FOREVER)
+                assert lane._exporter_closed.wait(GENEROUS_S)
+            return super().monotonic_ns()
+
+    clock = Closing()
+    lane = lane_of(exporter, clock=clock, background=True)
+    lane.offer(span("in time"))
+    clock.armed = True
+    lane.offer(span("late"))
+    lane.finish()
+    assert (exporter.names, exporter.shutdowns) == (["in time"], 1)
+    assert account_balances(lane.stats())
+    assert sum(lane.stats()["dropped"].values()) == 1

@@ -266,40 +266,6 @@ def test_two_exporters_of_one_class_have_two_accounts():
     assert list(MqTraceSpanProcessor(Scripted(), Scripted()).stats()) == ["Scripted", "Scripted#2"]
 
 
-class _Starts(Scripted):
-    exports_starts = True
-
-    def __init__(self):
-        super().__init__()
-        self.spans = []
-
-    def wants(self, each):
-        return each.attributes.get("mine", False)
-
-    def export(self, spans):
-        self.spans += spans
-        return super().export(spans)
-
-
-def test_starts_are_offered_as_snapshots_to_those_who_want_them():
-    """What was on the span when it started, no end time, and not the live span itself."""
-    provider = TracerProvider(shutdown_on_exit=False)
-    starts, plain = _Starts(), Scripted()
-    processor, tracer = _attached(provider, starts, plain, background=False)
-    live = tracer.start_span("a", attributes={"mine": True, "x": 1})
-    live.set_attribute("x", 2)
-    live.end()
-    tracer.start_span("b").end()
-    processor.force_flush()
-    first, second = starts.spans
-    assert (first.end_time, dict(first.attributes)) == (None, {"mine": True, "x": 1})
-    assert not hasattr(first, "set_attribute")
-    assert (first.context, first.start_time) == (second.context, second.start_time)
-    assert (second.end_time is not None, second.attributes["x"]) == (True, 2)
-    assert plain.names == ["a", "b"]
-    assert [lane.stats()["offered"] for lane in processor.lanes] == [2, 2]  # one span twice; two spans once
-
-
 def test_nothing_of_ours_reaches_the_application():
     """Not even a clock that breaks: swallowed and counted."""
 

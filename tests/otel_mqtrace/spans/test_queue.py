@@ -151,25 +151,32 @@ def test_threads_that_come_at_once_leave_no_more_than_there_is_room_for(drop_pol
     assert seen[-1]["offered"] == 8_000
 
 
-def test_somebody_is_roused_by_the_first_and_then_by_nobody():
-    """The worker is on its way; what else comes meanwhile it will find."""
+def test_somebody_is_roused_by_the_first_item_and_then_ever_more_rarely():
+    """As a rule the worker is on its way; there may be no thread to be had just now, though."""
     roused = []
-    queue = SpanQueue(max_size=9, clock=ManualClock(), rouse=lambda: roused.append("up") or True)
-    for number in range(5):
-        queue.offer(number)
-    assert roused == ["up"]
-    queue.unattended()
-    queue.offer("after its death")
-    assert roused == ["up", "up"]
-
-
-def test_where_there_can_be_no_thread_it_is_not_tried_with_every_item():
-    """But now and then, for the reason may go away."""
-    tried = []
-    queue = SpanQueue(max_size=100, clock=ManualClock(), rouse=lambda: bool(tried.append("no")))
+    queue = SpanQueue(max_size=100, clock=ManualClock(), rouse=lambda: roused.append("up"))
     for number in range(100):
         queue.offer(number)
-    assert len(tried) == 6  # at 1, 3, 7, 15, 31 and 63
+    assert len(roused) == 6  # at 1, 3, 7, 15, 31 and 63
+    queue.take(100)
+    queue.unattended()
+    queue.offer("after the death of the worker")
+    assert len(roused) == 7
+
+
+def test_a_worker_on_the_edge_of_sleep_is_called_again(monkeypatch):
+    """A finaliser on its own thread may offer after it has looked and before it can hear."""
+    roused = []
+    queue = SpanQueue(max_size=500, clock=ManualClock(), rouse=lambda: roused.append("up"))
+
+    def not_yet_asleep(_timeout):
+        for number in range(150):
+            queue.offer(number)
+
+    with queue.hold():
+        monkeypatch.setattr(queue._changed, "wait", not_yet_asleep)
+        queue.wait(1.0)
+    assert len(roused) == 7  # at 1, 3, 7, 15, 31, 63 and 127
 
 
 STEPS = st.lists(
