@@ -35,6 +35,7 @@ __all__ = [
     "Meaning",
     "SpanRules",
     "meaning_of",
+    "rarely_said",
     "server_of",
     "speakable",
 ]
@@ -159,6 +160,18 @@ def _failure(code: ContextCode | None, *, success: bool | None) -> str | None:
     if code is not None and code is not ContextCode.SUCCESS:
         return code.name
     return OTHER_ERROR if success is False else None
+
+
+def rarely_said(meaning: Meaning) -> dict[str, str | int]:
+    """Return the attributes that few spans have: of a batch, of a half that stands alone, of a failure."""
+    half = None if meaning.half is None else meaning.half.value
+    batch = meaning.messages if meaning.messages > 1 else None
+    said = {
+        semconv.MESSAGING_BATCH_MESSAGE_COUNT: batch,
+        semconv.MQTRACE_HALF: half,
+        semconv.ERROR_TYPE: meaning.failure,
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
 
 # -- servers -------------------------------------------------------------------------------------------------------

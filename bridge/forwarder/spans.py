@@ -24,6 +24,7 @@ from bridge.forwarder.meaning import (
     UNKNOWN_SERVICE,
     SpanRules,
     meaning_of,
+    rarely_said,
     server_of,
     speakable,
 )
@@ -75,13 +76,7 @@ def _attributes(meaning: Meaning, rules: SpanRules) -> Attributes:
         said[semconv.MESSAGING_ROCKETMQ_NAMESPACE] = ""  # required by the conventions; the writers cut it off
     if meaning.store_host is not None:
         said |= server_of(speakable(meaning.store_host))
-    if meaning.messages > 1:
-        said[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = meaning.messages
-    if meaning.half is not None:
-        said[semconv.MQTRACE_HALF] = meaning.half.value
-    if meaning.failure is not None:
-        said[semconv.ERROR_TYPE] = meaning.failure
-    return said
+    return {**said, **rarely_said(meaning)}
 
 
 def _trace_ctx(meaning: Meaning) -> TraceContext:

@@ -21,6 +21,7 @@ from bridge.forwarder.meaning import (
     NS_PER_MS,
     SCOPE,
     meaning_of,
+    rarely_said,
     server_of,
     speakable,
 )
@@ -134,7 +135,7 @@ def span_bytes(meaning: Meaning, system: str) -> bytes:
     if store_host is not None:
         parts.append(_SERVERS[store_host])
     if meaning.messages > 1 or meaning.half is not None or meaning.failure is not None:
-        parts.append(_rarely_said(meaning))
+        parts.append(_attributes(rarely_said(meaning)))
     parts.append(_ENDS[parent_id is None, meaning.failure is None])
     return b"".join(parts)
 
@@ -143,17 +144,6 @@ def _times(start_ms: int, end_ms: int) -> bytes:
     if start_ms:
         return _TIMES.pack(_START, start_ms * NS_PER_MS, _END, end_ms * NS_PER_MS)
     return _TIMES.pack(_START, 0, _END, end_ms * NS_PER_MS)[9 if end_ms else 18 :]  # a zero is not written
-
-
-def _rarely_said(meaning: Meaning) -> bytes:
-    said: dict[str, AttributeValue] = {}
-    if meaning.messages > 1:
-        said[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = meaning.messages
-    if meaning.half is not None:
-        said[semconv.MQTRACE_HALF] = meaning.half.value
-    if meaning.failure is not None:
-        said[semconv.ERROR_TYPE] = meaning.failure
-    return _attributes(said)
 
 
 def _end(*, is_root: bool, is_good: bool) -> bytes:

@@ -80,9 +80,11 @@ class PropagatorInForce:
         if not self._is_default or not _BESIDE.isdisjoint(found):
             return None
         text = header_text(found, _TRACEPARENT)
-        plain = None if text is None else _PLAIN.fullmatch(text)
-        if text is None or plain is None:
-            return trace.INVALID_SPAN_CONTEXT if text is None else None
+        if text is None:
+            return trace.INVALID_SPAN_CONTEXT
+        plain = _PLAIN.fullmatch(text)
+        if plain is None:
+            return None
         trace_id, span_id, flags = plain.groups()
         return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=_flags(flags))
 

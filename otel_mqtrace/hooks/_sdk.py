@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NEVER",
-    "attributes_in",
     "decides_by_ids",
     "drops_all",
     "is_collected",
@@ -106,13 +105,8 @@ def processors_at(tracer: Tracer) -> tuple[object, ...] | None:
     return every if isinstance(every, tuple) else None
 
 
-def attributes_in(span: object) -> object:
-    """Return where ``span`` keeps its attributes; ``None`` where that is not known."""
-    return getattr(span, "_attributes", None)
-
-
 def put_attributes(span: Any, attributes: object) -> None:
-    """Let ``span`` keep its attributes in ``attributes`` from now on."""
+    """Let ``span`` keep its attributes in ``attributes`` from now on; ``kept`` of ``spans/told.py`` finds them."""
     span._attributes = attributes  # noqa: SLF001 - see above
 
 

@@ -17,7 +17,8 @@ from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 
-from otel_mqtrace.hooks._sdk import attributes_in, decides_by_ids, processors_at, put_attributes, sampler_of
+from otel_mqtrace.hooks._sdk import decides_by_ids, processors_at, put_attributes, sampler_of
+from otel_mqtrace.spans.told import kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -167,7 +168,7 @@ def tell_of_start(tracer: Tracer, span: Span) -> None:
 
 def tell_later(span: Span, attributes: Mapping[str, AttributeValue]) -> None:
     """Give a span that has just started its attributes, to be made when it is read."""
-    made = attributes_in(span)
+    made = kept(span)
     if type(made) is BoundedAttributes and not made:
         put_attributes(span, UnreadAttributes(made.maxlen, made.max_value_len, attributes))
     else:
@@ -176,7 +177,7 @@ def tell_later(span: Span, attributes: Mapping[str, AttributeValue]) -> None:
 
 def tell(span: Span, attributes: Mapping[str, AttributeValue]) -> None:
     """Give a span further attributes."""
-    made = attributes_in(span)
+    made = kept(span)
     if type(made) is UnreadAttributes and span.is_recording():
         made.later(attributes)
     else:

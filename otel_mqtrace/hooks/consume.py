@@ -259,7 +259,7 @@ class ConsumeHook:
         if tracing.consume_hook is not None and span.is_recording():
             tracing.told_of_messages(span, messages)
         handling = Handling(span)
-        current = processing_context(extracted[0] if alone else ambient, handling)
+        current = processing_context(extracted if alone else ambient, handling)
         return ProcessCall(span, current, len(messages), start_ns, attributes, ambient, handling=handling)
 
     def _said_of(
@@ -281,7 +281,7 @@ class ConsumeHook:
         return split.span, message_links(creations, split) if split.links or linked else []
 
     def _parent(
-        self, creations: Sequence[SpanContext], extracted: Sequence[Context], ambient: Context
+        self, creations: Sequence[SpanContext], extracted: Context, ambient: Context
     ) -> tuple[Context, SpanContext, list[Link]]:
         """Choose the parent (the option ``process_context``); several messages have no single parent.
 
@@ -290,7 +290,7 @@ class ConsumeHook:
         """
         mode = self._mode
         if not ambient and mode != "link" and len(creations) == 1:
-            return extracted[0], creations[0], []  # nothing is current, so nothing has to be joined with it
+            return extracted, creations[0], []  # nothing is current, so nothing has to be joined with it
         here = trace.get_current_span(ambient).get_span_context()
         if mode == "link" or len(creations) != 1 or (mode == "auto" and here.is_valid) or not creations[0].is_valid:
             return ambient, here, []

@@ -126,13 +126,13 @@ class MessageReader:
             say_rocketmq(said, found, message_group=message.message_group)
 
 
-def creation_contexts(found: Sequence[HeaderIndex], base: Context) -> tuple[list[Context], list[SpanContext]]:
-    """Return what was propagated with a message that comes alone, on top of ``base``, and what each was created in."""
+def creation_contexts(found: Sequence[HeaderIndex], base: Context) -> tuple[Context, list[SpanContext]]:
+    """Return ``base`` with what was propagated with a message that comes alone, and what each was created in."""
     propagator = propagator_in_force()
     if len(found) != 1:
-        return [], [propagator.creation_of(each) if each else trace.INVALID_SPAN_CONTEXT for each in found]
+        return base, [propagator.creation_of(each) if each else trace.INVALID_SPAN_CONTEXT for each in found]
     alone = propagator.extracted(found[0], base) if found[0] else base
-    return [alone], [trace.get_current_span(alone).get_span_context()]
+    return alone, [trace.get_current_span(alone).get_span_context()]
 
 
 def message_links(creations: Sequence[SpanContext], split: SpanAttributes) -> list[Link]:

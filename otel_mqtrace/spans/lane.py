@@ -231,7 +231,7 @@ class Lane:
         try:
             if self._worker.is_current:
                 return False  # an exporter that flushes its own processor would wait for itself
-            if not (self._exporter_closed.is_set() or self._ensure_worker()):
+            if self._has_to_work_here():
                 self._export_here(lambda: self._queue.reached(flush.mark), flush.deadline)
                 self._answer_flushes(flush.deadline)
             return self._flushes.wait(flush, self._remaining_ms(flush.deadline) / 1e3)
@@ -269,7 +269,7 @@ class Lane:
 
         An exporter that is still exporting then is told to shut down in the middle of it, which may free it.
         """
-        if not (self._exporter_closed.is_set() or self._ensure_worker()):
+        if self._has_to_work_here():
             self._export_here(lambda: self.stats()["pending"] == 0, self._close_by)
         if self._worker.running and not self._worker.is_current:
             self._exporter_closed.wait(self._remaining_ms(self._close_by) / 1e3)
@@ -298,6 +298,10 @@ class Lane:
         if not self._settings.background or self._exporter_closed.is_set():
             return False
         return self._worker.ensure_running()
+
+    def _has_to_work_here(self) -> bool:
+        """Whether the calling thread is all there is; for an exporter that was shut down nobody works any more."""
+        return not (self._exporter_closed.is_set() or self._ensure_worker())
 
     def _export_here(self, done: Callable[[], bool], deadline: MonotonicNs) -> None:
         """Export in the calling thread, which has no worker to wait for."""

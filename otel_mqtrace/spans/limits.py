@@ -15,6 +15,7 @@ from opentelemetry.attributes import BoundedAttributes
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from otel_mqtrace.spans.mapping import MESSAGE_ATTRIBUTES, OPERATIONS, RECORD_ATTRIBUTES
+from otel_mqtrace.spans.told import kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -116,7 +117,7 @@ def _bound(span: ReadableSpan, name: str) -> int | None:
 
     No public name tells.
     """
-    bound = getattr(getattr(span, "_attributes", None), name, None)
+    bound = getattr(kept(span), name, None)
     return bound if isinstance(bound, int) else None
 
 

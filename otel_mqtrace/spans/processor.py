@@ -158,11 +158,6 @@ class MqTraceSpanProcessor(SpanProcessor):
 
     # -- called by the SDK on the application's thread ---------------------------------------------------------------
 
-    @property
-    def looks_at_starts(self) -> bool:
-        """Whether any lane wants spans that have just started."""
-        return bool(self._start_lanes)
-
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the SDK's interface
         """Offer a snapshot of a started span to the lanes that export starts; constant time, never raises.
 

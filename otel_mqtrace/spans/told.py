@@ -32,6 +32,6 @@ def asking(span: ReadableSpan) -> Callable[[str], Any]:
     return ((span.attributes or {}) if plain is None else plain).get
 
 
-def kept(span: ReadableSpan) -> Any:
-    """Return what ``span`` keeps its attributes in: what it shows to the public is a view, and has them made."""
+def kept(span: object) -> Any:
+    """Return what ``span`` keeps its attributes in, ``None`` where that is not known; what is public is a view."""
     return getattr(span, "_attributes", None)

@@ -27,10 +27,10 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan
 
 from bridge.exporters.native_spans import has_record
 from otel_mqtrace import MqTraceSpanProcessor
-from otel_mqtrace.hooks._sdk import attributes_in
 from otel_mqtrace.hooks._unread import UnreadAttributes, nobody_looks, tell, tell_later
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
+from otel_mqtrace.spans.told import kept
 from otel_mqtrace.testing import RecordingExporter
 
 VALUES = st.one_of(
@@ -243,7 +243,7 @@ def test_what_is_asked_on_the_applications_thread_makes_nothing() -> None:
     for call in calls:
         hook.after(call, partition=3, offset=4)
         assert has_record(call.span)
-        assert attributes_in(call.span)._unread, "read before the worker had it"
+        assert kept(call.span)._unread, "read before the worker had it"
     assert [(row["group"], row["count"]) for row in ours.ledger()["rows"]] == [("shop", 1)]
     ours.shutdown()
 
