@@ -1,7 +1,7 @@
-"""This module knows when a span will certainly not be recorded, so that nobody need put its attributes together.
+"""This module knows what the SDK's own samplers decide without looking at a span, so that nobody need put one together.
 
-Certain is only what the SDK's own samplers decide without looking at the span: "never", and "as the parent" under a
-parent that was not sampled. Any other sampler may look at the attributes, and gets them.
+Certain is "always", "never", and what "as the parent" makes of them, by what the parent is. Any other sampler decides
+by itself, and one that is not the SDK's may look at the attributes, and gets them.
 """
 
 from __future__ import annotations
@@ -9,37 +9,38 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from otel_mqtrace.hooks._sdk import drops_all, parent_based_on, sampler_of
+from opentelemetry.sdk.trace.sampling import Decision
+
+from otel_mqtrace.hooks._sdk import parent_based_on, sampler_of, static_decision
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import SpanContext, Tracer
 
-__all__ = ["never_recorded"]
+__all__ = ["certainties", "decided", "never_recorded"]
 
 _SAMPLERS_REMEMBERED: Final = 16
+Certainties = tuple[Decision | None, ...]
+"""By what is above a span, see :func:`decided`: nothing, a remote parent unsampled or sampled, a local one likewise."""
 
 
 def never_recorded(tracer: Tracer, parent: SpanContext) -> bool:
     """Whether a span that ``tracer`` starts under ``parent`` will not be recorded, whatever it says."""
     sampler = sampler_of(tracer)
-    if sampler is None:
-        return False
-    never, at_a_root, under_unsampled = _certainties(sampler)
-    if never or not (at_a_root or under_unsampled):
-        return never
-    if parent.trace_flags & 1:  # sampled: the property of that name costs a call for every message
-        return False
-    return under_unsampled if parent.is_valid else at_a_root
+    return sampler is not None and decided(certainties(sampler), parent) is Decision.DROP
+
+
+def decided(known: Certainties, parent: SpanContext) -> Decision | None:
+    """Return what is decided about a span under ``parent``; ``None`` when the sampler must be asked."""
+    if not parent.is_valid:
+        return known[0]
+    return known[(1 if parent.is_remote else 3) + (parent.trace_flags & 1)]  # the property `sampled` costs a call
 
 
 @lru_cache(maxsize=_SAMPLERS_REMEMBERED)
-def _certainties(sampler: Sampler) -> tuple[bool, bool, bool]:
-    """Return when ``sampler`` drops without looking: always, at a root, under a parent that was not sampled."""
-    if drops_all(sampler):
-        return True, True, True
-    asked = parent_based_on(sampler)
-    if asked is None:
-        return False, False, False
-    at_a_root, under_unsampled = asked
-    return False, drops_all(at_a_root), all(map(drops_all, under_unsampled))
+def certainties(sampler: Sampler) -> Certainties:
+    """Return what ``sampler`` decides without looking."""
+    by_parent = parent_based_on(sampler)
+    if by_parent is None:
+        return (static_decision(sampler),) * 5
+    return tuple(map(static_decision, by_parent))

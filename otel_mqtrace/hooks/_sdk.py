@@ -21,60 +21,68 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NEVER",
+    "actual_tracer",
+    "counts_of",
     "decides_by_ids",
-    "drops_all",
     "is_collected",
     "links_kept",
     "parent_based_on",
     "processors_at",
     "processors_of",
-    "put_attributes",
     "replace_ids",
     "sampler_of",
+    "static_decision",
     "take_off",
 ]
 
 NEVER: Final = StaticSampler(Decision.DROP)
 """What stands for the sampler of a tracer that records nothing at all."""
+_BY_PARENT: Final = (
+    "_root",
+    "_remote_parent_not_sampled",
+    "_remote_parent_sampled",
+    "_local_parent_not_sampled",
+    "_local_parent_sampled",
+)
 
 
-def _actual(tracer: Tracer) -> Any:
+def actual_tracer(tracer: Tracer) -> Any:
     """Return what stands behind the API's stand-in for a provider that comes late."""
     return getattr(tracer, "_tracer", tracer)
 
 
 def sampler_of(tracer: Tracer) -> Sampler | None:
     """Return what decides which spans of ``tracer`` are recorded; ``None`` when that cannot be known."""
-    actual = _actual(tracer)
+    actual = actual_tracer(tracer)
     sampler: Sampler | None = getattr(actual, "sampler", None)
     return NEVER if sampler is None and isinstance(actual, NoOpTracer) else sampler
 
 
-def drops_all(sampler: object) -> bool:
-    """Whether ``sampler`` is the SDK's "never"."""
-    return type(sampler) is StaticSampler and getattr(sampler, "_decision", None) is Decision.DROP
+def static_decision(sampler: object) -> Decision | None:
+    """Return what the SDK's "always" or "never" decides; ``None`` for any other ``sampler``."""
+    return getattr(sampler, "_decision", None) if type(sampler) is StaticSampler else None
 
 
-def parent_based_on(sampler: Sampler) -> tuple[object, tuple[object, object]] | None:
-    """Return what the SDK's own parent-based ``sampler`` asks at a root, and under a parent that was not sampled.
+def parent_based_on(sampler: object) -> tuple[object, ...] | None:
+    """Return what the SDK's own parent-based ``sampler`` asks, by the parent.
 
-    ``None`` for any other sampler, a subclass that decides by itself among them.
+    At a root, under a remote parent that was not sampled, or was, under a local one likewise. ``None`` for any other
+    sampler, a subclass that decides by itself among them.
     """
     if getattr(type(sampler), "should_sample", None) is not ParentBased.should_sample:
         return None
-    unsampled = [getattr(sampler, name, None) for name in ("_remote_parent_not_sampled", "_local_parent_not_sampled")]
-    return getattr(sampler, "_root", None), (unsampled[0], unsampled[1])
+    return tuple(getattr(sampler, name, None) for name in _BY_PARENT)
 
 
 def links_kept(tracer: Tracer) -> int | None:
     """Return how many links a span of ``tracer`` keeps; ``None`` when there is no such limit, or it is not known."""
-    limits = getattr(_actual(tracer), "_span_limits", None)
+    limits = getattr(actual_tracer(tracer), "_span_limits", None)
     return limits.max_links if isinstance(limits, SpanLimits) else None
 
 
 def replace_ids(tracer: Tracer, make: Callable[[IdGenerator], IdGenerator]) -> IdGenerator | None:
     """Give ``tracer`` the id generator that ``make`` makes of its own, and return it; ``None`` without an SDK."""
-    actual = _actual(tracer)
+    actual = actual_tracer(tracer)
     ids = getattr(actual, "id_generator", None)
     if not isinstance(ids, IdGenerator):
         return None
@@ -93,21 +101,20 @@ def is_collected(counter: Counter) -> bool:
 def decides_by_ids(sampler: object) -> bool:
     """Whether ``sampler`` is one of the SDK's own, none of which looks at the attributes of a span."""
     if type(sampler) is ParentBased:
-        asked = parent_based_on(sampler)
-        others = (getattr(sampler, name, None) for name in ("_remote_parent_sampled", "_local_parent_sampled"))
-        return asked is not None and all(map(decides_by_ids, (asked[0], *asked[1], *others)))
+        return all(map(decides_by_ids, parent_based_on(sampler) or (None,)))
     return type(sampler) in {StaticSampler, TraceIdRatioBased}
 
 
 def processors_at(tracer: Tracer) -> tuple[object, ...] | None:
     """Return the span processors of ``tracer``, the same object as long as they are the same; ``None`` if unknown."""
-    every = getattr(getattr(_actual(tracer), "span_processor", None), "_span_processors", None)
+    every = getattr(getattr(actual_tracer(tracer), "span_processor", None), "_span_processors", None)
     return every if isinstance(every, tuple) else None
 
 
-def put_attributes(span: Any, attributes: object) -> None:
-    """Let ``span`` keep its attributes in ``attributes`` from now on; ``kept`` of ``spans/told.py`` finds them."""
-    span._attributes = attributes  # noqa: SLF001 - see above
+def counts_of(tracer: Tracer) -> Any:
+    """Return what counts the spans of ``tracer`` as they start, for the SDK's own metrics; ``None`` if nothing does."""
+    counts = getattr(tracer, "_tracer_metrics", None)
+    return None if type(counts).__name__ == "NoOpTracerMetrics" else counts
 
 
 def processors_of(provider: object) -> tuple[object, ...]:

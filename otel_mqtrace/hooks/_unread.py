@@ -1,184 +1,158 @@
-"""This module knows how a span is told its attributes at no cost to its thread: they are made when somebody reads them.
+"""This module knows a span that is made when it is read: by the thread that exports it, as a rule.
 
-The SDK checks and copies each attribute the moment it is set, which is half of what a span costs the application. Ours
-are kept as they came until somebody reads the span: the thread that exports it, as a rule. Whoever reads finds what the
-SDK would have made of them, within the same limits.
-
-Only where nobody looks at a span before it is told: the sampler must be one of the SDK's own, which decide by ids
-alone, and a span processor that does anything when a span starts must be ours, which can be told a moment later.
+The SDK checks and copies each attribute and link the moment it is given one, and makes a lock, two lists and a second
+span for each: half of what a span costs the application. Ours keep what they are told as it came. Whoever reads one, or
+does to it what is not done here, finds the SDK's own span, within the same limits: its class makes all of it.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.attributes import BoundedAttributes
-from opentelemetry.sdk.trace import SpanProcessor
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace import _Span as SdkSpan
+from opentelemetry.trace import Status, StatusCode
 
-from otel_mqtrace.hooks._sdk import decides_by_ids, processors_at, put_attributes, sampler_of
-from otel_mqtrace.spans.told import kept
+from otel_mqtrace.hooks._guard import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Link, SpanContext, SpanKind
     from opentelemetry.util.types import AttributeValue
 
-__all__ = ["UnreadAttributes", "nobody_looks", "tell", "tell_later", "tell_of_start"]
+__all__ = ["UnreadSpan"]
 
-_IDLE_AT_START: Final = frozenset(each.on_start for each in (SpanProcessor, BatchSpanProcessor, SimpleSpanProcessor))
+_log: Final = logging.getLogger(__name__)
+_one: Final = bytearray(1)
+_OURS: Final = frozenset({"_start_time", "_end_time", "_status", "_record_end_metrics"})
 
 
-class UnreadAttributes(BoundedAttributes):
-    """Attributes of a span, some of them still as they came; any way of reading them makes them what they should be."""
+class UnreadSpan(SdkSpan):
+    """One span as it was told; the first look at it makes of that what the SDK would have made at once."""
 
-    def __init__(self, maxlen: int | None, max_value_len: int | None, first: Mapping[str, AttributeValue]) -> None:
-        self._unread: tuple[Mapping[str, AttributeValue], ...] = ()
-        super().__init__(maxlen, immutable=False, max_value_len=max_value_len)
-        self._lock: Any = threading.RLock()  # the SDK counts what it drops under it, and asks us for the count
-        self._unread = (first,)
+    _tracer: Any | None = None
+    _is_made = False
+    _end_time: int | None = None
+    _status = Status(StatusCode.UNSET)
+    _record_end_metrics: Callable[[], None] | None = None
 
-    def later(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Add what nobody has read yet; the mapping must not change any more."""
-        with self._lock:
-            self._unread = (*self._unread, attributes)
+    def __new__(cls, *_: Any) -> UnreadSpan:
+        """Make one of nothing; the SDK's class asks here who calls it, which its tracer may."""
+        return object.__new__(cls)
 
-    def as_it_came(self, name: str) -> AttributeValue | None:
-        """Return the value of ``name`` as it was told, if it was; nothing is made of the others, nor is it bounded."""
-        for each in (*reversed(self._unread), self._dict):
-            if name in each:
-                return each[name]
-        return None
+    def __init__(  # noqa: PLR0913, PLR0917 - what a span starts with; every span's: no keywords
+        self,
+        tracer: Any,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        kind: SpanKind,
+        links: Sequence[Link],
+        first: Mapping[str, AttributeValue],
+        start_ns: int,
+    ) -> None:
+        self._tracer = tracer
+        self._name = name
+        self._context = context
+        self._parent = parent
+        self._kind = kind
+        self._given_links = links
+        self._first = first
+        self._later: list[Callable[[], Mapping[str, AttributeValue]]] = []
+        self._start_time = start_ns
+        self._resource = tracer.resource
+        self._unended = _one.copy()
 
-    def snapshot(self) -> UnreadAttributes:
-        """Return what they are now, read as little as before."""
-        with self._lock:
-            same = UnreadAttributes(self.maxlen, self.max_value_len, {})
-            same._unread, same._dict, same._dropped = self._unread, self._dict.copy(), self._dropped
-        return same
-
-    def _read(self) -> None:
-        if not self._unread:
+    def tell(self, attributes: Callable[[], Mapping[str, AttributeValue]]) -> None:
+        """Add attributes that nobody has asked for yet; they must not change any more, nor raise."""
+        if self._is_made or self._end_time is not None:
+            self.set_attributes(attributes())
             return
-        with self._lock:
-            while self._unread:
-                # Off the list only when it is in the dict: until then every other reader waits for the lock.
-                self._dict = self._with(self._dict, self._unread[0])
-                self._unread = self._unread[1:]
+        self._later.append(attributes)
+        if self._is_made:  # by another thread, just now, which did not see this any more
+            self._make()
 
-    def _with(self, made: Mapping[str, Any], told: Mapping[str, AttributeValue]) -> dict[str, Any]:
-        """Return ``made`` and what the SDK makes of ``told``; what is made already is made again only to be dropped."""
-        if self.maxlen is not None and len(made) + len(told) > self.maxlen:
-            made, told = {}, {**{name: value for name, value in made.items() if name not in told}, **told}
-        new = BoundedAttributes(self.maxlen, told, max_value_len=self.max_value_len)
-        self._dropped += new.dropped
-        last = dict(new.copy())
-        return {**{name: value for name, value in made.items() if name not in last}, **last} if made else last
+    def as_it_came(self, name: str) -> Any:
+        """Return the value of ``name`` that it started with, if any; nothing is made of the others, nor is it bounded."""
+        return self._first.get(name)
 
-    @property
-    def dropped(self) -> int:
-        """How many there was no room for."""
-        self._read()
-        return self._dropped
+    def snapshot(self) -> UnreadSpan | None:
+        """Return what it is now and will not go on to be; ``None`` where that is more than what it started with."""
+        if self._later or self._is_made or self._tracer is None:
+            return None
+        return UnreadSpan(
+            self._tracer,
+            self._name,
+            self._context,
+            self._parent,
+            self._kind,
+            self._given_links,
+            self._first,
+            self._start_time,
+        )
 
-    @dropped.setter
-    def dropped(self, count: int) -> None:
-        """Set it, as the SDK's own class does while it drops."""
-        self._dropped = count
+    def end(self, end_time: int | None = None) -> None:
+        """End it, once, and hand it to the span processors."""
+        try:
+            self._unended.pop()  # which no other thread can come between
+        except IndexError:
+            _log.warning("Calling end() on an ended span.")
+            return
+        if self._is_made or self._tracer is None:
+            super().end(end_time)
+            return
+        self._end_time = time_ns() if end_time is None else end_time
+        if self._is_made:  # by another thread, just now, which did not see the end any more
+            self._attributes._immutable = True  # noqa: SLF001 - as the SDK's end does
+        if self._record_end_metrics is not None:
+            self._record_end_metrics()
+        self._tracer.span_processor.on_end(self)
 
-    # -- every way of reading, and of writing, what the SDK's own class has -------------------------------------------
+    def __getattr__(self, name: str) -> Any:
+        """Make the span for whoever looks for a part of it that is not there yet."""
+        if self._tracer is None or not name.startswith("_") or name.startswith("__") or name == "_making":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._make()
+        return object.__getattribute__(self, name)
 
-    def __getitem__(self, key: str) -> Any:
-        self._read()
-        return super().__getitem__(key)
+    def _make(self) -> None:
+        """Have the SDK make of it what is not made yet; the lock is the span's own, and whoever comes first brings it."""
+        with self.__dict__.setdefault("_making", threading.RLock()):
+            if not self._is_made:
+                later = self._later.copy()
+                self.__dict__.update(self._made_of(later))
+                self._is_made = True
+                del self._later[: len(later)]
+                if self._end_time is not None:
+                    self._attributes._immutable = True  # noqa: SLF001 - as above
+            while self._later:
+                self.set_attributes(_said(self._later.pop(0)) or {})
 
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._read()
-        super().__setitem__(key, value)
-
-    def _set_items(self, attributes: Mapping[str, Any]) -> None:
-        self._read()
-        super()._set_items(attributes)
-
-    def __delitem__(self, key: str) -> None:
-        self._read()
-        super().__delitem__(key)
-
-    def __iter__(self) -> Iterator[str]:
-        self._read()
-        every: Iterator[str] = super().__iter__()  # type: ignore[no-untyped-call]  # the SDK's has no types
-        return every
-
-    def __len__(self) -> int:
-        self._read()
-        return super().__len__()
-
-    def __repr__(self) -> str:
-        self._read()
-        return super().__repr__()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> BoundedAttributes:
-        self._read()
-        return super().__deepcopy__(memo)
-
-    def copy(self) -> Any:
-        """Return them as a dict of its own."""
-        self._read()
-        return super().copy()
-
-
-class _Last:
-    """What was found out last, and of what: asked at every span, and the same for all of one provider."""
-
-    known: tuple[object, object, bool] = (None, None, False)
-
-
-_last: Final = _Last()
-
-
-def nobody_looks(tracer: Tracer) -> bool:
-    """Whether nobody looks at the attributes of a span of ``tracer`` when it starts."""
-    sampler, processors = sampler_of(tracer), processors_at(tracer)
-    of_sampler, of_processors, answer = _last.known
-    if of_sampler is not sampler or of_processors is not processors:
-        known = sampler is not None and processors is not None
-        answer = known and decides_by_ids(sampler) and all(map(_is_idle_at_start, processors or ()))
-        _last.known = sampler, processors, answer
-    return answer
+    def _made_of(self, later: Sequence[Callable[[], Mapping[str, AttributeValue]]]) -> dict[str, Any]:
+        """Return every part that the SDK gives a span which is told this, but for what this one has already."""
+        tracer = self._tracer
+        span = SdkSpan(
+            name=self._name,
+            context=self._context,
+            parent=self._parent,
+            sampler=tracer.sampler,
+            resource=self._resource,
+            attributes=self._first,
+            links=self._given_links,
+            kind=self._kind,
+            span_processor=tracer.span_processor,
+            instrumentation_info=tracer.instrumentation_info,
+            limits=tracer._span_limits,  # noqa: SLF001 - the SDK's own start passes it so
+            instrumentation_scope=tracer._instrumentation_scope,  # noqa: SLF001 - as above
+        )
+        for each in later:
+            span.set_attributes(_said(each) or {})
+        return {name: part for name, part in vars(span).items() if name not in _OURS}
 
 
-def _is_idle_at_start(processor: object) -> bool:
-    return getattr(type(processor), "on_start", None) in _IDLE_AT_START or _can_be_told(processor)
-
-
-def _can_be_told(processor: object) -> bool:
-    """Whether it is ours, and does at a start what ours does: a subclass may look for itself."""
-    on_start = getattr(type(processor), "on_start", None)
-    return getattr(on_start, "can_be_told_of_it_later", False) is True
-
-
-def tell_of_start(tracer: Tracer, span: Span) -> None:
-    """Have the processors look that would have looked at the start, had the span been told its attributes by then."""
-    for processor in processors_at(tracer) or ():
-        if _can_be_told(processor):
-            processor.told_of_start(span)  # type: ignore[attr-defined]  # it is one of ours
-
-
-def tell_later(span: Span, attributes: Mapping[str, AttributeValue]) -> None:
-    """Give a span that has just started its attributes, to be made when it is read."""
-    made = kept(span)
-    if type(made) is BoundedAttributes and not made:
-        put_attributes(span, UnreadAttributes(made.maxlen, made.max_value_len, attributes))
-    else:
-        span.set_attributes(attributes)
-
-
-def tell(span: Span, attributes: Mapping[str, AttributeValue]) -> None:
-    """Give a span further attributes."""
-    made = kept(span)
-    if type(made) is UnreadAttributes and span.is_recording():
-        made.later(attributes)
-    else:
-        span.set_attributes(attributes)
+@guarded("UnreadSpan.tell")
+def _said(attributes: Callable[[], Mapping[str, AttributeValue]]) -> Mapping[str, AttributeValue]:
+    return attributes()

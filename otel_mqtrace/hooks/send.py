@@ -17,15 +17,16 @@ from opentelemetry import context, trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_mqtrace import semconv
+from otel_mqtrace.hooks._answer import Answer
 from otel_mqtrace.hooks._ending import Ending, say_failure
-from otel_mqtrace.hooks._guard import guarded, note_failure
+from otel_mqtrace.hooks._guard import note_failure
 from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_text, indexed, pairs_of, rewritten
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
-from otel_mqtrace.hooks._message import forget_kafka, key_text, place_attributes, say_given, say_headers, say_rocketmq
-from otel_mqtrace.hooks._propagation import propagator_in_force
+from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
+from otel_mqtrace.hooks._propagation import TRACEPARENT, propagator_in_force, traceparent
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.model import MessageType, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
+from otel_mqtrace.spans.mapping import OPERATIONS, Attributes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,15 +45,18 @@ _SEND: Final = OPERATIONS[TraceType.PUB]
 _NORMAL: Final = MessageType.NORMAL.value
 _HALF: Final = MessageType.TRANS_HALF.value
 _NO_HEADERS: Final[HeaderIndex] = {}
+_PRODUCER: Final = SpanKind.PRODUCER
+_CLIENT: Final = SpanKind.CLIENT
+_OURS: Final = frozenset({TRACEPARENT, "tracestate", "baggage", semconv.HEADER_UNIQ_KEY})
 
 
 @dataclass(slots=True)
 class SendCall(Ending):
     """One message on its way. ``headers`` are the ones to send, ``None`` when the caller's go as they are.
 
-    ``ambient`` and ``transaction_id`` are the context and the transaction it was sent in, ``attributes`` are those of
-    the span, ``recorded`` says whether anybody will ever look at them. A message that carries no id goes by its
-    physical one: ``after`` knows it first.
+    ``ambient`` and ``transaction_id`` are the context and the transaction it was sent in, ``opened_with`` is what its
+    span was told at the start, ``answer`` what became of it; ``recorded`` says whether anybody will ever look at them. A
+    message that carries no id goes by its physical one: ``after`` knows it first.
     """
 
     topic: str
@@ -60,9 +64,16 @@ class SendCall(Ending):
     headers: list[Header] | None
     ambient: Context
     start_ns: int
-    attributes: dict[str, AttributeValue]
+    opened_with: Attributes
     recorded: bool = True
     transaction_id: str | None = None
+    answer: Answer | None = None
+
+    @property
+    def attributes(self) -> Attributes:
+        """All that its span has been told until now."""
+        answer = self.answer
+        return self.opened_with if answer is None else {**self.opened_with, **answer.attributes()}
 
     @property
     def span_context(self) -> SpanContext:
@@ -94,6 +105,7 @@ class SendHook:
         self._propagates = tracing.settings.propagation
         # RocketMQ's broker keeps UNIQ_KEY to itself: it refuses a message that has one among its properties.
         self._names_messages = self._propagates and not self._is_rocketmq
+        self._goes_silently = self._names_messages and tracing.writes_trace_headers and tracing.sampling is None
         self._keeps_creation = tracing.settings.creation_context == "keep"
 
     def now_ns(self) -> int:
@@ -142,15 +154,35 @@ class SendHook:
                 say_given(said, tags=tags, keys=keys, msg_type=msg_type)
             if self._is_rocketmq:
                 say_rocketmq(said, found, message_group=message_group, delivery_timestamp_ms=delivery_timestamp_ms)
-            msg_id = msg_id or header_text(found, semconv.HEADER_UNIQ_KEY) or None  # an empty one names nothing
-            if msg_id is None and carries_headers and self._names_messages:
+            if found and not msg_id:
+                msg_id = header_text(found, semconv.HEADER_UNIQ_KEY)
+            if not msg_id and carries_headers and self._names_messages:  # an empty one names nothing
                 msg_id = tracing.new_id()
-            if msg_id is not None:
+            if msg_id:
                 said[semconv.MESSAGING_MESSAGE_ID] = msg_id
             return self._open(topic, pairs, found, said, transaction_id)
         except Exception:  # noqa: BLE001 - as guarded() does; this is every send's, and takes many arguments by name
             note_failure("SendHook.before")
             return None
+
+    def silently(self, topic: str, headers: object) -> list[Header] | None:
+        """Return the headers of a message whose send nobody will ever look at, with an id and a trace not sampled.
+
+        ``None`` where somebody may, or where there is more to it: then :meth:`before` is to be asked.
+        """
+        tracing = self._tracing
+        if tracing.collecting is not None or not self._goes_silently or context.get_current() or tracing.excludes(topic):
+            return None
+        propagator = propagator_in_force()
+        pairs = pairs_of(headers)
+        if not propagator.is_default or pairs is None or (pairs and not _OURS.isdisjoint(indexed(pairs))):
+            return None
+        ids = tracing.starting.silent_root()
+        if ids is None:
+            return None
+        pairs.append((TRACEPARENT, traceparent(*ids).encode()))
+        pairs.append((semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()))
+        return pairs
 
     def _open(
         self,
@@ -176,17 +208,19 @@ class SendHook:
             attributes=attributes,
             links=_links(earlier, ambient, kept=kept) if earlier.is_valid else None,
             start_ns=start_ns,
-            kind=SpanKind.PRODUCER if writes_trace and propagator.carries_spans else SpanKind.CLIENT,
+            kind=_PRODUCER if writes_trace and propagator.carries_spans else _CLIENT,
         )
         try:
             recorded = span.is_recording()
             sent = None
             if writes and pairs is not None:
                 travels = (span, ambient) if writes_trace else None
-                sent = self._headers(pairs, found, attributes, propagator, travels)
-                if sent is None and self._names_messages and not header_text(found, semconv.HEADER_UNIQ_KEY):
-                    # The application's propagator failed: an id that does not travel is none, `after` knows the place.
-                    del attributes[semconv.MESSAGING_MESSAGE_ID]
+                try:
+                    sent = self._headers(pairs, found, attributes, propagator, travels)
+                except Exception:  # noqa: BLE001 - the application's propagator: any failure
+                    note_failure("SendHook.headers")
+                    if self._names_messages and not header_text(found, semconv.HEADER_UNIQ_KEY):
+                        del attributes[semconv.MESSAGING_MESSAGE_ID]  # what does not travel; `after` knows the place
             if recorded and tracing.capture is not None:
                 tracing.say_captured(span, sent or pairs or ())
             # An end of transaction has a span of its own and may be recorded where the send was not.
@@ -199,8 +233,7 @@ class SendHook:
             tracing.told_of_send(span, call)
         return call
 
-    @guarded("SendHook.after")
-    def after(  # noqa: C901, PLR0913 - the public door: what the broker answered, each fact by its name, said if known
+    def after(  # noqa: PLR0913 - the public door: what the broker answered, each fact by its name, said if known
         self,
         call: SendCall | None,
         *,
@@ -223,61 +256,40 @@ class SendHook:
         Without a ``store_host`` (no partition was chosen, or its leader is not known yet) the first server is named.
         ``msg_id`` and ``offset_msg_id`` are those the broker gave, where it gives any.
         """
-        if left_behind:
-            end_left_behind()
-        if call is None or not call.claim() or not call.recorded:
-            return
-        if error is None and exception is not None:
-            error = type(exception).__qualname__
-        tracing, span = self._tracing, call.span
-        end_ns = max(tracing.clock.wall_ns() if end_ns is None else end_ns, call.start_ns)
-        learned: Attributes = {}
         try:
-            # Only what is new: the SDK pays for every attribute it is given again.
-            learned = place_attributes(call.topic, partition, offset)
-            learned[semconv.MQTRACE_COST_TIME] = cost = cost_ms(call.start_ns, end_ns)
-            learned[semconv.MQTRACE_SUCCESS] = error is None
-            learned[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
-            if error is None and outcome is None:  # stored half-way, as SendMessageTraceHookImpl of RocketMQ has it
-                learned[semconv.MQTRACE_STORE_TIME] = call.start_ns // 1_000_000 + cost // 2
-            if (host := store_host or self._server) is not None:
-                learned[semconv.MQTRACE_STORE_HOST] = host
-            if body_length is not None and semconv.MESSAGING_MESSAGE_BODY_SIZE not in call.attributes:
-                learned[semconv.MESSAGING_MESSAGE_BODY_SIZE] = body_length
-            if outcome is not None:
-                learned[semconv.MQTRACE_SEND_OUTCOME] = outcome
-            if error is not None:
-                learned[semconv.ERROR_TYPE] = error
-            self._say_answer(learned, call, cluster_id, msg_id, offset_msg_id)
-            tracing.say(span, learned)
-            if error is not None:
-                say_failure(span, description, exception)
-        finally:
-            span.end(end_ns)
-        call.attributes = {**call.attributes, **learned}  # a new one: the span may not have been read yet
-        if (metrics := tracing.collecting) is not None:
-            metrics.sent(call.attributes, end_ns - call.start_ns)
-
-    def _say_answer(
-        self,
-        learned: Attributes,
-        call: SendCall,
-        cluster_id: str | None,
-        msg_id: str | None,
-        offset_msg_id: str | None,
-    ) -> None:
-        if cluster_id is not None:
-            learned[semconv.MESSAGING_KAFKA_CLUSTER_ID] = cluster_id
-        if offset_msg_id is not None:
-            learned[semconv.MQTRACE_OFFSET_MSG_ID] = offset_msg_id
-        if msg_id is not None:
-            learned[semconv.MESSAGING_MESSAGE_ID] = msg_id
-        elif semconv.MESSAGING_MESSAGE_ID not in call.attributes:
-            # What carries no id goes by its physical one, on both sides; what never got a place still needs a name.
-            physical = learned.get(semconv.MQTRACE_OFFSET_MSG_ID)
-            learned[semconv.MESSAGING_MESSAGE_ID] = self._tracing.new_id() if physical is None else physical
-        if self._is_rocketmq:
-            forget_kafka(learned)
+            if left_behind:
+                end_left_behind()
+            if call is None or not call.claim() or not call.recorded:
+                return
+            if error is None and exception is not None:
+                error = type(exception).__qualname__
+            tracing, span, start_ns = self._tracing, call.span, call.start_ns
+            end_ns = max(tracing.clock.wall_ns() if end_ns is None else end_ns, start_ns)
+            try:
+                call.answer = answer = Answer(
+                    call.opened_with,
+                    start_ns,
+                    end_ns,
+                    partition,
+                    offset,
+                    store_host or self._server,
+                    cluster_id,
+                    msg_id,
+                    offset_msg_id,
+                    body_length,
+                    error,
+                    outcome,
+                    tracing.new_id,
+                )
+                tracing.say_later(span, answer.attributes)
+                if error is not None:
+                    say_failure(span, description, exception)
+            finally:
+                span.end(end_ns)
+            if (metrics := tracing.collecting) is not None:
+                metrics.sent(call.attributes, end_ns - start_ns)
+        except Exception:  # noqa: BLE001 - as above
+            note_failure("SendHook.after")
 
     def _attributes(self, topic: str, body: object, key: object, found: HeaderIndex) -> Attributes:
         """Say the message in the names of the mapping's table; a TraceBean in between costs more than the rest."""
@@ -294,7 +306,6 @@ class SendHook:
             said[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
         return said
 
-    @guarded("SendHook.headers")
     def _headers(
         self,
         headers: list[Header],
@@ -307,7 +318,7 @@ class SendHook:
         sent = headers if travels is None else rewritten(headers, propagator.headers_of(*travels), propagator.names)
         if self._names_messages:
             msg_id = str(attributes[semconv.MESSAGING_MESSAGE_ID])
-            if header_text(found, semconv.HEADER_UNIQ_KEY) != msg_id:  # the last one of a name is read
+            if not found or header_text(found, semconv.HEADER_UNIQ_KEY) != msg_id:  # the last one of a name is read
                 sent.append((semconv.HEADER_UNIQ_KEY, msg_id.encode()))
         return sent
 

@@ -19,7 +19,8 @@ from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._naming import Naming
 from otel_mqtrace.hooks._sampling import TopicSampling
 from otel_mqtrace.hooks._sdk import links_kept
-from otel_mqtrace.hooks._unread import nobody_looks, tell, tell_later, tell_of_start
+from otel_mqtrace.hooks._start import SpanStart
+from otel_mqtrace.hooks._unread import UnreadSpan
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.message_id import new_unique_id, own_address
 from otel_mqtrace.model import TraceContext, TraceType
@@ -67,11 +68,13 @@ class Tracing:
     capture: HeaderCapture | None = field(init=False, compare=False)
     sampling: TopicSampling | None = field(init=False, compare=False)
     excludes: Callable[[str], bool] = field(init=False, compare=False)
+    starting: SpanStart = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         """Make of the settings what is asked at every message; ``None`` is what nobody asked for."""
         object.__setattr__(self, "capture", HeaderCapture.of(self.settings))
         object.__setattr__(self, "sampling", TopicSampling.of(self.settings))
+        object.__setattr__(self, "starting", SpanStart(self.tracer))
         object.__setattr__(self, "excludes", lru_cache(maxsize=_TOPICS_REMEMBERED)(self.settings.excludes))
 
     @classmethod
@@ -147,28 +150,33 @@ class Tracing:
             if left_out is not None:
                 return left_out
         try:
-            named = attributes if naming is None else naming.attributes(attributes)
-            later = nobody_looks(self.tracer)
-            span = self.tracer.start_span(
+            return self.starting.start(
                 operation.span_name(topic) if naming is None else naming.span_name(operation, topic),
-                context=context,
-                kind=operation.kind if kind is None else kind,
-                attributes=None if later else named,
-                links=links if naming is None else naming.links(links),
-                start_time=start_ns,
+                context,
+                operation.kind if kind is None else kind,
+                attributes if naming is None else naming.attributes(attributes),
+                links if naming is None else naming.links(links),
+                start_ns,
             )
-            if later and span.is_recording():
-                tell_later(span, named)
-                tell_of_start(self.tracer, span)
-            return span
         finally:
             if sampling is not None:
                 sampling.forget()
 
     def say(self, span: trace.Span, attributes: Attributes) -> None:
-        """Set what was learned later; every attribute of ours that comes after the start goes this way."""
+        """Set what was learned later; every attribute of ours that comes after the start goes this way, or the next."""
         naming = self.naming
-        tell(span, attributes if naming is None else naming.attributes(attributes))
+        named = attributes if naming is None else naming.attributes(attributes)
+        if type(span) is UnreadSpan:
+            span.tell(lambda: named)
+        else:
+            span.set_attributes(named)
+
+    def say_later(self, span: trace.Span, attributes: Callable[[], Attributes]) -> None:
+        """Set what was learned, not asked for before somebody reads the span; it must not change any more by then."""
+        if self.naming is None and type(span) is UnreadSpan:
+            span.tell(attributes)
+        else:
+            self.say(span, attributes())
 
     @guarded("Tracing.say_captured")
     def say_captured(self, span: trace.Span, headers: Sequence[Header]) -> None:

@@ -114,5 +114,5 @@ class TransactionHook:
         """A message that goes by its physical id, and has no place yet, gets another now: one for both its spans."""
         if semconv.MESSAGING_MESSAGE_ID not in call.attributes:
             named: Attributes = {semconv.MESSAGING_MESSAGE_ID: self._tracing.new_id()}
-            call.attributes.update(named)
+            call.opened_with = {**call.opened_with, **named}
             self._tracing.say(call.span, named)

@@ -21,7 +21,6 @@ from otel_mqtrace.spans.ledger import Ledger
 from otel_mqtrace.spans.limits import bounded, is_ours
 from otel_mqtrace.spans.self_metrics import observe
 from otel_mqtrace.spans.settings import LaneSettings, fitting_batch, refuse_wrong, resolve
-from otel_mqtrace.spans.told import kept
 from otel_mqtrace.spans.worker import refuse_subinterpreter
 
 if TYPE_CHECKING:
@@ -171,6 +170,11 @@ class MqTraceSpanProcessor(SpanProcessor):
 
     on_start.can_be_told_of_it_later = True  # type: ignore[attr-defined]  # what hooks/_unread.py looks for
 
+    @property
+    def wants_starts(self) -> bool:
+        """Whether there is a lane that exports starts; that never changes."""
+        return bool(self._start_lanes)
+
     def told_of_start(self, span: ReadableSpan) -> None:
         """Do the same for a span that was told its attributes after it had started."""
         try:
@@ -319,13 +323,13 @@ def _named(exporters: tuple[SpanExporter, ...]) -> dict[str, SpanExporter]:
 
 def _snapshot(span: ReadableSpan) -> ReadableSpan:
     """Return what ``span`` is at its start, without holding on to the live one; no end time."""
-    still = getattr(kept(span), "snapshot", None)
-    return ReadableSpan(
+    unread = getattr(span, "snapshot", None)
+    return (unread and unread()) or ReadableSpan(
         name=span.name,
         context=span.context,
         parent=span.parent,
         resource=span.resource,
-        attributes=bounded(span, dict(span.attributes or {})) if still is None else still(),
+        attributes=bounded(span, dict(span.attributes or {})),
         links=tuple(span.links),
         kind=span.kind,
         start_time=span.start_time,

@@ -23,12 +23,11 @@ def told(span: ReadableSpan, name: str) -> Any:
 
 def asking(span: ReadableSpan) -> Callable[[str], Any]:
     """Return :func:`told` for several names of one span."""
-    held = kept(span)
-    as_it_came: Callable[[str], Any] | None = getattr(held, "as_it_came", None)
+    as_it_came: Callable[[str], Any] | None = getattr(span, "as_it_came", None)
     if as_it_came is not None:
         return as_it_came
     # The SDK's own mapping answers "not there" by an exception inside, which costs more than all the rest.
-    plain: Any = getattr(held, "_dict", None)
+    plain: Any = getattr(kept(span), "_dict", None)
     return ((span.attributes or {}) if plain is None else plain).get
 
 

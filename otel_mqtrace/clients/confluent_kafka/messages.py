@@ -116,7 +116,7 @@ def replaced(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments with ``changes`` put where the caller had them: by position or by name."""
     if len(args) <= _NEVER_CHANGED and order is PRODUCE_ORDER:
-        return args, {**kwargs, **changes}
+        return args, {**kwargs, **changes} if kwargs else changes
     positional, named = list(args), dict(kwargs)
     for name, value in changes.items():
         index = order.index(name)

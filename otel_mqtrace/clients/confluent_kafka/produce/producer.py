@@ -18,7 +18,7 @@ from otel_mqtrace.clients.confluent_kafka.messages import PRODUCE_ORDER, paramet
 from otel_mqtrace.clients.confluent_kafka.produce.batches import traced_batch
 from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending, producer_state
 from otel_mqtrace.clients.confluent_kafka.produce.transactions import traced_begin, traced_end, traced_offsets
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._guard import guarded, note_failure
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks.send import UNKNOWN_BODY
 from otel_mqtrace.model import TransactionState
@@ -31,13 +31,12 @@ __all__ = ["ORIGINAL_PRODUCER", "PRODUCER_BETWEEN", "PRODUCER_METHODS"]
 ORIGINAL_PRODUCER: Final[type[Any]] = cimpl.Producer
 
 
-@guarded("produce.before")
 def _prepare(
     producer: Any, order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool
 ) -> tuple[Sending | None, tuple[Any, ...], dict[str, Any]] | None:
     """Open the span of one ``produce`` and return the arguments to call it with."""
     tracing = live.tracing
-    given = {**dict(zip(order, args)), **kwargs} if args else kwargs  # noqa: B905 - this is every send's: no keyword
+    given = {**dict(zip(order, args)), **kwargs} if kwargs else dict(zip(order, args))  # noqa: B905 - every send's
     topic = given.get("topic")
     if tracing is None or not isinstance(topic, str):
         return None
@@ -45,14 +44,19 @@ def _prepare(
     if state is None or (state.layers and _is_inner(state, topic)):
         return None
     hook = state.bind(tracing)
+    transaction_id = None if state.transaction is None else state.transaction.transaction_id
+    headers = given.get("headers")
+    if transaction_id is None and (silent := hook.silently(topic, headers)) is not None:
+        # Nothing to end and no context to restore: the message goes its way with our headers and nothing else.
+        return None, *replaced(order, args, kwargs, {"headers": silent})
     value, partition = given.get("value"), given.get("partition")
     call = hook.before(
         topic,
         body=value if raw or value is None else UNKNOWN_BODY,
         key=given.get("key"),
-        headers=given.get("headers"),
+        headers=headers,
         partition=partition if isinstance(partition, int) else None,
-        transaction_id=None if state.transaction is None else state.transaction.transaction_id,
+        transaction_id=transaction_id,
     )
     if call is None:
         return None
@@ -92,7 +96,11 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
 
     @functools.wraps(original)
     def produce(self: Any, *args: Any, **kwargs: Any) -> Any:
-        prepared = _prepare(self, order, args, kwargs, raw=raw)
+        try:
+            prepared = _prepare(self, order, args, kwargs, raw=raw)
+        except Exception:  # noqa: BLE001 - as guarded() does; this is every send's
+            note_failure("produce.before")
+            prepared = None
         if prepared is None:
             return original(self, *args, **kwargs)
         sending, changed_args, changed_kwargs = prepared
@@ -103,7 +111,8 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
         except:  # a KafkaError can be raised, and is no BaseException
             sending.raised(sys.exc_info()[1])
             raise
-        sending.returned()
+        if not sending.is_done:
+            sending.returned()
         return result
 
     return produce

@@ -17,7 +17,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.clients.confluent_kafka.cluster.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.live import STATE, known_state
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._guard import guarded, note_failure
 from otel_mqtrace.hooks._left_behind import leave, when_collected
 from otel_mqtrace.hooks._scope import EnteredScope
 from otel_mqtrace.hooks.send import SendCall, SendHook
@@ -88,21 +88,25 @@ class Sending:
     It then calls the application's callback in the context that was sent from.
     """
 
-    __slots__ = ("_awaited", "_hook", "_state", "call", "user")
+    __slots__ = ("_hook", "_state", "awaited", "call", "user")
 
     def __init__(self, state: ProducerState, hook: SendHook, call: SendCall, user: Callback | None) -> None:
         self._state = state
         self._hook = hook
         self.call = call
         self.user = user
-        self._awaited = False
+        self.awaited = False
+        """Whether the delivery report will come."""
 
     def __call__(self, error: Any, message: Any) -> None:
         """Take the delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
         call = self.call
         self._state.in_flight.pop(id(call), None)
         if call.recorded:
-            self._settle(error, message)
+            try:
+                self._settle(error, message)
+            except Exception:  # noqa: BLE001 - as guarded() does; this is every message's
+                note_failure("Delivery.settle")
         user = self.user
         if user is None:
             return
@@ -113,7 +117,6 @@ class Sending:
             if scope is not None:
                 scope.leave()
 
-    @guarded("Delivery.settle")
     def _settle(self, error: Any, message: Any) -> None:
         value = message.value()
         partition = message.partition()
@@ -131,7 +134,7 @@ class Sending:
 
     def await_answer(self) -> None:
         """The delivery report will come; until then the message counts as in flight."""
-        self._awaited = True
+        self.awaited = True
         if self.call.recorded:
             self._state.in_flight[id(self.call)] = self.call
 
@@ -146,13 +149,18 @@ class Sending:
             exception=exception if isinstance(exception, BaseException) else None,
         )
 
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do when the message is queued: its answer will come, and no transaction waits."""
+        return self.awaited and self.call.transaction_id is None
+
     @guarded("produce.returned")
     def returned(self) -> None:
         """The message is queued; a span nobody will answer ends here."""
         transaction = self._state.transaction
         if self.call.transaction_id is not None and transaction is not None:
             transaction.joined(self.call)
-        if not self._awaited:
+        if not self.awaited:
             self.forgotten()
 
     @guarded("produce.forgotten")

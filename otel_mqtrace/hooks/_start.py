@@ -1,0 +1,162 @@
+"""This module knows how a span starts: unread, where nobody looks at one that has just started, else the SDK's way.
+
+Nobody looks where the sampler is one of the SDK's own, which decide by ids alone, and every span processor that does
+anything when a span starts is ours, which can be told a moment later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.sdk.trace import SpanProcessor, Tracer
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, SpanContext, TraceFlags, get_current_span
+
+from otel_mqtrace.hooks._recording import certainties, decided
+from otel_mqtrace.hooks._sdk import actual_tracer, counts_of, decides_by_ids, processors_at
+from otel_mqtrace.hooks._unread import UnreadSpan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, SpanKind
+    from opentelemetry.util.types import AttributeValue
+
+__all__ = ["Ground", "SpanStart"]
+
+_IDLE: Final = (SpanProcessor, BatchSpanProcessor, SimpleSpanProcessor)
+_IDLE_AT_START: Final = frozenset(each.on_start for each in _IDLE)
+_IDLE_BEFORE_END: Final = frozenset(getattr(each, "_on_ending", None) for each in _IDLE)
+_DROP: Final = Decision.DROP
+_SAMPLED: Final = Decision.RECORD_AND_SAMPLE
+_FLAGS: Final = tuple(map(TraceFlags, range(4)))
+_RANDOM: Final = 2 if hasattr(IdGenerator, "is_trace_id_random") else 0
+"""The flag of a trace id that was drawn at random, in versions of the SDK that set it."""
+
+
+class SpanStart:
+    """Starts the spans of one tracer, whose provider may come late and may be changed at any time."""
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        self._tracer = tracer
+        self._last: Ground | None = None
+
+    def ground(self) -> Ground | None:
+        """Return what unread spans start from; ``None`` where somebody looks, or nothing is known of the tracer."""
+        tracer = self._tracer if type(self._tracer) is Tracer else actual_tracer(self._tracer)
+        ground = self._last
+        if ground is None or not ground.is_of(tracer):
+            ground = self._last = Ground(tracer)
+        return ground if ground.nobody_looks and tracer._is_enabled() else None  # noqa: SLF001 - asked where it is known
+
+    def silent_root(self) -> tuple[int, int, int] | None:
+        """Draw the ids of a trace that begins and will certainly not be recorded; ``None`` where it may be.
+
+        Trace id, span id and flags: what travels of it.
+        """
+        ground = self.ground()
+        return None if ground is None else ground.silent_root()
+
+    def start(  # noqa: PLR0913, PLR0917 - every span's: no keywords
+        self,
+        name: str,
+        otel_ctx: Context,
+        kind: SpanKind,
+        attributes: Mapping[str, AttributeValue],
+        links: Sequence[Link] | None,
+        start_ns: int,
+    ) -> trace.Span:
+        """Start a span; ``attributes`` must not change any more. One that is not sampled records nothing."""
+        ground = self.ground()
+        if ground is None:
+            return self._tracer.start_span(name, otel_ctx, kind, attributes, links, start_ns)
+        return ground.start(name, otel_ctx, kind, attributes, links or (), start_ns)
+
+
+class Ground:
+    """What all spans of one tracer have in common, found out once: asking costs more than a span does."""
+
+    __slots__ = ("_certain", "_counts", "_ids", "_is_known", "_processors", "_random", "_sampler", "_told", "nobody_looks", "tracer")
+
+    def __init__(self, tracer: Any) -> None:
+        self.tracer = tracer
+        self._is_known = type(tracer) is Tracer and processors_at(tracer) is not None
+        self._sampler = getattr(tracer, "sampler", None)
+        self._ids = getattr(tracer, "id_generator", None)
+        self._processors = processors_at(tracer)
+        self.nobody_looks = (
+            self._is_known
+            and decides_by_ids(self._sampler)
+            and all(map(_lets_be, self._processors or ()))
+        )
+        self._told = [each for each in self._processors or () if _can_be_told(each) and each.wants_starts]
+        if self.nobody_looks:
+            self._certain = certainties(self._sampler)
+            self._counts = counts_of(tracer)
+            self._random = _RANDOM if _RANDOM and self._ids.is_trace_id_random() else 0
+
+    def is_of(self, tracer: Any) -> bool:
+        """Whether this is about ``tracer`` as it is now."""
+        if tracer is not self.tracer or not self._is_known:
+            return tracer is self.tracer
+        return (
+            tracer.sampler is self._sampler
+            and tracer.id_generator is self._ids
+            and tracer.span_processor._span_processors is self._processors  # noqa: SLF001 - see processors_at()
+        )
+
+    def silent_root(self) -> tuple[int, int, int] | None:
+        """See :meth:`SpanStart.silent_root`; what counts spans has to hear of them one by one."""
+        if self._certain[0] is not _DROP or self._counts is not None:
+            return None
+        ids = self._ids
+        return ids.generate_trace_id(), ids.generate_span_id(), self._random
+
+    def start(  # noqa: PLR0913, PLR0917 - every span's: no keywords
+        self,
+        name: str,
+        otel_ctx: Context,
+        kind: SpanKind,
+        attributes: Mapping[str, AttributeValue],
+        links: Sequence[Link],
+        start_ns: int,
+    ) -> trace.Span:
+        """Start a span as the SDK's tracer does, but for what nobody has asked for yet."""
+        parent = state = None
+        above = get_current_span(otel_ctx).get_span_context() if otel_ctx else INVALID_SPAN_CONTEXT
+        if above.is_valid:
+            parent, trace_id, state, random = above, above.trace_id, above.trace_state, above.trace_flags & _RANDOM
+            decision = decided(self._certain, above)
+        else:
+            trace_id, random, decision = self._ids.generate_trace_id(), self._random, self._certain[0]
+        if decision is None:
+            decision = self._sampler.should_sample(otel_ctx, trace_id, name, kind, None, links).decision
+        flags = _FLAGS[random + (decision is _SAMPLED)]
+        span_ctx = SpanContext(trace_id, self._ids.generate_span_id(), False, flags, state)  # noqa: FBT003 - as above
+        ended = None if self._counts is None else self._counts.start_span(parent, decision)
+        if decision is _DROP:
+            return NonRecordingSpan(span_ctx)
+        span = UnreadSpan(self.tracer, name, span_ctx, parent, kind, links, attributes, start_ns)
+        if ended is not None:
+            span._record_end_metrics = ended  # noqa: SLF001 - where the SDK's class has it
+        for processor in self._told:
+            processor.told_of_start(span)
+        return span
+
+
+def _lets_be(processor: object) -> bool:
+    """Whether ``processor`` does nothing with a span before it has ended, or is ours."""
+    kind = type(processor)
+    if getattr(kind, "_on_ending", None) not in _IDLE_BEFORE_END:
+        return False
+    return getattr(kind, "on_start", None) in _IDLE_AT_START or _can_be_told(processor)
+
+
+def _can_be_told(processor: object) -> bool:
+    """Whether it is ours, and does at a start what ours does: a subclass may look for itself."""
+    on_start = getattr(type(processor), "on_start", None)
+    return getattr(on_start, "can_be_told_of_it_later", False) is True
