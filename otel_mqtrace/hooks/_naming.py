@@ -92,10 +92,8 @@ class Naming:
             named[semconv.LEGACY_ROCKETMQ_CLIENT_GROUP] = group
         return named
 
-    def links(self, links: Sequence[Link] | None) -> Sequence[Link] | None:
+    def links(self, links: Sequence[Link]) -> Sequence[Link]:
         """Return the links of a span with what they say of their messages under the names asked for."""
-        if not links:
-            return links
         return [Link(link.context, self.attributes(link.attributes)) if link.attributes else link for link in links]
 
     def span_name(self, operation: Operation, topic: str | None) -> str:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Link, SpanKind
     from opentelemetry.util.types import AttributeValue
 
+    from otel_mqtrace.hooks._unread import Later
+
 __all__ = ["Ground", "SpanStart"]
 
 _IDLE: Final = (SpanProcessor, BatchSpanProcessor, SimpleSpanProcessor)
@@ -67,14 +69,20 @@ class SpanStart:
         otel_ctx: Context,
         kind: SpanKind,
         attributes: Mapping[str, AttributeValue],
-        links: Sequence[Link] | None,
+        links: Sequence[Link],
+        later: Later | None,
         start_ns: int,
     ) -> trace.Span:
-        """Start a span; ``attributes`` must not change any more. One that is not sampled records nothing."""
+        """Start a span; ``attributes`` must not change any more, ``later`` returns them and more, and the links.
+
+        One that is not sampled records nothing.
+        """
         ground = self.ground()
-        if ground is None:
-            return self._tracer.start_span(name, otel_ctx, kind, attributes, links, start_ns)
-        return ground.start(name, otel_ctx, kind, attributes, links or (), start_ns)
+        if ground is not None:
+            return ground.start(name, otel_ctx, kind, attributes, links, later, start_ns)
+        if later is not None:
+            attributes, links = later()
+        return self._tracer.start_span(name, otel_ctx, kind, attributes, links, start_ns)
 
 
 class Ground:
@@ -123,6 +131,7 @@ class Ground:
         kind: SpanKind,
         attributes: Mapping[str, AttributeValue],
         links: Sequence[Link],
+        later: Later | None,
         start_ns: int,
     ) -> trace.Span:
         """Start a span as the SDK's tracer does, but for what nobody has asked for yet."""
@@ -140,7 +149,7 @@ class Ground:
         ended = None if self._counts is None else self._counts.start_span(parent, decision)
         if decision is _DROP:
             return NonRecordingSpan(span_ctx)
-        span = UnreadSpan(self.tracer, name, span_ctx, parent, kind, links, attributes, start_ns)
+        span = UnreadSpan(self.tracer, name, span_ctx, parent, kind, attributes, links, later, start_ns)
         if ended is not None:
             span._record_end_metrics = ended  # noqa: SLF001 - where the SDK's class has it
         for processor in self._told:

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from opentelemetry.sdk.trace import _Span as SdkSpan
-from opentelemetry.trace import Status, StatusCode
+from opentelemetry.trace import Link, Status, StatusCode
+from opentelemetry.util.types import AttributeValue
 
 from otel_mqtrace.hooks._guard import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from opentelemetry.trace import SpanContext, SpanKind
 
-    from opentelemetry.trace import Link, SpanContext, SpanKind
-    from opentelemetry.util.types import AttributeValue
+__all__ = ["Later", "UnreadSpan"]
 
-__all__ = ["UnreadSpan"]
+Attributes = Mapping[str, AttributeValue]
+Later = Callable[[], tuple[Attributes, Sequence[Link]]]
+_T = TypeVar("_T")
 
 _log: Final = logging.getLogger(__name__)
 _one: Final = bytearray(1)
@@ -50,8 +53,9 @@ class UnreadSpan(SdkSpan):
         context: SpanContext,
         parent: SpanContext | None,
         kind: SpanKind,
+        first: Attributes,
         links: Sequence[Link],
-        first: Mapping[str, AttributeValue],
+        later: Later | None,
         start_ns: int,
     ) -> None:
         self._tracer = tracer
@@ -59,19 +63,20 @@ class UnreadSpan(SdkSpan):
         self._context = context
         self._parent = parent
         self._kind = kind
-        self._given_links = links
         self._first = first
-        self._later: list[Callable[[], Mapping[str, AttributeValue]]] = []
+        self._given_links = links
+        self._later = later
+        self._told: list[Callable[[], Attributes]] = []
         self._start_time = start_ns
         self._resource = tracer.resource
         self._unended = _one.copy()
 
-    def tell(self, attributes: Callable[[], Mapping[str, AttributeValue]]) -> None:
+    def tell(self, attributes: Callable[[], Attributes]) -> None:
         """Add attributes that nobody has asked for yet; they must not change any more, nor raise."""
         if self._is_made or self._end_time is not None:
             self.set_attributes(attributes())
             return
-        self._later.append(attributes)
+        self._told.append(attributes)
         if self._is_made:  # by another thread, just now, which did not see this any more
             self._make()
 
@@ -81,7 +86,7 @@ class UnreadSpan(SdkSpan):
 
     def snapshot(self) -> UnreadSpan | None:
         """Return what it is now and will not go on to be; ``None`` where that is more than what it started with."""
-        if self._later or self._is_made or self._tracer is None:
+        if self._told or self._is_made or self._tracer is None:
             return None
         return UnreadSpan(
             self._tracer,
@@ -89,8 +94,9 @@ class UnreadSpan(SdkSpan):
             self._context,
             self._parent,
             self._kind,
-            self._given_links,
             self._first,
+            self._given_links,
+            self._later,
             self._start_time,
         )
 
@@ -122,17 +128,18 @@ class UnreadSpan(SdkSpan):
         """Have the SDK make of it what is not made yet; the lock is the span's own, and whoever comes first brings it."""
         with self.__dict__.setdefault("_making", threading.RLock()):
             if not self._is_made:
-                later = self._later.copy()
-                self.__dict__.update(self._made_of(later))
+                told = self._told.copy()
+                self.__dict__.update(self._made_of(told))
                 self._is_made = True
-                del self._later[: len(later)]
+                del self._told[: len(told)]
                 if self._end_time is not None:
                     self._attributes._immutable = True  # noqa: SLF001 - as above
-            while self._later:
-                self.set_attributes(_said(self._later.pop(0)) or {})
+            while self._told:
+                self.set_attributes(_said(self._told.pop(0)) or {})
 
-    def _made_of(self, later: Sequence[Callable[[], Mapping[str, AttributeValue]]]) -> dict[str, Any]:
+    def _made_of(self, told: Sequence[Callable[[], Attributes]]) -> dict[str, Any]:
         """Return every part that the SDK gives a span which is told this, but for what this one has already."""
+        attributes, links = (self._later and _said(self._later)) or (self._first, self._given_links)
         tracer = self._tracer
         span = SdkSpan(
             name=self._name,
@@ -140,19 +147,19 @@ class UnreadSpan(SdkSpan):
             parent=self._parent,
             sampler=tracer.sampler,
             resource=self._resource,
-            attributes=self._first,
-            links=self._given_links,
+            attributes=attributes,
+            links=links,
             kind=self._kind,
             span_processor=tracer.span_processor,
             instrumentation_info=tracer.instrumentation_info,
             limits=tracer._span_limits,  # noqa: SLF001 - the SDK's own start passes it so
             instrumentation_scope=tracer._instrumentation_scope,  # noqa: SLF001 - as above
         )
-        for each in later:
+        for each in told:
             span.set_attributes(_said(each) or {})
         return {name: part for name, part in vars(span).items() if name not in _OURS}
 
 
 @guarded("UnreadSpan.tell")
-def _said(attributes: Callable[[], Mapping[str, AttributeValue]]) -> Mapping[str, AttributeValue]:
-    return attributes()
+def _said(later: Callable[[], _T]) -> _T:
+    return later()

@@ -20,10 +20,12 @@ from opentelemetry.trace import Link, Span, SpanContext
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._ending import Ending, Handling, code_of, is_failed, say_failure, text_of
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._headers import indexed
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
+from otel_mqtrace.hooks._propagation import propagator_in_force
 from otel_mqtrace.hooks._recording import never_recorded
 from otel_mqtrace.hooks._scope import ambient_context, keep_ids, processing_context
-from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, creation_contexts, indexes_of, message_links
+from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, Reading
 from otel_mqtrace.hooks.receive import ReceiveHook
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.model import ContextCode, TraceType
@@ -32,13 +34,13 @@ from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_mqtrace.hooks._headers import HeaderIndex
     from otel_mqtrace.hooks.metrics import MessagingMetrics
 
 __all__ = ["ConsumeHook", "IncomingMessage", "ProcessCall"]
 
 _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
 _NS_PER_MS: Final = 1_000_000
+_NOTHING: Final = Context()
 
 
 @dataclass(slots=True)
@@ -237,24 +239,27 @@ class ConsumeHook:
     def _open(self, topic: str, messages: Sequence[IncomingMessage], *, batch: bool) -> ProcessCall:
         tracing = self._tracing
         ambient = ambient_context()
-        found = indexes_of(messages)
         # What else was propagated, baggage, lies behind the span of one message; several have no common one.
-        alone = len(found) == 1
-        base = trace.set_span_in_context(trace.INVALID_SPAN, ambient) if alone and ambient else Context()
-        extracted, creations = creation_contexts(found, base)
-        parent, span_ctx, others = self._parent(creations, extracted, ambient)
-        links: list[Link] = []
-        if never_recorded(tracing.tracer, span_ctx):  # what is left is for the metrics; nobody looks at the span
-            attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
-        else:
-            attributes, links = self._said_of(messages, found, creations, batch=batch)
-            attributes.update(self._constant)
+        alone = len(messages) == 1
+        creation, extracted = trace.INVALID_SPAN_CONTEXT, _NOTHING
+        if alone:
+            extracted = trace.set_span_in_context(trace.INVALID_SPAN, ambient) if ambient else _NOTHING
+            if found := indexed(messages[0].headers):
+                extracted = propagator_in_force().extracted(found, extracted)
+                creation = trace.get_current_span(extracted).get_span_context()
+        parent, span_ctx, others = self._parent(creation if alone else None, extracted, ambient)
+        attributes: Attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
+        reading = None
+        if not never_recorded(tracing.tracer, span_ctx):  # else what is left is for the metrics; nobody looks at it
             attributes[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
+            if batch:
+                attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
+            reading = Reading(self._reader, messages, attributes, others, batch, self._mode != "parent")
         if not self._polls and (metrics := tracing.collecting) is not None:
             metrics.received(attributes, len(messages))  # what may fail comes first: a span that is open has to end
         start_ns = tracing.clock.wall_ns()
         span = tracing.open(
-            _PROCESS, topic, context=parent, attributes=attributes, links=links + others, start_ns=start_ns
+            _PROCESS, topic, context=parent, attributes=attributes, later=reading, start_ns=start_ns
         )
         if tracing.consume_hook is not None and span.is_recording():
             tracing.told_of_messages(span, messages)
@@ -262,40 +267,22 @@ class ConsumeHook:
         current = processing_context(extracted if alone else ambient, handling)
         return ProcessCall(span, current, len(messages), start_ns, attributes, ambient, handling=handling)
 
-    def _said_of(
-        self,
-        messages: Sequence[IncomingMessage],
-        found: Sequence[HeaderIndex],
-        creations: Sequence[SpanContext],
-        *,
-        batch: bool,
-    ) -> tuple[Attributes, list[Link]]:
-        """Return what the messages say on the span, and a link for each; the option ``parent`` needs none for one."""
-        linked = self._mode != "parent"
-        if len(messages) == 1 and not batch:  # by far the most: nothing to share
-            links = [Link(creations[0])] if linked and creations[0].is_valid else []
-            return self._reader.attributes(messages[0], found[0]), links
-        split = self._reader.split(messages, found, batch=batch)
-        if batch:
-            split.span[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
-        return split.span, message_links(creations, split) if split.links or linked else []
-
     def _parent(
-        self, creations: Sequence[SpanContext], extracted: Context, ambient: Context
+        self, creation: SpanContext | None, extracted: Context, ambient: Context
     ) -> tuple[Context, SpanContext, list[Link]]:
-        """Choose the parent (the option ``process_context``); several messages have no single parent.
+        """Choose the parent (the option ``process_context``); ``creation`` is that of a message which comes alone.
 
         Returned are the context to start in, the parent in it, and a link to the span that is current here, if that
         had to stand back.
         """
         mode = self._mode
-        if not ambient and mode != "link" and len(creations) == 1:
-            return extracted, creations[0], []  # nothing is current, so nothing has to be joined with it
+        if not ambient and mode != "link" and creation is not None:
+            return extracted, creation, []  # nothing is current, so nothing has to be joined with it
         here = trace.get_current_span(ambient).get_span_context()
-        if mode == "link" or len(creations) != 1 or (mode == "auto" and here.is_valid) or not creations[0].is_valid:
+        if mode == "link" or creation is None or (mode == "auto" and here.is_valid) or not creation.is_valid:
             return ambient, here, []
-        remote = trace.set_span_in_context(trace.NonRecordingSpan(creations[0]), ambient)
-        return remote, creations[0], [Link(here)] if here.is_valid else []
+        remote = trace.set_span_in_context(trace.NonRecordingSpan(creation), ambient)
+        return remote, creation, [Link(here)] if here.is_valid else []
 
 
 def _error_type(span: Span, said: ContextCode, exception: BaseException | None) -> str:

@@ -11,7 +11,7 @@ from opentelemetry.trace import Link
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_text, indexed
 from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
-from otel_mqtrace.hooks._propagation import propagator_in_force
+from otel_mqtrace.hooks._propagation import creation_of
 from otel_mqtrace.model import MessageType
 from otel_mqtrace.spans.mapping import Attributes, SpanAttributes, share_attributes
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 
-__all__ = ["IncomingMessage", "MessageReader", "creation_contexts", "indexes_of", "message_links"]
+__all__ = ["IncomingMessage", "MessageReader", "Reading"]
 
 _MOST_RETRIES: Final = 0x7FFF_FFFF
 """RocketMQ's count is a Java int."""
@@ -126,25 +126,32 @@ class MessageReader:
             say_rocketmq(said, found, message_group=message.message_group)
 
 
-def creation_contexts(found: Sequence[HeaderIndex], base: Context) -> tuple[Context, list[SpanContext]]:
-    """Return ``base`` with what was propagated with a message that comes alone, and what each was created in."""
-    propagator = propagator_in_force()
-    if len(found) != 1:
-        return base, [propagator.creation_of(each) if each else trace.INVALID_SPAN_CONTEXT for each in found]
-    alone = propagator.extracted(found[0], base) if found[0] else base
-    return alone, [trace.get_current_span(alone).get_span_context()]
+@dataclass(slots=True)
+class Reading:
+    """What the messages of one listener call say on its span and on its links: put together when somebody reads it.
 
+    ``constant`` is what stands on the span whatever they say, ``others`` are further links; ``linked`` asks for a link
+    to what each was created in, ``most`` bounds the links to messages.
+    """
 
-def message_links(creations: Sequence[SpanContext], split: SpanAttributes) -> list[Link]:
-    """Return a link for each message that has something to say on it or a creation context to point to."""
-    if split.links:
-        return [Link(creation, own) for creation, own in zip(creations, split.links, strict=True)]
-    return [Link(creation) for creation in creations if creation.is_valid]
+    reader: MessageReader
+    messages: Sequence[IncomingMessage]
+    constant: Attributes
+    others: Sequence[Link]
+    batch: bool
+    linked: bool = True
+    most: int | None = None
 
-
-def indexes_of(messages: Sequence[IncomingMessage]) -> list[HeaderIndex]:
-    """Return the headers of each message for reading."""
-    return [indexed(message.headers) for message in messages]
+    def __call__(self) -> tuple[Attributes, list[Link]]:
+        """Return the attributes and the links of the span, new ones each time."""
+        found = [indexed(each.headers) for each in self.messages]
+        creations = list(map(creation_of, found))
+        split = self.reader.split(self.messages, found, batch=self.batch)
+        if split.links:
+            links = [Link(creation, own) for creation, own in zip(creations, split.links, strict=True)]
+        else:
+            links = [Link(creation) for creation in creations if creation.is_valid] if self.linked else []
+        return split.span | self.constant, [*links[: self.most], *self.others]
 
 
 def _counted(found: HeaderIndex, name: str) -> int:

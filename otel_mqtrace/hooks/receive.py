@@ -16,7 +16,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.hooks._ending import say_failure
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._scope import ambient_context
-from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, creation_contexts, indexes_of, message_links
+from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, Reading
 from otel_mqtrace.spans.mapping import Attributes, Operation
 
 if TYPE_CHECKING:
@@ -96,26 +96,16 @@ class ReceiveHook:
         *,
         batch: bool,
     ) -> None:
-        found = indexes_of(messages)
-        split = self._reader.split(messages, found, batch=batch)
         if batch:
             attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
-        _, creations = creation_contexts(found, Context())
+        # A poll is one span: of more messages than it can name, which the count tells, it names the first.
+        reading = Reading(self._reader, messages, attributes, (), batch, most=self._tracing.links_per_span)
         span = self._tracing.open(
-            _POLL,
-            topic,
-            context=ambient_context(),
-            attributes={**split.span, **attributes},
-            links=self._fitting(message_links(creations, split)),
-            start_ns=times_ns[0],
+            _POLL, topic, context=ambient_context(), attributes=attributes, later=reading, start_ns=times_ns[0]
         )
         if span.is_recording():
             self._tracing.told_of_messages(span, messages)
         span.end(times_ns[1])
-
-    def _fitting(self, links: list[Link]) -> list[Link]:
-        """A poll is one span: of more messages than it can name, which the count tells, it names the first."""
-        return links[: self._tracing.links_per_span]
 
     @guarded("ConsumeHook.poll")
     def _without_messages(

@@ -171,14 +171,11 @@ class SendHook:
         ``None`` where somebody may, or where there is more to it: then :meth:`before` is to be asked.
         """
         tracing = self._tracing
-        if tracing.collecting is not None or not self._goes_silently or context.get_current() or tracing.excludes(topic):
+        ids = tracing.starting.silent_root() if self._goes_silently else None
+        if ids is None or tracing.collecting is not None or context.get_current() or tracing.excludes(topic):
             return None
-        propagator = propagator_in_force()
         pairs = pairs_of(headers)
-        if not propagator.is_default or pairs is None or (pairs and not _OURS.isdisjoint(indexed(pairs))):
-            return None
-        ids = tracing.starting.silent_root()
-        if ids is None:
+        if pairs is None or (pairs and not _OURS.isdisjoint(indexed(pairs))) or not propagator_in_force().is_default:
             return None
         pairs.append((TRACEPARENT, traceparent(*ids).encode()))
         pairs.append((semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()))
@@ -206,7 +203,7 @@ class SendHook:
             topic,
             context=ambient,
             attributes=attributes,
-            links=_links(earlier, ambient, kept=kept) if earlier.is_valid else None,
+            links=_links(earlier, ambient, kept=kept) if earlier.is_valid else (),
             start_ns=start_ns,
             kind=_PRODUCER if writes_trace and propagator.carries_spans else _CLIENT,
         )
@@ -323,10 +320,10 @@ class SendHook:
         return sent
 
 
-def _links(earlier: SpanContext, ambient: Context, *, kept: bool) -> list[Link] | None:
+def _links(earlier: SpanContext, ambient: Context, *, kept: bool) -> Sequence[Link]:
     """A message sent on with the headers it came with: its earlier context may be replaced, but is not forgotten."""
     if not kept and earlier.span_id == trace.get_current_span(ambient).get_span_context().span_id:
-        return None
+        return ()
     return [Link(earlier)]
 
 

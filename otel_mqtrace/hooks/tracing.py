@@ -20,7 +20,7 @@ from otel_mqtrace.hooks._naming import Naming
 from otel_mqtrace.hooks._sampling import TopicSampling
 from otel_mqtrace.hooks._sdk import links_kept
 from otel_mqtrace.hooks._start import SpanStart
-from otel_mqtrace.hooks._unread import UnreadSpan
+from otel_mqtrace.hooks._unread import Later, UnreadSpan
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.message_id import new_unique_id, own_address
 from otel_mqtrace.model import TraceContext, TraceType
@@ -136,12 +136,15 @@ class Tracing:
         context: Context,
         attributes: Attributes,
         start_ns: int,
-        links: Sequence[trace.Link] | None = None,
+        links: Sequence[trace.Link] = (),
+        later: Later | None = None,
         kind: trace.SpanKind | None = None,
     ) -> trace.Span:
         """Start the span of one operation: every span of ours starts here. ``start_ns`` is nanoseconds of the epoch.
 
         ``attributes`` and those of the links have their names of today; ``kind`` is the operation's own by default.
+        ``later`` returns all attributes and links, of which ``attributes`` are a part: it is called when somebody reads
+        the span.
         """
         self.before_span()
         sampling, naming = self.sampling, self.naming
@@ -149,15 +152,16 @@ class Tracing:
             left_out = sampling.left_out(topic, context, self.tracer)
             if left_out is not None:
                 return left_out
+        if kind is None:
+            kind = operation.kind
         try:
-            return self.starting.start(
-                operation.span_name(topic) if naming is None else naming.span_name(operation, topic),
-                context,
-                operation.kind if kind is None else kind,
-                attributes if naming is None else naming.attributes(attributes),
-                links if naming is None else naming.links(links),
-                start_ns,
-            )
+            if naming is None:
+                name = operation.span_name(topic)
+                return self.starting.start(name, context, kind, attributes, links, later, start_ns)
+            if later is not None:
+                attributes, links = later()
+            name, named = naming.span_name(operation, topic), naming.attributes(attributes)
+            return self.starting.start(name, context, kind, named, naming.links(links), None, start_ns)
         finally:
             if sampling is not None:
                 sampling.forget()

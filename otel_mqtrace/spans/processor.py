@@ -178,16 +178,17 @@ class MqTraceSpanProcessor(SpanProcessor):
     def told_of_start(self, span: ReadableSpan) -> None:
         """Do the same for a span that was told its attributes after it had started."""
         try:
-            context = span.context
-            if not self._start_lanes or context is None or not context.trace_flags & 1:
+            context, snapshot = span.context, None
+            if context is None or not context.trace_flags & 1:
                 return
-            if self._in_new_child or self._pid != os.getpid():
-                self._settle_in_child()
-            wanting = [lane for lane in self._start_lanes if lane.wants is None or lane.wants(span)]
-            if wanting:
-                snapshot = _snapshot(span)
-                for lane in wanting:
-                    lane.offer(snapshot)
+            for lane in self._start_lanes:
+                if lane.wants is not None and not lane.wants(span):
+                    continue
+                if snapshot is None:
+                    if self._in_new_child or self._pid != os.getpid():
+                        self._settle_in_child()
+                    snapshot = _snapshot(span)
+                lane.offer(snapshot)
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
             self._internal_errors += 1
 

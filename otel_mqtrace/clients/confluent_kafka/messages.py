@@ -72,6 +72,8 @@ def incoming(message: Message, leaders: Leaders | None = None) -> IncomingMessag
 
 def header_pairs(headers: Any) -> list[tuple[str, Any]]:
     """Return the headers of a message, which the client gives as a list, a dict or ``None``, as pairs."""
+    if headers is None or type(headers) is list:  # by far the most; whether something is a Mapping takes long to ask
+        return headers.copy() if headers else []
     return list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
 
 

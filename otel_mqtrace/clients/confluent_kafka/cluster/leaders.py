@@ -8,6 +8,7 @@ made of the application's connection settings: a consumer's own ``list_topics`` 
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ _RETRY_S: Final = 60
 _MAX_TOPICS: Final = 1_000
 _MAX_CLUSTERS: Final = 16
 _TIMEOUT_S: Final = 5.0
+_LOOK_AGAIN: Final = 64
+"""After so many questions for what is wanted already somebody looks whether the thread lives."""
 _QUIET: Final[Mapping[str, Any]] = {
     "client.id": "mqtrace",
     "log_level": 0,  # what it cannot reach, the application's own client reports
@@ -79,6 +82,7 @@ class Leaders:
         self._max_topics = max_topics
         self._known: dict[str, _Known] = {}
         self._wanted: dict[str, None] = {}
+        self._asked_again = itertools.count(1)
         self._cluster_id: str | None = None
         self._worker = self._new_worker()
         _alive.add(self)
@@ -111,6 +115,8 @@ class Leaders:
             if len(self._wanted) >= self._max_topics:
                 return
             self._wanted[topic] = None
+        elif next(self._asked_again) % _LOOK_AGAIN:
+            return
         if self._background:
             self._worker.ensure_running()
 
