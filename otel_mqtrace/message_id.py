@@ -131,7 +131,7 @@ class UniqueIds:
         return "%s%04X" % (stamp.text, next(self._counter) & _LOW_16)  # noqa: UP031 - two thirds of an f-string's time
 
     def _stamped(self, now_ms: int) -> _Stamp:
-        """Return what all ids of one millisecond begin with: asking the system who we are takes as long as all the rest.
+        """Return what all ids of one millisecond begin with: to ask who we are takes as long as all the rest.
 
         A fork of Python's tells of itself; one of C's, which does not, has more to do than fits a millisecond.
         """

@@ -1,4 +1,4 @@
-"""This module knows what is said of a message once it is known how it went: put together when somebody reads the span."""
+"""This module knows what is said of a message once it is known how it went; put together when the span is read."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Answer:
     """What the broker answered to one message, or that nobody did.
 
     ``opened_with`` is what its span was told at the start, ``start_ns`` and ``end_ns`` are nanoseconds of the epoch,
-    ``error`` is an ``error.type``, ``outcome`` names an end without answer. It refers to no span and no call: nothing of
-    it waits for the garbage collector.
+    ``error`` is an ``error.type``, ``outcome`` names an end without answer. It refers to no span and no call: nothing
+    of it waits for the garbage collector.
     """
 
     opened_with: Mapping[str, AttributeValue]

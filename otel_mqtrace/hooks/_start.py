@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, SpanContext, TraceFlags, get_current_span
 
-from otel_mqtrace.hooks._recording import certainties, decided
+from otel_mqtrace.hooks._recording import certainties, decided, never_recorded
 from otel_mqtrace.hooks._sdk import actual_tracer, counts_of, decides_by_ids, processors_at
 from otel_mqtrace.hooks._unread import UnreadSpan
 
@@ -55,6 +55,11 @@ class SpanStart:
             ground = self._last = Ground(tracer)
         return ground if ground.nobody_looks and tracer._is_enabled() else None  # noqa: SLF001 - asked where it is known
 
+    def never_records(self, parent: SpanContext) -> bool:
+        """Whether a span that starts under ``parent`` will not be recorded, whatever it says."""
+        ground = self.ground()
+        return never_recorded(self._tracer, parent) if ground is None else ground.decided(parent) is _DROP
+
     def silent_root(self) -> tuple[int, int, int] | None:
         """Draw the ids of a trace that begins and will certainly not be recorded; ``None`` where it may be.
 
@@ -88,24 +93,32 @@ class SpanStart:
 class Ground:
     """What all spans of one tracer have in common, found out once: asking costs more than a span does."""
 
-    __slots__ = ("_certain", "_counts", "_ids", "_is_known", "_processors", "_random", "_sampler", "_told", "nobody_looks", "tracer")
+    __slots__ = (
+        "_certain",
+        "_counts",
+        "_ids",
+        "_is_known",
+        "_processors",
+        "_random",
+        "_sampler",
+        "_told",
+        "nobody_looks",
+        "tracer",
+    )
 
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer
-        self._is_known = type(tracer) is Tracer and processors_at(tracer) is not None
-        self._sampler = getattr(tracer, "sampler", None)
-        self._ids = getattr(tracer, "id_generator", None)
-        self._processors = processors_at(tracer)
-        self.nobody_looks = (
-            self._is_known
-            and decides_by_ids(self._sampler)
-            and all(map(_lets_be, self._processors or ()))
-        )
-        self._told = [each for each in self._processors or () if _can_be_told(each) and each.wants_starts]
+        self._processors: Any = processors_at(tracer)
+        self._is_known = type(tracer) is Tracer and self._processors is not None
+        self._sampler: Any = getattr(tracer, "sampler", None)
+        self._ids: Any = getattr(tracer, "id_generator", None)
+        every: list[Any] = list(self._processors or ())
+        self.nobody_looks = self._is_known and decides_by_ids(self._sampler) and all(map(_lets_be, every))
+        self._told = [each for each in every if _can_be_told(each) and each.wants_starts]
         if self.nobody_looks:
             self._certain = certainties(self._sampler)
             self._counts = counts_of(tracer)
-            self._random = _RANDOM if _RANDOM and self._ids.is_trace_id_random() else 0
+            self._random = _random_flag(self._ids)
 
     def is_of(self, tracer: Any) -> bool:
         """Whether this is about ``tracer`` as it is now."""
@@ -116,6 +129,10 @@ class Ground:
             and tracer.id_generator is self._ids
             and tracer.span_processor._span_processors is self._processors  # noqa: SLF001 - see processors_at()
         )
+
+    def decided(self, parent: SpanContext) -> Decision | None:
+        """Return what is decided about a span under ``parent`` whatever its id; ``None`` when that is open."""
+        return decided(self._certain, parent)
 
     def silent_root(self) -> tuple[int, int, int] | None:
         """See :meth:`SpanStart.silent_root`; what counts spans has to hear of them one by one."""
@@ -157,6 +174,10 @@ class Ground:
         return span
 
 
+def _random_flag(ids: Any) -> int:
+    return _RANDOM if _RANDOM and ids.is_trace_id_random() else 0
+
+
 def _lets_be(processor: object) -> bool:
     """Whether ``processor`` does nothing with a span before it has ended, or is ours."""
     kind = type(processor)
@@ -165,7 +186,7 @@ def _lets_be(processor: object) -> bool:
     return getattr(kind, "on_start", None) in _IDLE_AT_START or _can_be_told(processor)
 
 
-def _can_be_told(processor: object) -> bool:
+def _can_be_told(processor: Any) -> bool:
     """Whether it is ours, and does at a start what ours does: a subclass may look for itself."""
     on_start = getattr(type(processor), "on_start", None)
     return getattr(on_start, "can_be_told_of_it_later", False) is True

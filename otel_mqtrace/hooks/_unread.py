@@ -21,6 +21,7 @@ from otel_mqtrace.hooks._guard import guarded
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, SpanKind
+    from typing_extensions import Self
 
 __all__ = ["Later", "UnreadSpan"]
 
@@ -30,19 +31,23 @@ _T = TypeVar("_T")
 
 _log: Final = logging.getLogger(__name__)
 _one: Final = bytearray(1)
+_PLAIN: Final = frozenset({str, int, bool, float})
 _OURS: Final = frozenset({"_start_time", "_end_time", "_status", "_record_end_metrics"})
 
 
 class UnreadSpan(SdkSpan):
     """One span as it was told; the first look at it makes of that what the SDK would have made at once."""
 
-    _tracer: Any | None = None
+    _tracer: Any = None
+    _context: SpanContext
+    _attributes: Any
+    _start_time: int
     _is_made = False
     _end_time: int | None = None
     _status = Status(StatusCode.UNSET)
     _record_end_metrics: Callable[[], None] | None = None
 
-    def __new__(cls, *_: Any) -> UnreadSpan:
+    def __new__(cls, *_: Any) -> Self:
         """Make one of nothing; the SDK's class asks here who calls it, which its tracer may."""
         return object.__new__(cls)
 
@@ -66,22 +71,29 @@ class UnreadSpan(SdkSpan):
         self._first = first
         self._given_links = links
         self._later = later
-        self._told: list[Callable[[], Attributes]] = []
+        self._told: list[Attributes | Callable[[], Attributes]] = []
         self._start_time = start_ns
         self._resource = tracer.resource
         self._unended = _one.copy()
 
-    def tell(self, attributes: Callable[[], Attributes]) -> None:
-        """Add attributes that nobody has asked for yet; they must not change any more, nor raise."""
+    def tell(self, attributes: Attributes | Callable[[], Attributes]) -> None:
+        """Add attributes, or what will return some, that nobody has read yet; they must not change any more."""
         if self._is_made or self._end_time is not None:
-            self.set_attributes(attributes())
+            super().set_attributes(_said(attributes))
             return
         self._told.append(attributes)
         if self._is_made:  # by another thread, just now, which did not see this any more
             self._make()
 
+    def set_attribute(self, key: str, value: Any) -> None:
+        """Set one attribute; the application's own, in a handler, need not make the span there either."""
+        if type(value) in _PLAIN and type(key) is str:
+            self.tell({key: value})
+        else:
+            super().set_attribute(key, value)
+
     def as_it_came(self, name: str) -> Any:
-        """Return the value of ``name`` that it started with, if any; nothing is made of the others, nor is it bounded."""
+        """Return the value of ``name`` that it started with, if any; nothing is made of it, nor is it bounded."""
         return self._first.get(name)
 
     def snapshot(self) -> UnreadSpan | None:
@@ -125,21 +137,22 @@ class UnreadSpan(SdkSpan):
         return object.__getattribute__(self, name)
 
     def _make(self) -> None:
-        """Have the SDK make of it what is not made yet; the lock is the span's own, and whoever comes first brings it."""
+        """Have the SDK make what is not made yet, under a lock of the span's own that whoever comes first brings."""
         with self.__dict__.setdefault("_making", threading.RLock()):
             if not self._is_made:
                 told = self._told.copy()
                 self.__dict__.update(self._made_of(told))
                 self._is_made = True
+                self._later = None
                 del self._told[: len(told)]
                 if self._end_time is not None:
                     self._attributes._immutable = True  # noqa: SLF001 - as above
             while self._told:
-                self.set_attributes(_said(self._told.pop(0)) or {})
+                super().set_attributes(_said(self._told.pop(0)))
 
-    def _made_of(self, told: Sequence[Callable[[], Attributes]]) -> dict[str, Any]:
+    def _made_of(self, told: Sequence[Attributes | Callable[[], Attributes]]) -> dict[str, Any]:
         """Return every part that the SDK gives a span which is told this, but for what this one has already."""
-        attributes, links = (self._later and _said(self._later)) or (self._first, self._given_links)
+        attributes, links = (self._later and _made(self._later)) or (self._first, self._given_links)
         tracer = self._tracer
         span = SdkSpan(
             name=self._name,
@@ -156,10 +169,14 @@ class UnreadSpan(SdkSpan):
             instrumentation_scope=tracer._instrumentation_scope,  # noqa: SLF001 - as above
         )
         for each in told:
-            span.set_attributes(_said(each) or {})
+            span.set_attributes(_said(each))
         return {name: part for name, part in vars(span).items() if name not in _OURS}
 
 
-@guarded("UnreadSpan.tell")
-def _said(later: Callable[[], _T]) -> _T:
+def _said(told: Attributes | Callable[[], Attributes]) -> Attributes:
+    return (_made(told) or {}) if callable(told) else told
+
+
+@guarded("UnreadSpan.later")
+def _made(later: Callable[[], _T]) -> _T:
     return later()

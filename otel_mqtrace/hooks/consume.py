@@ -23,7 +23,6 @@ from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._headers import indexed
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks._propagation import propagator_in_force
-from otel_mqtrace.hooks._recording import never_recorded
 from otel_mqtrace.hooks._scope import ambient_context, keep_ids, processing_context
 from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, Reading
 from otel_mqtrace.hooks.receive import ReceiveHook
@@ -250,7 +249,7 @@ class ConsumeHook:
         parent, span_ctx, others = self._parent(creation if alone else None, extracted, ambient)
         attributes: Attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
         reading = None
-        if not never_recorded(tracing.tracer, span_ctx):  # else what is left is for the metrics; nobody looks at it
+        if not tracing.starting.never_records(span_ctx):  # else what is left is for the metrics; nobody looks at it
             attributes[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
             if batch:
                 attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
@@ -258,9 +257,7 @@ class ConsumeHook:
         if not self._polls and (metrics := tracing.collecting) is not None:
             metrics.received(attributes, len(messages))  # what may fail comes first: a span that is open has to end
         start_ns = tracing.clock.wall_ns()
-        span = tracing.open(
-            _PROCESS, topic, context=parent, attributes=attributes, later=reading, start_ns=start_ns
-        )
+        span = tracing.open(_PROCESS, topic, context=parent, attributes=attributes, later=reading, start_ns=start_ns)
         if tracing.consume_hook is not None and span.is_recording():
             tracing.told_of_messages(span, messages)
         handling = Handling(span)

@@ -77,7 +77,7 @@ class EndTransactionHook:
             topic,
             context=ambient,
             attributes={**self._facts.attributes(), **operation, **attributes},
-            links=[Link(creation)] if creation.is_valid else None,
+            links=[Link(creation)] if creation.is_valid else (),
             start_ns=start_ns,
         )
         span.end(end_ns)

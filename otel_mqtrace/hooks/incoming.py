@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from opentelemetry import trace
 from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
@@ -17,9 +16,6 @@ from otel_mqtrace.spans.mapping import Attributes, SpanAttributes, share_attribu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from opentelemetry.context import Context
-    from opentelemetry.trace import SpanContext
 
     from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 

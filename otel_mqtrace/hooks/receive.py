@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
-from opentelemetry.trace import Link, SpanKind
+from opentelemetry.trace import SpanKind
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._ending import say_failure

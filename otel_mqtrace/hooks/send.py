@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from opentelemetry.context import Context
-    from opentelemetry.util.types import AttributeValue
 
     from otel_mqtrace.hooks._propagation import PropagatorInForce
 
@@ -55,8 +54,8 @@ class SendCall(Ending):
     """One message on its way. ``headers`` are the ones to send, ``None`` when the caller's go as they are.
 
     ``ambient`` and ``transaction_id`` are the context and the transaction it was sent in, ``opened_with`` is what its
-    span was told at the start, ``answer`` what became of it; ``recorded`` says whether anybody will ever look at them. A
-    message that carries no id goes by its physical one: ``after`` knows it first.
+    span was told at the start, ``answer`` what became of it; ``recorded`` says whether anybody will ever look at them.
+    A message that carries no id goes by its physical one: ``after`` knows it first.
     """
 
     topic: str
@@ -144,9 +143,7 @@ class SendHook:
                 return None
             pairs = pairs_of(headers) if carries_headers else None
             found = indexed(pairs) if pairs else _NO_HEADERS
-            said = self._attributes(topic, body, key, found)
-            if partition is not None and partition >= 0:
-                said[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(partition)
+            said = self._attributes(topic, body, key, found, partition)
             if transaction_id is not None:
                 said[semconv.MQTRACE_TRANSACTION_ID] = transaction_id
                 said[semconv.MQTRACE_MSG_TYPE] = _HALF
@@ -288,7 +285,9 @@ class SendHook:
         except Exception:  # noqa: BLE001 - as above
             note_failure("SendHook.after")
 
-    def _attributes(self, topic: str, body: object, key: object, found: HeaderIndex) -> Attributes:
+    def _attributes(
+        self, topic: str, body: object, key: object, found: HeaderIndex, partition: int | None
+    ) -> Attributes:
         """Say the message in the names of the mapping's table; a TraceBean in between costs more than the rest."""
         said = self._constant.copy()
         said[semconv.MESSAGING_DESTINATION_NAME] = topic
@@ -301,6 +300,8 @@ class SendHook:
             said[semconv.MESSAGING_KAFKA_MESSAGE_KEY] = text
         if body is None:
             said[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
+        if partition is not None and partition >= 0:
+            said[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(partition)
         return said
 
     def _headers(

@@ -158,10 +158,9 @@ class Tracing:
             if naming is None:
                 name = operation.span_name(topic)
                 return self.starting.start(name, context, kind, attributes, links, later, start_ns)
-            if later is not None:
-                attributes, links = later()
-            name, named = naming.span_name(operation, topic), naming.attributes(attributes)
-            return self.starting.start(name, context, kind, named, naming.links(links), None, start_ns)
+            said, linked = (attributes, links) if later is None else later()
+            name, named = naming.span_name(operation, topic), naming.attributes(said)
+            return self.starting.start(name, context, kind, named, naming.links(linked), None, start_ns)
         finally:
             if sampling is not None:
                 sampling.forget()
@@ -171,7 +170,7 @@ class Tracing:
         naming = self.naming
         named = attributes if naming is None else naming.attributes(attributes)
         if type(span) is UnreadSpan:
-            span.tell(lambda: named)
+            span.tell(named)
         else:
             span.set_attributes(named)
 

@@ -9,18 +9,18 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, DEFAULT_OFF, DEFAULT_ON, ParentBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, DEFAULT_OFF, DEFAULT_ON, Decision, ParentBased
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider
 
 from otel_mqtrace.hooks._sdk import (
     NEVER,
-    drops_all,
     is_collected,
     links_kept,
     parent_based_on,
     processors_of,
     replace_ids,
     sampler_of,
+    static_decision,
     take_off,
 )
 from otel_mqtrace.testing import RecordingExporter
@@ -42,8 +42,9 @@ def test_the_sdks_own_samplers_tell_what_they_never_record():
         def should_sample(self, *args, **kwargs):
             return super().should_sample(*args, **kwargs)
 
-    assert (drops_all(ALWAYS_OFF), drops_all(ALWAYS_ON)) == (True, False)
-    assert parent_based_on(DEFAULT_ON) == (ALWAYS_ON, (ALWAYS_OFF, ALWAYS_OFF))
+    decisions = [static_decision(each) for each in (ALWAYS_OFF, ALWAYS_ON, DEFAULT_OFF)]
+    assert decisions == [Decision.DROP, Decision.RECORD_AND_SAMPLE, None]
+    assert parent_based_on(DEFAULT_ON) == (ALWAYS_ON, ALWAYS_OFF, ALWAYS_ON, ALWAYS_OFF, ALWAYS_ON)
     assert parent_based_on(DEFAULT_OFF)[0] is ALWAYS_OFF
     assert parent_based_on(ALWAYS_OFF) is parent_based_on(Own(ALWAYS_OFF)) is None
 

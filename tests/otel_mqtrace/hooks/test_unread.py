@@ -1,257 +1,263 @@
-"""Attributes that nobody has read yet are what the SDK would have made of them, whoever reads them and when."""
+"""A span that nobody has read yet is what the SDK would have made of it, whoever reads it, and when."""
 
 from __future__ import annotations
 
-import copy
 import json
+import logging
 import threading
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.attributes import BoundedAttributes
-from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.sampling import (
-    ALWAYS_OFF,
-    ALWAYS_ON,
-    DEFAULT_ON,
-    Decision,
-    ParentBased,
-    Sampler,
-    SamplingResult,
-    TraceIdRatioBased,
-)
-from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
 from bridge.exporters.native_spans import has_record
 from otel_mqtrace import MqTraceSpanProcessor
-from otel_mqtrace.hooks._unread import UnreadAttributes, nobody_looks, tell, tell_later
+from otel_mqtrace.hooks._start import SpanStart
+from otel_mqtrace.hooks._unread import UnreadSpan
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
-from otel_mqtrace.spans.told import kept
 from otel_mqtrace.testing import RecordingExporter
 
+START_NS, END_NS = 1_700_000_000_000_000_000, 1_700_000_000_500_000_000
 VALUES = st.one_of(
-    st.text(max_size=8), st.integers(-5, 5), st.booleans(), st.floats(allow_nan=False), st.lists(st.text(max_size=5))
+    st.text(max_size=8),
+    st.integers(-5, 5),
+    st.booleans(),
+    st.floats(allow_nan=False),
+    st.lists(st.text(max_size=5)),
+    st.none(),
+    st.just(object),  # what is no value at all
 )
-SAID = st.lists(st.dictionaries(st.sampled_from("abcdefgh"), VALUES, max_size=6), min_size=1, max_size=4)
+NAMES = st.sampled_from("abcdefgh")
+SAID = st.dictionaries(NAMES, VALUES, max_size=6)
+DOINGS = st.lists(
+    st.one_of(
+        st.tuples(st.just("tell"), SAID),
+        st.tuples(st.just("tell later"), SAID),
+        st.tuples(st.just("set_attribute"), st.one_of(NAMES, st.just("")), VALUES),
+        st.tuples(st.just("set_attributes"), SAID),
+        st.tuples(st.just("add_event"), NAMES, SAID, st.just(START_NS)),
+        st.tuples(st.just("add_link"), st.builds(SpanContext, st.integers(1, 9), st.integers(1, 9), st.booleans())),
+        st.tuples(st.just("set_status"), st.just(Status(StatusCode.ERROR, "refused"))),
+        st.tuples(st.just("update_name"), NAMES),
+        st.tuples(st.just("read")),
+    ),
+    max_size=6,
+)
+LINKS = st.lists(st.tuples(st.integers(1, 9), SAID), max_size=4)
+LIMITS = st.fixed_dictionaries(
+    {
+        "max_attributes": st.sampled_from([128, 128, 0, 3]),
+        "max_links": st.sampled_from([128, 1]),
+        "max_attribute_length": st.sampled_from([None, 0, 3]),
+    }
+)
 
 
-def provider(*processors: SpanProcessor, sampler: Sampler = ALWAYS_ON, **limits: Any) -> TracerProvider:
-    made = TracerProvider(sampler=sampler, span_limits=SpanLimits(**limits))
-    for each in processors:
-        made.add_span_processor(each)
-    return made
+def spans(**limits: Any) -> tuple[RecordingExporter, Any, SpanStart]:
+    exporter = RecordingExporter()
+    provider = TracerProvider(span_limits=SpanLimits(**limits), shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("otel_mqtrace", "1")
+    return exporter, tracer, SpanStart(tracer)
 
 
-def told_later(maxlen: int | None, length: int | None, said: list[dict[str, Any]]) -> UnreadAttributes:
-    unread = UnreadAttributes(maxlen, length, said[0])
-    for each in said[1:]:
-        unread.later(each)
-    return unread
+def started(starting: SpanStart, first: dict[str, Any] | None = None, links: Any = (), later: Any = None) -> UnreadSpan:
+    span = starting.start("send orders", {}, SpanKind.PRODUCER, first or {}, links, later, START_NS)
+    assert type(span) is UnreadSpan
+    return span
 
 
-@given(said=SAID, length=st.sampled_from([None, 0, 3]))
-def test_they_are_what_the_sdk_makes_of_them_at_once(said: list[dict[str, Any]], length: int | None) -> None:
-    at_once = BoundedAttributes(128, said[0], immutable=False, max_value_len=length)
-    for each in said[1:]:
-        at_once._set_items(each)
-    assert list(told_later(128, length, said).items()) == list(at_once.items())
+def linked(links: list[tuple[int, dict[str, Any]]]) -> list[Link]:
+    return [Link(SpanContext(number, number, is_remote=True), dict(said)) for number, said in links]
 
 
-@given(said=SAID, maxlen=st.integers(0, 6))
-def test_within_a_limit_as_many_are_kept_and_the_others_counted(said: list[dict[str, Any]], maxlen: int) -> None:
-    unread = told_later(maxlen, None, said)
-    at_once = BoundedAttributes(maxlen, said[0], immutable=False)
-    for each in said[1:]:
-        at_once._set_items(each)
-    assert list(unread.items()) == list(at_once.items())
-    assert unread.dropped >= len({name for each in said for name in each}) - len(unread)
+def done(span: Any, doings: list[tuple[Any, ...]]) -> None:
+    """Do it to ``span``; one of the SDK's own is told by ``set_attributes``."""
+    unread = type(span) is UnreadSpan
+    for verb, *given_with in doings:
+        if verb in {"tell", "tell later"}:
+            (said,) = given_with
+            told = (lambda said=said: said) if verb == "tell later" else said
+            span.tell(told) if unread else span.set_attributes(said)
+        elif verb == "read":
+            assert span.to_json()
+        else:
+            getattr(span, verb)(*given_with)
+    span.end(END_NS)
 
 
-def test_whoever_counts_what_is_dropped_may_be_told_more_meanwhile() -> None:
-    unread = UnreadAttributes(8, None, {"a": 1})
-    with unread._lock:  # as the SDK's own class holds it while it asks for the count
-        unread.later({"b": 2})
-        assert unread.dropped == 0
-    assert dict(unread) == {"a": 1, "b": 2}
+def text(span: Any) -> dict[str, Any]:
+    """Everything that an exporter can see of an ended span, but for its ids."""
+    shown: dict[str, Any] = json.loads(span.to_json())
+    dropped = span.dropped_attributes, span.dropped_events, span.dropped_links
+    scope = span.instrumentation_scope
+    return {**shown, "context": None, "dropped": dropped, "scope": (scope.name, scope.version)}
+
+
+@given(first=SAID, links=LINKS, doings=DOINGS, limits=LIMITS, is_late=st.booleans())
+def test_it_is_what_the_sdk_makes_of_it_at_once(
+    first: dict[str, Any], links: Any, doings: Any, limits: dict[str, Any], is_late: bool
+) -> None:
+    """Attributes, links, events, status, name, limits and what they drop; in whatever order, and read in between."""
+    exporter, tracer, starting = spans(**limits)
+    if is_late:
+        ours = started(starting, later=lambda: (first, linked(links)))
+    else:
+        ours = started(starting, first, linked(links))
+    theirs = tracer.start_span("send orders", {}, SpanKind.PRODUCER, first, linked(links), START_NS)
+    for span in (ours, theirs):
+        done(span, doings)
+    mine, its = exporter.take_all()
+    assert text(mine) == text(its)
+    assert list(mine.attributes) == list(its.attributes)
 
 
 @pytest.mark.parametrize(
     "read",
     [
-        len,
-        dict,
-        list,
-        repr,
-        copy.deepcopy,
-        lambda unread: unread["a"],
-        lambda unread: "a" in unread,
-        lambda unread: unread.copy(),
-        lambda unread: unread.dropped,
-        lambda unread: unread.pop("a"),
-        lambda unread: unread.update(b=2),
+        lambda span: span.attributes,
+        lambda span: span.events,
+        lambda span: span.links,
+        lambda span: span.dropped_attributes,
+        lambda span: span.dropped_links,
+        lambda span: span.instrumentation_scope,
+        lambda span: span.to_json(),
+        lambda span: span.set_status(Status(StatusCode.OK)),
+        lambda span: span.record_exception(ValueError("no")),
+        lambda span: span.set_attribute("b", ["c"]),
     ],
 )
-def test_every_way_of_reading_them_makes_them(read: Any) -> None:
-    unread = UnreadAttributes(8, None, {"a": 1})
-    read(unread)
-    assert not unread._unread
-    assert unread.get("a", 1) == 1
-
-
-def test_readers_that_come_together_all_find_everything() -> None:
-    names = [f"name {number}" for number in range(100)]
-    for _ in range(50):
-        unread = told_later(None, None, [{name: 1} for name in names])
-        begin, found = threading.Barrier(4), []
-        threads = [threading.Thread(target=lambda: (begin.wait(), found.append(len(unread)))) for _ in range(4)]  # noqa: B023
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        assert found == [len(names)] * 4
-
-
-def test_a_span_tells_them_when_it_has_ended_and_takes_no_more() -> None:
-    exporter = RecordingExporter()
-    tracer = provider(SimpleSpanProcessor(exporter)).get_tracer("t")
-    span = tracer.start_span("send")
-    tell_later(span, {"a": 1})
-    tell(span, {"b": (1, 2)})
-    span.set_attribute("a", 3)
-    span.end()
-    tell(span, {"c": 4})
-    ended = exporter.take()
-    assert dict(ended.attributes) == {"a": 3, "b": (1, 2)}
-    assert json.loads(ended.to_json())["attributes"] == {"a": 3, "b": [1, 2]}
-
-
-def test_a_span_that_has_attributes_already_or_is_none_of_the_sdks_is_told_at_once() -> None:
-    tracer = provider().get_tracer("t")
-    span = tracer.start_span("send", attributes={"of a sampler": 1})
-    tell_later(span, {"a": 1})
-    tell(span, {"b": 2})
-    assert dict(span.attributes) == {"of a sampler": 1, "a": 1, "b": 2}
-    silent = provider(sampler=ALWAYS_OFF).get_tracer("t").start_span("send")
-    tell_later(silent, {"a": 1})
-    tell(silent, {"a": 1})
-    assert not silent.is_recording()
-
-
-class Looking(SpanProcessor):
-    def __init__(self) -> None:
-        self.seen: list[dict[str, Any]] = []
-
-    def on_start(self, span: Any, parent_context: Any = None) -> None:
-        self.seen.append(dict(span.attributes))
-
-
-class Choosing(Sampler):
-    def should_sample(self, *_: Any, **__: Any) -> SamplingResult:
-        return SamplingResult(Decision.RECORD_AND_SAMPLE)
-
-    def get_description(self) -> str:
-        return "looks at everything"
+def test_whoever_looks_for_more_than_it_has_makes_it(read: Any) -> None:
+    """And finds it made."""
+    span = started(spans()[2], {"a": 1})
+    assert not span._is_made
+    read(span)
+    assert span._is_made
+    assert span.attributes["a"] == 1
 
 
 @pytest.mark.parametrize(
-    ("sampler", "answer"),
+    "ask",
     [
-        (ALWAYS_ON, True),
-        (DEFAULT_ON, True),
-        (TraceIdRatioBased(0.5), True),
-        (ParentBased(TraceIdRatioBased(0.5)), True),
-        (Choosing(), False),
-        (ParentBased(Choosing()), False),
-        (ParentBased(ALWAYS_ON, local_parent_sampled=Choosing()), False),
+        lambda span: span.name,
+        lambda span: span.context,
+        lambda span: span.get_span_context(),
+        lambda span: span.parent,
+        lambda span: span.kind,
+        lambda span: span.start_time,
+        lambda span: span.end_time,
+        lambda span: span.status,
+        lambda span: span.resource,
+        lambda span: span.is_recording(),
+        lambda span: span.set_attribute("b", "c"),
+        lambda span: getattr(span, "no_such_thing", None),
+        repr,
     ],
 )
-def test_only_samplers_that_go_by_ids_do_without_attributes(sampler: Sampler, answer: bool) -> None:
-    assert nobody_looks(provider(sampler=sampler).get_tracer("t")) is answer
+def test_what_the_applications_thread_asks_makes_nothing(ask: Any) -> None:
+    """Its name, its ids, its times; setting a plain value neither."""
+    span = started(spans()[2], {"a": 1})
+    ask(span)
+    assert not span._is_made
 
 
-def test_a_processor_that_looks_at_starts_is_noticed_whenever_it_comes() -> None:
-    ours = MqTraceSpanProcessor(RecordingExporter(), background=False)
-    made = provider(ours)
-    tracer = made.get_tracer("t")
-    assert nobody_looks(tracer)
-    made.add_span_processor(Looking())
-    assert not nobody_looks(tracer)
-    assert nobody_looks(provider(ours).get_tracer("t"))
-    ours.shutdown()
-
-
-def test_our_processor_is_told_of_a_start_once_the_span_is_told_what_it_is() -> None:
-    exporter = RecordingExporter()
-    exporter.exports_starts = True
-    ours = MqTraceSpanProcessor(exporter, background=False)
-    hook = SendHook(tracing=Tracing.create(tracer_provider=provider(ours)))
-    call = hook.before("orders", body=b"x", headers=[("TAGS", b"paid")])
-    call.span.set_attribute("later", True)
-    hook.after(call, partition=3, offset=4)
-    ours.force_flush()
-    started, ended = exporter.take_all()
-    assert (started.end_time, started.attributes["messaging.destination.name"]) == (None, "orders")
-    assert "later" not in started.attributes
-    assert "messaging.destination.partition.id" not in started.attributes
-    assert {**ended.attributes, **started.attributes} == dict(ended.attributes)
-    assert ended.attributes["later"] is True
-    ours.shutdown()
-
-
-class Marking(MqTraceSpanProcessor):
-    def on_start(self, span: Any, parent_context: Any = None) -> None:
-        span.set_attribute("tenant", "shop")
-        super().on_start(span, parent_context)
-
-
-def test_a_subclass_of_our_processor_looks_at_starts_itself() -> None:
-    exporter = RecordingExporter()
-    exporter.exports_starts = True
-    ours = Marking(exporter, background=False)
-    tracer_provider = provider(ours)
-    assert not nobody_looks(tracer_provider.get_tracer("t"))
-    hook = SendHook(tracing=Tracing.create(tracer_provider=tracer_provider))
-    hook.after(hook.before("orders", body=b"x"), partition=3, offset=4)
-    ours.force_flush()
-    started, ended = exporter.take_all()
-    assert started.attributes["tenant"] == ended.attributes["tenant"] == "shop"
-    assert started.attributes["messaging.destination.name"] == "orders"
-    ours.shutdown()
-
-
-@pytest.mark.parametrize("sampler", [ALWAYS_OFF, ParentBased(ALWAYS_OFF), TraceIdRatioBased(0)])
-def test_a_span_that_is_not_sampled_is_no_start_and_no_mistake(sampler: Sampler) -> None:
-    exporter = RecordingExporter()
-    exporter.exports_starts = True
-    ours = MqTraceSpanProcessor(exporter, background=False)
-    hook = SendHook(tracing=Tracing.create(tracer_provider=provider(ours, sampler=sampler)))
-    hook.after(hook.before("orders", body=b"x"), partition=3, offset=4)
-    ours.on_start(NonRecordingSpan(INVALID_SPAN_CONTEXT))
-    assert (ours.internal_errors, ours.stats()["RecordingExporter"]["offered"]) == (1, 0)  # the last one is foreign
-    ours.shutdown()
-
-
-def test_what_is_asked_on_the_applications_thread_makes_nothing() -> None:
+def test_it_is_handed_over_as_it_came() -> None:
+    """Until an exporter has it nobody has made it; the ledger and the lanes ask for what it started with."""
     exporter = RecordingExporter()
     ours = MqTraceSpanProcessor(exporter, max_queue_size=1, max_export_batch_size=1, background=False)
-    hook = SendHook(tracing=Tracing.create(tracer_provider=provider(ours)), group_name="shop")
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(ours)
+    hook = SendHook(tracing=Tracing.create(tracer_provider=provider), group_name="shop")
     calls = [hook.before("orders", body=b"x") for _ in range(2)]
     for call in calls:
         hook.after(call, partition=3, offset=4)
         assert has_record(call.span)
-        assert kept(call.span)._unread, "read before the worker had it"
+        assert not call.span._is_made, "read before the worker had it"
     assert [(row["group"], row["count"]) for row in ours.ledger()["rows"]] == [("shop", 1)]
+    ours.force_flush()
+    assert exporter.take().attributes["mqtrace.offset_msg_id"] == "orders-3@4"
     ours.shutdown()
 
 
-@given(said=SAID, later=SAID)
-def test_a_snapshot_keeps_what_was_told_until_then(said: list[dict[str, Any]], later: list[dict[str, Any]]) -> None:
-    unread = told_later(128, None, said)
-    still = unread.snapshot()
-    for each in later:
-        unread.later(each)
-    assert dict(still) == dict(told_later(128, None, said))
+def test_it_ends_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The second end says so; what comes after the end is not taken, read or not."""
+    exporter, _, starting = spans()
+    span = started(starting, {"a": 1})
+    with caplog.at_level(logging.WARNING):
+        span.end(END_NS)
+        span.end(END_NS)
+        span.tell({"late": 1})
+        span.set_attribute("late", 2)
+    (ended,) = exporter.take_all()
+    assert (ended.end_time, dict(ended.attributes)) == (END_NS, {"a": 1})
+    assert [record.getMessage() for record in caplog.records] == [
+        "Calling end() on an ended span.",
+        "Setting attribute on ended span.",
+        "Setting attribute on ended span.",
+    ]
+    with pytest.raises(TypeError):
+        ended._attributes["a"] = 2
+
+
+def test_threads_that_end_it_together_end_it_once() -> None:
+    """And those that read it meanwhile all find the same."""
+    for _ in range(50):
+        exporter, _, starting = spans()
+        span = started(starting, later=lambda: ({f"name {number}": number for number in range(100)}, ()))
+        begin, found = threading.Barrier(6), []
+        ending = [lambda: (begin.wait(), span.end(END_NS)) for _ in range(3)]  # noqa: B023
+        reading = [lambda: (begin.wait(), found.append(len(span.attributes))) for _ in range(3)]  # noqa: B023
+        threads = [threading.Thread(target=each) for each in (*ending, *reading)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        (ended,) = exporter.take_all()
+        assert found == [100] * 3
+        assert ended.end_time == END_NS
+        with pytest.raises(TypeError):
+            ended._attributes["more"] = 1
+
+
+def test_what_is_told_while_another_thread_reads_is_there_afterwards() -> None:
+    """Whichever comes first."""
+    for _ in range(50):
+        span = started(spans()[2], {"a": 1})
+        begin = threading.Barrier(3)
+        doing = (lambda: span.tell({"b": 2}), lambda: span.tell(lambda: {"c": 3}), lambda: span.attributes)  # noqa: B023
+        threads = [threading.Thread(target=lambda do=do: (begin.wait(), do())) for do in doing]  # noqa: B023
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert dict(span.attributes) == {"a": 1, "b": 2, "c": 3}
+
+
+def test_what_fails_when_it_is_read_costs_no_more_than_itself() -> None:
+    """A mistake of ours on the exporter's thread."""
+
+    def fails() -> Any:
+        raise ZeroDivisionError
+
+    exporter, _, starting = spans()
+    span = started(starting, {"a": 1}, later=fails)
+    span.tell(fails)
+    span.tell({"b": 2})
+    span.end()
+    assert dict(exporter.take().attributes) == {"a": 1, "b": 2}
+
+
+def test_a_snapshot_keeps_what_it_started_with() -> None:
+    """What is told later is the live span's alone; of one that was told more already there is none."""
+    span = started(spans()[2], {"a": 1})
+    still = span.snapshot()
+    span.tell({"b": 2})
+    assert still is not None
+    assert (dict(still.attributes), still.context, still.end_time) == ({"a": 1}, span.context, None)
+    assert span.snapshot() is None
+    assert dict(span.attributes) == {"a": 1, "b": 2}
