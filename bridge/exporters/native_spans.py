@@ -13,7 +13,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, TRUNCATED, ExportOutcome
-from otel_mqtrace.spans.told import told
+from otel_mqtrace.spans.told import plainly, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -123,8 +123,9 @@ class SpanPacker:
         """Yield the contexts with the places of their spans; ``unmapped`` tells of those that are not whole."""
         for origin, span in enumerate(spans):
             try:
-                trace_ctx = trace_context_of(span)
-                if hit := limits_hit(span):
+                read = plainly(span)
+                trace_ctx = trace_context_of(read)
+                if hit := limits_hit(read):
                     unmapped[origin] = TRUNCATED
                     self._tell_once(hit)
                     trace_ctx = trace_ctx and _named(trace_ctx, span)

@@ -16,7 +16,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, SpanCont
 
 from otel_mqtrace.hooks._recording import certainties, decided, never_recorded
 from otel_mqtrace.hooks._sdk import actual_tracer, counts_of, decides_by_ids, processors_at
-from otel_mqtrace.hooks._unread import UnreadSpan
+from otel_mqtrace.hooks._unread import UnreadSpan, all_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,6 +60,12 @@ class SpanStart:
         ground = self.ground()
         return never_recorded(self._tracer, parent) if ground is None else ground.decided(parent) is _DROP
 
+    @property
+    def records_nothing(self) -> bool:
+        """Whether no span will be recorded, whatever it says and whatever its parent is."""
+        ground = self.ground()
+        return ground is not None and ground.records_nothing
+
     def silent_root(self) -> tuple[int, int, int] | None:
         """Draw the ids of a trace that begins and will certainly not be recorded; ``None`` where it may be.
 
@@ -86,7 +92,7 @@ class SpanStart:
         if ground is not None:
             return ground.start(name, otel_ctx, kind, attributes, links, later, start_ns)
         if later is not None:
-            attributes, links = later()
+            attributes, links = all_of(later)
         return self._tracer.start_span(name, otel_ctx, kind, attributes, links, start_ns)
 
 
@@ -103,6 +109,7 @@ class Ground:
         "_sampler",
         "_told",
         "nobody_looks",
+        "records_nothing",
         "tracer",
     )
 
@@ -117,6 +124,7 @@ class Ground:
         self._told = [each for each in every if _can_be_told(each) and each.wants_starts]
         if self.nobody_looks:
             self._certain = certainties(self._sampler)
+            self.records_nothing = all(each is _DROP for each in self._certain)
             self._counts = counts_of(tracer)
             self._random = _random_flag(self._ids)
 

@@ -10,23 +10,34 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace import _Span as SdkSpan
-from opentelemetry.trace import Link, Status, StatusCode
+from opentelemetry.trace import Link, SpanContext, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
+from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.hooks._guard import guarded
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import SpanContext, SpanKind
+    from opentelemetry.trace import SpanKind
     from typing_extensions import Self
 
-__all__ = ["Later", "UnreadSpan"]
+__all__ = ["Later", "PlainLink", "UnreadSpan", "all_of"]
 
 Attributes = Mapping[str, AttributeValue]
-Later = Callable[[], tuple[Attributes, Sequence[Link]]]
+
+
+class PlainLink(NamedTuple):
+    """A link as it was told: the API's checks and copies its attributes when it is made."""
+
+    context: SpanContext
+    attributes: Attributes | None = None
+
+
+Later = Callable[[], tuple[Attributes, Sequence[PlainLink]]]
+"""All attributes and links of a span, put together when it is called."""
 _T = TypeVar("_T")
 
 _log: Final = logging.getLogger(__name__)
@@ -112,6 +123,38 @@ class UnreadSpan(SdkSpan):
             self._start_time,
         )
 
+    def plainly(self) -> ReadableSpan | None:
+        """Return what an exporter reads of it, where the SDK would have changed nothing; else ``None``.
+
+        That is: it has not been made, each value is plain, no limit is near. The SDK takes half an exporter's time.
+        """
+        later, told, limits = self._later, self._told.copy(), self._tracer._span_limits  # noqa: SLF001 - as below
+        # Asked after that was taken: whoever makes it says so before letting go of what it was told.
+        if self._is_made or limits.max_attribute_length is not None or limits.max_span_attribute_length is not None:
+            return None
+        attributes, links = (later and _made(later)) or (self._first, self._given_links)
+        if told:
+            attributes = dict(attributes)
+            for each in told:
+                attributes.update(_said(each))
+        if not (_fits(attributes, limits.max_span_attributes) and _fits(links, limits.max_links)):
+            return None
+        if not all(_fits(each.attributes or {}, limits.max_link_attributes) for each in links):
+            return None
+        return ReadableSpan(
+            name=self._name,
+            context=self._context,
+            parent=self._parent,
+            resource=self._resource,
+            attributes=attributes,
+            links=links,  # type: ignore[arg-type]  # they have what is asked of one: a context, and attributes
+            kind=self._kind,
+            status=self._status,
+            start_time=self._start_time,
+            end_time=self._end_time,
+            instrumentation_scope=self._tracer._instrumentation_scope,  # noqa: SLF001 - as below
+        )
+
     def end(self, end_time: int | None = None) -> None:
         """End it, once, and hand it to the span processors."""
         try:
@@ -122,7 +165,7 @@ class UnreadSpan(SdkSpan):
         if self._is_made or self._tracer is None:
             super().end(end_time)
             return
-        self._end_time = time_ns() if end_time is None else end_time
+        self._end_time = SystemClock.wall_ns() if end_time is None else end_time
         if self._is_made:  # by another thread, just now, which did not see the end any more
             self._attributes._immutable = True  # noqa: SLF001 - as the SDK's end does
         if self._record_end_metrics is not None:
@@ -152,7 +195,7 @@ class UnreadSpan(SdkSpan):
 
     def _made_of(self, told: Sequence[Attributes | Callable[[], Attributes]]) -> dict[str, Any]:
         """Return every part that the SDK gives a span which is told this, but for what this one has already."""
-        attributes, links = (self._later and _made(self._later)) or (self._first, self._given_links)
+        attributes, links = (self._later and _made(all_of, self._later)) or (self._first, self._given_links)
         tracer = self._tracer
         span = SdkSpan(
             name=self._name,
@@ -173,10 +216,29 @@ class UnreadSpan(SdkSpan):
         return {name: part for name, part in vars(span).items() if name not in _OURS}
 
 
+def _fits(given: Mapping[str, Any] | Sequence[Any], most: int | None) -> bool:
+    """Whether the SDK would take all of it, and as it is."""
+    if most is not None and len(given) > most:
+        return False
+    if not isinstance(given, dict):
+        return not isinstance(given, Mapping)
+    return all(map(_is_plain, given.values())) and "" not in given
+
+
+def _is_plain(value: object) -> bool:
+    return type(value) in _PLAIN or (type(value) is tuple and all(type(each) is str for each in value))
+
+
+def all_of(later: Later) -> tuple[Attributes, list[Link]]:
+    """Return the attributes and the links of a span as the SDK takes them."""
+    attributes, links = later()
+    return attributes, [Link(*each) for each in links]
+
+
 def _said(told: Attributes | Callable[[], Attributes]) -> Attributes:
     return (_made(told) or {}) if callable(told) else told
 
 
 @guarded("UnreadSpan.later")
-def _made(later: Callable[[], _T]) -> _T:
-    return later()
+def _made(make: Callable[..., _T], *of: Any) -> _T:
+    return make(*of)

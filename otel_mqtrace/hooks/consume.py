@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanContext
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._ending import Ending, Handling, code_of, is_failed, say_failure, text_of
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._guard import guarded, note_failure
 from otel_mqtrace.hooks._headers import indexed
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks._propagation import propagator_in_force
 from otel_mqtrace.hooks._scope import ambient_context, keep_ids, processing_context
+from otel_mqtrace.hooks._unread import PlainLink
 from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, Reading
 from otel_mqtrace.hooks.receive import ReceiveHook
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
@@ -32,6 +32,8 @@ from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from opentelemetry.trace import Span, SpanContext
 
     from otel_mqtrace.hooks.metrics import MessagingMetrics
 
@@ -105,6 +107,11 @@ class ConsumeHook:
         """Return the wall clock of this hook: nanoseconds of the epoch."""
         return self._tracing.clock.wall_ns()
 
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether nobody will look at what a message says, only at its place and its headers."""
+        return self._tracing.starting.records_nothing and self._tracing.collecting is None
+
     def poll_begins(self) -> int | None:
         """Return when the poll that begins now did, to be told with its end; ``None`` while nobody listens to polls."""
         self._polls = self._asks_at_polls = True
@@ -153,16 +160,20 @@ class ConsumeHook:
         One span per topic and per 128 messages (fewer when the SDK keeps fewer links), so that no link is dropped.
         ``batch`` says that the client's call can return several messages, even when it returned one.
         """
-        if left_behind:
-            end_left_behind()
-        return self._before(messages, batch=batch) or []
-
-    @guarded("ConsumeHook.before")
-    def _before(self, messages: Sequence[IncomingMessage], *, batch: bool) -> list[ProcessCall]:
-        if len(messages) == 1:
+        try:
+            if left_behind:
+                end_left_behind()
+            if len(messages) != 1:
+                return self._open_each(messages, batch=batch)
             topic = messages[0].topic
-            only = self._open(topic, messages, batch=batch) if self._tracing.traces(topic) else None
-            return [] if only is None else [only]
+            return [self._open(topic, messages, batch=batch)] if self._tracing.traces(topic) else []
+        except Exception:  # noqa: BLE001 - as guarded() does; this is every poll's
+            note_failure("ConsumeHook.before")
+            return []
+
+    def _open_each(self, messages: Sequence[IncomingMessage], *, batch: bool) -> list[ProcessCall]:
+        """What fails for one topic costs no other's."""
+        open_one = guarded("ConsumeHook.open")(self._open)
         by_topic: dict[str, list[int]] = {}
         for index, message in enumerate(messages):
             by_topic.setdefault(message.topic, []).append(index)
@@ -171,7 +182,7 @@ class ConsumeHook:
         for topic in filter(self._tracing.traces, by_topic):
             for start in range(0, len(by_topic[topic]), size):
                 indexes = tuple(by_topic[topic][start : start + size])
-                call = self._open(topic, [messages[index] for index in indexes], batch=batch)
+                call = open_one(topic, [messages[index] for index in indexes], batch=batch)
                 if call is not None:
                     call.indexes = indexes
                     calls.append(call)
@@ -234,7 +245,6 @@ class ConsumeHook:
         late = (end_ns - call.start_ns) >= self._timeout_ns
         return ContextCode.TIME_OUT if late else code
 
-    @guarded("ConsumeHook.open")
     def _open(self, topic: str, messages: Sequence[IncomingMessage], *, batch: bool) -> ProcessCall:
         tracing = self._tracing
         ambient = ambient_context()
@@ -266,7 +276,7 @@ class ConsumeHook:
 
     def _parent(
         self, creation: SpanContext | None, extracted: Context, ambient: Context
-    ) -> tuple[Context, SpanContext, list[Link]]:
+    ) -> tuple[Context, SpanContext, list[PlainLink]]:
         """Choose the parent (the option ``process_context``); ``creation`` is that of a message which comes alone.
 
         Returned are the context to start in, the parent in it, and a link to the span that is current here, if that
@@ -279,7 +289,7 @@ class ConsumeHook:
         if mode == "link" or creation is None or (mode == "auto" and here.is_valid) or not creation.is_valid:
             return ambient, here, []
         remote = trace.set_span_in_context(trace.NonRecordingSpan(creation), ambient)
-        return remote, creation, [Link(here)] if here.is_valid else []
+        return remote, creation, [PlainLink(here)] if here.is_valid else []
 
 
 def _error_type(span: Span, said: ContextCode, exception: BaseException | None) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from opentelemetry.trace import Link
-
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_text, indexed
 from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
 from otel_mqtrace.hooks._propagation import creation_of
+from otel_mqtrace.hooks._unread import PlainLink
 from otel_mqtrace.model import MessageType
 from otel_mqtrace.spans.mapping import Attributes, SpanAttributes, share_attributes
 
@@ -133,20 +132,26 @@ class Reading:
     reader: MessageReader
     messages: Sequence[IncomingMessage]
     constant: Attributes
-    others: Sequence[Link]
+    others: Sequence[PlainLink]
     batch: bool
     linked: bool = True
     most: int | None = None
+    _said: tuple[Attributes, list[PlainLink]] | None = None
 
-    def __call__(self) -> tuple[Attributes, list[Link]]:
-        """Return the attributes and the links of the span, new ones each time."""
+    def __call__(self) -> tuple[Attributes, list[PlainLink]]:
+        """Return the attributes and the links of the span; a start and its end say the same."""
+        if self._said is None:
+            self._said = self._put_together()
+        return self._said
+
+    def _put_together(self) -> tuple[Attributes, list[PlainLink]]:
         found = [indexed(each.headers) for each in self.messages]
         creations = list(map(creation_of, found))
         split = self.reader.split(self.messages, found, batch=self.batch)
         if split.links:
-            links = [Link(creation, own) for creation, own in zip(creations, split.links, strict=True)]
+            links = [PlainLink(creation, own) for creation, own in zip(creations, split.links, strict=True)]
         else:
-            links = [Link(creation) for creation in creations if creation.is_valid] if self.linked else []
+            links = [PlainLink(creation) for creation in creations if creation.is_valid] if self.linked else []
         return split.span | self.constant, [*links[: self.most], *self.others]
 
 

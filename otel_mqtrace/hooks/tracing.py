@@ -20,7 +20,7 @@ from otel_mqtrace.hooks._naming import Naming
 from otel_mqtrace.hooks._sampling import TopicSampling
 from otel_mqtrace.hooks._sdk import links_kept
 from otel_mqtrace.hooks._start import SpanStart
-from otel_mqtrace.hooks._unread import Later, UnreadSpan
+from otel_mqtrace.hooks._unread import Later, UnreadSpan, all_of
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.message_id import new_unique_id, own_address
 from otel_mqtrace.model import TraceContext, TraceType
@@ -158,7 +158,7 @@ class Tracing:
             if naming is None:
                 name = operation.span_name(topic)
                 return self.starting.start(name, context, kind, attributes, links, later, start_ns)
-            said, linked = (attributes, links) if later is None else later()
+            said, linked = (attributes, links) if later is None else all_of(later)
             name, named = naming.span_name(operation, topic), naming.attributes(said)
             return self.starting.start(name, context, kind, named, naming.links(linked), None, start_ns)
         finally:

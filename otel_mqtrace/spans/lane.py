@@ -145,7 +145,8 @@ class Lane:
                 self._queue.settle(outcome)
         if self.on_exported is not None:
             self.on_exported(self._clock.monotonic_ns() - began_ns, outcome.failed == 0)
-        self._tell_losses()
+        if self._queue.lost_any:
+            self._tell_losses()
         return len(batch)
 
     def _due_ns(self, now: MonotonicNs) -> int | None:

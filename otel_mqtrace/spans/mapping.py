@@ -118,8 +118,11 @@ def _joined(value: object) -> str | None:
     return None
 
 
+_TYPES: Final[Mapping[object, MessageType]] = {each.value: each for each in MessageType}
+
+
 def _message_type(value: object) -> MessageType | None:
-    return next((each for each in MessageType if each.value == value), None)
+    return _TYPES.get(value) if isinstance(value, str) else None
 
 
 def _named(members: type[_E]) -> Callable[[object], _E | None]:
@@ -266,6 +269,7 @@ _GROUP_NAMES: Final = (
     semconv.LEGACY_ROCKETMQ_CLIENT_GROUP,
 )
 """Where a group stands that has no name of ours."""
+_NO_OUTCOME: Final = {"cost_ms": None, "success": None, "context_code": None}
 
 
 def trace_context_of(span: ReadableSpan) -> TraceContext | None:
@@ -279,15 +283,19 @@ def trace_context_of(span: ReadableSpan) -> TraceContext | None:
     if trace_type is None:
         return None
     beans = _beans(attributes, span)
-    if trace_type is TraceType.SUB_BEFORE:
-        return _context(attributes, trace_type, span.start_time, beans)
     values = _values(_CONTEXT_ROWS, attributes)
-    if values["success"] is None:
-        values["success"] = span.status.status_code is not StatusCode.ERROR
-    if values["cost_ms"] is None and span.start_time is not None and span.end_time is not None:
-        values["cost_ms"] = cost_ms(span.start_time, span.end_time, len(beans))
-    stamp = span.end_time if trace_type is TraceType.SUB_AFTER else span.start_time
-    return _context(attributes, trace_type, stamp, beans, outcome=values)
+    if values["group_name"] is None:
+        values["group_name"] = next(filter(None, (_text(attributes.get(name)) for name in _GROUP_NAMES)), None)
+    if trace_type is TraceType.SUB_BEFORE:
+        values |= _NO_OUTCOME
+    else:
+        if values["success"] is None:
+            values["success"] = span.status.status_code is not StatusCode.ERROR
+        if values["cost_ms"] is None and span.start_time is not None and span.end_time is not None:
+            values["cost_ms"] = cost_ms(span.start_time, span.end_time, len(beans))
+    stamp_ns = span.end_time if trace_type is TraceType.SUB_AFTER else span.start_time
+    timestamp_ms = None if stamp_ns is None else stamp_ns // 1_000_000
+    return TraceContext(trace_type=trace_type, timestamp_ms=timestamp_ms, beans=beans, **values)
 
 
 def _trace_type(said: object, *, ended: bool) -> TraceType | None:
@@ -295,23 +303,6 @@ def _trace_type(said: object, *, ended: bool) -> TraceType | None:
     if ended or trace_type is None:
         return trace_type
     return TraceType.SUB_BEFORE if trace_type is TraceType.SUB_AFTER else None
-
-
-def _context(
-    attributes: Mapping[str, object],
-    trace_type: TraceType,
-    stamp_ns: int | None,
-    beans: tuple[TraceBean, ...],
-    *,
-    outcome: Mapping[str, Any] | None = None,
-) -> TraceContext:
-    values = _values(_CONTEXT_ROWS, attributes) | dict(outcome or {})
-    if outcome is None:
-        values |= {"cost_ms": None, "success": None, "context_code": None}
-    if values["group_name"] is None:
-        values["group_name"] = next(filter(None, (_text(attributes.get(name)) for name in _GROUP_NAMES)), None)
-    timestamp_ms = None if stamp_ns is None else stamp_ns // 1_000_000
-    return TraceContext(trace_type=trace_type, timestamp_ms=timestamp_ms, beans=beans, **values)
 
 
 def _beans(attributes: Mapping[str, object], span: ReadableSpan) -> tuple[TraceBean, ...]:
@@ -324,4 +315,5 @@ def _beans(attributes: Mapping[str, object], span: ReadableSpan) -> tuple[TraceB
 
 
 def _values(rows: Iterable[_Row], attributes: Mapping[str, object]) -> dict[str, Any]:
-    return {row.field: row.read(attributes.get(row.attribute)) for row in rows}
+    get = attributes.get  # most fields are not there, and what is not there reads as None
+    return {row.field: None if (said := get(row.attribute)) is None else row.read(said) for row in rows}

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["PRESETS", "MqTraceSpanProcessor"]
 
 _NS_PER_MS: Final = 1_000_000
+_NOWHERE: Final = -1
 _LONGEST_MS: Final = 365 * 86_400_000
 """Longer waits, infinite ones too, are this long: the system's locks have a bound."""
 
@@ -129,10 +130,9 @@ class MqTraceSpanProcessor(SpanProcessor):
             for name, exporter in _named(exporters).items()
         )
         self._start_lanes = tuple(lane for lane in self.lanes if lane.exports_starts)
-        self._doors = self._open_doors()
+        self._open_doors()
         self._shut = False
-        self._pid = os.getpid()
-        self._in_new_child = False
+        self._pid = self._settled_in = os.getpid()
         self._internal_errors = 0
         _after_fork_in_child(self)
         if meter_provider is not None:
@@ -185,7 +185,7 @@ class MqTraceSpanProcessor(SpanProcessor):
                 if lane.wants is not None and not lane.wants(span):
                     continue
                 if snapshot is None:
-                    if self._in_new_child or self._pid != os.getpid():
+                    if self._settled_in != os.getpid():
                         self._settle_in_child()
                     snapshot = _snapshot(span)
                 lane.offer(snapshot)
@@ -198,8 +198,11 @@ class MqTraceSpanProcessor(SpanProcessor):
             context = span.context
             if context is None or not context.trace_flags & 1:  # sampled: the property of that name costs a call
                 return
-            if self._in_new_child or self._pid != os.getpid():  # the pid tells forks that ran no Python hook (uWSGI)
+            if self._settled_in != os.getpid():  # the pid tells forks that ran no Python hook (uWSGI)
                 self._settle_in_child()
+            if self._only_door is not None:  # one lane, which takes all there is
+                self._only_door(span)
+                return
             for wants, offer in self._doors:
                 if wants is None or wants(span):
                     offer(span)
@@ -266,16 +269,17 @@ class MqTraceSpanProcessor(SpanProcessor):
 
     def after_fork(self) -> None:
         """Begin anew in a child process: empty queues and counters, own locks, no thread until the first span."""
-        self._pid = os.getpid()
-        self._in_new_child = True
+        self._pid, self._settled_in = os.getpid(), _NOWHERE
         self._ledger.after_fork()
         for lane in self.lanes:
             lane.after_fork()
-        self._doors = self._open_doors()
+        self._open_doors()
 
-    def _open_doors(self) -> tuple[tuple[Callable[[ReadableSpan], bool] | None, Callable[[ReadableSpan], int]], ...]:
-        """Return what each lane wants to be asked and given: looked up once, not with every span."""
-        return tuple((lane.wants, lane.offer) for lane in self.lanes)
+    def _open_doors(self) -> None:
+        """Look up what each lane wants to be asked and given: once, not with every span."""
+        self._doors = tuple((lane.wants, lane.offer) for lane in self.lanes)
+        wants, offer = self._doors[0] if len(self._doors) == 1 else (None, None)
+        self._only_door: Callable[[ReadableSpan], int] | None = offer if wants is None else None
 
     def _notice_fork(self) -> None:
         if self._pid != os.getpid():
@@ -288,7 +292,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         hooks ran: hence only now.
         """
         self._notice_fork()
-        self._in_new_child = False
+        self._settled_in = self._pid
         for module in ("multiprocessing.util", "billiard.util"):
             util: Any = sys.modules.get(module)
             if util is not None:

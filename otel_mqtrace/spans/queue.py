@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 
 from otel_mqtrace.spans.stats import (
@@ -66,7 +67,10 @@ class SpanQueue(Generic[Item]):
         self._drop_oldest = drop_policy == "oldest"
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._waiting: deque[tuple[MonotonicNs, Item]] = deque()
+        self._waiting: deque[Item] = deque()
+        self._arrived: deque[MonotonicNs] = (
+            deque()
+        )  # beside it, not in a pair: the garbage collector goes through pairs
         self._closed = self._abandoned = False
         self._note = note
         self._rouse = rouse
@@ -92,7 +96,8 @@ class SpanQueue(Generic[Item]):
             if self._refused % _LOOK_AGAIN == 0 and self._rouse is not None and not self._closed:
                 self._rouse()  # perhaps it is full because something killed the worker
             return 0
-        waiting.append((self._now(), item))  # one atomic step
+        self._arrived.append(self._now())  # first, so that there is one for each that waits
+        waiting.append(item)  # one atomic step
         count = len(waiting)
         return count if count < self._rouse_at else self._crowded()
 
@@ -132,12 +137,14 @@ class SpanQueue(Generic[Item]):
 
     def _refuse_newest(self, reason: str) -> None:
         self._refused += 1
-        self._drop(reason, self._waiting.pop()[1])
+        self._arrived.pop()
+        self._drop(reason, self._waiting.pop())
 
     def _evict(self) -> None:
         self._gone += 1
         self._lost += 1
-        self._drop(QUEUE_FULL, self._waiting.popleft()[1])
+        self._arrived.popleft()
+        self._drop(QUEUE_FULL, self._waiting.popleft())
 
     def refuse(self, reason: str, item: Item) -> None:
         """Account for an item that was offered and dropped before it could wait."""
@@ -164,6 +171,11 @@ class SpanQueue(Generic[Item]):
         return len(self._waiting)
 
     @property
+    def lost_any(self) -> bool:
+        """Whether any was lost until now, or refused."""
+        return bool(self._lost or self._refused)
+
+    @property
     def in_flight(self) -> int:
         """How many were taken and are not settled yet."""
         return self._in_flight
@@ -183,7 +195,7 @@ class SpanQueue(Generic[Item]):
                 return None
             if len(self._waiting) >= batch_size:
                 return 0
-            lingers_ns = linger_ns - (now - (self._waiting[0][0] if since_ns is None else since_ns))
+            lingers_ns = linger_ns - (now - (self._arrived[0] if since_ns is None else since_ns))
             if lingers_ns <= 0 or self._wanted > self._gone or self._closed:
                 return 0
             return lingers_ns
@@ -193,7 +205,9 @@ class SpanQueue(Generic[Item]):
         with self._changed:
             self._settle_room()
             self._first_in_flight = self._gone
-            batch = [self._waiting.popleft()[1] for _ in range(min(count, len(self._waiting)))]
+            calls = min(count, len(self._waiting))
+            batch = list(starmap(self._waiting.popleft, repeat((), calls)))  # a loop would take twice as long
+            deque(starmap(self._arrived.popleft, repeat((), calls)), maxlen=0)
             self._gone += len(batch)
             self._flying = batch
             self._in_flight = len(batch)
@@ -280,7 +294,8 @@ class SpanQueue(Generic[Item]):
             self._lost += count
             self._gone += count
             for _ in range(count):
-                self._drop(SHUTDOWN_TIMEOUT, self._waiting.popleft()[1])
+                self._arrived.popleft()
+                self._drop(SHUTDOWN_TIMEOUT, self._waiting.popleft())
             self._changed.notify_all()
             return count
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = ["asking", "kept", "told"]
+__all__ = ["asking", "kept", "plainly", "told"]
 
 
 def told(span: ReadableSpan, name: str) -> Any:
@@ -29,6 +29,12 @@ def asking(span: ReadableSpan) -> Callable[[str], Any]:
     # The SDK's own mapping answers "not there" by an exception inside, which costs more than all the rest.
     plain: Any = getattr(kept(span), "_dict", None)
     return ((span.attributes or {}) if plain is None else plain).get
+
+
+def plainly(span: ReadableSpan) -> ReadableSpan:
+    """Return ``span`` for reading: what it was told, where the SDK would make no more of it."""
+    read: Callable[[], ReadableSpan | None] | None = getattr(span, "plainly", None)
+    return (read and read()) or span
 
 
 def kept(span: object) -> Any:

@@ -24,6 +24,7 @@ __all__ = [
     "is_message",
     "parameter_order",
     "place_of",
+    "placed",
     "replaced",
 ]
 
@@ -67,6 +68,16 @@ def incoming(message: Message, leaders: Leaders | None = None) -> IncomingMessag
         timestamp_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
         store_host=None if leaders is None else leaders.of(topic, partition),
         cluster_id=None if leaders is None else leaders.cluster_id,
+    )
+
+
+def placed(message: Message) -> IncomingMessage:
+    """Return where a message lies and what travelled with it, for a hook that asks for nothing else."""
+    return IncomingMessage(
+        topic=message.topic() or "",
+        partition=message.partition(),
+        offset=message.offset(),
+        headers=header_pairs(message.headers()),
     )
 
 

@@ -17,7 +17,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 from bridge.exporters.native_spans import has_record
 from otel_mqtrace import MqTraceSpanProcessor
 from otel_mqtrace.hooks._start import SpanStart
-from otel_mqtrace.hooks._unread import UnreadSpan
+from otel_mqtrace.hooks._unread import PlainLink, UnreadSpan
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.testing import RecordingExporter
@@ -76,6 +76,10 @@ def linked(links: list[tuple[int, dict[str, Any]]]) -> list[Link]:
     return [Link(SpanContext(number, number, is_remote=True), dict(said)) for number, said in links]
 
 
+def plain(links: list[tuple[int, dict[str, Any]]]) -> list[PlainLink]:
+    return [PlainLink(link.context, said) for link, (_, said) in zip(linked(links), links, strict=True)]
+
+
 def done(span: Any, doings: list[tuple[Any, ...]]) -> None:
     """Do it to ``span``; one of the SDK's own is told by ``set_attributes``."""
     unread = type(span) is UnreadSpan
@@ -106,7 +110,7 @@ def test_it_is_what_the_sdk_makes_of_it_at_once(
     """Attributes, links, events, status, name, limits and what they drop; in whatever order, and read in between."""
     exporter, tracer, starting = spans(**limits)
     if is_late:
-        ours = started(starting, later=lambda: (first, linked(links)))
+        ours = started(starting, later=lambda: (first, plain(links)))
     else:
         ours = started(starting, first, linked(links))
     theirs = tracer.start_span("send orders", {}, SpanKind.PRODUCER, first, linked(links), START_NS)
@@ -115,6 +119,38 @@ def test_it_is_what_the_sdk_makes_of_it_at_once(
     mine, its = exporter.take_all()
     assert text(mine) == text(its)
     assert list(mine.attributes) == list(its.attributes)
+
+
+TOLD = st.lists(st.tuples(st.sampled_from(["tell", "tell later"]), SAID), max_size=2)
+
+
+@given(first=SAID, links=LINKS, told=TOLD, limits=LIMITS)
+def test_read_plainly_it_says_what_it_says_when_it_is_made(
+    first: dict[str, Any], links: Any, told: Any, limits: dict[str, Any]
+) -> None:
+    """Or it is not read plainly: where the SDK would have cut, dropped or changed anything."""
+    exporter, _, starting = spans(**limits)
+    span = started(starting, first, later=lambda: (first, plain(links)))
+    done(span, told)
+    read = span.plainly()
+    assert not span._is_made
+    made = exporter.take()
+    if read is not None:
+        assert text(read) == text(made)
+    elif limits == {"max_attributes": 128, "max_links": 128, "max_attribute_length": None}:
+        values = [
+            value for said in (first, *(its for _, its in links), *(its for _, its in told)) for value in said.values()
+        ]
+        assert any(type(value) not in {str, int, bool, float} for value in values)
+
+
+def test_a_span_that_was_made_is_not_read_plainly() -> None:
+    """Nor one whose texts have a limit."""
+    span = started(spans()[2], {"a": 1})
+    assert span.plainly().attributes == {"a": 1}
+    assert span.attributes == {"a": 1}
+    assert span.plainly() is None
+    assert started(spans(max_attribute_length=9)[2], {"a": "b"}).plainly() is None
 
 
 @pytest.mark.parametrize(

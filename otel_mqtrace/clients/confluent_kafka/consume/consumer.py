@@ -19,7 +19,7 @@ from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import Consumer
 from otel_mqtrace.clients.confluent_kafka.consume.settling import offsets_asked, traced_settlement
 from otel_mqtrace.clients.confluent_kafka.live import known_state, live, remembering, state_of
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type, is_message
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._guard import guarded, note_failure
 from otel_mqtrace.hooks._holding import leaving_with
 from otel_mqtrace.model import ContextCode
 
@@ -43,7 +43,6 @@ Turn = tuple[ConsumerState, "Tracing", int | None]
 """Whose poll begins, under which Tracing, and when; ``None`` where nobody listens to polls."""
 
 
-@guarded("Consumer.poll")
 def _turn(consumer: Any, make: _Make) -> Turn | None:
     tracing = live.tracing
     state: ConsumerState | None
@@ -68,7 +67,11 @@ def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]]
 
         @functools.wraps(original)
         def receive(self: Any, *args: Any, **kwargs: Any) -> Any:
-            turn = _turn(self, make)
+            try:
+                turn = _turn(self, make)
+            except Exception:  # noqa: BLE001 - as guarded() does; this is every poll's
+                note_failure("Consumer.poll")
+                turn = None
             if turn is None:
                 return original(self, *args, **kwargs)
             state, tracing, start_ns = turn

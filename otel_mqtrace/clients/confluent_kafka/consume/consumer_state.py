@@ -8,7 +8,7 @@ from otel_mqtrace.clients.alive import Alive
 from otel_mqtrace.clients.confluent_kafka.cluster.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.consume.handover import handed_over
 from otel_mqtrace.clients.confluent_kafka.consume.settling import Settling
-from otel_mqtrace.clients.confluent_kafka.messages import incoming
+from otel_mqtrace.clients.confluent_kafka.messages import incoming, placed
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._holding import Held, LateSpan, Outcome
 from otel_mqtrace.hooks._left_to_blocks import LeftToBlocks
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConsumerState", "abandon_consumers"]
 
+_NONE: Final[frozenset[int]] = frozenset()
 _states: Final[Alive[ConsumerState]] = Alive()
 
 
@@ -92,7 +93,6 @@ class ConsumerState:
         held.hold(hook, calls)
         return held
 
-    @guarded("ConsumerState.hand_over")
     def hand_over(
         self,
         tracing: Tracing,
@@ -107,17 +107,19 @@ class ConsumerState:
         ``handed`` is what the poll returned.
         """
         hook = (self._hook if self._tracing is tracing else None) or self.bind(tracing)
-        received = [self.incoming(message) for message in messages]
+        read = placed if hook.asks_nothing else self.incoming
+        received = [read(message) for message in messages]
         if start_ns is not None:
             hook.received(received, start_ns=start_ns, batch=batch)
         left = self._left.now and self._left.left(len(received))
         calls = [] if left else hook.before(received, batch=batch)
         held = self.hold(hook, calls, handed)  # first of all: what is open must be ended, whatever fails from here on
-        owners = {index: call for call in calls for index in call.indexes}
-        for index, where in enumerate(received):
-            place = where.topic, where.partition, where.offset
-            awaited = left and tracing.traces(where.topic)
-            handed_over.note(messages[index], place, self.reference, owners.get(index), awaited=awaited)
+        owners: list[ProcessCall | None] = [calls[0] if len(calls) == 1 else None] * len(received)
+        if len(calls) != 1 or len(calls[0].indexes) != len(received):  # hardly ever
+            named = {index: call for call in calls for index in call.indexes}
+            owners = [named.get(index) for index in range(len(received))]
+        awaited = {index for index, each in enumerate(received) if tracing.traces(each.topic)} if left else _NONE
+        handed_over.note(messages, received, self.reference, owners, awaited)
         if self._settles:
             self.settling.note(received)
         self.held(calls, received)

@@ -19,7 +19,12 @@ from otel_mqtrace.hooks.process import OwnSpan, Responsibility
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
+
     from confluent_kafka import Message
+
+    from otel_mqtrace.hooks.consume import IncomingMessage
 
 __all__ = ["MAX_REMEMBERED", "Handover", "handed_over"]
 
@@ -65,19 +70,23 @@ class Handover:
 
     def note(
         self,
-        message: Message,
-        place: tuple[str, int | None, int | None],
+        messages: Sequence[Message],
+        received: Sequence[IncomingMessage],
         owner: weakref.ref[Any],
-        call: ProcessCall | None,
-        *,
-        awaited: bool = False,
+        calls: Sequence[ProcessCall | None],
+        awaited: AbstractSet[int] = frozenset(),
     ) -> None:
-        """Remember who handed ``message`` over and the automatic span it is in; ``awaited``: a block is to open one."""
+        """Remember who handed ``messages`` over and the automatic span of each; ``awaited``: a block is to open one.
+
+        ``received`` says where each lies.
+        """
         entries = self._entries
-        before = entries.pop(id(message), None)  # an id that is used again goes to the end
-        if before is not None:
-            before.forgotten()
-        entries[id(message)] = _Entry(place, owner, call, awaited)
+        for index, (message, where, call) in enumerate(zip(messages, received, calls, strict=True)):
+            key = id(message)
+            before = entries.pop(key, None)  # an id that is used again goes to the end
+            if before is not None:
+                before.forgotten()
+            entries[key] = _Entry((where.topic, where.partition, where.offset), owner, call, index in awaited)
         while len(entries) > self._max:
             try:
                 entries.popitem(last=False)[1].forgotten()
