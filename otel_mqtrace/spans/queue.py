@@ -68,9 +68,8 @@ class SpanQueue(Generic[Item]):
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting: deque[Item] = deque()
-        self._arrived: deque[MonotonicNs] = (
-            deque()
-        )  # beside it, not in a pair: the garbage collector goes through pairs
+        # Beside it, not in pairs: the garbage collector would go through each of them.
+        self._arrived: deque[MonotonicNs] = deque()
         self._closed = self._abandoned = False
         self._note = note
         self._rouse = rouse

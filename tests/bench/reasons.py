@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tests.bench import imports, steps
+from tests.bench import clients, imports, steps
 from tests.bench.rows import TIMES, Row
 
 __all__ = ["reasons"]
@@ -38,26 +38,6 @@ def _figure(measured: Measured, section: str, measure: str) -> float | None:
     return next((row.ours for row in measured.get(section, ()) if row.measure == measure), None)
 
 
-def _floor(*parts: str, share: int = 1, why: str) -> Callable[[Row, Measured], str]:
-    """Say what the SDK alone takes of the step; the first of ``parts`` is paid once for ``share`` messages."""
-
-    def told(row: Row, measured: Measured) -> str:
-        found = [_figure(measured, "steps", part) for part in parts]
-        known = [one for one in found if one is not None]
-        if len(known) < len(parts) or not row.theirs:
-            return f"{_ratio(row)}. {why}"
-        floor = known[0] / share + sum(known[1:])
-        named = " and ".join(parts)
-        shared = f" (once for {share} messages)" if share > 1 else ""
-        return (
-            f"{_ratio(row)}. The floor is {named}{shared}: {floor:.3g} of our {row.ours:.3g} µs, and "
-            f"{floor / row.theirs:.2f} x of what the anchor adds in all, so that nobody who makes the span through the SDK "
-            f"comes below that. {why}"
-        )
-
-    return told
-
-
 def _made_of(section: str, *parts: str, why: str) -> Callable[[Row, Measured], str]:
     """Say what of our figure is spent in ``parts``, which were measured in the same section."""
 
@@ -70,21 +50,22 @@ def _made_of(section: str, *parts: str, why: str) -> Callable[[Row, Measured], s
 
 
 _FOLLOWED: Final = (
-    "The rest is what is wanted of it: every field of a TraceBean as an attribute, the way to the delivery report, and the "
-    "queue of a second exporter."
+    "The SDK's span is made by the thread that exports it. What is left here is two ids, two headers, the fields of a "
+    "TraceBean, the delivery report's way through Python, which the anchor does not follow, places in two queues, and the "
+    "interpreter's lock, which the threads that encode both formats want as well"
 )
 _DELIVERED: Final = (
-    "The rest is every field of a TraceBean as an attribute, a second queue that is told of the start as well as of the end, "
-    "and the books that say how a message went that nobody handled to the end."
+    "The SDK's span is made by the thread that exports it. What is left here is to take the message out of the client's "
+    "object and its context out of its headers, to make that current until the next poll, a start and an end in two queues, "
+    "and the interpreter's lock, which the threads that encode both formats want as well"
 )
-_LINKED: Final = "The rest is a link for each message with attributes of its own; the anchor's links have none."
+_LINKED: Final = "What a message says is put together by the thread that exports it; to hear of it is left"
 _SILENT_SEND: Final = (
-    "Whether a message is sampled is only known once its span has begun, and its headers carry an id all the same, so that "
-    "the other side finds it."
+    "Ids and headers go with a message that is not sampled all the same, so that the other side finds it"
 )
 _SILENT: Final = (
-    "Nothing is put together for a span that will not be recorded; what is left is the message's own context, being current "
-    "until the next poll, and being found again by a block that comes later."
+    "Nothing is put together for a span that will not be recorded; what is left is the context the message carries, being "
+    "current until the next poll, and being found again by a block that comes later"
 )
 _STAMPED: Final = (
     "Each span is put in with its time of arrival, for the books and the linger time of each lane; the anchor appends the span "
@@ -108,12 +89,16 @@ _WHOLE: Final = (
 )
 
 _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
-    ("clients", "added to `produce` and its delivery, recording"): _floor(steps.SPAN, why=_FOLLOWED),
-    ("clients", "added to `poll` and the process span, recording"): _floor(steps.SPAN, why=_DELIVERED),
-    ("clients", "added to a message of `consume(100)`, recording"): _floor(steps.SPAN, share=100, why=_LINKED),
-    ("clients", "added to `produce` and its delivery, sampler off"): _floor(steps.SPAN_OFF, why=_SILENT_SEND),
-    ("clients", "added to `poll`, sampler off"): _floor(steps.SPAN_OFF, why=_SILENT),
-    ("clients", "added to a message of `consume(100)`, sampler off"): _floor(steps.SPAN_OFF, share=100, why=_SILENT),
+    ("clients", "added to `produce` and its delivery, recording"): _made_of(
+        "clients", clients.PRODUCE_ALONE, why=_FOLLOWED
+    ),
+    ("clients", "added to `poll` and the process span, recording"): _made_of(
+        "clients", clients.POLL_ALONE, why=_DELIVERED
+    ),
+    ("clients", "added to a message of `consume(100)`, recording"): _made_of("clients", why=_LINKED),
+    ("clients", "added to `produce` and its delivery, sampler off"): _made_of("steps", steps.INJECT, why=_SILENT_SEND),
+    ("clients", "added to `poll`, sampler off"): _made_of("steps", steps.EXTRACT, why=_SILENT),
+    ("clients", "added to a message of `consume(100)`, sampler off"): _made_of("clients", why=_SILENT),
     ("processor", "`on_end` with room"): _made_of("steps", steps.APPENDED, why=_STAMPED),
     ("processor", "spans through the processor"): _made_of("steps", why=_BATCHES),
     ("codec", "native decode"): _made_of("steps", steps.SPLIT, steps.MODEL, steps.DECODED, why=_PARSED),
