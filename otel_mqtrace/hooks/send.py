@@ -20,7 +20,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.hooks._answer import Answer
 from otel_mqtrace.hooks._ending import Ending, say_failure
 from otel_mqtrace.hooks._guard import note_failure
-from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_text, indexed, pairs_of, rewritten
+from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_name, header_text, indexed, pairs_of, rewritten
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
 from otel_mqtrace.hooks._propagation import TRACEPARENT, propagator_in_force, traceparent
@@ -46,7 +46,7 @@ _HALF: Final = MessageType.TRANS_HALF.value
 _NO_HEADERS: Final[HeaderIndex] = {}
 _PRODUCER: Final = SpanKind.PRODUCER
 _CLIENT: Final = SpanKind.CLIENT
-_OURS: Final = frozenset({TRACEPARENT, "tracestate", "baggage", semconv.HEADER_UNIQ_KEY})
+_OURS: Final = frozenset({TRACEPARENT, "tracestate", "baggage", semconv.HEADER_UNIQ_KEY.lower()})
 
 
 @dataclass(slots=True)
@@ -172,7 +172,9 @@ class SendHook:
         if ids is None or tracing.collecting is not None or context.get_current() or tracing.excludes(topic):
             return None
         pairs = pairs_of(headers)
-        if pairs is None or (pairs and not _OURS.isdisjoint(indexed(pairs))) or not propagator_in_force().is_default:
+        if pairs is None or not propagator_in_force().is_default:
+            return None
+        if pairs and not _OURS.isdisjoint([header_name(name).lower() for name, _ in pairs]):
             return None
         pairs.append((TRACEPARENT, traceparent(*ids).encode()))
         pairs.append((semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()))

@@ -22,7 +22,7 @@ from tests.bench.rows import Effort, Row, Target, beside, interleaved
 
 __all__ = ["measured"]
 
-_MESSAGES, _ROWS = 50_000, 10_000
+_MESSAGES, _ROWS = 100_000, 10_000
 _LENGTH_BYTES = 4
 _TIMES = ("trace_id", "span_id", "start_ms", "end_ms")
 

@@ -1,0 +1,114 @@
+"""A send that nobody will ever look at costs its headers, and they are those that a looked-at send would have."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import baggage, context, propagate
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, DEFAULT_OFF, ParentBased, Sampler, TraceIdRatioBased
+
+from otel_mqtrace.config import Settings
+from otel_mqtrace.hooks.send import SendHook
+from otel_mqtrace.hooks.tracing import Tracing
+
+NAMES = st.sampled_from(["TAGS", "KEYS", "traceparent", "Traceparent", "tracestate", "baggage", "UNIQ_KEY", "order"])
+HEADERS = st.one_of(
+    st.none(),
+    st.dictionaries(NAMES, st.one_of(st.binary(max_size=4), st.none())),
+    st.lists(st.tuples(NAMES, st.one_of(st.binary(max_size=4), st.text(max_size=3), st.none())), max_size=4),
+)
+
+
+def hook(sampler: Sampler = ALWAYS_OFF, settings: Settings | None = None, **collaborators: Any) -> SendHook:
+    provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
+    return SendHook(tracing=Tracing.create(tracer_provider=provider, settings=settings, **collaborators))
+
+
+def shape(headers: Any) -> list[tuple[str, Any]]:
+    """Return headers with the ids that are drawn anew for each message blotted out."""
+    return [
+        (name, re.sub(rb"[0-9a-fA-F]", b"x", value) if name in {"traceparent", "UNIQ_KEY"} else value)
+        for name, value in headers
+    ]
+
+
+@given(headers=HEADERS)
+def test_its_headers_are_those_of_any_other_send(headers: Any) -> None:
+    """The application's own in their order, then ours; where it has some of ours already, the long way is taken."""
+    silent, usual = hook().silently("orders", headers), hook().before("orders", headers=headers)
+    names = {name.lower() for name, _ in (headers.items() if isinstance(headers, dict) else headers or ())}
+    if silent is None:
+        assert names & {"traceparent", "tracestate", "baggage", "uniq_key"}
+    else:
+        assert shape(silent) == shape(usual.headers)
+        assert dict(silent)["traceparent"].endswith((b"-00", b"-02"))
+
+
+def test_the_applications_headers_are_left_alone() -> None:
+    """What it handed over is still its own."""
+    mine = [("TAGS", b"paid")]
+    assert hook().silently("orders", mine)[0] == ("TAGS", b"paid")
+    assert mine == [("TAGS", b"paid")]
+
+
+@pytest.mark.parametrize("sampler", [ALWAYS_ON, TraceIdRatioBased(0), ParentBased(TraceIdRatioBased(0.5))])
+def test_what_may_be_recorded_goes_the_long_way(sampler: Sampler) -> None:
+    """A sampler that goes by ids is asked with the id."""
+    assert hook(sampler).silently("orders", None) is None
+
+
+def test_a_message_sent_under_a_parent_goes_the_long_way() -> None:
+    """Its trace goes on, and its baggage travels; so does whatever is current at its callback."""
+    assert hook(DEFAULT_OFF).silently("orders", None) is not None
+    token = context.attach(baggage.set_baggage("order", "42"))
+    try:
+        assert hook(DEFAULT_OFF).silently("orders", None) is None
+    finally:
+        context.detach(token)
+    with suppress_instrumentation():
+        assert hook().silently("orders", None) is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(propagation=False),
+        Settings(topic_exclude=("orders",)),
+        Settings(topic_sampling={"orders": 0.5}),
+    ],
+)
+def test_what_the_settings_ask_for_wins(settings: Settings) -> None:
+    """No headers, another topic, a share of its own."""
+    assert hook(settings=settings).silently("orders", None) is None
+
+
+def test_metrics_count_it_whenever_they_begin() -> None:
+    """Then the send has to be told of."""
+    provider = MeterProvider([InMemoryMetricReader()])
+    assert hook(meter_provider=provider).silently("orders", None) is None
+
+
+def test_another_propagator_writes_its_own() -> None:
+    """Whatever that is."""
+    silent = hook()
+    assert silent.silently("orders", None) is not None
+    before = propagate.get_global_textmap()
+    propagate.set_global_textmap(CompositePropagator([]))
+    try:
+        assert silent.silently("orders", None) is None
+    finally:
+        propagate.set_global_textmap(before)
+
+
+def test_headers_that_no_client_takes_are_the_clients_to_refuse() -> None:
+    """Not ours."""
+    assert hook().silently("orders", "none") is None
