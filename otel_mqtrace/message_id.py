@@ -133,7 +133,8 @@ class UniqueIds:
     def _stamped(self, now_ms: int) -> _Stamp:
         """Return what all ids of one millisecond begin with: to ask who we are takes as long as all the rest.
 
-        A fork of Python's tells of itself; one of C's, which does not, has more to do than fits a millisecond.
+        A fork of Python's tells of itself. After one of C's, which does not, parent and child may draw the same ids for
+        the rest of that millisecond.
         """
         pid = os.getpid() if self._pid is None else self._pid
         prefix = self._prefix

@@ -27,7 +27,9 @@ Certainties = tuple[Decision | None, ...]
 def never_recorded(tracer: Tracer, parent: SpanContext) -> bool:
     """Whether a span that ``tracer`` starts under ``parent`` will not be recorded, whatever it says."""
     sampler = sampler_of(tracer)
-    return sampler is not None and decided(certainties(sampler), parent) is Decision.DROP
+    if sampler is None or getattr(type(sampler), "__hash__", None) is None:  # none of the SDK's
+        return False
+    return decided(certainties(sampler), parent) is Decision.DROP
 
 
 def decided(known: Certainties, parent: SpanContext) -> Decision | None:

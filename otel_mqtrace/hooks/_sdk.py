@@ -1,6 +1,7 @@
-"""This module knows what of OpenTelemetry's SDK can be learned in no public way: each of its private names stands here.
+"""This module knows what of OpenTelemetry's SDK can be learned in no public way.
 
-Every answer allows for an SDK that has no such part: then nothing is known, and the caller does what is always right.
+Its private names stand here, but for those that a span and its start are made of (``_unread.py``, ``_start.py``). Every
+answer allows for an SDK that has no such part: then nothing is known, and the caller does what is always right.
 """
 
 from __future__ import annotations

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.sdk.trace import SpanProcessor, Tracer
+from opentelemetry.sdk.trace import ConcurrentMultiSpanProcessor, SpanProcessor, SynchronousMultiSpanProcessor, Tracer
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
-from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, SpanContext, TraceFlags, get_current_span
+from opentelemetry.trace import (
+    INVALID_SPAN_CONTEXT,
+    NonRecordingSpan,
+    ProxyTracer,
+    SpanContext,
+    TraceFlags,
+    get_current_span,
+)
 
 from otel_mqtrace.hooks._recording import certainties, decided, never_recorded
 from otel_mqtrace.hooks._sdk import actual_tracer, counts_of, decides_by_ids, processors_at
@@ -31,8 +38,11 @@ if TYPE_CHECKING:
 __all__ = ["Ground", "SpanStart"]
 
 _IDLE: Final = (SpanProcessor, BatchSpanProcessor, SimpleSpanProcessor)
+_HEARD: Final = frozenset({"on_start", "_on_ending"})
 _IDLE_AT_START: Final = frozenset(each.on_start for each in _IDLE)
 _IDLE_BEFORE_END: Final = frozenset(getattr(each, "_on_ending", None) for each in _IDLE)
+_MULTI: Final = frozenset({SynchronousMultiSpanProcessor, ConcurrentMultiSpanProcessor})
+_START_SPAN: Final = Tracer.start_span
 _DROP: Final = Decision.DROP
 _SAMPLED: Final = Decision.RECORD_AND_SAMPLE
 _FLAGS: Final = tuple(map(TraceFlags, range(4)))
@@ -49,7 +59,7 @@ class SpanStart:
 
     def ground(self) -> Ground | None:
         """Return what unread spans start from; ``None`` where somebody looks, or nothing is known of the tracer."""
-        tracer = self._tracer if type(self._tracer) is Tracer else actual_tracer(self._tracer)
+        tracer: Any = actual_tracer(self._tracer) if type(self._tracer) is ProxyTracer else self._tracer
         ground = self._last
         if ground is None or not ground.is_of(tracer):
             ground = self._last = Ground(tracer)
@@ -66,13 +76,13 @@ class SpanStart:
         ground = self.ground()
         return ground is not None and ground.records_nothing
 
-    def silent_root(self) -> tuple[int, int, int] | None:
-        """Draw the ids of a trace that begins and will certainly not be recorded; ``None`` where it may be.
+    def silent_ground(self) -> Ground | None:
+        """Return what draws the ids of a trace that begins and is certainly not recorded; ``None`` where it may be.
 
-        Trace id, span id and flags: what travels of it.
+        What counts spans has to hear of them one by one.
         """
         ground = self.ground()
-        return None if ground is None else ground.silent_root()
+        return ground if ground is not None and ground.roots_are_silent else None
 
     def start(  # noqa: PLR0913, PLR0917 - every span's: no keywords
         self,
@@ -110,13 +120,14 @@ class Ground:
         "_told",
         "nobody_looks",
         "records_nothing",
+        "roots_are_silent",
         "tracer",
     )
 
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer
         self._processors: Any = processors_at(tracer)
-        self._is_known = type(tracer) is Tracer and self._processors is not None
+        self._is_known = _is_the_sdks(tracer) and self._processors is not None
         self._sampler: Any = getattr(tracer, "sampler", None)
         self._ids: Any = getattr(tracer, "id_generator", None)
         every: list[Any] = list(self._processors or ())
@@ -126,6 +137,7 @@ class Ground:
             self._certain = certainties(self._sampler)
             self.records_nothing = all(each is _DROP for each in self._certain)
             self._counts = counts_of(tracer)
+            self.roots_are_silent = self._certain[0] is _DROP and self._counts is None
             self._random = _random_flag(self._ids)
 
     def is_of(self, tracer: Any) -> bool:
@@ -136,16 +148,15 @@ class Ground:
             tracer.sampler is self._sampler
             and tracer.id_generator is self._ids
             and tracer.span_processor._span_processors is self._processors  # noqa: SLF001 - see processors_at()
+            and Tracer.start_span is _START_SPAN
         )
 
     def decided(self, parent: SpanContext) -> Decision | None:
         """Return what is decided about a span under ``parent`` whatever its id; ``None`` when that is open."""
         return decided(self._certain, parent)
 
-    def silent_root(self) -> tuple[int, int, int] | None:
-        """See :meth:`SpanStart.silent_root`; what counts spans has to hear of them one by one."""
-        if self._certain[0] is not _DROP or self._counts is not None:
-            return None
+    def silent_root(self) -> tuple[int, int, int]:
+        """Draw the trace id, the span id and the flags of a root that is not recorded: what travels of it."""
         ids = self._ids
         return ids.generate_trace_id(), ids.generate_span_id(), self._random
 
@@ -174,12 +185,21 @@ class Ground:
         ended = None if self._counts is None else self._counts.start_span(parent, decision)
         if decision is _DROP:
             return NonRecordingSpan(span_ctx)
-        span = UnreadSpan(self.tracer, name, span_ctx, parent, kind, attributes, links, later, start_ns)
+        span = UnreadSpan(
+            self.tracer, self._processors, name, span_ctx, parent, kind, attributes, links, later, start_ns
+        )
         if ended is not None:
             span._record_end_metrics = ended  # noqa: SLF001 - where the SDK's class has it
         for processor in self._told:
             processor.told_of_start(span)
         return span
+
+
+def _is_the_sdks(tracer: Any) -> bool:
+    """Whether ``tracer`` starts its spans as the SDK's does, and hands them to its processors as the SDK does."""
+    if type(tracer) is not Tracer or "start_span" in vars(tracer) or Tracer.start_span is not _START_SPAN:
+        return False
+    return type(tracer.span_processor) in _MULTI
 
 
 def _random_flag(ids: Any) -> int:
@@ -189,6 +209,8 @@ def _random_flag(ids: Any) -> int:
 def _lets_be(processor: object) -> bool:
     """Whether ``processor`` does nothing with a span before it has ended, or is ours."""
     kind = type(processor)
+    if not _HEARD.isdisjoint(getattr(processor, "__dict__", ())):
+        return False  # somebody has put a method of theirs on this very one
     if getattr(kind, "_on_ending", None) not in _IDLE_BEFORE_END:
         return False
     return getattr(kind, "on_start", None) in _IDLE_AT_START or _can_be_told(processor)

@@ -7,11 +7,13 @@ does to it what is not done here, finds the SDK's own span, within the same limi
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace import _Span as SdkSpan
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode
@@ -42,8 +44,13 @@ _T = TypeVar("_T")
 
 _log: Final = logging.getLogger(__name__)
 _one: Final = bytearray(1)
+_MOST_TOLD: Final = 32
+"""As often may a span be told something before it is made all the same: the SDK bounds what it keeps, too."""
+_FREEZES: Final = "_immutable" in getattr(getattr(SdkSpan.end, "__code__", None), "co_names", ())
+"""Whether this version of the SDK lets nobody change the attributes of a span that has ended."""
 _PLAIN: Final = frozenset({str, int, bool, float})
-_OURS: Final = frozenset({"_start_time", "_end_time", "_status", "_record_end_metrics"})
+_SAID: Final = frozenset({"_attributes", "_links"})
+_KEPT: Final = frozenset({"_start_time", "_end_time", "_status", "_record_end_metrics"})
 
 
 class UnreadSpan(SdkSpan):
@@ -65,6 +72,7 @@ class UnreadSpan(SdkSpan):
     def __init__(  # noqa: PLR0913, PLR0917 - what a span starts with; every span's: no keywords
         self,
         tracer: Any,
+        processors: object,
         name: str,
         context: SpanContext,
         parent: SpanContext | None,
@@ -75,6 +83,7 @@ class UnreadSpan(SdkSpan):
         start_ns: int,
     ) -> None:
         self._tracer = tracer
+        self._processors = processors
         self._name = name
         self._context = context
         self._parent = parent
@@ -98,7 +107,7 @@ class UnreadSpan(SdkSpan):
 
     def set_attribute(self, key: str, value: Any) -> None:
         """Set one attribute; the application's own, in a handler, need not make the span there either."""
-        if type(value) in _PLAIN and type(key) is str:
+        if type(value) in _PLAIN and type(key) is str and len(self._told) < _MOST_TOLD:
             self.tell({key: value})
         else:
             super().set_attribute(key, value)
@@ -113,6 +122,7 @@ class UnreadSpan(SdkSpan):
             return None
         return UnreadSpan(
             self._tracer,
+            self._processors,
             self._name,
             self._context,
             self._parent,
@@ -130,7 +140,9 @@ class UnreadSpan(SdkSpan):
         """
         later, told, limits = self._later, self._told.copy(), self._tracer._span_limits  # noqa: SLF001 - as below
         # Asked after that was taken: whoever makes it says so before letting go of what it was told.
-        if self._is_made or limits.max_attribute_length is not None or limits.max_span_attribute_length is not None:
+        if self._is_made or not _SAID.isdisjoint(vars(self)):  # or somebody has put there what it shall say
+            return None
+        if limits.max_attribute_length is not None or limits.max_span_attribute_length is not None:
             return None
         attributes, links = (later and _made(later)) or (self._first, self._given_links)
         if told:
@@ -162,15 +174,25 @@ class UnreadSpan(SdkSpan):
         except IndexError:
             _log.warning("Calling end() on an ended span.")
             return
-        if self._is_made or self._tracer is None:
+        processor = self._tracer.span_processor
+        if self._is_made or processor._span_processors is not self._processors:  # noqa: SLF001 - as in _start.py
+            self._make()  # all of it: another thread may be at it
             super().end(end_time)
             return
         self._end_time = SystemClock.wall_ns() if end_time is None else end_time
         if self._is_made:  # by another thread, just now, which did not see the end any more
-            self._attributes._immutable = True  # noqa: SLF001 - as the SDK's end does
+            self._make()
         if self._record_end_metrics is not None:
             self._record_end_metrics()
-        self._tracer.span_processor.on_end(self)
+        processor.on_end(self)
+
+    def __copy__(self) -> ReadableSpan:
+        """Return what it is now, to be read: a second one must not end for the first."""
+        return copy.copy(self._readable_span())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReadableSpan:
+        """Return the same, and a copy of all it says."""
+        return copy.deepcopy(self._readable_span(), memo)
 
     def __getattr__(self, name: str) -> Any:
         """Make the span for whoever looks for a part of it that is not there yet."""
@@ -184,14 +206,20 @@ class UnreadSpan(SdkSpan):
         with self.__dict__.setdefault("_making", threading.RLock()):
             if not self._is_made:
                 told = self._told.copy()
-                self.__dict__.update(self._made_of(told))
+                for name, part in self._made_of(told).items():
+                    self.__dict__.setdefault(name, part)  # what somebody else has put there stays
                 self._is_made = True
                 self._later = None
                 del self._told[: len(told)]
-                if self._end_time is not None:
-                    self._attributes._immutable = True  # noqa: SLF001 - as above
             while self._told:
-                super().set_attributes(_said(self._told.pop(0)))
+                said = _said(self._told.pop(0))
+                if getattr(self._attributes, "_immutable", False):
+                    super().set_attributes(said)  # which says that it is too late
+                    continue
+                for name, value in said.items():  # told in time, however late it is now
+                    self._attributes[name] = value
+            if self._end_time is not None and _FREEZES and type(self._attributes) is BoundedAttributes:
+                self._attributes._immutable = True  # noqa: SLF001 - as the SDK's end does
 
     def _made_of(self, told: Sequence[Attributes | Callable[[], Attributes]]) -> dict[str, Any]:
         """Return every part that the SDK gives a span which is told this, but for what this one has already."""
@@ -213,7 +241,7 @@ class UnreadSpan(SdkSpan):
         )
         for each in told:
             span.set_attributes(_said(each))
-        return {name: part for name, part in vars(span).items() if name not in _OURS}
+        return {name: part for name, part in vars(span).items() if name not in _KEPT}
 
 
 def _fits(given: Mapping[str, Any] | Sequence[Any], most: int | None) -> bool:

@@ -101,6 +101,8 @@ class ConsumeHook:
         self._asks_at_polls = False
         self._metrics: MessagingMetrics | None = None
         self._mode = self._tracing.settings.process_context
+        # The application's hook may change a message, and headers are captured as they are now.
+        self._reads_later = self._tracing.consume_hook is None and self._tracing.capture is None
         self._timeout_ns = self._tracing.settings.process_timeout_ms * _NS_PER_MS
 
     def now_ns(self) -> int:
@@ -154,24 +156,29 @@ class ConsumeHook:
                 start_ns=start_ns, error=error, description=description, exception=exception, batch=batch
             )
 
-    def before(self, messages: Sequence[IncomingMessage], *, batch: bool = False) -> list[ProcessCall]:
+    def before(
+        self, messages: Sequence[IncomingMessage], *, batch: bool = False, unchanging: bool = False
+    ) -> list[ProcessCall]:
         """Open the spans for what one poll returned; empty when nothing of it is traced now.
 
         One span per topic and per 128 messages (fewer when the SDK keeps fewer links), so that no link is dropped.
-        ``batch`` says that the client's call can return several messages, even when it returned one.
+        ``batch`` says that the client's call can return several messages, even when it returned one. ``unchanging``
+        says that the messages are nobody else's: what they say is then put together when the span is read.
         """
         try:
             if left_behind:
                 end_left_behind()
             if len(messages) != 1:
-                return self._open_each(messages, batch=batch)
+                return self._open_each(messages, batch=batch, unchanging=unchanging)
             topic = messages[0].topic
-            return [self._open(topic, messages, batch=batch)] if self._tracing.traces(topic) else []
+            return (
+                [self._open(topic, messages, batch=batch, unchanging=unchanging)] if self._tracing.traces(topic) else []
+            )
         except Exception:  # noqa: BLE001 - as guarded() does; this is every poll's
             note_failure("ConsumeHook.before")
             return []
 
-    def _open_each(self, messages: Sequence[IncomingMessage], *, batch: bool) -> list[ProcessCall]:
+    def _open_each(self, messages: Sequence[IncomingMessage], *, batch: bool, unchanging: bool) -> list[ProcessCall]:
         """What fails for one topic costs no other's."""
         open_one = guarded("ConsumeHook.open")(self._open)
         by_topic: dict[str, list[int]] = {}
@@ -182,7 +189,7 @@ class ConsumeHook:
         for topic in filter(self._tracing.traces, by_topic):
             for start in range(0, len(by_topic[topic]), size):
                 indexes = tuple(by_topic[topic][start : start + size])
-                call = open_one(topic, [messages[index] for index in indexes], batch=batch)
+                call = open_one(topic, [messages[index] for index in indexes], batch=batch, unchanging=unchanging)
                 if call is not None:
                     call.indexes = indexes
                     calls.append(call)
@@ -245,16 +252,17 @@ class ConsumeHook:
         late = (end_ns - call.start_ns) >= self._timeout_ns
         return ContextCode.TIME_OUT if late else code
 
-    def _open(self, topic: str, messages: Sequence[IncomingMessage], *, batch: bool) -> ProcessCall:
+    def _open(self, topic: str, messages: Sequence[IncomingMessage], *, batch: bool, unchanging: bool) -> ProcessCall:
         tracing = self._tracing
         ambient = ambient_context()
         # What else was propagated, baggage, lies behind the span of one message; several have no common one.
         alone = len(messages) == 1
+        propagator = propagator_in_force()
         creation, extracted = trace.INVALID_SPAN_CONTEXT, _NOTHING
         if alone:
             extracted = trace.set_span_in_context(trace.INVALID_SPAN, ambient) if ambient else _NOTHING
             if found := indexed(messages[0].headers):
-                extracted = propagator_in_force().extracted(found, extracted)
+                extracted = propagator.extracted(found, extracted)
                 creation = trace.get_current_span(extracted).get_span_context()
         parent, span_ctx, others = self._parent(creation if alone else None, extracted, ambient)
         attributes: Attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
@@ -263,7 +271,10 @@ class ConsumeHook:
             attributes[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
             if batch:
                 attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
-            reading = Reading(self._reader, messages, attributes, others, batch, self._mode != "parent")
+            linked, one = self._mode != "parent", creation if alone else None
+            reading = Reading(self._reader, messages, propagator, attributes, others, batch, linked, one)
+            if not (unchanging and propagator.is_default and self._reads_later):
+                reading()
         if not self._polls and (metrics := tracing.collecting) is not None:
             metrics.received(attributes, len(messages))  # what may fail comes first: a span that is open has to end
         start_ns = tracing.clock.wall_ns()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_text, indexed
 from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
-from otel_mqtrace.hooks._propagation import creation_of
 from otel_mqtrace.hooks._unread import PlainLink
 from otel_mqtrace.model import MessageType
 from otel_mqtrace.spans.mapping import Attributes, SpanAttributes, share_attributes
@@ -16,6 +15,9 @@ from otel_mqtrace.spans.mapping import Attributes, SpanAttributes, share_attribu
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from opentelemetry.trace import SpanContext
+
+    from otel_mqtrace.hooks._propagation import PropagatorInForce
     from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 
 __all__ = ["IncomingMessage", "MessageReader", "Reading"]
@@ -125,29 +127,36 @@ class MessageReader:
 class Reading:
     """What the messages of one listener call say on its span and on its links: put together when somebody reads it.
 
-    ``constant`` is what stands on the span whatever they say, ``others`` are further links; ``linked`` asks for a link
-    to what each was created in, ``most`` bounds the links to messages.
+    Until then the messages must not change. ``propagator`` tells what each was created in, but for one that comes alone
+    where ``creation`` does; ``constant`` is what stands on the span whatever they say, ``others`` are further links;
+    ``linked`` asks for a link to what each was created in, ``most`` bounds the links to messages.
     """
 
     reader: MessageReader
     messages: Sequence[IncomingMessage]
+    propagator: PropagatorInForce
     constant: Attributes
     others: Sequence[PlainLink]
     batch: bool
     linked: bool = True
+    creation: SpanContext | None = None
     most: int | None = None
     _said: tuple[Attributes, list[PlainLink]] | None = None
 
     def __call__(self) -> tuple[Attributes, list[PlainLink]]:
         """Return the attributes and the links of the span; a start and its end say the same."""
-        if self._said is None:
-            self._said = self._put_together()
-        return self._said
+        messages = self.messages  # before the look: another thread lets go of them only when it is done
+        said = self._said
+        if said is None:
+            said = self._said = self._put_together(messages)
+            self.messages = ()  # what they carry need not wait any longer
+        return said
 
-    def _put_together(self) -> tuple[Attributes, list[PlainLink]]:
-        found = [indexed(each.headers) for each in self.messages]
-        creations = list(map(creation_of, found))
-        split = self.reader.split(self.messages, found, batch=self.batch)
+    def _put_together(self, messages: Sequence[IncomingMessage]) -> tuple[Attributes, list[PlainLink]]:
+        found = [indexed(each.headers) for each in messages]
+        alone = self.creation
+        creations = list(map(self.propagator.creation_of, found)) if alone is None else [alone]
+        split = self.reader.split(messages, found, batch=self.batch)
         if split.links:
             links = [PlainLink(creation, own) for creation, own in zip(creations, split.links, strict=True)]
         else:

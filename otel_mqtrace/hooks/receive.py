@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanKind
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._ending import say_failure
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._propagation import propagator_in_force
 from otel_mqtrace.hooks._scope import ambient_context
 from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, Reading
 from otel_mqtrace.spans.mapping import Attributes, Operation
@@ -98,7 +99,10 @@ class ReceiveHook:
         if batch:
             attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
         # A poll is one span: of more messages than it can name, which the count tells, it names the first.
-        reading = Reading(self._reader, messages, attributes, (), batch, most=self._tracing.links_per_span)
+        reading = Reading(
+            self._reader, messages, propagator_in_force(), attributes, (), batch, most=self._tracing.links_per_span
+        )
+        reading()  # the messages are the caller's, and a poll's span is an option
         span = self._tracing.open(
             _POLL, topic, context=ambient_context(), attributes=attributes, later=reading, start_ns=times_ns[0]
         )

@@ -46,7 +46,7 @@ _HALF: Final = MessageType.TRANS_HALF.value
 _NO_HEADERS: Final[HeaderIndex] = {}
 _PRODUCER: Final = SpanKind.PRODUCER
 _CLIENT: Final = SpanKind.CLIENT
-_OURS: Final = frozenset({TRACEPARENT, "tracestate", "baggage", semconv.HEADER_UNIQ_KEY.lower()})
+_OUR_HEADERS: Final = frozenset({TRACEPARENT, "tracestate", "baggage", semconv.HEADER_UNIQ_KEY.lower()})
 
 
 @dataclass(slots=True)
@@ -168,15 +168,18 @@ class SendHook:
         ``None`` where somebody may, or where there is more to it: then :meth:`before` is to be asked.
         """
         tracing = self._tracing
-        ids = tracing.starting.silent_root() if self._goes_silently else None
-        if ids is None or tracing.collecting is not None or context.get_current() or tracing.excludes(topic):
+        if left_behind:
+            end_left_behind()
+        tracing.before_span()
+        ground = tracing.starting.silent_ground() if self._goes_silently else None
+        if ground is None or tracing.collecting is not None or context.get_current() or tracing.excludes(topic):
             return None
         pairs = pairs_of(headers)
         if pairs is None or not propagator_in_force().is_default:
             return None
-        if pairs and not _OURS.isdisjoint([header_name(name).lower() for name, _ in pairs]):
+        if pairs and not _OUR_HEADERS.isdisjoint([header_name(name).lower() for name, _ in pairs]):
             return None
-        pairs.append((TRACEPARENT, traceparent(*ids).encode()))
+        pairs.append((TRACEPARENT, traceparent(*ground.silent_root()).encode()))
         pairs.append((semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()))
         return pairs
 

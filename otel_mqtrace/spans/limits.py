@@ -89,11 +89,11 @@ def was_cut(text: str | None, span: ReadableSpan) -> bool:
 
 def lost_its_type(span: ReadableSpan) -> bool:
     """Whether ``span`` is one that was made here to be a record, and does not say any more of what type."""
-    if not span.dropped_attributes or not is_ours(span) or semconv.MQTRACE_TRACE_TYPE in (span.attributes or {}):
-        return False
-    words = span.name.split(" ")
+    words = span.name.split(" ")  # asked first: one that is not read yet has its name
     verbs = _RECORDED if span.end_time is not None else _STARTED
-    return words[0] in verbs or words[-1] in verbs  # last in the old names
+    if words[0] not in verbs and words[-1] not in verbs:  # last in the old names
+        return False
+    return bool(span.dropped_attributes and is_ours(span) and semconv.MQTRACE_TRACE_TYPE not in (span.attributes or {}))
 
 
 def bounded(span: ReadableSpan, attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:

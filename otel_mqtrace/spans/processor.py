@@ -168,7 +168,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
             self._internal_errors += 1
 
-    on_start.can_be_told_of_it_later = True  # type: ignore[attr-defined]  # what hooks/_unread.py looks for
+    on_start.can_be_told_of_it_later = True  # type: ignore[attr-defined]  # what hooks/_start.py looks for
 
     @property
     def wants_starts(self) -> bool:

@@ -29,6 +29,8 @@ Item = TypeVar("Item")
 
 _LOOK_AGAIN: Final = 64
 """After so many refusals somebody looks whether the worker lives."""
+_AT_ONCE: Final = 256
+"""So many may be between noting the time and coming in; more times than that are of some who were interrupted there."""
 _ALWAYS_TOLD: Final = (QUEUE_FULL, ALREADY_SHUTDOWN, SHUTDOWN_TIMEOUT, TOO_LARGE)
 
 
@@ -194,7 +196,7 @@ class SpanQueue(Generic[Item]):
                 return None
             if len(self._waiting) >= batch_size:
                 return 0
-            lingers_ns = linger_ns - (now - (self._arrived[0] if since_ns is None else since_ns))
+            lingers_ns = linger_ns - (now - (self._arrived[-len(self._waiting)] if since_ns is None else since_ns))
             if lingers_ns <= 0 or self._wanted > self._gone or self._closed:
                 return 0
             return lingers_ns
@@ -206,7 +208,8 @@ class SpanQueue(Generic[Item]):
             self._first_in_flight = self._gone
             calls = min(count, len(self._waiting))
             batch = list(starmap(self._waiting.popleft, repeat((), calls)))  # a loop would take twice as long
-            deque(starmap(self._arrived.popleft, repeat((), calls)), maxlen=0)
+            surplus = max(0, len(self._arrived) - len(self._waiting) - calls - _AT_ONCE)
+            deque(starmap(self._arrived.popleft, repeat((), calls + surplus)), maxlen=0)
             self._gone += len(batch)
             self._flying = batch
             self._in_flight = len(batch)

@@ -169,9 +169,9 @@ _ABSENT_AT, _CHANNEL_AT, _TYPE_AT, _BEANS_AT = -1, -2, -3, 0
 class _Plan:
     """How the records of one shape are read.
 
-    ``values`` are the fields that are no texts, in wire order: name, place, how nearly all there are read, and how all
-    are. What the shape alone says is put behind the fields of a
-    record, its beans where the type name stood; ``of_bean`` and ``of_context`` pick the model's fields from all that.
+    ``values`` are the fields that are no texts, in wire order: name, place, what nearly all texts mean, and how any is
+    read. What the shape alone says is put behind the fields of a record, its beans where the type name stood;
+    ``of_bean`` and ``of_context`` pick the model's fields from all that.
     """
 
     shape: Shape

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
 from otel_mqtrace.hooks._ending import text_of
+from otel_mqtrace.hooks._message import key_text
 from otel_mqtrace.hooks.consume import IncomingMessage
 
 if TYPE_CHECKING:
@@ -57,11 +58,12 @@ def incoming(message: Message, leaders: Leaders | None = None) -> IncomingMessag
     kind, timestamp_ms = message.timestamp()
     topic, partition = message.topic(), message.partition()
     value: object = message.value()
+    key = message.key()
     return IncomingMessage(
         topic=topic or "",
         partition=partition,
         offset=message.offset(),
-        key=message.key(),
+        key=key if type(key) is bytes else key_text(key),  # a deserialiser's object is the application's
         body_length=len(value) if isinstance(value, bytes) else 0 if value is None else None,
         tombstone=value is None,
         headers=header_pairs(message.headers()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from contextvars import copy_context
 
@@ -261,3 +262,44 @@ class TestScopes:
         assert trace.get_current_span() is trace.INVALID_SPAN
         span.end()
         exporter.take("mine")
+
+
+def test_what_a_message_said_stays_said_whatever_becomes_of_it(tracing, exporter):
+    """The list, the message, its headers and its key are the caller's own, who may use them again."""
+    hook = ConsumeHook(tracing=tracing)
+    headers, key = [("UNIQ_KEY", b"ID1")], bytearray(b"k1")
+    message = IncomingMessage(topic="t", partition=0, offset=1, key=key, headers=headers)
+    handed = [message]
+    (call,) = hook.before(handed)
+    handed.clear()
+    message.offset, headers[0], key[:] = 2, ("UNIQ_KEY", b"ID2"), b"k2"
+    hook.after(call)
+    said = exporter.take().attributes
+    names = ("messaging.message.id", "messaging.kafka.offset", "messaging.kafka.message.key")
+    assert [said[name] for name in names] == ["ID1", 1, "k1"]
+
+
+@pytest.mark.parametrize("unchanging", [True, False])
+def test_a_propagator_of_the_applications_is_asked_by_the_thread_that_consumes(tracing, exporter, unchanging):
+    """It may look at what is current there; what it finds is what counts, whichever is in force when a span is read."""
+
+    class Watching(_Counting):
+        def extract(self, *args, **kwargs):
+            assert threading.current_thread() is threading.main_thread()
+            return super().extract(*args, **kwargs)
+
+    usual = propagate.get_global_textmap()
+    propagate.set_global_textmap(Watching([TraceContextTextMapPropagator()]))
+    try:
+        hook = ConsumeHook(tracing=tracing)
+        headers = [("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
+        messages = [IncomingMessage(topic="t", partition=0, offset=offset, headers=headers) for offset in (1, 2)]
+        for call in hook.before(messages, batch=True, unchanging=unchanging):
+            hook.after(call)
+    finally:
+        propagate.set_global_textmap(usual)
+    span, found = exporter.take(), []
+    reader = threading.Thread(target=lambda: found.extend(link.context.span_id for link in span.links))
+    reader.start()
+    reader.join()
+    assert found == [0xB7AD6B7169203331] * 2

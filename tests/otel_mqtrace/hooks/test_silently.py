@@ -112,3 +112,16 @@ def test_another_propagator_writes_its_own() -> None:
 def test_headers_that_no_client_takes_are_the_clients_to_refuse() -> None:
     """Not ours."""
     assert hook().silently("orders", "none") is None
+
+
+def test_a_provider_that_comes_late_is_looked_for_with_every_send() -> None:
+    """As with one that may be recorded; and no id is drawn before it is needed."""
+    asked: list[None] = []
+    silent = hook(before_span=lambda: asked.append(None))
+    ids = silent._tracing.tracer.id_generator
+    drawn = []
+    ids.generate_trace_id = lambda: drawn.append(1) or 1
+    assert silent.silently("orders", [("traceparent", b"00")]) is None
+    assert (len(asked), drawn) == (1, [])
+    assert silent.silently("orders", None) is not None
+    assert (len(asked), drawn) == (2, [1])

@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, SynchronousMultiSpanProcessor, Tracer, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import (
@@ -40,8 +40,11 @@ class Looking(SpanProcessor):
 
 
 class Ending(SpanProcessor):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
     def _on_ending(self, span: Any) -> None:
-        span.set_attribute("ending", True)
+        self.heard.append(span.name)
 
 
 class Choosing(Sampler):
@@ -231,3 +234,67 @@ def test_a_span_that_is_not_sampled_is_no_start_and_no_mistake(sampler: Sampler)
     ours.on_start(NonRecordingSpan(trace.INVALID_SPAN_CONTEXT))
     assert (ours.internal_errors, ours.stats()["RecordingExporter"]["offered"]) == (1, 0)
     ours.shutdown()
+
+
+def test_a_method_put_on_one_processor_is_called() -> None:
+    """As some libraries do with OpenTelemetry's."""
+    exporter = RecordingExporter()
+    batch = BatchSpanProcessor(exporter)
+    batch.on_start = lambda span, parent_context=None: span.set_attribute("workflow", "w")
+    made = provider(batch)
+    begun(made.get_tracer("t"), Context(), a=1).end()
+    made.shutdown()
+    assert dict(exporter.take().attributes) == {"a": 1, "workflow": "w"}
+
+
+class Tenants(SynchronousMultiSpanProcessor):
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        span.set_attribute("tenant", "shop")
+        super().on_start(span, parent_context)
+
+
+def test_a_multi_processor_of_somebody_elses_is_called() -> None:
+    """It may do anything before it calls the others."""
+    exporter = RecordingExporter()
+    made = provider(SimpleSpanProcessor(exporter), active_span_processor=Tenants())
+    begun(made.get_tracer("t"), Context()).end()
+    assert exporter.take().attributes["tenant"] == "shop"
+
+
+class Wrapping(trace.Tracer):
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
+
+    def start_span(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return self._tracer.start_span(f"wrapped {name}", *args, **kwargs)
+
+    def start_as_current_span(self, *args: Any, **kwargs: Any) -> Any:
+        return self._tracer.start_as_current_span(*args, **kwargs)
+
+
+def test_a_tracer_that_wraps_the_sdks_starts_our_spans() -> None:
+    """Not the one inside."""
+    assert begun(Wrapping(provider().get_tracer("t")), Context()).name == "wrapped s"
+
+
+def test_a_start_that_somebody_has_replaced_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one tracer or on all, before the first span or after it."""
+    tracer, asked = provider().get_tracer("t"), []
+    starting = SpanStart(tracer)
+    assert starting.ground() is not None
+    original = Tracer.start_span
+    monkeypatch.setattr(Tracer, "start_span", lambda *args: (asked.append(args[1]), original(*args))[1])
+    assert starting.ground() is None
+    begun(tracer, Context())
+    assert asked == ["s"]
+
+
+def test_a_processor_that_comes_after_the_start_hears_of_the_end() -> None:
+    """Of the moment before it, too."""
+    exporter = RecordingExporter()
+    made = provider(SimpleSpanProcessor(exporter))
+    span = begun(made.get_tracer("t"), Context(), a=1)
+    late = Ending()
+    made.add_span_processor(late)
+    span.end()
+    assert (late.heard, dict(exporter.take().attributes)) == (["s"], {"a": 1})

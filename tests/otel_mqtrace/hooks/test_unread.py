@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import threading
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
@@ -297,3 +298,59 @@ def test_a_snapshot_keeps_what_it_started_with() -> None:
     assert (dict(still.attributes), still.context, still.end_time) == ({"a": 1}, span.context, None)
     assert span.snapshot() is None
     assert dict(span.attributes) == {"a": 1, "b": 2}
+
+
+def test_what_is_told_while_it_is_made_is_there_though_it_ended_meanwhile() -> None:
+    """The thread that makes it, here held up in the middle, finds what was told in time."""
+    exporter, _, starting = spans()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly() -> Any:
+        begun.set()
+        assert go_on.wait(20)
+        return {"a": 1}, ()
+
+    span = started(starting, {"a": 1}, later=slowly)
+    reader = threading.Thread(target=lambda: span.attributes)
+    reader.start()
+    assert begun.wait(20)
+    ender = threading.Thread(target=lambda: (span.tell({"answer": 42}), span.end(END_NS)))
+    ender.start()
+    while not (span._told and span.end_time):
+        pass
+    go_on.set()
+    reader.join()
+    ender.join()
+    assert dict(exporter.take().attributes) == {"a": 1, "answer": 42}
+
+
+def test_an_application_that_sets_attributes_for_ever_keeps_as_many_as_the_sdk_does() -> None:
+    """After a while it is made."""
+    span = started(spans()[2], {"a": 1})
+    for number in range(10_000):
+        span.set_attribute(f"name {number}", number)
+    assert (span._is_made, len(span._told)) == (True, 0)
+    assert len(span.attributes) == 128
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_is_to_be_read_and_leaves_the_span_alone(copied: Any) -> None:
+    """As one of the read-only span is, which the SDK hands over."""
+    exporter, _, starting = spans()
+    span = started(starting, {"a": 1})
+    span.tell({"b": 2})
+    still = copied(span)
+    span.tell({"c": 3})
+    span.end(END_NS)
+    assert (type(still), still.context, still.attributes["b"]) == (ReadableSpan, span.context, 2)
+    assert dict(exporter.take().attributes) == {"a": 1, "b": 2, "c": 3}
+
+
+def test_what_somebody_put_in_the_place_of_its_attributes_stays() -> None:
+    """A processor that redacts, say; nor is what it took away read plainly."""
+    span = started(spans()[2], {"secret": 1})
+    span.end(END_NS)
+    span._attributes = {"redacted": True}
+    assert span.events == ()
+    assert span.plainly() is None
+    assert dict(span.attributes) == {"redacted": True}

@@ -268,3 +268,17 @@ def test_no_count_is_lost_to_a_signal_handler_that_ends_a_span_in_the_middle_of_
     """
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_one_that_was_interrupted_on_its_way_in_makes_no_other_older():
+    """The time was noted, and a signal handler raised before the item came in."""
+    clock = ManualClock()
+    queue = SpanQueue(max_size=10, clock=clock)
+    for _ in range(1_000):
+        queue._arrived.append(clock.monotonic_ns())
+    clock.advance(ms=5_000)
+    queue.offer("a")
+    now = clock.monotonic_ns()
+    assert queue.due_ns(now, batch_size=5, linger_ns=500) == 500
+    assert (queue.take(5), queue.stats()["pending"]) == (["a"], 1)
+    assert len(queue._arrived) < 1_000

@@ -112,7 +112,7 @@ class ConsumerState:
         if start_ns is not None:
             hook.received(received, start_ns=start_ns, batch=batch)
         left = self._left.now and self._left.left(len(received))
-        calls = [] if left else hook.before(received, batch=batch)
+        calls = [] if left else hook.before(received, batch=batch, unchanging=True)
         held = self.hold(hook, calls, handed)  # first of all: what is open must be ended, whatever fails from here on
         owners: list[ProcessCall | None] = [calls[0] if len(calls) == 1 else None] * len(received)
         if len(calls) != 1 or len(calls[0].indexes) != len(received):  # hardly ever
