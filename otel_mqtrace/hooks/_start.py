@@ -21,6 +21,7 @@ from opentelemetry.trace import (
     get_current_span,
 )
 
+from otel_mqtrace.hooks._propagation import traceparent
 from otel_mqtrace.hooks._recording import certainties, decided, never_recorded
 from otel_mqtrace.hooks._sdk import actual_tracer, counts_of, decides_by_ids, processors_at
 from otel_mqtrace.hooks._unread import UnreadSpan, all_of
@@ -155,10 +156,9 @@ class Ground:
         """Return what is decided about a span under ``parent`` whatever its id; ``None`` when that is open."""
         return decided(self._certain, parent)
 
-    def silent_root(self) -> tuple[int, int, int]:
-        """Draw the trace id, the span id and the flags of a root that is not recorded: what travels of it."""
-        ids = self._ids
-        return ids.generate_trace_id(), ids.generate_span_id(), self._random
+    def silent_root(self) -> str:
+        """Draw the ids of a root that is not recorded; return its ``traceparent``, which is all there is of it."""
+        return traceparent(self._ids.generate_trace_id(), self._ids.generate_span_id(), self._random)
 
     def start(  # noqa: PLR0913, PLR0917 - every span's: no keywords
         self,

@@ -23,7 +23,7 @@ from otel_mqtrace.hooks._guard import note_failure
 from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_name, header_text, indexed, pairs_of, rewritten
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
-from otel_mqtrace.hooks._propagation import TRACEPARENT, propagator_in_force, traceparent
+from otel_mqtrace.hooks._propagation import TRACEPARENT, propagator_in_force
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes
@@ -172,14 +172,14 @@ class SendHook:
             end_left_behind()
         tracing.before_span()
         ground = tracing.starting.silent_ground() if self._goes_silently else None
-        if ground is None or tracing.collecting is not None or context.get_current() or tracing.excludes(topic):
+        if ground is None or context.get_current() or tracing.collecting is not None or tracing.excludes(topic):
             return None
-        pairs = pairs_of(headers)
+        pairs = [] if headers is None else pairs_of(headers)
         if pairs is None or not propagator_in_force().is_default:
             return None
         if pairs and not _OUR_HEADERS.isdisjoint([header_name(name).lower() for name, _ in pairs]):
             return None
-        pairs.append((TRACEPARENT, traceparent(*ground.silent_root()).encode()))
+        pairs.append((TRACEPARENT, ground.silent_root().encode()))
         pairs.append((semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()))
         return pairs
 
