@@ -183,7 +183,11 @@ class ConsumeHook:
         open_one = guarded("ConsumeHook.open")(self._open)
         by_topic: dict[str, list[int]] = {}
         for index, message in enumerate(messages):
-            by_topic.setdefault(message.topic, []).append(index)
+            topic = message.topic
+            if topic in by_topic:
+                by_topic[topic].append(index)
+            else:
+                by_topic[topic] = [index]
         size = self._tracing.links_per_span
         calls = []
         for topic in filter(self._tracing.traces, by_topic):

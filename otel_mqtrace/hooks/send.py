@@ -162,7 +162,7 @@ class SendHook:
             note_failure("SendHook.before")
             return None
 
-    def silently(self, topic: str, headers: object) -> list[Header] | None:
+    def silently(self, topic: object, headers: object) -> list[Header] | None:
         """Return the headers of a message whose send nobody will ever look at, with an id and a trace not sampled.
 
         ``None`` where somebody may, or where there is more to it: then :meth:`before` is to be asked.
@@ -172,7 +172,9 @@ class SendHook:
             end_left_behind()
         tracing.before_span()
         ground = tracing.starting.silent_ground() if self._goes_silently else None
-        if ground is None or context.get_current() or tracing.collecting is not None or tracing.excludes(topic):
+        if ground is None or not isinstance(topic, str) or tracing.excludes(topic):
+            return None
+        if context.get_current() or tracing.collecting is not None:
             return None
         pairs = [] if headers is None else pairs_of(headers)
         if pairs is None or not propagator_in_force().is_default:

@@ -44,7 +44,7 @@ class _Entry:
     place: tuple[str, int | None, int | None]
     owner: weakref.ref[Any]
     call: ProcessCall | None
-    awaited: bool
+    awaited: bool = False
 
     def forgotten(self) -> None:
         """Count it if its block never came."""
@@ -81,12 +81,14 @@ class Handover:
         ``received`` says where each lies.
         """
         entries = self._entries
-        for index, (message, where, call) in enumerate(zip(messages, received, calls, strict=True)):
+        for message, where, call in zip(messages, received, calls, strict=True):
             key = id(message)
             before = entries.pop(key, None)  # an id that is used again goes to the end
             if before is not None:
                 before.forgotten()
-            entries[key] = _Entry((where.topic, where.partition, where.offset), owner, call, index in awaited)
+            entries[key] = _Entry((where.topic, where.partition, where.offset), owner, call)
+        for index in awaited:
+            entries[id(messages[index])].awaited = True
         while len(entries) > self._max:
             try:
                 entries.popitem(last=False)[1].forgotten()

@@ -36,19 +36,19 @@ def _prepare(
 ) -> tuple[Sending | None, tuple[Any, ...], dict[str, Any]] | None:
     """Open the span of one ``produce`` and return the arguments to call it with."""
     tracing = live.tracing
-    given = {**dict(zip(order, args)), **kwargs} if kwargs else dict(zip(order, args))  # noqa: B905 - every send's
-    topic = given.get("topic")
-    if tracing is None or not isinstance(topic, str):
-        return None
-    state = producer_state(producer)
-    if state is None or (state.layers and _is_inner(state, topic)):
+    state = None if tracing is None else producer_state(producer)
+    if tracing is None or state is None:
         return None
     hook = state.bind(tracing)
     transaction_id = None if state.transaction is None else state.transaction.transaction_id
-    headers = given.get("headers")
-    if transaction_id is None and (silent := hook.silently(topic, headers)) is not None:
-        # Nothing to end and no context to restore: the message goes its way with our headers and nothing else.
-        return None, *replaced(order, args, kwargs, {"headers": silent})
+    if order is PRODUCE_ORDER and len(args) < len(order) and transaction_id is None and not state.layers:
+        silent = hook.silently(args[0] if args else kwargs.get("topic"), kwargs.get("headers"))
+        if silent is not None:  # nothing to end and no context to restore: it goes its way with our headers
+            return None, args, {**kwargs, "headers": silent}
+    given = {**dict(zip(order, args)), **kwargs} if kwargs else dict(zip(order, args))  # noqa: B905 - every send's
+    topic, headers = given.get("topic"), given.get("headers")
+    if not isinstance(topic, str) or (state.layers and _is_inner(state, topic)):
+        return None
     value, partition = given.get("value"), given.get("partition")
     call = hook.before(
         topic,
@@ -64,8 +64,7 @@ def _prepare(
         state.leaders.want(topic)
     changes: dict[str, Any] = {} if call.headers is None else {"headers": call.headers}
     if not call.recorded and not call.ambient:
-        # Nothing to end and no context to restore: the message goes its way with our headers and nothing else.
-        return None, *replaced(order, args, kwargs, changes)
+        return None, *replaced(order, args, kwargs, changes)  # as above
     # An explicit callback=None hides on_delivery in the C code (it asks for NULL, not for None): so do we.
     name = "callback" if "callback" in given else "on_delivery" if "on_delivery" in order else "callback"
     user = given.get(name)
