@@ -100,45 +100,60 @@ class SpanStart:
         One that is not sampled records nothing.
         """
         ground = self.ground()
-        if ground is not None:
-            return ground.start(name, otel_ctx, kind, attributes, links, later, start_ns)
-        if later is not None:
-            attributes, links = all_of(later)
-        return self._tracer.start_span(name, otel_ctx, kind, attributes, links, start_ns)
+        if ground is None:
+            if later is not None:
+                attributes, links = all_of(later)
+            return self._tracer.start_span(name, otel_ctx, kind, attributes, links, start_ns)
+        span_ctx, parent, decision = ground.place(name, otel_ctx, kind, links)
+        ended = None if ground.counts is None else ground.counts.start_span(parent, decision)
+        if decision is _DROP:
+            return NonRecordingSpan(span_ctx)
+        span = UnreadSpan(
+            ground.tracer, ground.processors, name, span_ctx, parent, kind, attributes, links, later, start_ns
+        )
+        if ended is not None:
+            span._record_end_metrics = ended  # noqa: SLF001 - where the SDK's class has it
+        for processor in ground.told:
+            processor.told_of_start(span)
+        return span
 
 
 class Ground:
-    """What all spans of one tracer have in common, found out once: asking costs more than a span does."""
+    """What all spans of one tracer have in common, found out once: asking costs more than a span does.
+
+    ``processors`` are those of ``tracer`` now, ``told`` the ones of ours that want to hear of a start; ``counts`` is
+    what counts spans for the SDK, if anything does.
+    """
 
     __slots__ = (
         "_certain",
-        "_counts",
         "_ids",
         "_is_known",
-        "_processors",
         "_random",
         "_sampler",
-        "_told",
+        "counts",
         "nobody_looks",
+        "processors",
         "records_nothing",
         "roots_are_silent",
+        "told",
         "tracer",
     )
 
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer
-        self._processors: Any = processors_at(tracer)
-        self._is_known = _is_the_sdks(tracer) and self._processors is not None
+        self.processors: Any = processors_at(tracer)
+        self._is_known = _is_the_sdks(tracer) and self.processors is not None
         self._sampler: Any = getattr(tracer, "sampler", None)
         self._ids: Any = getattr(tracer, "id_generator", None)
-        every: list[Any] = list(self._processors or ())
+        every: list[Any] = list(self.processors or ())
         self.nobody_looks = self._is_known and decides_by_ids(self._sampler) and all(map(_lets_be, every))
-        self._told = [each for each in every if _can_be_told(each) and each.wants_starts]
+        self.told = [each for each in every if _can_be_told(each) and each.wants_starts]
         if self.nobody_looks:
             self._certain = certainties(self._sampler)
             self.records_nothing = all(each is _DROP for each in self._certain)
-            self._counts = counts_of(tracer)
-            self.roots_are_silent = self._certain[0] is _DROP and self._counts is None
+            self.counts = counts_of(tracer)
+            self.roots_are_silent = self._certain[0] is _DROP and self.counts is None
             self._random = _random_flag(self._ids)
 
     def is_of(self, tracer: Any) -> bool:
@@ -148,7 +163,7 @@ class Ground:
         return (
             tracer.sampler is self._sampler
             and tracer.id_generator is self._ids
-            and tracer.span_processor._span_processors is self._processors  # noqa: SLF001 - see processors_at()
+            and tracer.span_processor._span_processors is self.processors  # noqa: SLF001 - see processors_at()
             and Tracer.start_span is _START_SPAN
         )
 
@@ -160,39 +175,24 @@ class Ground:
         """Draw the ids of a root that is not recorded; return its ``traceparent``, which is all there is of it."""
         return traceparent(self._ids.generate_trace_id(), self._ids.generate_span_id(), self._random)
 
-    def start(  # noqa: PLR0913, PLR0917 - every span's: no keywords
-        self,
-        name: str,
-        otel_ctx: Context,
-        kind: SpanKind,
-        attributes: Mapping[str, AttributeValue],
-        links: Sequence[Link],
-        later: Later | None,
-        start_ns: int,
-    ) -> trace.Span:
-        """Start a span as the SDK's tracer does, but for what nobody has asked for yet."""
+    def place(
+        self, name: str, otel_ctx: Context, kind: SpanKind, links: Sequence[Link]
+    ) -> tuple[SpanContext, SpanContext | None, Decision]:
+        """Return the ids of a span that starts in ``otel_ctx``, its parent's if it has one, and what becomes of it.
+
+        They are drawn and decided as the SDK's tracer does.
+        """
         parent = state = None
         above = get_current_span(otel_ctx).get_span_context() if otel_ctx else INVALID_SPAN_CONTEXT
         if above.is_valid:
             parent, trace_id, state, random = above, above.trace_id, above.trace_state, above.trace_flags & _RANDOM
-            decision = decided(self._certain, above)
         else:
-            trace_id, random, decision = self._ids.generate_trace_id(), self._random, self._certain[0]
+            trace_id, random = self._ids.generate_trace_id(), self._random
+        decision = self.decided(above)
         if decision is None:
             decision = self._sampler.should_sample(otel_ctx, trace_id, name, kind, None, links).decision
         flags = _FLAGS[random + (decision is _SAMPLED)]
-        span_ctx = SpanContext(trace_id, self._ids.generate_span_id(), False, flags, state)  # noqa: FBT003 - as above
-        ended = None if self._counts is None else self._counts.start_span(parent, decision)
-        if decision is _DROP:
-            return NonRecordingSpan(span_ctx)
-        span = UnreadSpan(
-            self.tracer, self._processors, name, span_ctx, parent, kind, attributes, links, later, start_ns
-        )
-        if ended is not None:
-            span._record_end_metrics = ended  # noqa: SLF001 - where the SDK's class has it
-        for processor in self._told:
-            processor.told_of_start(span)
-        return span
+        return SpanContext(trace_id, self._ids.generate_span_id(), False, flags, state), parent, decision  # noqa: FBT003
 
 
 def _is_the_sdks(tracer: Any) -> bool:

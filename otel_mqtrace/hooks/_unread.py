@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from opentelemetry.attributes import BoundedAttributes
@@ -149,7 +149,7 @@ class UnreadSpan(SdkSpan):
             attributes = dict(attributes)
             for each in told:
                 attributes.update(_said(each))
-        if not (_fits(attributes, limits.max_span_attributes) and _fits(links, limits.max_links)):
+        if not (_fits(attributes, limits.max_span_attributes) and _is_within(links, limits.max_links)):
             return None
         if not all(_fits(each.attributes or {}, limits.max_link_attributes) for each in links):
             return None
@@ -244,13 +244,15 @@ class UnreadSpan(SdkSpan):
         return {name: part for name, part in vars(span).items() if name not in _KEPT}
 
 
-def _fits(given: Mapping[str, Any] | Sequence[Any], most: int | None) -> bool:
-    """Whether the SDK would take all of it, and as it is."""
-    if most is not None and len(given) > most:
+def _is_within(given: Sized, most: int | None) -> bool:
+    return most is None or len(given) <= most
+
+
+def _fits(attributes: Attributes, most: int | None) -> bool:
+    """Whether the SDK would take all of them, and as they are."""
+    if not (_is_within(attributes, most) and isinstance(attributes, dict)):
         return False
-    if not isinstance(given, dict):
-        return not isinstance(given, Mapping)
-    return all(map(_is_plain, given.values())) and "" not in given
+    return all(map(_is_plain, attributes.values())) and "" not in attributes
 
 
 def _is_plain(value: object) -> bool:

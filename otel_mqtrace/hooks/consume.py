@@ -171,9 +171,9 @@ class ConsumeHook:
             if len(messages) != 1:
                 return self._open_each(messages, batch=batch, unchanging=unchanging)
             topic = messages[0].topic
-            return (
-                [self._open(topic, messages, batch=batch, unchanging=unchanging)] if self._tracing.traces(topic) else []
-            )
+            if not self._tracing.traces(topic):
+                return []
+            return [self._open(topic, messages, batch=batch, unchanging=unchanging)]
         except Exception:  # noqa: BLE001 - as guarded() does; this is every poll's
             note_failure("ConsumeHook.before")
             return []
@@ -183,11 +183,7 @@ class ConsumeHook:
         open_one = guarded("ConsumeHook.open")(self._open)
         by_topic: dict[str, list[int]] = {}
         for index, message in enumerate(messages):
-            topic = message.topic
-            if topic in by_topic:
-                by_topic[topic].append(index)
-            else:
-                by_topic[topic] = [index]
+            by_topic.setdefault(message.topic, []).append(index)
         size = self._tracing.links_per_span
         calls = []
         for topic in filter(self._tracing.traces, by_topic):

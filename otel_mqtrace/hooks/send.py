@@ -46,7 +46,7 @@ _HALF: Final = MessageType.TRANS_HALF.value
 _NO_HEADERS: Final[HeaderIndex] = {}
 _PRODUCER: Final = SpanKind.PRODUCER
 _CLIENT: Final = SpanKind.CLIENT
-_OUR_HEADERS: Final = frozenset({TRACEPARENT, "tracestate", "baggage", semconv.HEADER_UNIQ_KEY.lower()})
+_UNIQ_KEY: Final = semconv.HEADER_UNIQ_KEY.lower()
 
 
 @dataclass(slots=True)
@@ -176,11 +176,13 @@ class SendHook:
             return None
         if context.get_current() or tracing.collecting is not None:
             return None
-        pairs = [] if headers is None else pairs_of(headers)
-        if pairs is None or not propagator_in_force().is_default:
+        propagator, pairs = propagator_in_force(), pairs_of(headers)
+        if pairs is None or not propagator.is_default:
             return None
-        if pairs and not _OUR_HEADERS.isdisjoint([header_name(name).lower() for name, _ in pairs]):
-            return None
+        if pairs:
+            names = {header_name(name).lower() for name, _ in pairs}
+            if _UNIQ_KEY in names or not propagator.names.isdisjoint(names):
+                return None
         pairs.append((TRACEPARENT, ground.silent_root().encode()))
         pairs.append((semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()))
         return pairs

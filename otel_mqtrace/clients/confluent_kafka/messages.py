@@ -58,7 +58,7 @@ def incoming(message: Message, leaders: Leaders | None = None) -> IncomingMessag
     kind, timestamp_ms = message.timestamp()
     topic, partition = message.topic(), message.partition()
     value: object = message.value()
-    key, headers = message.key(), message.headers()
+    key = message.key()
     return IncomingMessage(
         topic=topic or "",
         partition=partition,
@@ -66,7 +66,7 @@ def incoming(message: Message, leaders: Leaders | None = None) -> IncomingMessag
         key=key if type(key) is bytes else key_text(key),  # a deserialiser's object is the application's
         body_length=len(value) if isinstance(value, bytes) else 0 if value is None else None,
         tombstone=value is None,
-        headers=headers.copy() if type(headers) is list else header_pairs(headers),  # every message's: a call less
+        headers=header_pairs(message.headers()),
         timestamp_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
         store_host=None if leaders is None else leaders.of(topic, partition),
         cluster_id=None if leaders is None else leaders.cluster_id,

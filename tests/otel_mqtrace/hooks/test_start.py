@@ -182,12 +182,19 @@ def test_the_sdk_counts_them_where_it_is_asked_to(monkeypatch: pytest.MonkeyPatc
     assert counted == {"otel.sdk.span.started": [2], "otel.sdk.span.live": [1]}
 
 
-def test_our_processor_is_told_of_a_start() -> None:
-    """With what the span starts with, and nothing that it is told later."""
+def sent(
+    kind: type[MqTraceSpanProcessor] = MqTraceSpanProcessor, sampler: Sampler = ALWAYS_ON
+) -> tuple[RecordingExporter, MqTraceSpanProcessor, SendHook]:
+    """A processor of ours whose exporter wants starts, and the hook of sends that reach it."""
     exporter = RecordingExporter()
     exporter.exports_starts = True
-    ours = MqTraceSpanProcessor(exporter, background=False)
-    hook = SendHook(tracing=Tracing.create(tracer_provider=provider(ours)))
+    ours = kind(exporter, background=False)
+    return exporter, ours, SendHook(tracing=Tracing.create(tracer_provider=provider(ours, sampler=sampler)))
+
+
+def test_our_processor_is_told_of_a_start() -> None:
+    """With what the span starts with, and nothing that it is told later."""
+    exporter, ours, hook = sent()
     call = hook.before("orders", body=b"x", headers=[("TAGS", b"paid")])
     call.span.set_attribute("later", True)
     hook.after(call, partition=3, offset=4)
@@ -209,12 +216,8 @@ class Marking(MqTraceSpanProcessor):
 
 def test_a_subclass_of_our_processor_looks_at_starts_itself() -> None:
     """It may do anything there."""
-    exporter = RecordingExporter()
-    exporter.exports_starts = True
-    ours = Marking(exporter, background=False)
-    tracer_provider = provider(ours)
-    assert SpanStart(tracer_provider.get_tracer("t")).ground() is None
-    hook = SendHook(tracing=Tracing.create(tracer_provider=tracer_provider))
+    exporter, ours, hook = sent(Marking)
+    assert hook._tracing.starting.ground() is None
     hook.after(hook.before("orders", body=b"x"), partition=3, offset=4)
     ours.force_flush()
     start, end = exporter.take_all()
@@ -226,10 +229,7 @@ def test_a_subclass_of_our_processor_looks_at_starts_itself() -> None:
 @pytest.mark.parametrize("sampler", [ALWAYS_OFF, ParentBased(ALWAYS_OFF), TraceIdRatioBased(0)])
 def test_a_span_that_is_not_sampled_is_no_start_and_no_mistake(sampler: Sampler) -> None:
     """Nor is a foreign one that says nothing, but for the mistake it is."""
-    exporter = RecordingExporter()
-    exporter.exports_starts = True
-    ours = MqTraceSpanProcessor(exporter, background=False)
-    hook = SendHook(tracing=Tracing.create(tracer_provider=provider(ours, sampler=sampler)))
+    _, ours, hook = sent(sampler=sampler)
     hook.after(hook.before("orders", body=b"x"), partition=3, offset=4)
     ours.on_start(NonRecordingSpan(trace.INVALID_SPAN_CONTEXT))
     assert (ours.internal_errors, ours.stats()["RecordingExporter"]["offered"]) == (1, 0)

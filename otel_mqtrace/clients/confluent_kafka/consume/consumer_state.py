@@ -114,10 +114,10 @@ class ConsumerState:
         left = self._left.now and self._left.left(len(received))
         calls = [] if left else hook.before(received, batch=batch, unchanging=True)
         held = self.hold(hook, calls, handed)  # first of all: what is open must be ended, whatever fails from here on
-        owners: list[ProcessCall | None] = [calls[0] if len(calls) == 1 else None] * len(received)
-        if len(calls) != 1 or len(calls[0].indexes) != len(received):  # hardly ever
-            named = {index: call for call in calls for index in call.indexes}
-            owners = [named.get(index) for index in range(len(received))]
+        owners: list[ProcessCall | None] = [None] * len(received)
+        for call in calls:
+            for index in call.indexes:
+                owners[index] = call
         awaited = {index for index, each in enumerate(received) if tracing.traces(each.topic)} if left else _NONE
         handed_over.note(messages, received, self.reference, owners, awaited)
         if self._settles:
