@@ -167,7 +167,7 @@ class Block:
         if self._responsibility is not None:
             call = self._responsibility.call
             self.handling = Handling(call.span)
-            self._scope = EnteredScope(processing_context(call.otel_ctx, self.handling))
+            self._scope = EnteredScope(processing_context(call.base, self.handling))
 
     @guarded("process.exit")
     def _exit(self, exception: BaseException | None) -> None:

@@ -56,7 +56,7 @@ class Held:
     def enter(self, call: ProcessCall) -> None:
         """Make the span of ``call`` current here, unless it has ended already."""
         if not call.ambient or call.is_open:  # one that has ended forgot what was current before it
-            self.scopes.append(AutomaticScope(call.otel_ctx, call.ambient, call.span))
+            self.scopes.append(AutomaticScope(call.lent(), call.ambient))
 
     def stop(self) -> None:
         """Stop being current, here and wherever else the application went on with what was current at a poll."""
@@ -95,7 +95,8 @@ class Held:
         calls, self.calls = self.calls, []
         if not self._shared and outcome is None:  # by far the most
             for call in calls:
-                hook.after(call, code=code, exception=exception)
+                if not call.is_silent:
+                    hook.after(call, code=code, exception=exception)
             return
         for call, (said, why) in self._outcomes(calls, code, exception, outcome):
             hook.after(call, code=said, exception=why)

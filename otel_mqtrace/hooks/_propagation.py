@@ -39,17 +39,13 @@ class PropagatorInForce:
     there is more to be said, a ``tracestate`` or ``baggage``.
     """
 
-    __slots__ = ("_propagator", "carries_spans", "is_default", "names")
+    __slots__ = ("carries_spans", "is_default", "names", "propagator")
 
     def __init__(self, propagator: TextMapPropagator) -> None:
-        self._propagator = propagator
+        self.propagator = propagator
         self.names = frozenset(name.lower() for name in propagator.fields)
         self.carries_spans = _carries_spans(propagator)
         self.is_default = _is_default(propagator)
-
-    def stands_for(self, propagator: TextMapPropagator) -> bool:
-        """Whether this is about ``propagator``."""
-        return self._propagator is propagator
 
     def headers_of(self, span: Span, ambient: Context) -> dict[str, str]:
         """Return the headers that carry ``span`` and what else travels in ``ambient``, baggage for one."""
@@ -59,27 +55,29 @@ class PropagatorInForce:
             if is_valid and (state is _NO_STATE or not state):
                 return {TRACEPARENT: traceparent(trace_id, span_id, flags)}
         written: dict[str, str] = {}
-        self._propagator.inject(written, trace.set_span_in_context(span, ambient), HEADER_SETTER)
+        self.propagator.inject(written, trace.set_span_in_context(span, ambient), HEADER_SETTER)
         return written
 
     def extracted(self, found: HeaderIndex, base: Context) -> Context:
         """Return what travelled with a message, its span context and what else there is, on top of ``base``."""
-        told = self._by_hand(found)
+        told = self.plain(found)
         if told is None:
-            return self._propagator.extract(found, base, HEADER_GETTER)
+            return self.propagator.extract(found, base, HEADER_GETTER)
         return trace.set_span_in_context(NonRecordingSpan(told), base) if told.is_valid else base
 
     def creation_of(self, found: HeaderIndex) -> SpanContext:
         """Return the span context a message carries; an invalid one when it carries none that can be read."""
-        told = self._by_hand(found)
+        told = self.plain(found)
         if told is not None:
             return told
         if self.names.isdisjoint(map(str.lower, found)):
             return trace.INVALID_SPAN_CONTEXT
-        return _span_context(self._propagator.extract(found, Context(), HEADER_GETTER))
+        return _span_context(self.propagator.extract(found, Context(), HEADER_GETTER))
 
-    def _by_hand(self, found: HeaderIndex) -> SpanContext | None:
+    def plain(self, found: HeaderIndex) -> SpanContext | None:
         """Return what a plain ``traceparent`` says; ``None`` where there is more, or something else, to be read."""
+        if not found:
+            return trace.INVALID_SPAN_CONTEXT
         if not self.is_default or not _BESIDE.isdisjoint(found):
             return None
         text = header_text(found, TRACEPARENT)
@@ -104,10 +102,10 @@ def traceparent(trace_id: int, span_id: int, flags: int) -> str:
 
 def propagator_in_force() -> PropagatorInForce:
     """Return the global propagator, which an application may change at any time."""
-    propagator = propagate.get_global_textmap()
-    if not _last.known.stands_for(propagator):
-        _last.known = PropagatorInForce(propagator)
-    return _last.known
+    propagator, known = propagate.get_global_textmap(), _last.known
+    if known.propagator is not propagator:
+        known = _last.known = PropagatorInForce(propagator)
+    return known
 
 
 def creation_of(found: HeaderIndex) -> SpanContext:

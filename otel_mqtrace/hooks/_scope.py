@@ -8,8 +8,9 @@ has it for the current one reads in it what was current before.
 
 from __future__ import annotations
 
+import functools
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context, trace
 from opentelemetry.context import Context
@@ -17,9 +18,21 @@ from opentelemetry.context import Context
 from otel_mqtrace.hooks._ending import Handling
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opentelemetry.trace import Span
 
-__all__ = ["AutomaticScope", "EnteredScope", "ambient_context", "handled_here", "keep_ids", "processing_context"]
+__all__ = [
+    "AutomaticScope",
+    "EnteredScope",
+    "Lent",
+    "UnreadContext",
+    "ambient_context",
+    "handled_here",
+    "keep_ids",
+    "lent_context",
+    "processing_context",
+]
 
 _AUTOMATIC: Final = context.create_key("mqtrace-automatic")
 _HANDLED: Final = context.create_key("mqtrace-handled")
@@ -43,9 +56,13 @@ def ambient_context() -> Context:
 
 def processing_context(base: Context, handling: Handling) -> Context:
     """Return ``base`` with the span of ``handling`` current in it, and ``handling`` there for :func:`handled_here`."""
-    otel_ctx = trace.set_span_in_context(handling.span, base)
-    dict.__setitem__(otel_ctx, _HANDLED, handling)  # it is ours still: a second copy would cost as much as the first
-    return otel_ctx
+    return Context({**base, _SPAN: handling.span, _HANDLED: handling})
+
+
+def lent_context(base: Context, handling: Handling, before: Context) -> Lent:
+    """Return the same for an :class:`AutomaticScope`; :func:`ambient_context` finds ``before`` behind it."""
+    span = handling.span
+    return Lent({**base, _SPAN: span, _HANDLED: handling, _AUTOMATIC: (span, before)})
 
 
 def keep_ids(otel_ctx: Context, ended: Span) -> None:
@@ -62,13 +79,49 @@ def handled_here() -> Handling | None:
     return found if isinstance(found, Handling) else None
 
 
-class _Lent(Context):
+class Lent(Context):
     """A context that its owner can take back, wherever it went: it then reads as the one it stood on."""
 
     def take_back(self, outer: Context) -> None:
+        """Read as ``outer`` from now on."""
         dict.update(self, outer)
         for name in self.keys() - outer.keys():
             dict.pop(self, name, None)
+
+
+class UnreadContext(Lent):
+    """A context that is put together by the first look into it, and is any other from then on."""
+
+    def __init__(self, put_together: Callable[[], Context]) -> None:
+        self._put_together = put_together
+
+    def take_back(self, outer: Context) -> None:
+        """Read as ``outer``, without a look at what would have been there."""
+        self.__class__ = Lent  # type: ignore[assignment]  # of the same layout
+        self.take_back(outer)
+
+    def _read(self) -> None:
+        dict.update(self, self._put_together())
+        self.__class__ = Lent  # type: ignore[assignment]  # as above
+
+
+def _at_a_look(name: str) -> Callable[..., Any]:
+    of_any = getattr(Lent, name)
+
+    @functools.wraps(of_any)
+    def look(self: UnreadContext, *args: Any) -> Any:
+        if type(self) is UnreadContext:
+            self._read()
+        return of_any(self, *args)
+
+    return look
+
+
+for _look in (
+    *("__contains__", "__eq__", "__getitem__", "__iter__", "__len__", "__ne__", "__or__", "__repr__"),
+    *("__reversed__", "__ror__", "copy", "get", "items", "keys", "values"),
+):
+    setattr(UnreadContext, _look, _at_a_look(_look))
 
 
 class EnteredScope:
@@ -77,7 +130,7 @@ class EnteredScope:
     def __init__(self, otel_ctx: Context) -> None:
         # The marker's token answers "am I where I was entered?" by ValueError; OpenTelemetry's would log an error.
         self._before = context.get_current()
-        self._ctx = _Lent(otel_ctx)
+        self._ctx = Lent(otel_ctx)
         self._marker: Token[object] | None = _entered.set(self)
         self._token = context.attach(self._ctx)
 
@@ -102,15 +155,15 @@ class EnteredScope:
 
 
 class AutomaticScope:
-    """Makes ``otel_ctx`` current until left by whoever polls next; ``before`` (ambient) and ``span`` if known."""
+    """Makes ``lent`` current until left by whoever polls next; ``before`` is what was current before."""
 
-    def __init__(self, otel_ctx: Context, before: Context | None = None, span: Span | None = None) -> None:
-        self._before = ambient_context() if before is None else before
-        self._span = span or trace.get_current_span(otel_ctx)
-        self._ctx = _Lent(otel_ctx)
-        dict.__setitem__(self._ctx, _AUTOMATIC, (self._span, self._before))
+    __slots__ = ("_before", "_ctx", "_marker")
+
+    def __init__(self, lent: Lent, before: Context) -> None:
+        self._before = before
+        self._ctx = lent
         self._marker: Token[object] = _automatic.set(self)
-        context.attach(self._ctx)
+        context.attach(lent)
 
     def leave(self) -> None:
         """Restore what was current before; where that is impossible take the context back.
@@ -123,7 +176,7 @@ class AutomaticScope:
             context.attach(self._before)
             if _was_set_here(_automatic, self._marker):
                 return
-        elif trace.get_current_span(current) is self._span:
+        elif trace.get_current_span(current) is self._ctx.get(_SPAN):
             added = {name: value for name, value in current.items() if self._ctx.get(name) is not value}
             context.attach(Context({**self._before, **added}))
         self._ctx.take_back(self._before)

@@ -19,6 +19,7 @@ from opentelemetry.trace import (
     SpanContext,
     TraceFlags,
     get_current_span,
+    set_span_in_context,
 )
 
 from otel_mqtrace.hooks._propagation import traceparent
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks._unread import Later
 
-__all__ = ["Ground", "SpanStart"]
+__all__ = ["Ground", "SpanStart", "under"]
 
 _IDLE: Final = (SpanProcessor, BatchSpanProcessor, SimpleSpanProcessor)
 _HEARD: Final = frozenset({"on_start", "_on_ending"})
@@ -73,7 +74,7 @@ class SpanStart:
 
     @property
     def records_nothing(self) -> bool:
-        """Whether no span will be recorded, whatever it says and whatever its parent is."""
+        """Whether no span will be recorded, nor counted, whatever it says and whatever its parent is."""
         ground = self.ground()
         return ground is not None and ground.records_nothing
 
@@ -94,17 +95,18 @@ class SpanStart:
         links: Sequence[Link],
         later: Later | None,
         start_ns: int,
+        above: SpanContext | None = None,
     ) -> trace.Span:
         """Start a span; ``attributes`` must not change any more, ``later`` returns them and more, and the links.
 
-        One that is not sampled records nothing.
+        ``above`` is its parent where that has not been put into ``otel_ctx``. One that is not sampled records nothing.
         """
         ground = self.ground()
         if ground is None:
             if later is not None:
                 attributes, links = all_of(later)
-            return self._tracer.start_span(name, otel_ctx, kind, attributes, links, start_ns)
-        span_ctx, parent, decision = ground.place(name, otel_ctx, kind, links)
+            return self._tracer.start_span(name, under(above, otel_ctx), kind, attributes, links, start_ns)
+        span_ctx, parent, decision = ground.place(name, otel_ctx, kind, links, above)
         ended = None if ground.counts is None else ground.counts.start_span(parent, decision)
         if decision is _DROP:
             return NonRecordingSpan(span_ctx)
@@ -151,8 +153,8 @@ class Ground:
         self.told = [each for each in every if _can_be_told(each) and each.wants_starts]
         if self.nobody_looks:
             self._certain = certainties(self._sampler)
-            self.records_nothing = all(each is _DROP for each in self._certain)
             self.counts = counts_of(tracer)
+            self.records_nothing = self.counts is None and all(each is _DROP for each in self._certain)
             self.roots_are_silent = self._certain[0] is _DROP and self.counts is None
             self._random = _random_flag(self._ids)
 
@@ -176,23 +178,31 @@ class Ground:
         return traceparent(self._ids.generate_trace_id(), self._ids.generate_span_id(), self._random)
 
     def place(
-        self, name: str, otel_ctx: Context, kind: SpanKind, links: Sequence[Link]
+        self, name: str, otel_ctx: Context, kind: SpanKind, links: Sequence[Link], above: SpanContext | None = None
     ) -> tuple[SpanContext, SpanContext | None, Decision]:
         """Return the ids of a span that starts in ``otel_ctx``, its parent's if it has one, and what becomes of it.
 
-        They are drawn and decided as the SDK's tracer does.
+        They are drawn and decided as the SDK's tracer does. ``above`` as for :meth:`SpanStart.start`.
         """
         parent = state = None
-        above = get_current_span(otel_ctx).get_span_context() if otel_ctx else INVALID_SPAN_CONTEXT
-        if above.is_valid:
-            parent, trace_id, state, random = above, above.trace_id, above.trace_state, above.trace_flags & _RANDOM
+        over = above
+        if over is None:
+            over = get_current_span(otel_ctx).get_span_context() if otel_ctx else INVALID_SPAN_CONTEXT
+        if over.is_valid:
+            parent, trace_id, state, random = over, over.trace_id, over.trace_state, over.trace_flags & _RANDOM
         else:
             trace_id, random = self._ids.generate_trace_id(), self._random
-        decision = self.decided(above)
+        decision = self.decided(over)
         if decision is None:
-            decision = self._sampler.should_sample(otel_ctx, trace_id, name, kind, None, links).decision
+            within = under(above, otel_ctx)
+            decision = self._sampler.should_sample(within, trace_id, name, kind, None, links).decision
         flags = _FLAGS[random + (decision is _SAMPLED)]
         return SpanContext(trace_id, self._ids.generate_span_id(), False, flags, state), parent, decision  # noqa: FBT003
+
+
+def under(above: SpanContext | None, otel_ctx: Context) -> Context:
+    """Return ``otel_ctx`` with the span of ``above`` current in it, if there is one."""
+    return otel_ctx if above is None or not above.is_valid else set_span_in_context(NonRecordingSpan(above), otel_ctx)
 
 
 def _is_the_sdks(tracer: Any) -> bool:

@@ -10,19 +10,19 @@ The manual door for any client, as RocketMQ's ``ConsumeMessageHook`` is::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 
 from otel_mqtrace import semconv
-from otel_mqtrace.hooks._ending import Ending, Handling, code_of, is_failed, say_failure, text_of
+from otel_mqtrace.hooks._calls import ProcessCall, SilentCall
+from otel_mqtrace.hooks._ending import Handling, code_of, is_failed, say_failure, text_of
 from otel_mqtrace.hooks._guard import guarded, note_failure
 from otel_mqtrace.hooks._headers import indexed
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks._propagation import propagator_in_force
-from otel_mqtrace.hooks._scope import ambient_context, keep_ids, processing_context
+from otel_mqtrace.hooks._scope import ambient_context
 from otel_mqtrace.hooks._unread import PlainLink
 from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, Reading
 from otel_mqtrace.hooks.receive import ReceiveHook
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span, SpanContext
 
+    from otel_mqtrace.hooks._headers import HeaderIndex
+    from otel_mqtrace.hooks._propagation import PropagatorInForce
     from otel_mqtrace.hooks.metrics import MessagingMetrics
 
 __all__ = ["ConsumeHook", "IncomingMessage", "ProcessCall"]
@@ -42,37 +44,6 @@ __all__ = ["ConsumeHook", "IncomingMessage", "ProcessCall"]
 _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
 _NS_PER_MS: Final = 1_000_000
 _NOTHING: Final = Context()
-
-
-@dataclass(slots=True)
-class ProcessCall(Ending):
-    """One listener call under way. ``otel_ctx`` is what should be current while the messages are handled.
-
-    ``ambient`` is what was current before; ``indexes`` tell which of the messages given to :meth:`ConsumeHook.before`
-    it stands for; ``handling`` is what the handler says of it by ``process.current()``.
-    """
-
-    span: Span
-    otel_ctx: Context
-    messages: int
-    start_ns: int
-    attributes: Attributes
-    ambient: Context
-    indexes: tuple[int, ...] = (0,)
-    handling: Handling = field(default_factory=Handling)
-
-    def keep_ids(self) -> None:
-        """Let go of the span that has ended: the call may be remembered for long, and the ids are all that is needed.
-
-        An SDK span, with its attributes and links, is four fifths of a call. What was current before may hold one too.
-        """
-        ended = trace.NonRecordingSpan(self.span.get_span_context())
-        self.span = self.handling.span = ended
-        keep_ids(self.otel_ctx, ended)
-        self.attributes = {}
-        if self.ambient:
-            outside = trace.get_current_span(self.ambient).get_span_context()
-            self.ambient = trace.set_span_in_context(trace.NonRecordingSpan(outside), self.ambient)
 
 
 class ConsumeHook:
@@ -103,6 +74,7 @@ class ConsumeHook:
         self._mode = self._tracing.settings.process_context
         # The application's hook may change a message, and headers are captured as they are now.
         self._reads_later = self._tracing.consume_hook is None and self._tracing.capture is None
+        self._opens_later = self._reads_later and self._tracing.sampling is None
         self._timeout_ns = self._tracing.settings.process_timeout_ms * _NS_PER_MS
 
     def now_ns(self) -> int:
@@ -112,7 +84,8 @@ class ConsumeHook:
     @property
     def asks_nothing(self) -> bool:
         """Whether nobody will look at what a message says, only at its place and its headers."""
-        return self._tracing.starting.records_nothing and self._tracing.collecting is None
+        metrics = self._metrics if self._asks_at_polls else self._tracing.collecting
+        return metrics is None and self._tracing.starting.records_nothing
 
     def poll_begins(self) -> int | None:
         """Return when the poll that begins now did, to be told with its end; ``None`` while nobody listens to polls."""
@@ -157,13 +130,19 @@ class ConsumeHook:
             )
 
     def before(
-        self, messages: Sequence[IncomingMessage], *, batch: bool = False, unchanging: bool = False
+        self,
+        messages: Sequence[IncomingMessage],
+        *,
+        batch: bool = False,
+        unchanging: bool = False,
+        silent: bool = False,
     ) -> list[ProcessCall]:
         """Open the spans for what one poll returned; empty when nothing of it is traced now.
 
         One span per topic and per 128 messages (fewer when the SDK keeps fewer links), so that no link is dropped.
         ``batch`` says that the client's call can return several messages, even when it returned one. ``unchanging``
-        says that the messages are nobody else's: what they say is then put together when the span is read.
+        says that the messages are nobody else's: what they say is then put together when the span is read. ``silent``
+        says that :attr:`asks_nothing` and ``unchanging`` are true: a call may then be opened when somebody looks.
         """
         try:
             if left_behind:
@@ -173,6 +152,9 @@ class ConsumeHook:
             topic = messages[0].topic
             if not self._tracing.traces(topic):
                 return []
+            if silent and self._opens_later and propagator_in_force().is_default:
+                self._tracing.before_span()  # not when somebody looks: that may be any thread
+                return [SilentCall(self._opened, messages, ambient_context())]
             return [self._open(topic, messages, batch=batch, unchanging=unchanging)]
         except Exception:  # noqa: BLE001 - as guarded() does; this is every poll's
             note_failure("ConsumeHook.before")
@@ -214,7 +196,7 @@ class ConsumeHook:
         """
         if left_behind:
             end_left_behind()
-        if not call.claim():
+        if call.is_silent or not call.claim():
             return
         metrics = self._metrics if self._asks_at_polls else self._tracing.collecting
         span = call.span
@@ -252,42 +234,56 @@ class ConsumeHook:
         late = (end_ns - call.start_ns) >= self._timeout_ns
         return ContextCode.TIME_OUT if late else code
 
-    def _open(self, topic: str, messages: Sequence[IncomingMessage], *, batch: bool, unchanging: bool) -> ProcessCall:
+    def _opened(self, messages: Sequence[IncomingMessage], ambient: Context) -> ProcessCall:
+        return self._open(messages[0].topic, messages, batch=False, unchanging=True, within=ambient)
+
+    def _open(
+        self,
+        topic: str,
+        messages: Sequence[IncomingMessage],
+        *,
+        batch: bool,
+        unchanging: bool,
+        within: Context | None = None,
+    ) -> ProcessCall:
+        """Open the span of one call; ``within`` is what was current where a silent one began, which stays silent."""
         tracing = self._tracing
-        ambient = ambient_context()
+        ambient = ambient_context() if within is None else within
         # What else was propagated, baggage, lies behind the span of one message; several have no common one.
         alone = len(messages) == 1
         propagator = propagator_in_force()
-        creation, extracted = trace.INVALID_SPAN_CONTEXT, _NOTHING
+        creation, base, above = None, ambient, None
         if alone:
-            extracted = trace.set_span_in_context(trace.INVALID_SPAN, ambient) if ambient else _NOTHING
-            if found := indexed(messages[0].headers):
-                extracted = propagator.extracted(found, extracted)
-                creation = trace.get_current_span(extracted).get_span_context()
-        parent, span_ctx, others = self._parent(creation if alone else None, extracted, ambient)
+            found = indexed(messages[0].headers)
+            above = None if ambient or self._mode == "link" else propagator.plain(found)
+            creation, base = (above, _NOTHING) if above is not None else _extracted(propagator, found, ambient)
+        parent, span_ctx, others = (base, above, ()) if above is not None else self._parent(creation, base, ambient)
         attributes: Attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
         reading = None
         if not tracing.starting.never_records(span_ctx):  # else what is left is for the metrics; nobody looks at it
             attributes[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
             if batch:
                 attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
-            linked, one = self._mode != "parent", creation if alone else None
-            reading = Reading(self._reader, messages, propagator, attributes, others, batch, linked, one)
+            linked = self._mode != "parent"
+            reading = Reading(self._reader, messages, propagator, attributes, others, batch, linked, creation)
             if not (unchanging and propagator.is_default and self._reads_later):
                 reading()
         if not self._polls and (metrics := tracing.collecting) is not None:
             metrics.received(attributes, len(messages))  # what may fail comes first: a span that is open has to end
         start_ns = tracing.clock.wall_ns()
-        span = tracing.open(_PROCESS, topic, context=parent, attributes=attributes, later=reading, start_ns=start_ns)
+        if within is not None and reading is not None:  # what records by now began too late: nobody would end it
+            span: Span = trace.NonRecordingSpan(span_ctx)
+        else:
+            span = tracing.open(
+                _PROCESS, topic, context=parent, attributes=attributes, start_ns=start_ns, later=reading, above=above
+            )
         if tracing.consume_hook is not None and span.is_recording():
             tracing.told_of_messages(span, messages)
-        handling = Handling(span)
-        current = processing_context(extracted if alone else ambient, handling)
-        return ProcessCall(span, current, len(messages), start_ns, attributes, ambient, handling=handling)
+        return ProcessCall(span, base, len(messages), start_ns, attributes, ambient, handling=Handling(span))
 
     def _parent(
         self, creation: SpanContext | None, extracted: Context, ambient: Context
-    ) -> tuple[Context, SpanContext, list[PlainLink]]:
+    ) -> tuple[Context, SpanContext, Sequence[PlainLink]]:
         """Choose the parent (the option ``process_context``); ``creation`` is that of a message which comes alone.
 
         Returned are the context to start in, the parent in it, and a link to the span that is current here, if that
@@ -301,6 +297,15 @@ class ConsumeHook:
             return ambient, here, []
         remote = trace.set_span_in_context(trace.NonRecordingSpan(creation), ambient)
         return remote, creation, [PlainLink(here)] if here.is_valid else []
+
+
+def _extracted(propagator: PropagatorInForce, found: HeaderIndex, ambient: Context) -> tuple[SpanContext, Context]:
+    """Return what one message was created in, and what travelled with it on top of ``ambient``."""
+    extracted = trace.set_span_in_context(trace.INVALID_SPAN, ambient) if ambient else _NOTHING
+    if not found:
+        return trace.INVALID_SPAN_CONTEXT, extracted
+    extracted = propagator.extracted(found, extracted)
+    return trace.get_current_span(extracted).get_span_context(), extracted
 
 
 def _error_type(span: Span, said: ContextCode, exception: BaseException | None) -> str:

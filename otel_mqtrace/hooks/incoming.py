@@ -34,9 +34,11 @@ look for it in one place only.
 """
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: that would make building one three times as dear
+@dataclass(slots=True)  # not frozen, nor by keyword only: that would make one three times as dear to build
 class IncomingMessage:
     """One message as the client handed it over; ``body_length`` in bytes, ``timestamp_ms`` when it was stored.
+
+    Give each field by its name; clients of ours give them by position, for it is done for every message.
 
     ``store_host`` is the broker it came from (``host:port``); unknown, the client's first server stands for it.
     What is given of ``msg_id``, ``tags``, ``keys``, ``msg_type`` and ``retry_times`` (deliveries before this one) wins
@@ -52,12 +54,12 @@ class IncomingMessage:
     headers: Sequence[Header] = ()
     timestamp_ms: int | None = None
     store_host: str | None = None
+    cluster_id: str | None = None
     msg_id: str | None = None
     tags: str | None = None
     keys: Sequence[str] | None = None
     msg_type: MessageType | None = None
     retry_times: int | None = None
-    cluster_id: str | None = None
     message_group: str | None = None
 
 

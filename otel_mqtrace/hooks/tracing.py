@@ -19,7 +19,7 @@ from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._naming import Naming
 from otel_mqtrace.hooks._sampling import TopicSampling
 from otel_mqtrace.hooks._sdk import links_kept
-from otel_mqtrace.hooks._start import SpanStart
+from otel_mqtrace.hooks._start import SpanStart, under
 from otel_mqtrace.hooks._unread import Later, UnreadSpan, all_of
 from otel_mqtrace.hooks.metrics import MessagingMetrics
 from otel_mqtrace.message_id import new_unique_id, own_address
@@ -139,9 +139,11 @@ class Tracing:
         links: Sequence[trace.Link] = (),
         later: Later | None = None,
         kind: trace.SpanKind | None = None,
+        above: trace.SpanContext | None = None,
     ) -> trace.Span:
         """Start the span of one operation: every span of ours starts here. ``start_ns`` is nanoseconds of the epoch.
 
+        ``above`` is its parent where that has not been put into ``context``.
         ``attributes`` and those of the links have their names of today; ``kind`` is the operation's own by default.
         ``later`` returns all attributes and links, of which ``attributes`` are a part: it is called when somebody reads
         the span.
@@ -149,7 +151,7 @@ class Tracing:
         self.before_span()
         sampling, naming = self.sampling, self.naming
         if sampling is not None and topic is not None:
-            left_out = sampling.left_out(topic, context, self.tracer)
+            left_out = sampling.left_out(topic, under(above, context), self.tracer)
             if left_out is not None:
                 return left_out
         if kind is None:
@@ -157,10 +159,10 @@ class Tracing:
         try:
             if naming is None:
                 name = operation.span_name(topic)
-                return self.starting.start(name, context, kind, attributes, links, later, start_ns)
+                return self.starting.start(name, context, kind, attributes, links, later, start_ns, above)
             said, linked = (attributes, links) if later is None else all_of(later)
             name, named = naming.span_name(operation, topic), naming.attributes(said)
-            return self.starting.start(name, context, kind, named, naming.links(linked), None, start_ns)
+            return self.starting.start(name, context, kind, named, naming.links(linked), None, start_ns, above)
         finally:
             if sampling is not None:
                 sampling.forget()

@@ -18,7 +18,8 @@ __all__ = ["asking", "kept", "plainly", "told"]
 
 def told(span: ReadableSpan, name: str) -> Any:
     """Return what ``span`` was told under ``name``, before any limit; ``None`` when it was told nothing."""
-    return asking(span)(name)
+    as_it_came: Callable[[str], Any] | None = getattr(span, "as_it_came", None)
+    return asking(span)(name) if as_it_came is None else as_it_came(name)
 
 
 def asking(span: ReadableSpan) -> Callable[[str], Any]:

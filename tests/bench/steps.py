@@ -177,7 +177,7 @@ def _handler(provider: TracerProvider) -> Callable[[], bool]:
         message = IncomingMessage(topic="orders", partition=0, offset=7, key=b"k", body_length=200, headers=headers)
         hook.received([message], start_ns=start_ns)
         (call,) = hook.before([message])
-        scope = AutomaticScope(call.otel_ctx, call.ambient, call.span)
+        scope = AutomaticScope(call.lent(), call.ambient)
         recorded = get_current_span().is_recording()
         scope.leave()
         hook.after(call)

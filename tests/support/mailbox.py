@@ -57,7 +57,7 @@ class Mailbox:
         """Hand over a letter; the one before it is done."""
         self.done()
         (call,) = self.hook.before([letter.incoming()])
-        self._open.append((call, AutomaticScope(call.otel_ctx, call.ambient, call.span)))
+        self._open.append((call, AutomaticScope(call.lent(), call.ambient)))
         return letter
 
     def done(self):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
@@ -53,34 +53,42 @@ def is_message(candidate: object) -> TypeGuard[Message]:
     return isinstance(candidate, Message) and candidate.error() is None
 
 
-def incoming(message: Message, leaders: Leaders | None = None) -> IncomingMessage:
-    """Return what the hook needs of a message; ``leaders`` tell where it was stored."""
-    kind, timestamp_ms = message.timestamp()
-    topic, partition = message.topic(), message.partition()
-    value: object = message.value()
-    key = message.key()
-    return IncomingMessage(
-        topic=topic or "",
-        partition=partition,
-        offset=message.offset(),
-        key=key if type(key) is bytes else key_text(key),  # a deserialiser's object is the application's
-        body_length=len(value) if isinstance(value, bytes) else 0 if value is None else None,
-        tombstone=value is None,
-        headers=header_pairs(message.headers()),
-        timestamp_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
-        store_host=None if leaders is None else leaders.of(topic, partition),
-        cluster_id=None if leaders is None else leaders.cluster_id,
-    )
+def incoming(messages: Iterable[Message], leaders: Leaders | None = None) -> list[IncomingMessage]:
+    """Return what the hook needs of each message; ``leaders`` tell where it was stored."""
+    received = []
+    store_host: str | None = None
+    stored: tuple[str, int | None] | None = None
+    cluster_id = None if leaders is None else leaders.cluster_id
+    for message in messages:
+        kind, timestamp_ms = message.timestamp()
+        place = topic, partition = message.topic() or "", message.partition()
+        if leaders is not None and place != stored:  # a batch comes partition by partition
+            store_host, stored = leaders.of(topic or None, partition), place
+        value: object = message.value()
+        key = message.key()
+        received.append(
+            IncomingMessage(  # by position: names cost more than all the rest of it
+                topic,
+                partition,
+                message.offset(),
+                key if key is None or type(key) is bytes else key_text(key),  # an object is the application's
+                len(value) if isinstance(value, bytes) else 0 if value is None else None,
+                value is None,
+                header_pairs(message.headers()),
+                None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+                store_host,
+                cluster_id,
+            )
+        )
+    return received
 
 
-def placed(message: Message) -> IncomingMessage:
-    """Return where a message lies and what travelled with it, for a hook that asks for nothing else."""
-    return IncomingMessage(
-        topic=message.topic() or "",
-        partition=message.partition(),
-        offset=message.offset(),
-        headers=header_pairs(message.headers()),
-    )
+def placed(messages: Iterable[Message]) -> list[IncomingMessage]:
+    """Return where each message lies and what travelled with it, for a hook that asks for nothing else."""
+    return [
+        IncomingMessage(each.topic() or "", each.partition(), each.offset(), headers=header_pairs(each.headers()))
+        for each in messages
+    ]
 
 
 def header_pairs(headers: Any) -> list[tuple[str, Any]]:

@@ -77,7 +77,7 @@ class _Turn:
         for delivery in self._deliveries[self._behind :]:
             call = delivery.call
             if call is not None and call.is_open:
-                self._scope = AutomaticScope(call.otel_ctx, call.ambient, call.span)
+                self._scope = AutomaticScope(call.lent(), call.ambient)
                 self._current = delivery
                 return
 

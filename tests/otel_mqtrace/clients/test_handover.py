@@ -46,7 +46,7 @@ def test_consumers_in_several_threads_hand_over_at_once(impatient):
         messages = [Message(topic=f"t{thread}", partition=0, offset=n) for n in range(50)]
         for _ in range(400):
             for message in messages:
-                remembered.note([message], [incoming(message)], weakref.ref(owner), [None])
+                remembered.note([message], incoming([message]), weakref.ref(owner), [None])
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(hand_over, range(8)))

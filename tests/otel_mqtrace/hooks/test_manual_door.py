@@ -19,9 +19,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from otel_mqtrace import ConsumeHook, MqTraceInstrumentor, SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import _guard, transaction
+from otel_mqtrace.hooks._ending import Handling
 from otel_mqtrace.hooks._headers import header_text, indexed, pairs_of, rewritten
 from otel_mqtrace.hooks._propagation import propagator_in_force
-from otel_mqtrace.hooks._scope import AutomaticScope, EnteredScope
+from otel_mqtrace.hooks._scope import AutomaticScope, EnteredScope, lent_context
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing, host_and_port
 from otel_mqtrace.hooks.transaction import TransactionHook
@@ -257,7 +258,7 @@ class TestScopes:
     def test_an_automatic_scope_left_from_elsewhere_is_taken_back(self, tracing, exporter):
         """From a task's copy of the context nothing can be restored: what was handed out no longer shows the span."""
         span = tracing.tracer.start_span("mine")
-        scope = AutomaticScope(trace.set_span_in_context(span))
+        scope = AutomaticScope(lent_context(Context(), Handling(span), Context()), Context())
         copy_context().run(scope.leave)
         assert trace.get_current_span() is trace.INVALID_SPAN
         span.end()

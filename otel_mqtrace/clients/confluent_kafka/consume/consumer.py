@@ -45,13 +45,13 @@ Turn = tuple[ConsumerState, "Tracing", int | None]
 
 def _turn(consumer: Any, make: _Make) -> Turn | None:
     tracing = live.tracing
-    state: ConsumerState | None
+    state: ConsumerState | None = known_state(consumer)
     if tracing is None:
-        state = known_state(consumer)
         if state is not None:
             state.abandon()  # a thread that was in a handler when tracing ended comes by to stop being in its span
         return None
-    state = state_of(consumer, make)
+    if state is None:
+        state = state_of(consumer, make)
     if state is None or state.silent or (state.polling is not None and state.polling == get_ident()):
         return None
     state.next_turn()
@@ -94,12 +94,18 @@ def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]]
     return wrap
 
 
-@guarded("Consumer.returned")
 def returned(state: ConsumerState, tracing: Tracing, result: Any, *, start_ns: int | None, batch: bool) -> None:
     """Hand over the messages among what a poll returned: errors and ends of partitions are none.
 
-    What cannot be counted, a generator of a subclass, is the application's to go through.
+    What cannot be counted, a generator of a subclass, is the application's to go through. Never raises.
     """
+    try:
+        _returned(state, tracing, result, start_ns, batch)
+    except Exception:  # noqa: BLE001 - as guarded() does; this is every poll's
+        note_failure("Consumer.returned")
+
+
+def _returned(state: ConsumerState, tracing: Tracing, result: Any, start_ns: int | None, batch: bool) -> None:  # noqa: FBT001 - every poll's: no keywords
     if batch and not isinstance(result, Sized):
         return
     found = [] if result is None else list(result) if batch else [result]
@@ -137,7 +143,7 @@ def refused(state: ConsumerState, tracing: Tracing, raised: Any, *, start_ns: in
     message = getattr(raised, "kafka_message", None)
     hook = state.bind(tracing)
     if is_message(message):
-        received = [state.incoming(message)]
+        received = state.incoming([message])
         hook.received(received, start_ns=start_ns, batch=batch)
         for call in hook.before(received):
             hook.after(call, code=ContextCode.EXCEPTION, exception=exception, error=error_type(raised))

@@ -107,17 +107,14 @@ class ConsumerState:
         ``handed`` is what the poll returned.
         """
         hook = (self._hook if self._tracing is tracing else None) or self.bind(tracing)
-        read = placed if hook.asks_nothing else self.incoming
-        received = [read(message) for message in messages]
+        silent = hook.asks_nothing
+        received = placed(messages) if silent else self.incoming(messages)
         if start_ns is not None:
             hook.received(received, start_ns=start_ns, batch=batch)
         left = self._left.now and self._left.left(len(received))
-        calls = [] if left else hook.before(received, batch=batch, unchanging=True)
+        calls = [] if left else hook.before(received, batch=batch, unchanging=True, silent=silent)
         held = self.hold(hook, calls, handed)  # first of all: what is open must be ended, whatever fails from here on
-        owners: list[ProcessCall | None] = [None] * len(received)
-        for call in calls:
-            for index in call.indexes:
-                owners[index] = call
+        owners = calls if len(calls) == len(received) == 1 else _owners(calls, len(received))
         awaited = {index for index, each in enumerate(received) if tracing.traces(each.topic)} if left else _NONE
         handed_over.note(messages, received, self.reference, owners, awaited)
         if self._settles:
@@ -132,9 +129,9 @@ class ConsumerState:
     def left_out(self, tracing: Tracing, errors: Sequence[Message]) -> None:
         """Hear of what a batch held besides messages: errors and ends of partitions."""
 
-    def incoming(self, message: Message) -> IncomingMessage:
-        """Return what the hook needs of a message of this consumer."""
-        return incoming(message, self.leaders)
+    def incoming(self, messages: Sequence[Message]) -> list[IncomingMessage]:
+        """Return what the hook needs of messages of this consumer."""
+        return incoming(messages, self.leaders)
 
     def take(self, message: Message, call: ProcessCall) -> Responsibility:
         """Give the span of a message to the block that handles it explicitly."""
@@ -156,13 +153,21 @@ class ConsumerState:
         """Open a span of its own for a message that is handled explicitly; ``None`` when it is not traced."""
         hook = self.bind(tracing)
         self._left.block_came()
-        calls = hook.before([self.incoming(message)])
+        calls = hook.before(self.incoming([message]))
         return OwnSpan(hook, calls[0]) if calls else None
 
     @guarded("ConsumerState.abandon")
     def abandon(self) -> None:
         """The consumer is gone, or tracing is, and nobody said how the last messages went: the next hook ends them."""
         self._held.abandon(self.outcome)
+
+
+def _owners(calls: Sequence[ProcessCall], messages: int) -> list[ProcessCall | None]:
+    owners: list[ProcessCall | None] = [None] * messages
+    for call in calls:
+        for index in call.indexes:
+            owners[index] = call
+    return owners
 
 
 def abandon_consumers() -> None:

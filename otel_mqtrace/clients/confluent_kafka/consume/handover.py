@@ -134,7 +134,7 @@ class Handover:
 def _opened(message: Message, tracing: Tracing) -> Responsibility | None:
     """Open a span for a message of a consumer that was never traced: no group, no server is known."""
     hook = ConsumeHook(tracing=tracing, facts=ClientFacts())
-    calls = hook.before([incoming(message)])
+    calls = hook.before(incoming([message]))
     return OwnSpan(hook, calls[0]) if calls else None
 
 

@@ -105,14 +105,15 @@ class ShareState(ConsumerState):
         for message in errors:
             error = message.error()
             if error is not None and error.code() in refused:
-                for call in hook.before([self.incoming(message)]):
+                for call in hook.before(self.incoming([message])):
                     hook.after(call, code=ContextCode.EXCEPTION, exception=cimpl.KafkaException(error))
 
-    def incoming(self, message: Message) -> IncomingMessage:
-        """Return what the hook needs of a message; the first delivery is no retry."""
-        received = super().incoming(message)
-        count = message.delivery_count()
-        received.retry_times = None if count is None else max(count - 1, 0)
+    def incoming(self, messages: Sequence[Message]) -> list[IncomingMessage]:
+        """Return what the hook needs of messages; the first delivery is no retry."""
+        received = super().incoming(messages)
+        for message, each in zip(messages, received, strict=True):
+            count = message.delivery_count()
+            each.retry_times = None if count is None else max(count - 1, 0)
         return received
 
     def take(self, message: Message, call: ProcessCall) -> Responsibility:

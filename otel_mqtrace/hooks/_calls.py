@@ -1,0 +1,109 @@
+"""This module knows one listener call under way: its span, what is current meanwhile, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+
+from otel_mqtrace.hooks._ending import Ending, Handling
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._scope import Lent, UnreadContext, keep_ids, lent_context, processing_context
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from otel_mqtrace.hooks.incoming import IncomingMessage
+    from otel_mqtrace.spans.mapping import Attributes
+
+__all__ = ["ProcessCall", "SilentCall"]
+
+Opens = Callable[[Sequence["IncomingMessage"], Context], "ProcessCall"]
+"""Messages of one topic, and what was current where they were handed over → their call."""
+_OPENED: Final = frozenset({"span", "base", "messages", "start_ns", "attributes", "handling"})
+
+
+@dataclass(slots=True)
+class ProcessCall(Ending):
+    """One listener call under way.
+
+    ``ambient`` is what was current before, ``base`` what lies behind the span while the messages are handled;
+    ``indexes`` tell which of the messages given to :meth:`ConsumeHook.before` it stands for; ``handling`` is what the
+    handler says of it by ``process.current()``.
+    """
+
+    span: Span
+    base: Context
+    messages: int
+    start_ns: int
+    attributes: Attributes
+    ambient: Context
+    indexes: tuple[int, ...] = (0,)
+    handling: Handling = field(default_factory=Handling)
+    _current: Context | None = field(default=None, init=False, repr=False, compare=False)
+    is_silent: ClassVar[bool] = False
+
+    @property
+    def otel_ctx(self) -> Context:
+        """What should be current while the messages are handled."""
+        if self._current is None:
+            self._current = processing_context(self.base, self.handling)
+        return self._current
+
+    def lent(self) -> Lent:
+        """Return the same for a scope that is left at the next poll."""
+        return lent_context(self.base, self.handling, self.ambient)
+
+    def keep_ids(self) -> None:
+        """Let go of the span that has ended: the call may be remembered for long, and the ids are all that is needed.
+
+        An SDK span, with its attributes and links, is four fifths of a call. What was current before may hold one too.
+        """
+        ended = trace.NonRecordingSpan(self.span.get_span_context())
+        self.span = self.handling.span = ended
+        if self._current is not None:
+            keep_ids(self._current, ended)
+        self.attributes = {}
+        if self.ambient:
+            outside = trace.get_current_span(self.ambient).get_span_context()
+            self.ambient = trace.set_span_in_context(trace.NonRecordingSpan(outside), self.ambient)
+
+
+class SilentCall(ProcessCall):
+    """A call of which nothing is recorded, opened by whoever looks at it, or at what is current: few do."""
+
+    __slots__ = ("_open", "_opened", "_received")
+    is_silent = True
+    is_open = True  # there is nothing to end
+
+    def __init__(self, opens: Opens, received: Sequence[IncomingMessage], ambient: Context) -> None:
+        self.ambient = ambient
+        self.indexes = (0,)
+        self._current = None
+        self._open = opens
+        self._received = received
+        self._opened: dict[str, ProcessCall] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a part that is not there yet: two who look at the same moment see the same."""
+        if name not in _OPENED:
+            raise AttributeError(name)
+        opened = self._opened.get("")
+        if opened is None:
+            opened = self._opened.setdefault("", self._open(self._received, self.ambient))
+        return getattr(opened, name)
+
+    def lent(self) -> Lent:
+        """Return what nobody may ever look into."""
+        return UnreadContext(self._lent)
+
+    def _lent(self) -> Context:
+        return _looked_at(super().lent) or self.ambient
+
+
+@guarded("SilentCall.lent")
+def _looked_at(lent: Callable[[], Lent]) -> Lent:
+    return lent()
