@@ -15,6 +15,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from otel_mqtrace._errors import UnreadableInputError
@@ -24,7 +25,7 @@ from spark_jobs.sources.documents import documents
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["NOT_TRACES", "Bad", "Item", "Message", "Parse", "Tail", "read_messages"]
+__all__ = ["NOT_TRACES", "Bad", "Item", "Message", "Parse", "Tail", "joined", "read_messages"]
 
 NOT_TRACES: Final = "not OTLP traces"
 
@@ -105,16 +106,20 @@ def _lines(lines: Iterable[bytes], parse: Parse) -> Iterator[Item]:
         elif not line.endswith(b"\n"):
             yield Tail(ordinal, None)
         else:
-            yield from _joined(ordinal, line, parse)
+            yield from joined(ordinal, line, parse)
 
 
-def _joined(ordinal: int, line: bytes, parse: Parse) -> Iterator[Item]:
-    """A torn line and a whole one without a newline between them: keep the whole one."""
-    start = max((found.start() for found in _OBJECT_START.finditer(line)), default=0)
-    yield Bad(ordinal, NOT_TRACES, line[: start if start > 0 else None][:_SAMPLE])
-    content = parse(line[start:]) if start > 0 else None
-    if content is not None:
-        yield Message(ordinal, content, line[start:])
+def joined(ordinal: int, line: bytes, parse: Parse) -> Iterator[Item]:
+    """Yield what stands in a line that is no message: a torn one and whole ones without a newline between them.
+
+    Args:
+        ordinal: of the line.
+        line: its bytes.
+        parse: see :func:`read_messages`.
+    """
+    starts = [found.start() for found in _OBJECT_START.finditer(line) if found.start() > 0]
+    for begin, end in pairwise([0, *starts, len(line)]):
+        yield _checked(ordinal, line[begin:end], parse)
 
 
 def _zstd_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:
@@ -172,7 +177,7 @@ def _whole(file: BinaryIO, parse: Parse) -> Iterator[Item]:
         elif piece.is_cut:
             yield Tail(ordinal, None)
         else:
-            yield from _joined(ordinal, payload, parse)
+            yield from joined(ordinal, payload, parse)
 
 
 def _checked(ordinal: int, payload: bytes, parse: Parse) -> Item:

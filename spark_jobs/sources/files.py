@@ -18,7 +18,7 @@ from spark_jobs.sources.detect import LONGEST_LINE_BYTES, DamagedInputError, Lay
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-__all__ = ["SourceFile", "input_bytes", "source_files", "spark_path", "spark_target", "torn_tail"]
+__all__ = ["SourceFile", "input_bytes", "last_line", "source_files", "spark_path", "spark_target", "torn_tail"]
 
 # Written beside and renamed by every writer that cares, or not data at all.
 _IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
@@ -146,8 +146,17 @@ def torn_tail(path: Path) -> str | None:
     Raises:
         UnreadableInputError: that is longer than a line may be.
     """
-    last = b"".join(reversed([*_pieces_behind_last_newline(path)]))
+    last = last_line(path)
     return last.decode("utf-8", errors="replace") if last.strip() else None
+
+
+def last_line(path: Path) -> bytes:
+    """Return what is behind the last newline of a file of lines.
+
+    Raises:
+        UnreadableInputError: that is longer than a line may be.
+    """
+    return b"".join(reversed([*_pieces_behind_last_newline(path)]))
 
 
 def _pieces_behind_last_newline(path: Path) -> Iterator[bytes]:

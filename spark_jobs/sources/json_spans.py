@@ -16,7 +16,7 @@ from spark_jobs.sources.plain_span import KINDS, NOT_A_SPAN, STATUSES, Span, enu
 from spark_jobs.sources.texts import attribute_text, json_text
 from spark_jobs.sources.witness import ids_in
 
-__all__ = ["json_id_count", "json_span_count", "json_spans", "parse_json"]
+__all__ = ["json_id_count", "json_scalar", "json_span_count", "json_spans", "parse_json"]
 
 _SCOPE_SPANS: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
 _HEX_ID: Final = re.compile(r"(?:[0-9a-fA-F]{2})+")
@@ -222,11 +222,12 @@ def _json_value(value: Any, depth: int) -> Any:
         return _json_pairs(_object(kvlist).get("values"), depth + 1)
     for name in _SCALARS:
         if value.get(name) is not None:
-            return _json_scalar(name, value[name])
+            return json_scalar(name, value[name])
     return None
 
 
-def _json_scalar(name: str, value: Any) -> Any:
+def json_scalar(name: str, value: Any) -> Any:
+    """Return a scalar of an AnyValue, given by the name it stands under; one that is not of its kind as text."""
     try:
         if name == "intValue":
             return int(value)

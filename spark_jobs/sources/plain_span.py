@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["KINDS", "NOT_A_SPAN", "STATUSES", "Span", "enum_name", "long_or_none", "parent_or_none"]
+__all__ = ["KINDS", "LONG_MAX", "NOT_A_SPAN", "STATUSES", "Span", "enum_name", "long_or_none", "parent_or_none"]
 
 Span = dict[str, Any]
 """The columns of ``schemas.SPAN`` with attributes as Python values, plus ``status_message``, ``events`` and ``bad``."""
 
 NOT_A_SPAN: Final = "not a span"
+LONG_MAX: Final = 2**63 - 1
+"""The latest time that a column can hold; protobuf's are unsigned."""
 
 KINDS: Final = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
 STATUSES: Final = ("UNSET", "OK", "ERROR")

@@ -14,7 +14,7 @@ from spark_jobs.sources.texts import attribute_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["parse_proto", "proto_span_count", "proto_spans"]
+__all__ = ["parse_proto", "proto_span_count", "proto_spans", "proto_value"]
 
 _OLD_SCOPE_SPANS: Final = 1000
 """The number of ``instrumentation_library_spans`` in ResourceSpans; its parts are numbered as those of ScopeSpans."""
@@ -90,15 +90,16 @@ def _proto_event(event: Any) -> Span:
 
 
 def _proto_attributes(pairs: Any) -> dict[str, Any]:
-    return {pair.key: _proto_value(pair.value) for pair in pairs}
+    return {pair.key: proto_value(pair.value) for pair in pairs}
 
 
-def _proto_value(value: Any) -> Any:
+def proto_value(value: Any) -> Any:
+    """Return an AnyValue as Python has it; ``None`` when it is unset."""
     which = value.WhichOneof("value")
     if which is None:
         return None
     if which == "array_value":
-        return [_proto_value(item) for item in value.array_value.values]
+        return [proto_value(item) for item in value.array_value.values]
     if which == "kvlist_value":
         return _proto_attributes(value.kvlist_value.values)
     return getattr(value, which)

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
-
 from spark_jobs.sources import witness
 from spark_jobs.sources.json_spans import json_id_count, json_span_count, json_spans, parse_json
-from spark_jobs.sources.proto_spans import parse_proto, proto_span_count, proto_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spark_jobs.sources.plain_span import Span
 
-__all__ = ["parse_message", "span_count", "spans_due", "spans_of"]
+__all__ = ["is_proto", "parse_message", "span_count", "spans_due", "spans_of"]
 
 
 def parse_message(payload: bytes) -> list[Any] | None:
@@ -29,22 +26,33 @@ def parse_message(payload: bytes) -> list[Any] | None:
 
     Metrics and logs, which a Collector may write into the same file, are messages without ResourceSpans.
     """
-    if payload.lstrip()[:1] in {b"{", b"["} and (found := parse_json(payload)) is not None:
-        return found
-    return parse_proto(payload)
+    found = parse_json(payload) if payload.lstrip()[:1] in {b"{", b"["} else None
+    return _protobuf().parse_proto(payload) if found is None else found
+
+
+def is_proto(resource_spans: list[Any]) -> bool:
+    """Return whether :func:`parse_message` read them from protobuf."""
+    return bool(resource_spans) and hasattr(resource_spans[0], "scope_spans")
+
+
+def _protobuf() -> Any:
+    """Who reads JSON only needs no protobuf."""
+    from spark_jobs.sources import proto_spans  # noqa: PLC0415
+
+    return proto_spans
 
 
 def spans_of(resource_spans: list[Any]) -> Iterator[Span]:
     """Yield the spans of :func:`parse_message`'s answer, in order."""
+    spans = _protobuf().proto_spans if is_proto(resource_spans) else json_spans
     for one in resource_spans:
-        yield from proto_spans(one) if isinstance(one, ResourceSpans) else json_spans(one)
+        yield from spans(one)
 
 
 def span_count(resource_spans: list[Any]) -> int:
     """Return how many :func:`spans_of` must yield, odd ones included, without making any."""
-    return sum(
-        proto_span_count(one) if isinstance(one, ResourceSpans) else json_span_count(one) for one in resource_spans
-    )
+    count = _protobuf().proto_span_count if is_proto(resource_spans) else json_span_count
+    return sum(map(count, resource_spans))
 
 
 def spans_due(payload: bytes, resource_spans: list[Any]) -> int:
@@ -56,7 +64,7 @@ def spans_due(payload: bytes, resource_spans: list[Any]) -> int:
     """
     if not resource_spans:
         return 0
-    if isinstance(resource_spans[0], ResourceSpans):
+    if is_proto(resource_spans):
         return witness.proto_spans(payload)
     dropped = witness.written_ids(payload) - sum(map(json_id_count, resource_spans))
     return span_count(resource_spans) + dropped

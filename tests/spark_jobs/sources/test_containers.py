@@ -18,8 +18,9 @@ from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.sources import containers
 from spark_jobs.sources.containers import Bad, Message, Tail, read_messages
 from spark_jobs.sources.detect import Layout, Side, detect
-from spark_jobs.sources.files import source_files
-from spark_jobs.sources.span_rows import span_batches
+from spark_jobs.sources.files import SourceFile, source_files
+from spark_jobs.sources.pieces import pieces_of
+from spark_jobs.sources.reading import piece_batches
 from spark_jobs.sources.spans import parse_message, spans_of
 
 OTLP = Path(__file__).parents[2] / "vectors" / "otlp"
@@ -270,8 +271,8 @@ def test_half_a_surrogate_pair_and_numbers_without_end_can_be_written_on(tmp_pat
     assert bad == []
     assert span["name"] == "?"
     assert [span["attributes"][str(at)] for at in range(4)] == ["?", "😀", "\\ud800", "??"]
-    (batch,) = span_batches([pa.RecordBatch.from_pylist([{"path": str(path), "layout": "json-lines"}])])
-    assert batch.num_rows == 2  # the ledger and the span
+    span, ledger = piece_batches(pieces_of(SourceFile(path, Layout.JSON_LINES, Side.OTLP)))
+    assert (span.num_rows, ledger.num_rows) == (1, 1)
 
 
 @pytest.mark.parametrize("layout", [Layout.JSON_LINES, Layout.JSON, Layout.KAFKA_DUMP, Layout.JSON_LINES_ZSTD])
@@ -340,9 +341,9 @@ def test_a_parquet_file_is_a_landing_only_with_bodies_in_it(tmp_path):
 def test_what_is_due_is_told_apart_from_the_rows_that_come(name):
     """Spans due and cut-off tails stand in rows of their own, so that a span lost on the way is missed."""
     path = OTLP / name
-    asked = pa.RecordBatch.from_pylist([{"path": str(path), "layout": detect(path).layout.value}])
-    listed = [row for batch in span_batches([asked]) for row in batch.to_pylist()]
-    ledger = [row for row in listed if row["due"] is not None]
+    pieces = pieces_of(SourceFile(path, detect(path).layout, Side.OTLP))
+    *listed, ledger = [row for batch in piece_batches(pieces) for row in batch.to_pylist()]
     spans, bad, tails = read(path)
-    assert sum(row["due"] for row in ledger) == len(listed) - len(ledger) == len(spans) + len(bad)
-    assert sum(row["tails"] for row in ledger) == len(tails)
+    assert {row["due"] for row in listed} == {None}
+    assert ledger["due"] == len(listed) == len(spans) + len(bad)
+    assert ledger["tails"] == len(tails)

@@ -1,0 +1,96 @@
+"""This module knows what is read by which task: files of OTLP, the large ones of lines in ranges, the small in groups.
+
+A range owns the lines that begin in it. A line that a file ends in the middle of is in none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_mqtrace._errors import UnreadableInputError
+from spark_jobs.sources.detect import LONGEST_LINE_BYTES, Layout, LineTooLongError
+from spark_jobs.sources.files import last_line
+from spark_jobs.sources.json_spans import parse_json
+from spark_jobs.sources.lines import WHOLE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from spark_jobs.sources.files import SourceFile
+
+__all__ = ["Line", "Piece", "lines_of", "pieces_of", "tasks_of", "torn_bytes"]
+
+_TASK_BYTES: Final = 16 << 20
+_BUFFER_BYTES: Final = 1 << 20
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The bytes of a file from ``begin`` to ``end``, packed as ``layout`` says; only a file of lines is ever cut."""
+
+    path: str
+    layout: Layout
+    begin: int
+    end: int
+    is_whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line without its end, and where it stands: ``number`` from 1, ``None`` where nobody counted."""
+
+    path: str
+    number: int | None
+    text: bytes
+
+
+def torn_bytes(files: Iterable[SourceFile]) -> dict[Path, int]:
+    """Return how long the last line of each file of JSON lines is that was cut off inside it."""
+    tails = {file.path: last_line(file.path) for file in files if file.layout is Layout.JSON_LINES}
+    return {path: len(tail) for path, tail in tails.items() if tail.strip() and parse_json(tail) is None}
+
+
+def pieces_of(file: SourceFile, *, torn: int = 0) -> list[Piece]:
+    """Return what is to be read of ``file``, but for its last ``torn`` bytes."""
+    path, size = str(file.path), file.path.stat().st_size
+    if file.layout is not Layout.JSON_LINES or size <= WHOLE_BYTES:
+        return [Piece(path, file.layout, 0, size - torn)]
+    cuts = range(0, size - torn, _TASK_BYTES)
+    return [Piece(path, file.layout, at, min(at + _TASK_BYTES, size - torn), is_whole=False) for at in cuts]
+
+
+def tasks_of(pieces: Iterable[Piece]) -> list[list[Piece]]:
+    """Return ``pieces`` in order, as many together as are worth a task."""
+    tasks: list[list[Piece]] = []
+    held = _TASK_BYTES
+    for piece in pieces:
+        if held >= _TASK_BYTES:
+            tasks.append([])
+            held = 0
+        tasks[-1].append(piece)
+        held += piece.end - piece.begin
+    return tasks
+
+
+def lines_of(piece: Piece) -> Iterator[Line]:
+    """Yield the lines of ``piece`` that are not blank.
+
+    Raises:
+        UnreadableInputError: a line is longer than memory should hold.
+    """
+    with Path(piece.path).open("rb", buffering=_BUFFER_BYTES) as file:
+        at = piece.begin
+        if at:
+            file.seek(at - 1)
+            at += len(file.readline()) - 1
+        number = 0
+        while at < piece.end and (line := file.readline(LONGEST_LINE_BYTES + 1)):
+            if len(line) > LONGEST_LINE_BYTES:
+                raise UnreadableInputError(f"{piece.path} {LineTooLongError()}")
+            text = (line if at else line.removeprefix(_BYTE_ORDER_MARK)).removesuffix(b"\n")
+            at, number = at + len(line), number + 1
+            if text.strip():
+                yield Line(piece.path, number if piece.is_whole else None, text)
