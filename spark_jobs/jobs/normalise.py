@@ -8,6 +8,7 @@ while that job runs, each by an expression of its own, so that the balance of th
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Observation
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 
 from otel_mqtrace._clock import LAST_MS
 from spark_jobs.normalise.native import charset_name, check_message_type_map, native_bodies, native_events
-from spark_jobs.normalise.otlp import otlp_events
+from spark_jobs.normalise.otlp import READ_EVENT, event_batches
 from spark_jobs.normalise.places import goes_by_place
 from spark_jobs.schemas import BAD, EVENT, NORMALISED
 from spark_jobs.sources.detect import Side
@@ -162,7 +163,7 @@ def normalise_otlp(
     source = read_spans(
         spark, srcs, layout=options.otlp_format, client_config=options.client_config, ranges=options.ranges
     )
-    events = otlp_events(source.frame, trace_topics=options.trace_topics)
+    events = source.frame.mapInArrow(partial(event_batches, trace_topics=options.trace_topics), READ_EVENT)
     return _written(spark, events, workdir / "otlp", source, list(source.counts))
 
 

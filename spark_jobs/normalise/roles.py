@@ -1,0 +1,208 @@
+"""This module knows what part a span plays and how it ended, told from the few texts that spans have in common.
+
+Our own spans say what they are (``mqtrace.trace_type``); others go by operation and span kind. A span about no message
+(a poll, the parent of a batch send, other people's work, the trace topic's own traffic) leaves with the ``scope`` that
+says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from otel_mqtrace import semconv
+from otel_mqtrace.model import ContextCode, MessageType
+from spark_jobs.normalise.aliases import OPERATIONS
+
+__all__ = ["Role", "Told", "role_of"]
+
+_OUR_KINDS: Final = {
+    semconv.TRACE_TYPE_PUB: "publish",
+    semconv.TRACE_TYPE_SUB: "consume",
+    semconv.TRACE_TYPE_END_TRANSACTION: "transaction_end",
+    semconv.TRACE_TYPE_RECALL: "recall",
+}
+_EVENTS: Final = frozenset(_OUR_KINDS.values())
+_SPAN_KINDS: Final = {"PRODUCER": "publish", "CONSUMER": "consume"}
+_NOT_MESSAGING: Final = "NOT_MESSAGING"
+_REGISTRY_TYPES: Final = {
+    "normal": MessageType.NORMAL.value,
+    "fifo": MessageType.ORDER.value,
+    "delay": MessageType.DELAY.value,
+    "transaction": MessageType.TRANS_HALF.value,
+}
+_OUR_SCOPE: Final = "otel_mqtrace"
+_AGENT_SCOPES: Final = "io.opentelemetry."
+_AGENT: Final = "java-agent"
+_OLD_AGENT: Final = f"{_AGENT}-old"
+_SEND_OK: Final = "SEND_OK"
+_BEFORE: Final = "before"
+_HALVES: Final = (_BEFORE, "after")
+_TOLD_CODES: Final = frozenset(code.name for code in ContextCode)
+# RocketMQ calls a delivery that took too long successful (ConsumeReturnType.TIME_OUT with success=true), spans do not.
+_SUCCESSFUL_CODES: Final = (ContextCode.SUCCESS.name, ContextCode.TIME_OUT.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a span says in words that it shares with many.
+
+    Attributes:
+        is_span: there is a span, and it could be read.
+        span_kind: its ``kind`` in ``schemas.SPAN``.
+        library: its ``scope`` in ``schemas.SPAN``.
+        status: as in ``schemas.SPAN``.
+        is_trace_traffic: it sends to a trace topic, or takes from one.
+        has_id: a message id stands on the span itself.
+        linked: it has links.
+        unnamed: it has links, and none names a message.
+
+    The others are fields of ``aliases.ALIASES``.
+    """
+
+    is_span: bool
+    span_kind: str | None = None
+    library: str | None = None
+    status: str | None = None
+    is_trace_traffic: bool | None = None
+    has_id: bool = False
+    linked: bool = False
+    unnamed: bool = False
+    trace_type: str | None = None
+    system: str | None = None
+    operation: str | None = None
+    operation_name: str | None = None
+    old_operation: str | None = None
+    error_type: str | None = None
+    send_result: str | None = None
+    half: str | None = None
+    context_code: str | None = None
+    success: str | None = None
+    from_transaction_check: str | None = None
+    msg_type: str | None = None
+    registry_msg_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What that makes of its messages; ``None`` where nobody has said.
+
+    Attributes:
+        has_ended: the span tells how and when the call ended; one made of its first half only does not.
+        is_alone: where nothing tells how many messages were in the call, it was this one.
+
+    The others are columns of ``schemas.EVENT``.
+    """
+
+    kind: str | None
+    half: str | None
+    scope: str | None
+    writer: str
+    msg_type: str | None
+    success: bool | None
+    context_code: str | None
+    from_transaction_check: bool | None
+    has_ended: bool
+    is_alone: bool
+
+
+def role_of(told: Told) -> Role | None:
+    """Return the role of a span, ``None`` where there is none."""
+    if not told.is_span:
+        return None
+    kind, writer = _kind(told), _writer(told)
+    half = told.half if told.half in _HALVES else "whole"
+    is_event, has_ended = kind in _EVENTS, half != _BEFORE
+    return Role(
+        kind=kind if is_event else None,
+        half=half if is_event else None,
+        scope="TRACE_TRAFFIC" if told.is_trace_traffic else None if is_event else kind,
+        writer=writer,
+        msg_type=told.msg_type if told.msg_type is not None else _registry_type(told),
+        success=_success(told, kind, writer) if has_ended else None,
+        context_code=_context_code(told, kind, writer) if has_ended else None,
+        from_transaction_check=_is_true(told.from_transaction_check),
+        has_ended=has_ended,
+        is_alone=not _is_open_ended(told, kind, writer),
+    )
+
+
+def _kind(told: Told) -> str:
+    """Return the kind of event, or in upper case the scope by which the span is none."""
+    ours = _OUR_KINDS.get(told.trace_type or "")
+    if ours is not None:
+        return ours
+    if told.operation is None:
+        by_span = _SPAN_KINDS.get(told.span_kind or "", _NOT_MESSAGING)
+        return _NOT_MESSAGING if told.system is None else by_span
+    found = OPERATIONS.get(told.operation.lower(), _NOT_MESSAGING)
+    return "BATCH_PARENT" if found == "publish" and told.unnamed and not told.has_id else found
+
+
+def _writer(told: Told) -> str:
+    if told.trace_type is not None or told.library == _OUR_SCOPE:
+        return "mqtrace"
+    if (told.library or "").startswith(_AGENT_SCOPES):
+        if told.operation_name is not None:
+            return f"{_AGENT}-new"
+        if told.old_operation is not None:
+            return _OLD_AGENT
+    return "other"
+
+
+def _registry_type(told: Told) -> str | None:
+    return _REGISTRY_TYPES.get((told.registry_msg_type or "").lower())
+
+
+def _is_true(text: str | None) -> bool | None:
+    return None if text is None else text == "true"
+
+
+def _success(told: Told, kind: str, writer: str) -> bool | None:
+    if told.success is not None:
+        return told.success == "true"
+    judge = _JUDGES_OF_SUCCESS.get(kind)
+    return None if judge is None else judge(told, writer)
+
+
+def _is_sent(told: Told, writer: str) -> bool | None:
+    """What RocketMQ would say, as far as the span tells it."""
+    if told.send_result is not None:
+        return told.send_result == _SEND_OK
+    if _has_failed(told):
+        return False
+    return None if writer.startswith(_AGENT) else True
+
+
+def _is_consumed(told: Told, writer: str) -> bool | None:
+    code = _code_of_ending(told, writer)
+    if code is not None:
+        return code in _SUCCESSFUL_CODES
+    return False if _has_failed(told) else None
+
+
+_JUDGES_OF_SUCCESS: Final = {"publish": _is_sent, "consume": _is_consumed}
+
+
+def _has_failed(told: Told) -> bool:
+    return told.error_type is not None or told.status == "ERROR"
+
+
+def _context_code(told: Told, kind: str, writer: str) -> str | None:
+    if told.context_code is not None:
+        return told.context_code
+    return _code_of_ending(told, writer) if kind == "consume" else None
+
+
+def _code_of_ending(told: Told, writer: str) -> str | None:
+    """Return the code of a delivery; the agent's old names tell nothing about how one ended."""
+    if told.error_type is not None:
+        return told.error_type if told.error_type in _TOLD_CODES else None
+    is_fine = writer != _OLD_AGENT and told.status not in {None, "ERROR"}
+    return ContextCode.SUCCESS.name if is_fine else None
+
+
+def _is_open_ended(told: Told, kind: str, writer: str) -> bool:
+    """Say whether the span leaves open how many messages were in the call: ``create``, or a child of an old batch."""
+    is_child_of_old_batch = writer == _OLD_AGENT and kind == "consume" and told.linked
+    return is_child_of_old_batch or (told.operation or "").lower() == "create"
