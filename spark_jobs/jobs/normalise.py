@@ -7,16 +7,16 @@ while that job runs, each by an expression of its own, so that the balance of th
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from otel_mqtrace._clock import LAST_MS
+from spark_jobs.normalise.event_files import written_events
 from spark_jobs.normalise.native import charset_name, check_message_type_map, native_bodies, native_events
-from spark_jobs.normalise.otlp import READ_EVENT, event_batches
 from spark_jobs.normalise.places import goes_by_place
 from spark_jobs.schemas import BAD, EVENT, NORMALISED
 from spark_jobs.sources.detect import Side
@@ -160,39 +160,78 @@ def normalise_otlp(
         UnreadableInputError: a file holds no OTLP traces in any layout known.
         PeerError: the broker of a topic does not answer, or has no such topic.
     """
+    directory = workdir / "otlp"
+    shutil.rmtree(directory, ignore_errors=True)  # of a run that was killed
+    directory.mkdir(parents=True)
     source = read_spans(
-        spark, srcs, layout=options.otlp_format, client_config=options.client_config, ranges=options.ranges
+        spark,
+        srcs,
+        layout=options.otlp_format,
+        client_config=options.client_config,
+        ranges=options.ranges,
+        into=written_events(directory.absolute(), trace_topics=options.trace_topics),
     )
-    events = source.frame.mapInArrow(partial(event_batches, trace_topics=options.trace_topics), READ_EVENT)
-    return _written(spark, events, workdir / "otlp", source, list(source.counts))
+    tasks = source.frame.collect()
+    return _opened(
+        spark,
+        directory,
+        source,
+        source.counts,
+        extra=sum(task["extra"] for task in tasks),
+        last_ms=max((task["last_ms"] for task in tasks if task["last_ms"] is not None), default=None),
+        by_place=sum(task["by_place"] for task in tasks),
+    )
 
 
 def _written(
     spark: SparkSession,
     events: DataFrame,
     directory: Path,
-    source: NativeSource | OtlpSource,
+    source: NativeSource,
     counts: Sequence[Observation],
 ) -> NormalisedSide:
-    """Run the one job of a side and open what it wrote."""
+    """Run the one job of a side whose events are columns of Spark."""
     done = Observation(f"{directory.name}-done")
     sane = [F.when(F.col(name) <= LAST_MS, F.col(name)) for name in ("start_ms", "end_ms")]
     last = F.max(F.greatest(*sane))
     by_place = F.count_if(goes_by_place())
     watched = events.observe(done, F.sum("extra").alias("extra"), last.alias("last_ms"), by_place.alias("by_place"))
     watched.select(*NORMALISED.names).write.mode("overwrite").parquet(spark_target(directory.absolute()))
+    told = done.get
+    return _opened(
+        spark,
+        directory,
+        source,
+        counts,
+        extra=told["extra"] or 0,
+        last_ms=told["last_ms"],
+        by_place=told["by_place"] or 0,
+    )
+
+
+def _opened(  # noqa: PLR0913 - what was told of the events while they were written
+    spark: SparkSession,
+    directory: Path,
+    source: NativeSource | OtlpSource,
+    counts: Sequence[Observation],
+    *,
+    extra: int,
+    last_ms: int | None,
+    by_place: int,
+) -> NormalisedSide:
+    """Open what the job of a side wrote."""
     written = spark.read.schema(NORMALISED).parquet(spark_path(directory))
     good, evidence = F.col("bad").isNull(), [f"bad.{name}" for name in BAD.names]
     return NormalisedSide(
         events=written.where(good).select(*EVENT.names),
         malformed=written.where(~good).select("side", "path", "line", "record_index", *evidence),
         records_read=sum(count.get["records"] or 0 for count in counts),
-        exploded=done.get["extra"] or 0,
+        exploded=extra,
         sources=source.files,
         layouts=source.layouts,
         truncated_tails=source.truncated_tails + sum(count.get.get("tails") or 0 for count in counts),
-        last_event_ms=done.get["last_ms"],
-        by_place=done.get["by_place"] or 0,
+        last_event_ms=last_ms,
+        by_place=by_place,
         offsets=() if source.topics is None else source.topics.ranges,
         offsets_without_message=_without_message(source.topics),
     )
