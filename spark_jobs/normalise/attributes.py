@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from spark_jobs.normalise.aliases import ALIASES
 from spark_jobs.normalise.columns import coalesced, is_there, opened, taken
 from spark_jobs.normalise.distinct import each
-from spark_jobs.normalise.text_rules import first_text, json_texts
+from spark_jobs.normalise.text_rules import first_text, key_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,9 +52,10 @@ class Attributes:
         """Return a field as text where it has an attribute of its own."""
         return self._first(self._named(ALIASES[field].names), pa.string())
 
-    def texts(self, field: str) -> Column:
-        """Return a field that is an array of texts."""
-        return self._first([each(column, json_texts, _TEXTS) for column in self._named(ALIASES[field].arrays)], _TEXTS)
+    def keys(self) -> Column:
+        """Return the keys of the message, the first array that is there, as a set; it may be empty."""
+        found = self._named(ALIASES["keys"].arrays)
+        return self._first([each(column, key_set, _TEXTS) for column in found], _TEXTS)
 
     def _named(self, names: Iterable[str]) -> list[Column]:
         """Return a column for each of the names that occurs."""

@@ -6,6 +6,7 @@ although each has a link. Nearly every batch of rows has one message per span; i
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -80,22 +81,22 @@ class Messages:
 
     def text(self, field: str) -> Column:
         """Return a field as text: from the message's own link first, then from the span."""
-        return self._ids() if field == "msg_id" else self._found(field, Attributes.text)
+        return self._ids() if field == "msg_id" else self._found(methodcaller("text", field))
 
     def own_text(self, field: str) -> Column:
         """Return a field as text where link or span has an attribute of its own for it, not only a captured header."""
-        return self._found(field, Attributes.own_text)
+        return self._found(methodcaller("own_text", field))
 
-    def texts(self, field: str) -> Column:
-        """Return a field that is an array of texts."""
-        return self._found(field, Attributes.texts)
+    def keys(self) -> Column:
+        """Return the keys of each message as a set; it may be empty."""
+        return self._found(Attributes.keys)
 
     def link_flags(self) -> Column:
         """Return the flags of the message's own link, or of the only one of its span."""
         only = np.where(self._link_count == 1, self._first_link, -1)[self._span]
         return taken(self._links.field("flags"), np.where(self._is_link, self._link, only))
 
-    def places(self) -> Column:
+    def link_places(self) -> Column:
         """Return the one link of a message that has its own; else the first message of the span has them all."""
         all_links = np.where(self.at == 0, self._link_count[self._span], 0)
         counts = np.where(self._is_link, 1, all_links)
@@ -107,21 +108,21 @@ class Messages:
         return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), places, mask=pa.array(~told))
 
     def _ids(self) -> Column:
+        look = methodcaller("text", "msg_id")
         if not self._is_copied:
-            return self._over(Attributes.text, "msg_id", self.given_id)
+            return self._over(look, self.given_id)
         split = pc.split_pattern(self._given, _JOINED)
         place = split.offsets.to_numpy()[self._span] + np.where(self._is_link, 0, self.at)
-        ids = split.values.take(pa.array(place, mask=~is_there(self.given_id)))
-        return self._over(Attributes.text, "msg_id", ids)
+        return self._over(look, split.values.take(pa.array(place, mask=~is_there(self.given_id))))
 
-    def _found(self, field: str, look: Callable[[Attributes, str], Column]) -> Column:
-        return self._over(look, field, self._spread(look(self._of_spans, field)))
+    def _found(self, look: Callable[[Attributes], Column]) -> Column:
+        return self._over(look, self._spread(look(self._of_spans)))
 
-    def _over(self, look: Callable[[Attributes, str], Column], field: str, otherwise: Column) -> Column:
+    def _over(self, look: Callable[[Attributes], Column], otherwise: Column) -> Column:
         """Return what ``look`` finds on the message's own link, ``otherwise`` where it finds nothing."""
         if self._of_links is None or not self._is_link.any():
             return otherwise
-        return coalesced(taken(look(self._of_links, field), self._link), otherwise)
+        return coalesced(taken(look(self._of_links), self._link), otherwise)
 
     def _spread(self, column: Column) -> Column:
         return column.take(pa.array(self._span)) if self._is_copied else column

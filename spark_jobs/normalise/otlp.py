@@ -13,8 +13,9 @@ from pyspark.sql.types import ArrayType, BooleanType, IntegerType, LongType, Str
 
 from spark_jobs.normalise.aliases import TRACE_TOPIC_NAMES
 from spark_jobs.normalise.columns import where
-from spark_jobs.normalise.event_columns import RULES, Seen
+from spark_jobs.normalise.event_columns import RULES
 from spark_jobs.normalise.row_hashes import row_hashes
+from spark_jobs.normalise.seen import Seen
 from spark_jobs.schemas import LEDGER, NORMALISED
 
 if TYPE_CHECKING:

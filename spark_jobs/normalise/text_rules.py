@@ -17,9 +17,10 @@ __all__ = ["first_text", "folded_id", "integer", "json_texts", "key_set", "prese
 _HEX: Final = re.compile(r"[0-9A-Fa-f]+")
 _AROUND_NUMBERS: Final = "".join(map(chr, (*range(0x21), 0x7F)))  # what Spark's casts cut off
 _INTEGER: Final = re.compile(r"([+-]?)0*([0-9]{1,19})")
+_DECODER: Final = json.JSONDecoder()
 _JSON_SPACE: Final = " \t\n\r"
 _ONE_PLAIN_TEXT: Final = re.compile(r'\["([^"\\\x00-\x1f]*)"\]')
-_QUOTED: Final = re.compile(r""""(?:[^"\\]|\\.)*"|'((?:[^'\\]|\\.)*)'""", re.DOTALL)
+_QUOTED: Final = re.compile(r""""((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|["'].*""", re.DOTALL)
 _INNER: Final = re.compile(r"""\\(.)|(")""", re.DOTALL)
 
 
@@ -64,23 +65,28 @@ def first_text(text: str | None) -> str | None:
     return next(iter(json_texts(text) or ()), None)
 
 
-def key_set(keys: list[str | None] | None) -> list[str] | None:
-    """Return keys as a set: blanks out, distinct, sorted; ``None`` when nothing is left."""
-    split = {key for joined in keys or () if joined for key in joined.split(KEY_SEPARATOR)}
-    return sorted(split - ABSENT_TEXTS) or None
+def key_set(text: str | None) -> list[str] | None:
+    """Return the keys in a JSON array of texts as a set, blanks out, distinct, sorted; ``None`` where it is none."""
+    keys = json_texts(text)
+    if keys is None:
+        return None
+    return sorted({key for joined in keys if joined for key in joined.split(KEY_SEPARATOR)} - ABSENT_TEXTS)
 
 
 def _json_value(text: str) -> Any:
     try:
-        return json.JSONDecoder().raw_decode(text.lstrip(_JSON_SPACE))[0]
+        return _DECODER.raw_decode(text.lstrip(_JSON_SPACE))[0]
     except (ValueError, RecursionError):
         return None
 
 
 def _double_quoted(quoted: re.Match[str]) -> str:
-    if quoted[1] is None:
-        return quoted[0]
-    return '"' + _INNER.sub(lambda part: "'" if part[1] == "'" else '\\"' if part[2] else part[0], quoted[1]) + '"'
+    inside = quoted[1] if quoted[2] is None else quoted[2]
+    return quoted[0] if inside is None else f'"{_INNER.sub(_escaped, inside)}"'
+
+
+def _escaped(part: re.Match[str]) -> str:
+    return "'" if part[1] == "'" else '\\"' if part[2] else part[0]
 
 
 def _element_text(item: Any) -> str | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Line", "Piece", "lines_of", "pieces_of", "tasks_of", "torn_bytes"]
 
-_TASK_BYTES: Final = 16 << 20
+_TASK_BYTES: Final = 32 << 20
 _BUFFER_BYTES: Final = 1 << 20
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 

@@ -1,8 +1,4 @@
-"""This module knows OTLP messages in protobuf as batches of spans: flat lists of values, no mapping for each span.
-
-Attributes are most of a span. A text that is not empty is set, so that it is taken without asking which kind of value
-there is.
-"""
+"""This module knows OTLP messages in protobuf as batches of spans: flat lists of values, no mapping for each span."""
 
 from __future__ import annotations
 
@@ -12,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark_jobs.sources.arrow_values import Array, lists_of, maps_of
+from spark_jobs.sources.packed_spans import KnownAttributes, packed_resource_spans
 from spark_jobs.sources.plain_span import KINDS, LONG_MAX, STATUSES, parent_or_none
-from spark_jobs.sources.proto_spans import proto_value
 from spark_jobs.sources.read_batches import BATCH_ROWS, LINK, SPANS, batch_of
-from spark_jobs.sources.texts import attribute_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,23 +25,24 @@ _PLAIN: Final = (
 )
 
 
-def proto_batches(messages: Iterable[tuple[str, int | None, list[Any]]]) -> Iterator[pa.RecordBatch]:
-    """Yield the spans of ``messages`` (path, line and ResourceSpans of each) as batches of ``SPANS``."""
-    columns = _Columns()
-    for path, line, resources in messages:
-        for span, service, scope in _placed(resources):
+def proto_batches(messages: Iterable[tuple[str, int | None, bytes]]) -> Iterator[pa.RecordBatch]:
+    """Yield the spans of ``messages`` (path, line and bytes of each) as batches of ``SPANS``."""
+    known = KnownAttributes()
+    columns = _Columns(known)
+    for path, line, payload in messages:
+        for span, service, scope in _placed(payload, known):
             columns.add(span, service, scope, path, line)
             if len(columns) >= BATCH_ROWS:
                 yield columns.batch()
-                columns = _Columns()
+                columns = _Columns(known)
     if len(columns):
         yield columns.batch()
 
 
-def _placed(resources: list[Any]) -> Iterator[tuple[Any, str | None, str | None]]:
-    for one in resources:
-        service = _texts(one.resource.attributes).get("service.name")
-        for part in one.scope_spans:
+def _placed(payload: bytes, known: KnownAttributes) -> Iterator[tuple[Any, str | None, str | None]]:
+    for one in packed_resource_spans(payload):
+        service = known.texts(one.resource.attributes).get("service.name")
+        for part in (*one.scope_spans, *one.old_scope_spans):
             scope = part.scope.name or None
             for span in part.spans:
                 yield span, service, scope
@@ -55,11 +51,12 @@ def _placed(resources: list[Any]) -> Iterator[tuple[Any, str | None, str | None]
 class _Maps:
     """Attributes of many objects, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: KnownAttributes) -> None:
+        self._known = known
         self._sizes, self._keys, self._texts = [0], list[str](), list[str | None]()
 
     def add(self, attributes: Any) -> None:
-        texts = _texts(attributes)
+        texts = self._known.texts(attributes)
         self._sizes.append(len(texts))
         self._keys.extend(texts)
         self._texts.extend(texts.values())
@@ -72,9 +69,9 @@ class _Maps:
 class _Columns:
     """The spans of one batch."""
 
-    def __init__(self) -> None:
-        self._plain, self._attributes = list[tuple[Any, ...]](), _Maps()
-        self._links, self._link_sizes, self._link_attributes = list[tuple[Any, ...]](), [0], _Maps()
+    def __init__(self, known: KnownAttributes) -> None:
+        self._plain, self._attributes = list[tuple[Any, ...]](), _Maps(known)
+        self._links, self._link_sizes, self._link_attributes = list[tuple[Any, ...]](), [0], _Maps(known)
 
     def __len__(self) -> int:
         return len(self._plain)
@@ -120,11 +117,3 @@ class _Columns:
 
 def _offsets(sizes: list[int]) -> Array:
     return pa.array(accumulate(sizes), pa.int32())
-
-
-def _texts(attributes: Any) -> dict[str, str | None]:
-    return {pair.key: pair.value.string_value or _other_text(pair.value) for pair in attributes}
-
-
-def _other_text(value: Any) -> str | None:
-    return attribute_text(proto_value(value))

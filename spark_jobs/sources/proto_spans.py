@@ -14,9 +14,9 @@ from spark_jobs.sources.texts import attribute_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["parse_proto", "proto_span_count", "proto_spans", "proto_value"]
+__all__ = ["OLD_SCOPE_SPANS", "parse_proto", "proto_span_count", "proto_spans", "proto_value"]
 
-_OLD_SCOPE_SPANS: Final = 1000
+OLD_SCOPE_SPANS: Final = 1000
 """The number of ``instrumentation_library_spans`` in ResourceSpans; its parts are numbered as those of ScopeSpans."""
 
 
@@ -36,7 +36,7 @@ def parse_proto(payload: bytes) -> list[Any] | None:
 
 def _take_old_parts(one: ResourceSpans) -> None:
     for field in UnknownFieldSet(one):
-        if field.field_number == _OLD_SCOPE_SPANS and isinstance(field.data, bytes):
+        if field.field_number == OLD_SCOPE_SPANS and isinstance(field.data, bytes):
             one.scope_spans.add().MergeFromString(field.data)
 
 

@@ -34,7 +34,7 @@ def item_batches(items: Iterable[tuple[str, int | None, Item]], books: Books) ->
         if of_proto:
             from spark_jobs.sources.proto_columns import proto_batches  # noqa: PLC0415 - see ``spans``
 
-            yield from proto_batches((path, line, item.content) for path, line, item in some)
+            yield from proto_batches((path, line, item.payload) for path, line, item in some)
         else:
             yield from row_batches(row for path, line, item in some for row in _rows(path, line, item))
 

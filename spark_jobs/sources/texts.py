@@ -10,6 +10,8 @@ from typing import Any, Final
 
 __all__ = ["attribute_text", "json_text", "text_attributes"]
 
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 
 def text_attributes(attributes: Mapping[str, Any]) -> dict[str, str | None]:
     """Return attributes as ``schemas.SPAN`` holds them: scalars as text, arrays as JSON arrays of texts."""
@@ -35,7 +37,7 @@ def _float_text(value: float) -> str:
 def json_text(value: object) -> str:
     """Return ``value`` as compact JSON; it may be nested more deeply than Python can write."""
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return _JSON.encode(value)
     except RecursionError:
         return "(nested too deeply)"
 
@@ -44,6 +46,6 @@ _TEXTS: Final[tuple[tuple[Any, Callable[[Any], str]], ...]] = (
     (bool, lambda value: "true" if value else "false"),
     (float, _float_text),
     (bytes, lambda value: base64.b64encode(value).decode()),
-    (list, lambda value: json_text([attribute_text(item) for item in value])),
+    (list, lambda value: f"[{','.join(json_text(attribute_text(item)) for item in value)}]"),
     (Mapping, lambda value: json_text(text_attributes(value))),
 )

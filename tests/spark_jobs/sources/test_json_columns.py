@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -129,17 +130,16 @@ def places(value):
 @st.composite
 def odd_lines(draw):
     """Lines of messages in which some things are not as exporters write them, down to the bytes."""
-    messages = draw(exports())
+    messages = deepcopy(draw(exports()))
     for _ in range(draw(st.integers(0, 2))):
         holder, at = draw(st.sampled_from([*places(messages)]))
-        held = holder[at]
         if isinstance(holder, dict) and draw(st.booleans()):
             other = draw(st.sampled_from(OTHER_NAMES.get(at, ["other"])))
-            holder[other] = draw(st.sampled_from([held, *ODD_VALUES]))
+            holder[other] = holder[at] if draw(st.booleans()) else deepcopy(draw(st.sampled_from(ODD_VALUES)))
             if draw(st.booleans()):
                 del holder[at]
         else:
-            holder[at] = draw(st.sampled_from(ODD_VALUES))
+            holder[at] = deepcopy(draw(st.sampled_from(ODD_VALUES)))
     lines = [json.dumps(message, ensure_ascii=draw(st.booleans())).encode() for message in messages]
     for _ in range(draw(st.integers(0, 1))):
         at = draw(st.integers(0, len(lines) - 1))

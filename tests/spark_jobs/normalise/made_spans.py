@@ -1,0 +1,52 @@
+"""Spans made for a test: rows of ``READ_SPAN`` and ``LEDGER`` as an Arrow batch, and the events told from them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_jobs.normalise.otlp import event_batches
+from spark_jobs.schemas import LEDGER, READ_SPAN
+
+SCHEMA = to_arrow_schema(StructType([*READ_SPAN.fields, *LEDGER.fields]))
+
+_PLAIN = {
+    "trace_id": "ab" * 16,
+    "span_id": "cd" * 8,
+    "parent_span_id": None,
+    "name": "x",
+    "kind": "PRODUCER",
+    "start_ns": 5_000_000_999,
+    "end_ns": 7_000_000_000,
+    "status": "UNSET",
+    "service": "svc",
+    "scope": "lib",
+    "flags": 0,
+    "dropped_attributes": 0,
+    "dropped_links": 0,
+    "path": "made",
+    "line": 1,
+}
+LEDGER_ROW = {"path": "made", "line": 1, "due": 3, "tails": 0}
+BAD_ROW = {"path": "made", "line": 2, "bad": {"field": None, "reason": "torn", "text": "{", "mentions": []}}
+
+
+def span(attributes=(), *, links=(), **columns):
+    """Return a row of ``READ_SPAN``; each of ``links`` is a mapping of attributes, or a pair of that and its flags."""
+    pairs = [link if isinstance(link, tuple) else (link, 0) for link in links]
+    made = [
+        {"trace_id": "ef" * 16, "span_id": f"{at + 1:016x}", "flags": flags, "attributes": list(link.items())}
+        for at, (link, flags) in enumerate(pairs)
+    ]
+    return {**_PLAIN, "attributes": list(dict(attributes).items()), "links": made, **columns}
+
+
+def batch(*rows):
+    """Return the rows as one batch."""
+    return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
+
+
+def events(*rows, **options):
+    """Return the events of the rows, ledger included, as mappings."""
+    return [event for made in event_batches([batch(*rows)], **options) for event in made.to_pylist()]

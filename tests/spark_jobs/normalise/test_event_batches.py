@@ -1,0 +1,213 @@
+"""A batch of spans becomes a batch of events, whatever stands in it and however it is cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from spark_jobs.normalise.aliases import ALIASES
+from spark_jobs.normalise.event_columns import RULES
+from spark_jobs.normalise.otlp import READ_EVENT, event_batches
+from spark_jobs.schemas import LEDGER
+from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
+
+ID, OTHER = "C000020262BB60E53B936993952C0000", "C000020262BB60E53B936993952C0001"
+ID_NAME = ALIASES["msg_id"].names[0]
+NAMES = sorted({name for alias in ALIASES.values() for name in (*alias.names, *alias.arrays)})
+VALUES = (
+    *(None, "", " ", "null", "dKey", "true", "kafka", "send", "process", "create", "Pub", "Sub", "before", "SEND_OK"),
+    *("5", " 5 ", "-1", "9" * 30, ID.lower(), "a,b", ",", "t.1.2", "t", '["a b"]', "['a']", "[1,", "FAILED", "é\u2028"),
+)
+PAIRS = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VALUES), max_size=8)
+SPANS = st.builds(
+    span,
+    PAIRS,
+    links=st.lists(st.tuples(PAIRS, st.sampled_from([None, 0, 1, 256, 257])), max_size=3),
+    kind=st.sampled_from(["PRODUCER", "CONSUMER", "INTERNAL"]),
+    scope=st.sampled_from([None, "otel_mqtrace", "io.opentelemetry.kafka", "lib"]),
+    status=st.sampled_from(["UNSET", "ERROR"]),
+    flags=st.sampled_from([0, 1, 257]),
+    start_ns=st.sampled_from([0, 5_000_000_999]),
+)
+ROWS = st.lists(st.one_of(SPANS, st.just(BAD_ROW), st.just(LEDGER_ROW)), min_size=1, max_size=8)
+
+
+def ordered(rows):
+    return [{**row, "line": at} for at, row in enumerate(rows)]
+
+
+@given(rows=ROWS.map(ordered))
+def test_every_row_comes_out_in_its_order_and_the_books_balance(rows):
+    """Rows out are rows in and ``extra``; the messages of a span are numbered from 0."""
+    told = events(*rows)
+    assert len(told) == len(rows) + sum(event["extra"] or 0 for event in told)
+    assert [event["line"] for event in told if not event["extra"]] == list(range(len(rows)))
+    seen = [(event["line"], event["record_index"]) for event in told]
+    assert seen == sorted(seen, key=lambda place: (place[0], place[1] or 0))
+    assert len(set(seen)) == len(seen)
+
+
+@given(rows=ROWS.map(ordered), data=st.data())
+def test_how_rows_are_cut_into_batches_does_not_matter(rows, data):
+    """One batch, slices of it, or a batch for each row."""
+    whole = batch(*rows)
+    at = data.draw(st.integers(0, len(rows)))
+    slices = [whole.slice(0, at), whole.slice(at)]
+    expected = events(*rows)
+    assert [event for one in event_batches(slices) for event in one.to_pylist()] == expected
+    assert [event for row in rows for event in events(row)] == expected
+
+
+def test_every_batch_has_the_schema_that_spark_is_told():
+    """Type for type."""
+    (made,) = event_batches([batch(span(), BAD_ROW, LEDGER_ROW)])
+    assert made.schema.equals(to_arrow_schema(READ_EVENT))
+
+
+def test_an_empty_batch_gives_none():
+    """Spark may hand over a partition without rows."""
+    assert list(event_batches([batch()])) == []
+
+
+def test_rows_of_the_ledger_go_through_and_say_nothing_else():
+    """What is due is counted where spans are read, beside what came of them."""
+    _, ledger, _ = events(span(), LEDGER_ROW, span())
+    assert {name: value for name, value in ledger.items() if value is not None} == LEDGER_ROW
+
+
+def test_spans_without_a_ledger_are_read_as_well():
+    """A source may have kept its books before."""
+    whole = batch(span({"messaging.system": "kafka"}))
+    made = event_batches([whole.drop_columns(LEDGER.names)])
+    assert [event for one in made for event in one.to_pylist()] == events(*whole.to_pylist())
+
+
+def test_a_bad_span_is_one_row_whatever_else_can_be_read_in_it():
+    """Half a span would be compared as if it were a whole."""
+    bad = {"field": "start_ns", "reason": "not a number", "text": "soon", "mentions": [ID]}
+    (row,) = events(span({"messaging.system": "kafka", "messaging.message.id": "a,b"}, links=[{}, {}], bad=bad))
+    kept = {name for name, value in row.items() if value is not None}
+    assert kept == {"side", "path", "line", "record_index", "raw_hash", "bad", "extra"}
+
+
+def test_maps_and_lists_that_are_null_are_empty():
+    """A hostile batch need not have what the readers always write."""
+    (row,) = events({**span(), "attributes": None, "links": None})
+    assert (row["scope"], row["links"], row["extra"]) == ("NOT_MESSAGING", None, 0)
+
+
+SEND = {"messaging.system": "kafka", "messaging.operation.type": "send"}
+
+
+@pytest.mark.parametrize(
+    ("given_id", "links", "ids"),
+    [
+        (None, [], [None]),
+        ("x", [], ["x"]),
+        (ID.lower(), [{}], [ID]),
+        ("a b,cd,", [], ["a b", "CD", None]),
+        ("null", [], [None]),
+        (None, [{"messaging.message.id": "x"}, {"messaging.message.id": "y"}], ["x", "y"]),
+        ("x", [{"messaging.message.id": "y"}, {"mqtrace.offset_msg_id": "p"}], ["y", "x"]),
+        ("x,y", [{"messaging.message.id": "y"}], ["x", "y"]),
+        (None, [{"messaging.header.UNIQ_KEY": '["x"]'}, {}], ["x", None]),
+    ],
+)
+def test_a_span_is_about_as_many_messages_as_it_names(given_id, links, ids):
+    """One per link that is a message, else one per id, else one that nobody named."""
+    found = events(span({**SEND, "messaging.message.id": given_id}, links=links))
+    assert [event["msg_id"] for event in found] == ids
+    assert {event["batch_size"] for event in found} == {len(ids)}
+
+
+def test_a_message_has_its_own_link_and_the_first_has_the_others():
+    """Links that are no messages belong to the span, once."""
+    own = events(span(SEND, links=[{"messaging.message.id": "x"}, {"messaging.message.id": "y"}]))
+    assert [[link["span_id"] for link in event["links"]] for event in own] == [["0" * 15 + "1"], ["0" * 15 + "2"]]
+    shared = events(span({**SEND, "messaging.message.id": "x,y"}, links=[{}, {}]))
+    assert [event["links"] and len(event["links"]) for event in shared] == [2, None]
+
+
+def test_a_weaker_name_is_read_where_the_stronger_is_missing_or_null():
+    """The link of the message before the span, on either ours before the registry's."""
+    names = ALIASES["group_name"].names
+    (row,) = events(span({**SEND, names[0]: None, names[2]: "weak", names[1]: "strong"}))
+    assert row["group_name"] == "strong"
+    links = [{ID_NAME: "x", names[3]: "of the link"}, {ID_NAME: "y"}]
+    found = events(span({**SEND, names[0]: "of the span"}, links=links))
+    assert [event["group_name"] for event in found] == ["of the link", "of the span"]
+
+
+@pytest.mark.parametrize(
+    ("thread", "group"),
+    [
+        ("ConsumeMessageThread_g_1", "g"),
+        ("ConsumeMessageThread_a_b_1_22", "a_b_1"),
+        ("ConsumeMessageThread_g_1\r\n", "g"),
+        ("ConsumeMessageThread_g_1\n\n", None),
+        ("ConsumeMessageThread_g\u2028_1", None),
+        ("ConsumeMessageThread_g_x", None),
+        ("my ConsumeMessageThread_g_1", None),
+    ],
+)
+def test_the_thread_of_a_listener_names_its_group(thread, group):
+    """As Java reads the name, line ends included; a sender's thread says nothing."""
+    delivery = span({"messaging.system": "rocketmq", "messaging.operation": "process", "thread.name": thread})
+    sent = span({**SEND, "thread.name": thread})
+    assert [event["group_name"] for event in events(delivery, sent)] == [group, None]
+
+
+@pytest.mark.parametrize(
+    ("own", "link", "kind", "told"),
+    [
+        (1, 1, "process", True),
+        (1, 257, "process", True),
+        (1, 256, "process", False),
+        (1, 0, "process", None),
+        (1, None, "process", None),
+        (0, 257, "process", None),
+        (1, 257, "send", None),
+    ],
+)
+def test_a_delivery_tells_of_its_send_what_honest_flags_say(own, link, kind, told):
+    """A writer that never sets the bit says nothing by leaving it out."""
+    (row,) = events(span({**SEND, "messaging.operation.type": kind}, links=[({}, link)], flags=own))
+    assert row["sent_sampled"] is told
+
+
+@pytest.mark.parametrize(
+    ("attributes", "columns"),
+    [
+        ({"mqtrace.cost_time": " 7 "}, {"cost_ms": 7, "start_ms": 5000, "end_ms": 7000}),
+        ({"mqtrace.cost_time": "soon"}, {"cost_ms": 2000}),
+        ({"mqtrace.half": "before", "mqtrace.cost_time": "7"}, {"cost_ms": None, "end_ms": None, "half": "before"}),
+        ({"messaging.batch.message_count": "3"}, {"batch_size": 3}),
+        ({"messaging.operation.type": "create"}, {"batch_size": None}),
+        ({"mqtrace.keys": '["b a","a"]'}, {"keys": ["a", "b"]}),
+        ({"mqtrace.keys": '[""]', "messaging.header.KEYS": '["k"]'}, {"keys": None}),
+        ({"mqtrace.keys": "no array", "messaging.header.KEYS": '["k"]'}, {"keys": ["k"]}),
+        ({"mqtrace.tags": "null", "mqtrace.region_id": "dKey"}, {"tags": None, "region_id": None}),
+        ({"messaging.message.body.size": "2147483648"}, {"body_length": None}),
+        ({"messaging.header.UNIQ_KEY": '["x"]'}, {"msg_id": "x", "id_source": "header"}),
+        ({"messaging.message.id": "x"}, {"msg_id": "x", "id_source": "own"}),
+        ({}, {"msg_id": None, "id_source": None}),
+    ],
+)
+def test_a_column_says_what_its_attributes_say(attributes, columns):
+    """And null where they say nothing."""
+    (row,) = events(span({**SEND, **attributes}))
+    assert {name: row[name] for name in columns} == columns
+
+
+def test_topics_of_traces_are_known_by_name_prefix_or_from_the_run():
+    """They are no application's."""
+    topics = ("orders", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_cn", "mine")
+    rows = [span({**SEND, "messaging.destination.name": topic}) for topic in topics]
+    assert [event["scope"] for event in events(*rows, trace_topics=["mine"])] == [None, *["TRACE_TRAFFIC"] * 3]
+
+
+def test_every_rule_tells_a_column_that_is_asked_for():
+    """A rule under a name that nobody has would never be missed."""
+    assert RULES.keys() <= set(READ_EVENT.names)

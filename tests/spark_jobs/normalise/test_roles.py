@@ -1,0 +1,162 @@
+"""What part a span plays, who wrote it and how it ended, from the words it shares with many."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_mqtrace.model import ContextCode
+from spark_jobs.normalise.aliases import OPERATIONS
+from spark_jobs.normalise.roles import Told, role_of
+
+AGENT = "io.opentelemetry.rocketmq-client-4.8"
+NEW = {"library": AGENT, "operation": "process", "operation_name": "process"}
+OLD = {"library": AGENT, "operation": "process", "old_operation": "process"}
+
+
+def role(**words):
+    return role_of(Told(is_span=True, **{"status": "UNSET", **words}))
+
+
+def test_what_is_no_span_plays_no_part():
+    """A row of the ledger, or one that could not be read."""
+    assert role_of(Told(is_span=False, trace_type="Pub")) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "scope"),
+    [
+        ({"trace_type": "Pub"}, "publish", None),
+        ({"trace_type": "Sub", "operation": "send"}, "consume", None),
+        ({"trace_type": "EndTransaction"}, "transaction_end", None),
+        ({"trace_type": "Recall"}, "recall", None),
+        ({"trace_type": "Other", "operation": "send"}, "publish", None),
+        ({"operation": "SEND"}, "publish", None),
+        ({"operation": "dance", "span_kind": "PRODUCER"}, None, "NOT_MESSAGING"),
+        ({"system": "kafka", "span_kind": "PRODUCER"}, "publish", None),
+        ({"system": "kafka", "span_kind": "CONSUMER"}, "consume", None),
+        ({"system": "kafka", "span_kind": "CLIENT"}, None, "NOT_MESSAGING"),
+        ({"span_kind": "CONSUMER"}, None, "NOT_MESSAGING"),
+        ({"operation": "receive"}, None, "POLL"),
+        ({"operation": "settle"}, None, "SETTLE"),
+        ({"operation": "send", "linked": True, "unnamed": True}, None, "BATCH_PARENT"),
+        ({"operation": "send", "linked": True, "unnamed": True, "has_id": True}, "publish", None),
+        ({"operation": "process", "linked": True, "unnamed": True}, "consume", None),
+        ({"operation": "send", "is_trace_traffic": True}, "publish", "TRACE_TRAFFIC"),
+        ({"operation": "receive", "is_trace_traffic": True}, None, "TRACE_TRAFFIC"),
+    ],
+)
+def test_a_span_is_an_event_or_says_by_its_scope_why_it_is_none(words, kind, scope):
+    """Ours say what they are; others go by operation, and by span kind where they have none."""
+    told = role(**words)
+    assert (told.kind, told.scope) == (kind, scope)
+    assert (told.half is None) == (kind is None)
+
+
+def test_every_operation_of_the_table_has_a_part():
+    """In any letter case."""
+    for operation, part in OPERATIONS.items():
+        told = role(operation=operation.title())
+        assert part in {told.kind, told.scope}
+
+
+@pytest.mark.parametrize(
+    ("words", "writer"),
+    [
+        ({"trace_type": "", "library": AGENT}, "mqtrace"),
+        ({"library": "otel_mqtrace"}, "mqtrace"),
+        (NEW, "java-agent-new"),
+        ({**NEW, "old_operation": "process"}, "java-agent-new"),
+        (OLD, "java-agent-old"),
+        ({"library": AGENT, "operation": "process"}, "other"),
+        ({**NEW, "library": "kafka-python"}, "other"),
+        ({**NEW, "library": None}, "other"),
+    ],
+)
+def test_who_wrote_a_span_is_told_by_its_library_and_its_names(words, writer):
+    """The agent writes old names, new ones, or both."""
+    assert role(**words).writer == writer
+
+
+@pytest.mark.parametrize(
+    ("words", "success", "code"),
+    [
+        ({"operation": "send"}, True, None),
+        ({"operation": "send", "status": "ERROR"}, False, None),
+        ({"operation": "send", "error_type": "timeout"}, False, None),
+        ({"operation": "send", "send_result": "SEND_OK", "status": "ERROR"}, True, None),
+        ({"operation": "send", "send_result": "FLUSH_DISK_TIMEOUT"}, False, None),
+        ({**NEW, "operation": "send"}, None, None),
+        ({"operation": "process"}, True, "SUCCESS"),
+        ({"operation": "process", "status": "ERROR"}, False, None),
+        ({"operation": "process", "error_type": "java.lang.X"}, False, None),
+        ({"operation": "process", "error_type": "FAILED", "status": "ERROR"}, False, "FAILED"),
+        ({"operation": "process", "error_type": "TIME_OUT", "status": "ERROR"}, True, "TIME_OUT"),
+        ({"operation": "process", "status": None}, None, None),
+        (OLD, None, None),
+        ({**OLD, "status": "ERROR"}, False, None),
+        ({"trace_type": "Sub", "success": "false", "context_code": "TIME_OUT"}, False, "TIME_OUT"),
+        ({"trace_type": "Sub", "success": "True"}, False, "SUCCESS"),
+        ({"trace_type": "Sub", "success": "true", "half": "before"}, None, None),
+        ({"trace_type": "EndTransaction"}, None, None),
+        ({"operation": "receive", "success": "true", "context_code": "?"}, True, "?"),
+    ],
+)
+def test_how_a_call_ended_is_told_as_far_as_the_span_tells_it(words, success, code):
+    """Its own word first; an agent's silence says nothing of a send, and its old names nothing of a delivery."""
+    told = role(**words)
+    assert (told.success, told.context_code) == (success, code)
+
+
+@pytest.mark.parametrize("code", ContextCode)
+def test_every_code_of_rocketmq_is_known_when_a_span_fails_by_it(code):
+    """Of codes that RocketMQ calls successes, two are."""
+    told = role(operation="process", error_type=code.name)
+    assert (told.context_code, told.success) == (code.name, code.name in {"SUCCESS", "TIME_OUT"})
+
+
+@pytest.mark.parametrize(
+    ("words", "is_alone"),
+    [
+        ({"operation": "process"}, True),
+        ({"operation": "Create"}, False),
+        ({**OLD, "linked": True}, False),
+        (OLD, True),
+        ({**NEW, "linked": True}, True),
+        ({**OLD, "operation": "send", "linked": True}, True),
+    ],
+)
+def test_a_message_was_alone_in_its_call_unless_the_span_leaves_it_open(words, is_alone):
+    """A ``create`` span is one of many, perhaps; so is a child of an old agent's batch."""
+    assert role(**words).is_alone is is_alone
+
+
+@pytest.mark.parametrize(
+    ("words", "msg_type"),
+    [
+        ({"msg_type": "Delay_Msg", "registry_msg_type": "fifo"}, "Delay_Msg"),
+        ({"msg_type": ""}, ""),
+        ({"registry_msg_type": "FIFO"}, "Order_Msg"),
+        ({"registry_msg_type": "transaction"}, "Trans_Msg_Half"),
+        ({"registry_msg_type": "priority"}, None),
+        ({}, None),
+    ],
+)
+def test_the_type_of_a_message_is_said_in_rocketmqs_words(words, msg_type):
+    """The registry has words of its own for four of them."""
+    assert role(**words).msg_type == msg_type
+
+
+@pytest.mark.parametrize(
+    ("half", "told", "has_ended"),
+    [("before", "before", False), ("after", "after", True), ("Before", "whole", True), (None, "whole", True)],
+)
+def test_a_span_of_the_first_half_only_has_not_ended(half, told, has_ended):
+    """Other words for it are none."""
+    seen = role(trace_type="Sub", half=half)
+    assert (seen.half, seen.has_ended) == (told, has_ended)
+
+
+@pytest.mark.parametrize(("text", "told"), [(None, None), ("true", True), ("false", False), ("TRUE", False)])
+def test_a_check_of_a_transaction_is_one_when_the_span_says_so(text, told):
+    """In one spelling."""
+    assert role(from_transaction_check=text).from_transaction_check is told

@@ -1,0 +1,73 @@
+"""Two spans have the same number when they say the same, and only then."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.normalise.row_hashes import row_hashes
+from tests.spark_jobs.normalise.made_spans import SCHEMA, batch, span
+
+TEXT = st.sampled_from([None, "", "a", "ab", "b"])
+PAIRS = st.dictionaries(st.sampled_from(["", "a", "ab", "b"]), TEXT, max_size=3)
+SPANS = st.builds(
+    span,
+    PAIRS,
+    links=st.lists(PAIRS, max_size=2),
+    **dict.fromkeys(("trace_id", "parent_span_id", "name", "service", "scope"), TEXT),
+    start_ns=st.sampled_from([None, 0, 1]),
+)
+
+
+def hashes(made):
+    return row_hashes(dict(zip(made.schema.names, made.columns, strict=True))).to_pylist()
+
+
+def said(row):
+    return repr({name: value for name, value in row.items() if name not in {"path", "line"}})
+
+
+@given(rows=st.lists(SPANS, min_size=2, max_size=30))
+def test_spans_have_the_same_number_when_they_say_the_same(rows):
+    """Null is not the empty text, and nothing slips from one text, name or link into the next."""
+    numbers = hashes(batch(*rows))
+    assert len(set(numbers)) == len(set(map(said, rows))) == len(set(zip(numbers, map(said, rows), strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (span({"a": "1", "b": "2"}), span({"b": "2", "a": "1"})),
+        (span({"a": "1"}), span({"a": "1", "b": None})),
+        (span({"a": None}), span({"a": ""})),
+        (span({"ab": "c"}), span({"a": "bc"})),
+        (span({"a": "1"}, links=[{}]), span({}, links=[{"a": "1"}])),
+        (span(links=[{"a": "1"}, {}]), span(links=[{}, {"a": "1"}])),
+        (span(name="xy", service="z"), span(name="x", service="yz")),
+        (span(flags=None), span(flags=0)),
+        (span(start_ns=1, end_ns=2), span(start_ns=2, end_ns=1)),
+    ],
+)
+def test_what_differs_in_anything_has_another_number(one, other):
+    """Order counts, and so does where a text stands."""
+    first, second = hashes(batch(one, other))
+    assert first != second
+
+
+def test_where_a_span_stood_and_what_stood_beside_it_does_not_count():
+    """The same span in another file, batch, or slice of a batch."""
+    one, other = span({"a": "1"}, links=[{"b": "2"}]), span({"longer": "text"}, links=[{}, {"c": None}])
+    alone, moved = hashes(batch(one)), hashes(batch({**one, "path": "elsewhere", "line": 9}))
+    beside = hashes(batch(other, one, other))
+    assert alone == moved == beside[1:2] == hashes(batch(other, one, other).slice(1, 1))
+    assert beside == [number for at in range(3) for number in hashes(batch(other, one, other).slice(at, 1))]
+
+
+def test_rows_without_any_text_have_numbers_too():
+    """Nothing at all is something that can be said twice."""
+    nothing = pa.RecordBatch.from_pylist([{}, {}], schema=SCHEMA)
+    first, second = hashes(nothing)
+    assert first == second
+    assert hashes(batch(span())) != [first]

@@ -1,0 +1,148 @@
+"""What an executor does with files and messages: the fast way as long as it can, the books kept, in one task."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from spark_jobs.schemas import READ_SPAN
+from spark_jobs.sources import json_lines
+from spark_jobs.sources.json_columns import json_columns
+from spark_jobs.sources.json_lines import json_batches, line_items
+from spark_jobs.sources.otlp import read_spans
+from spark_jobs.sources.pieces import Line
+from spark_jobs.sources.read_batches import Books, Into, grouped
+from spark_jobs.sources.reading import message_batches
+
+SPAN = {"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s", "kind": 4, "startTimeUnixNano": "5"}
+ODD = {**SPAN, "name": "odd", "status": "OK"}
+
+
+def message(*spans):
+    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}).encode()
+
+
+def rows(batches):
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Let a block be of a thousand bytes to sixteen thousand."""
+    monkeypatch.setattr(json_lines, "_LEAST_BYTES", 1000)
+    monkeypatch.setattr(json_lines, "_MOST_BYTES", 16_000)
+
+
+@pytest.mark.parametrize(("odd", "most_slow"), [((), 0), ((500,), 9), ((0, 999), 18), (range(1000), 1000)])
+def test_an_odd_line_takes_only_its_neighbours_the_slow_way(small_blocks, odd, most_slow):
+    """Rows come in order all the same, and nothing is due that does not come."""
+    slow, books = [], Books()
+
+    def counted(line):
+        slow.append(line.number)
+        return line_items(line)
+
+    lines = [Line("p", at, message(ODD if at in odd else SPAN)) for at in range(1000)]
+    read = rows(json_batches(lines, counted, books))
+    assert [row["line"] for row in read] == list(range(1000))
+    assert [row["line"] for row in read if row["bad"]] == list(odd)
+    assert (books.due, books.tails) == (1000, 0)
+    assert set(odd) <= set(slow)
+    assert len(slow) <= most_slow
+
+
+@pytest.mark.parametrize("line", [b"null", b"{} null", b"{}null{}", b" null {}", b"{", b"", b"[]", b"{}\x00"])
+def test_a_line_that_could_end_the_parser_s_process_never_reaches_it(line):
+    """Arrow's parser does not survive a null in place of an object."""
+    assert json_columns([line, message(SPAN)]) is None
+    assert json_columns([message(SPAN), line]) is None
+
+
+def test_whole_messages_on_one_line_are_all_read(tmp_path):
+    """Behind a torn one, which is one bad piece, or behind each other."""
+    torn = message(SPAN)[:60]
+    for parts, bad in (((torn, message(SPAN), message(SPAN, SPAN)), 1), ((message(SPAN), message(SPAN, SPAN)), 0)):
+        books = Books()
+        read = rows(json_batches([Line("p", 1, b"".join(parts))], line_items, books))
+        assert [row["span_id"] for row in read if not row["bad"]] == ["cd" * 8] * 3
+        assert (len(read), books.due) == (3 + bad, 3 + bad)
+
+
+def test_messages_of_a_topic_are_told_one_by_one_and_read_together():
+    """JSON, protobuf, tombstones and what is neither, in their order, with one row for the books of all."""
+    data = TracesData()
+    span = data.resource_spans.add().scope_spans.add().spans.add(name="proto", span_id=b"\xcd" * 8)
+    span.attributes.add(key="a").value.array_value.values.add(string_value="x")
+    span.links.add(trace_id=b"\xab" * 16, flags=1).attributes.add(key="b").value.int_value = 7
+    values = [message(SPAN), message(SPAN, ODD), data.SerializeToString(), None, b"neither", b"", message(SPAN), b"{"]
+    asked = pa.RecordBatch.from_pydict({"path": [f"t-0@{at}" for at in range(len(values))], "value": values})
+    *read, books = rows(message_batches([asked]))
+    assert [(row["path"][-1], row["name"], (row["bad"] or {}).get("reason")) for row in read] == [
+        ("0", "s", None),
+        ("1", "s", None),
+        ("1", None, "not a span"),
+        ("2", "proto", None),
+        ("3", None, "no value (a tombstone)"),
+        ("4", None, "not OTLP traces"),
+        ("6", "s", None),
+        ("7", None, "not OTLP traces"),
+    ]
+    assert (read[3]["attributes"], read[3]["links"]) == (
+        [("a", '["x"]')],
+        [{"trace_id": "ab" * 16, "span_id": None, "flags": 1, "attributes": [("b", "7")]}],
+    )
+    assert (books["due"], books["tails"]) == (8, 0)
+
+
+def test_small_batches_are_handed_on_together():
+    """As many rows in the same order, in few batches."""
+    batches = [pa.RecordBatch.from_pydict({"a": [at]}) for at in range(4500)]
+    together = list(grouped(batches))
+    assert [batch.num_rows for batch in together] == [2000, 2000, 500]
+    assert [row["a"] for row in rows(together)] == list(range(4500))
+
+
+def test_who_reads_json_lines_needs_no_protobuf(tmp_path):
+    """Executors have what reads their files, and no more."""
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(message(SPAN, ODD) + b"\ntorn\n" + message(SPAN) + b"\n")
+    code = (
+        "import sys\n"
+        "from spark_jobs.sources.detect import Layout\n"
+        "from spark_jobs.sources.pieces import Piece\n"
+        "from spark_jobs.sources.reading import piece_batches\n"
+        f"piece = Piece({str(path)!r}, Layout.JSON_LINES, 0, {path.stat().st_size})\n"
+        "print(sum(batch.num_rows for batch in piece_batches([piece])))\n"
+        "assert not {'google.protobuf', 'opentelemetry.proto'} & set(sys.modules)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "5\n"
+
+
+@pytest.mark.spark
+def test_the_executors_go_on_with_the_spans_in_the_same_task(spark, tmp_path):
+    """The frame is what was made of them, without the ledger; the books are kept, and nothing gives an empty frame."""
+    ledger = [StructField("due", LongType()), StructField("tails", LongType())]
+
+    def shouted(batches):
+        for batch in batches:
+            names = pa.array([name and name.upper() for name in batch.column("name").to_pylist()], pa.string())
+            columns = [names, batch.column("due"), batch.column("tails")]
+            yield pa.RecordBatch.from_arrays(columns, names=["loud", "due", "tails"])
+
+    into = Into(StructType([StructField("loud", StringType()), *ledger]), shouted)
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(message(SPAN, SPAN, SPAN) + b"\n" + message(SPAN)[:50])
+    source = read_spans(spark, [str(path)], into=into)
+    assert [row.asDict() for row in source.frame.collect()] == [{"loud": "S"}] * 3
+    assert ([count.get["records"] for count in source.counts], source.truncated_tails) == ([3], 1)
+    path.write_bytes(b"")
+    for told, columns in ((into, ["loud"]), (Into(), READ_SPAN.names)):
+        nothing = read_spans(spark, [str(path)], into=told)
+        assert (nothing.frame.columns, nothing.frame.count(), nothing.counts) == (columns, 0, ())
