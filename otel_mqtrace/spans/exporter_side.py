@@ -9,10 +9,12 @@ self-metrics under that name).
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from opentelemetry import context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace.export import SpanExportResult
 
@@ -21,12 +23,23 @@ from otel_mqtrace.spans.stats import ExportOutcome
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from opentelemetry.context import Context
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
 
 __all__ = ["ExporterSide"]
 
 _logger = logging.getLogger(__name__)
+
+
+def _untraced() -> Context:
+    """Return what is current here, and that nothing is to be traced."""
+    with suppress_instrumentation():
+        return context.get_current()
+
+
+_UNTRACED: Final = contextvars.Context().run(_untraced)
+"""The same where nothing is current, as on a thread of ours: asking for it takes as long as the queue does."""
 
 
 class ExporterSide:
@@ -50,13 +63,15 @@ class ExporterSide:
 
     def export(self, batch: list[ReadableSpan]) -> ExportOutcome:
         """Export ``batch`` and return what became of it."""
-        with suppress_instrumentation():
-            try:
-                result = self._exporter.export(batch, **self._export_arguments)
-                told = self._take_outcome() if self._take_outcome else None
-            except Exception as error:  # counted as failed; the worker goes on
-                _logger.debug("%s raised during export", self._name, exc_info=error)
-                return ExportOutcome(failed=len(batch))
+        token = context.attach(_untraced() if context.get_current() else _UNTRACED)
+        try:
+            result = self._exporter.export(batch, **self._export_arguments)
+            told = self._take_outcome() if self._take_outcome else None
+        except Exception as error:  # counted as failed; the worker goes on
+            _logger.debug("%s raised during export", self._name, exc_info=error)
+            return ExportOutcome(failed=len(batch))
+        finally:
+            context.detach(token)
         if told is not None and told.total == len(batch):
             return told
         succeeded = result is SpanExportResult.SUCCESS

@@ -39,6 +39,11 @@ class Flushes:
             self._waiting.append(flush)
         return flush
 
+    @property
+    def asked(self) -> bool:
+        """Whether anybody waits for one."""
+        return bool(self._waiting)
+
     def due(self) -> list[Flush]:
         """Return the flushes that only the exporter's own is missing to; needs the queue's lock."""
         return [flush for flush in self._waiting if flush.done is None and self._queue.reached(flush.mark)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import MonotonicNs
@@ -19,7 +18,7 @@ from otel_mqtrace.spans.stats import WANTS_ERROR, ExportOutcome
 from otel_mqtrace.spans.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -37,6 +36,25 @@ _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 _IDLE_S: Final = 1.0
 """Longest sleep of an idle worker: bounds the delay if a finaliser ate a wake-up, and paces ``on_idle``."""
+
+
+class _Alone:
+    """A lock held within a block, for which it waits so long; what ``with`` gives says whether it came to be held."""
+
+    __slots__ = ("_is_held", "_lock", "_wait_s")
+
+    def __init__(self, lock: threading.Lock, wait_s: float) -> None:
+        self._lock = lock
+        self._wait_s = wait_s
+        self._is_held = False
+
+    def __enter__(self) -> bool:
+        self._is_held = self._lock.acquire(timeout=self._wait_s)
+        return self._is_held
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_held:
+            self._lock.release()
 
 
 class Lane:
@@ -137,11 +155,12 @@ class Lane:
                 return 0
             self._left_ns = now
             batch = self._queue.take(self._batch_size)
-            outcome = ExportOutcome(failed=len(batch))
+            outcome = None
             began_ns = self._clock.monotonic_ns()
             try:
                 outcome = self._side.export(batch)
             finally:
+                outcome = outcome or ExportOutcome(failed=len(batch))
                 self._queue.settle(outcome)
         if self.on_exported is not None:
             self.on_exported(self._clock.monotonic_ns() - began_ns, outcome.failed == 0)
@@ -176,7 +195,8 @@ class Lane:
         try:
             if not self._await_work(queue):
                 return False
-            self._answer_flushes()
+            if self._flushes.asked:
+                self._answer_flushes()
             self.run_once(self._clock.monotonic_ns())
         except BaseException:  # SystemExit from an exporter must not end the lane for good
             _logger.debug("%s raised in its lane", self.name, exc_info=True)
@@ -244,20 +264,14 @@ class Lane:
             if alone:
                 self._flushes.answer(lambda deadline: self._side.flush(self._remaining_ms(deadline)))
 
-    @contextmanager
-    def _alone(self, until: MonotonicNs | None) -> Iterator[bool]:
+    def _alone(self, until: MonotonicNs | None) -> _Alone:
         """Be the only one at the exporter; ``False`` when somebody else still was at ``until``.
 
         A worker may wait as long as it takes. A caller without one may find an export that hangs, or interrupt its own
         from a signal handler: it has a deadline.
         """
         wait_s = -1.0 if until is None else min(self._remaining_ms(until) / 1e3, threading.TIMEOUT_MAX)
-        alone = self._exporting.acquire(timeout=wait_s)
-        try:
-            yield alone
-        finally:
-            if alone:
-                self._exporting.release()
+        return _Alone(self._exporting, wait_s)
 
     def close(self, deadline: MonotonicNs) -> None:
         """Refuse new spans and let the worker drain and then shut the exporter down; returns at once."""
