@@ -15,7 +15,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from otel_mqtrace._clock import LAST_MS
-from spark_jobs.normalise.event_files import written_events
+from spark_jobs.jobs.event_files import written_events
 from spark_jobs.normalise.native import charset_name, check_message_type_map, native_bodies, native_events
 from spark_jobs.normalise.places import goes_by_place
 from spark_jobs.schemas import BAD, EVENT, NORMALISED
