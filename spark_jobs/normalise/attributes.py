@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from spark_jobs.normalise.aliases import ALIASES
 from spark_jobs.normalise.columns import coalesced, is_there, opened, taken
-from spark_jobs.normalise.distinct import each
 from spark_jobs.normalise.text_rules import first_text, key_set
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class Attributes:
 
     def text(self, field: str) -> Column:
         """Return a field as text: the first name that is there, else the first text in the first array that is."""
-        firsts = (each(column, first_text, pa.string()) for column in self._named(ALIASES[field].arrays))
+        firsts = (first_text(column) for column in self._named(ALIASES[field].arrays))
         return self._first([*self._named(ALIASES[field].names), *firsts], pa.string())
 
     def own_text(self, field: str) -> Column:
@@ -55,7 +54,7 @@ class Attributes:
     def keys(self) -> Column:
         """Return the keys of the message, the first array that is there, as a set; it may be empty."""
         found = self._named(ALIASES["keys"].arrays)
-        return self._first([each(column, key_set, _TEXTS) for column in found], _TEXTS)
+        return self._first([key_set(column) for column in found], _TEXTS)
 
     def _named(self, names: Iterable[str]) -> list[Column]:
         """Return a column for each of the names that occurs."""

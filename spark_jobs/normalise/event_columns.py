@@ -27,8 +27,7 @@ _REMOTENESS_KNOWN: Final = 0x100
 _LINE_ENDS: Final = "\n\r\x85\u2028\u2029"
 # What Java finds by ^ConsumeMessageThread_(.+)_\d+$.
 _THREAD_OF_GROUP: Final = re.compile(rf"ConsumeMessageThread_([^{_LINE_ENDS}]+)_[0-9]+(\r\n|[{_LINE_ENDS}])?")
-_INT, _LONG, _TEXT = pa.int32(), pa.int64(), pa.string()
-_BITS: Final[dict[Any, int]] = {_INT: 32, _LONG: 64}
+_INT, _LONG = pa.int32(), pa.int64()
 
 
 def _of_span(name: str, seen: Seen) -> Column:
@@ -40,15 +39,15 @@ def _of_role(name: str, seen: Seen) -> Column:
 
 
 def _present(name: str, seen: Seen) -> Column:
-    return each(seen.text(name), present, _TEXT)
+    return present(seen.text(name))
 
 
 def _folded(name: str, seen: Seen) -> Column:
-    return each(seen.text(name), folded_id, _TEXT)
+    return folded_id(seen.text(name))
 
 
 def _number(name: str, kind: Any, seen: Seen) -> Column:
-    return each(seen.text(name), partial(integer, bits=_BITS[kind]), kind)
+    return integer(seen.text(name), kind)
 
 
 def _milliseconds(name: str, seen: Seen) -> Column:
@@ -68,7 +67,7 @@ def _cost_ms(seen: Seen) -> Column:
 
 def _group_name(seen: Seen) -> Column:
     """Old names of the Java agent: the group is only in the name of the thread that ran the listener."""
-    threads = each(seen.text("thread_name"), _group_of_thread, _TEXT)
+    threads = each(seen.text("thread_name"), _group_of_thread, pa.string())
     return coalesced(_present("group_name", seen), where(equal(seen.roles["kind"], "consume"), threads))
 
 

@@ -6,14 +6,12 @@ OpenTelemetry's instrumentations of Kafka know no message ids. They tell the pla
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.normalise.columns import coalesced, equal, greater, where
-from spark_jobs.normalise.distinct import each
 from spark_jobs.normalise.text_rules import folded_id, integer
 
 if TYPE_CHECKING:
@@ -29,12 +27,12 @@ _DOTTED_PLACE: Final = re.compile(r"\.([0-9]+)\.([0-9]+)\Z")
 def msg_id(seen: Seen) -> Column:
     """Return the message's id; where it has none it goes by its place, as RocketMQ's own ``getMsgId`` and we do."""
     own = where(_undotted(seen).is_null(), seen.text("msg_id"))
-    return each(coalesced(own, _place(seen)), folded_id, pa.string())
+    return folded_id(coalesced(own, _place(seen)))
 
 
 def offset_msg_id(seen: Seen) -> Column:
     """Return the place of the message: ``topic-partition@offset``, or what the writer calls its physical id."""
-    return each(_place(seen), folded_id, pa.string())
+    return folded_id(_place(seen))
 
 
 def id_source(seen: Seen) -> Column:
@@ -50,8 +48,8 @@ def _place(seen: Seen) -> Column:
 
 def _position(seen: Seen) -> Column:
     partition, offset = seen.text("partition"), seen.text("kafka_offset")
-    is_partition = greater(each(partition, partial(integer, bits=32), pa.int32()), -1)
-    is_offset = greater(each(offset, partial(integer, bits=64), pa.int64()), -1)
+    is_partition = greater(integer(partition, pa.int32()), -1)
+    is_offset = greater(integer(offset, pa.int64()), -1)
     place = pc.binary_join_element_wise(seen.text("topic"), "-", partition, "@", offset, "")
     return where(pc.and_(is_partition, is_offset), place)
 
