@@ -17,8 +17,6 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.types import LongType, StructField, StructType
 
-from otel_mqtrace._clock import LAST_MS
-from spark_jobs.normalise.columns import greater, where
 from spark_jobs.normalise.otlp import event_batches
 from spark_jobs.schemas import LEDGER, NORMALISED
 from spark_jobs.sources.read_batches import Into
@@ -35,7 +33,8 @@ __all__ = ["WRITTEN", "written_events"]
 _FACTS: Final = ("extra", "by_place", "last_ms")
 WRITTEN: Final = StructType([*(StructField(name, LongType()) for name in _FACTS), *LEDGER.fields])
 """What a task tells of its events: rows beyond a span's first, events that know their message by its place only, the
-latest sane start or end in epoch milliseconds; and, in a row of its own, ``LEDGER``."""
+latest start or end in epoch milliseconds; and, in a row of its own, ``LEDGER``. (64 bits of nanoseconds end in 2262: a
+time of a span is never past what a calendar knows, as one of a record may be.)"""
 _GROUP_ROWS: Final = 32_768
 """As many rows are held before they are written: some 20 MB."""
 _DICTIONARY_BYTES: Final = 64 << 10  # columns of ids soon give up what they gain nothing from
@@ -75,16 +74,11 @@ class _Told:
         columns: dict[str, Column] = dict(zip(events.schema.names, events.columns, strict=True))
         goes_by_place: Column = pc.equal(columns["msg_id"], columns["offset_msg_id"])
         self.by_place += pc.sum(goes_by_place).as_py() or 0
-        latest = (self.last_ms, *(_last(events.column(name)) for name in ("start_ms", "end_ms")))
+        latest = (self.last_ms, *(pc.max(columns[name]).as_py() for name in ("start_ms", "end_ms")))
         self.last_ms = max((time for time in latest if time is not None), default=None)
 
     def row(self) -> dict[str, int | None]:
         return {name: getattr(self, name) for name in _FACTS}
-
-
-def _last(times: Column) -> int | None:
-    last: int | None = pc.max(where(pc.invert(greater(times, LAST_MS)), times)).as_py()
-    return last
 
 
 class _File:
