@@ -64,8 +64,8 @@ _SILENT_SEND: Final = (
     "Ids and headers go with a message that is not sampled all the same, so that the other side finds it"
 )
 _SILENT: Final = (
-    "Nothing is put together for a span that will not be recorded; what is left is the context the message carries, being "
-    "current until the next poll, and being found again by a block that comes later"
+    "Nothing is put together for a span that will not be recorded, nor what is current meanwhile before somebody looks; "
+    "what is left is to take the headers, to be current until the next poll, and to be found again by a block that comes later"
 )
 _STAMPED: Final = (
     "Each span is put in with its time of arrival, for the books and the linger time of each lane; the anchor appends the span "
@@ -80,8 +80,8 @@ _PARSED: Final = (
 )
 
 _TRUSTING: Final = (
-    "The loop trusts its input. Ours looks for what is malformed, hashes every span and keeps its books, and the JVM, its "
-    "compiler and its Python workers share the one core"
+    "The loop trusts its input. Ours looks for what is malformed, hashes every span, tells its events and keeps its books, and "
+    "the JVM and its Python workers share the one core"
 )
 _WHOLE: Final = (
     "The others start with parsed tables and stop at a verdict; ours starts Spark, reads, pairs, attributes and reports. "
