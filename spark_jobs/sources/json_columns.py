@@ -174,7 +174,7 @@ def _without_zeros(ids: Array) -> Array:
 
 
 def _null_where(texts: Array, empty: Array) -> Array:
-    return pc.if_else(empty, None, texts) if empty.true_count else texts
+    return pc.if_else(empty, None, texts) if pc.any(empty).as_py() else texts
 
 
 def _enum(values: Array, names: tuple[str, ...], prefix: str) -> Array:
