@@ -73,6 +73,15 @@ def test_what_is_blank_to_python_and_not_to_json_makes_a_line_no_message(blank):
     assert [row["line"] for row in read if not row["bad"]] == [1, 2]
 
 
+@pytest.mark.parametrize("word", ["Inf", "-Inf", "-NaN"])
+def test_a_word_that_only_arrow_takes_for_a_number_makes_a_line_no_message(word):
+    """In a text it is one; where Python's parser takes one too the line is read."""
+    written = message({**SPAN, "a": "word"})
+    assert json_columns([written.replace(b"word", word.encode())]) is not None
+    assert json_columns([written.replace(b'"word"', word.encode())]) is None
+    assert json_columns([written.replace(b'"word"', b"Infinity")]) is not None
+
+
 def test_whole_messages_on_one_line_are_all_read(tmp_path):
     """Behind a torn one, which is one bad piece, or behind each other."""
     torn = message(SPAN)[:60]
