@@ -30,6 +30,7 @@ __all__ = ["json_batches", "line_items"]
 
 _MOST_BYTES: Final = 4 << 20
 _LEAST_BYTES: Final = 64 << 10
+_BLANKS: Final = b" \t\r\n"  # of JSON, which are fewer than those of Python
 
 
 def json_batches(
@@ -38,7 +39,7 @@ def json_batches(
     """Yield the spans in ``lines`` as batches of ``SPANS``, in order; ``items_of`` reads an odd line."""
     blocks, most = _Blocks(lines), _MOST_BYTES
     while block := blocks.take(most):
-        found = json_columns([line.text.strip() for line in block])
+        found = json_columns([line.text.strip(_BLANKS) for line in block])
         if found is not None:
             books.due += len(found.messages)
             yield _placed(found, block)

@@ -8,15 +8,17 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_jobs.sources.plain_span import KINDS, NOT_A_SPAN, STATUSES, Span, enum_name, long_or_none, parent_or_none
 from spark_jobs.sources.texts import attribute_text, json_text
 from spark_jobs.sources.witness import ids_in
 
-__all__ = ["json_id_count", "json_scalar", "json_span_count", "json_spans", "parse_json"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["json_id_count", "json_scalar", "json_span_count", "json_spans", "json_usual_id_count", "parse_json"]
 
 _SCOPE_SPANS: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
 _HEX_ID: Final = re.compile(r"(?:[0-9a-fA-F]{2})+")
@@ -37,7 +39,7 @@ def parse_json(payload: bytes) -> list[Any] | None:
         value = json.loads(_without_lone_surrogates(text), parse_int=_json_number)
     except (ValueError, RecursionError):
         return None
-    if isinstance(value, Mapping) and isinstance(value.get("result"), (Mapping, list)):
+    if isinstance(value, dict) and isinstance(value.get("result"), (dict, list)):
         value = value["result"]
     if isinstance(value, list):
         nested = [_parse_value(item) for item in value]
@@ -63,7 +65,7 @@ def _json_number(text: str) -> int | float:
 
 
 def _parse_value(value: object) -> list[Any] | None:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return None
     if any(name in value for name in _SCOPE_SPANS):
         return [value]
@@ -74,7 +76,10 @@ def _parse_value(value: object) -> list[Any] | None:
 
 
 def _pick(value: Mapping[str, Any], *names: str) -> Any:
-    return next((value[name] for name in names if value.get(name) is not None), None)
+    for name in names:
+        if (found := value.get(name)) is not None:
+            return found
+    return None
 
 
 class _OddError(Exception):
@@ -84,7 +89,7 @@ class _OddError(Exception):
 def _object(value: Any) -> Mapping[str, Any]:
     if value is None:
         return {}
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         raise _OddError
     return value
 
@@ -109,14 +114,25 @@ def json_spans(one: Any) -> Iterator[Span]:
 
 def json_span_count(one: Any) -> int:
     """Return how many :func:`json_spans` must yield, odd ones included, without making any."""
-    if not isinstance(one, Mapping):
+    if not isinstance(one, dict):
         return 1
-    return sum(len(_listed(part.get("spans"))) if isinstance(part, Mapping) else 1 for part in _parts(one))
+    return sum(len(_listed(part.get("spans"))) if isinstance(part, dict) else 1 for part in _parts(one))
 
 
 def json_id_count(one: Any) -> int:
     """Return how many objects with a span id stand in what :func:`json_spans` makes spans of."""
     return sum(ids_in(span) for _, _, span in _placed(one))
+
+
+def json_usual_id_count(one: Any) -> int:
+    """Return how many of them are spans and links, which are all where nothing is odd; it takes no walk to tell."""
+    return sum(_usual_ids(span) for _, _, span in _placed(one) if isinstance(span, dict))
+
+
+def _usual_ids(span: Mapping[str, Any]) -> int:
+    links = span.get("links")
+    linked = links if isinstance(links, list) else ()
+    return sum(isinstance(one, dict) and one.get("spanId") is not None for one in (span, *linked))
 
 
 def _parts(one: Mapping[str, Any]) -> list[Any]:
@@ -126,23 +142,23 @@ def _parts(one: Mapping[str, Any]) -> list[Any]:
 
 def _span_or_bad(span: Any, service: str | None, scope: str | None) -> Span:
     with suppress(_OddError):
-        if isinstance(span, Mapping):
+        if isinstance(span, dict):
             return _json_span(span, service, scope)
     return {"bad": (None, NOT_A_SPAN, _text(span)), "attributes": {}, "links": []}
 
 
 def _placed(one: Any) -> Iterator[tuple[str | None, str | None, Any]]:
     """Yield service, scope and what stands where a span should; a level that is no list of objects stands for it."""
-    if not isinstance(one, Mapping):
+    if not isinstance(one, dict):
         yield None, None, one
         return
     service = _service(_pick(one, "resource"))
     for part in _parts(one):
-        if not isinstance(part, Mapping):
+        if not isinstance(part, dict):
             yield service, None, part
             continue
         scope = _pick(part, "scope", "instrumentationLibrary")
-        name = _text(scope.get("name")) if isinstance(scope, Mapping) else ""
+        name = _text(scope.get("name")) if isinstance(scope, dict) else ""
         yield from ((service, name or None, span) for span in _listed(part.get("spans")))
 
 
@@ -213,9 +229,11 @@ def _json_pairs(pairs: object, depth: int) -> dict[str, Any]:
 def _json_value(value: Any, depth: int) -> Any:
     if depth > _DEEPEST_VALUE:
         raise _OddError
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return value if isinstance(value, (str, bool, int, float)) else None
-    array, kvlist = (_pick(value, name, name.lower()) for name in ("arrayValue", "kvlistValue"))
+    if len(value) == 1 and isinstance(text := value.get("stringValue"), str):
+        return text
+    array, kvlist = _pick(value, "arrayValue", "arrayvalue"), _pick(value, "kvlistValue", "kvlistvalue")
     if array is not None:
         return [_json_value(item, depth + 1) for item in _objects(_object(array).get("values"))]
     if kvlist is not None:

@@ -95,7 +95,7 @@ def row_batches(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
 
 
 def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches that are not small, but for the last."""
+    """Yield the same rows in batches that are not small, but for the last, and not empty."""
     some: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -104,7 +104,7 @@ def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if rows >= BATCH_ROWS:
             yield _joined(some)
             some, rows = [], 0
-    if some:
+    if rows:
         yield _joined(some)
 
 

@@ -11,7 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spark_jobs.sources import witness
-from spark_jobs.sources.json_spans import json_id_count, json_span_count, json_spans, parse_json
+from spark_jobs.sources.json_spans import (
+    json_id_count,
+    json_span_count,
+    json_spans,
+    json_usual_id_count,
+    parse_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,5 +72,7 @@ def spans_due(payload: bytes, resource_spans: list[Any]) -> int:
         return 0
     if is_proto(resource_spans):
         return witness.proto_spans(payload)
-    dropped = witness.written_ids(payload) - sum(map(json_id_count, resource_spans))
-    return span_count(resource_spans) + dropped
+    written = witness.written_ids(payload)
+    if written <= sum(map(json_usual_id_count, resource_spans)):  # fewer where a name is written with escapes
+        return span_count(resource_spans)
+    return span_count(resource_spans) + max(written - sum(map(json_id_count, resource_spans)), 0)

@@ -64,6 +64,24 @@ def test_a_line_that_could_end_the_parser_s_process_never_reaches_it(line):
     assert json_columns([message(SPAN), line]) is None
 
 
+@pytest.mark.parametrize("blank", [b" ", b"\t", b"\r", b"\x0b", b"\x0c", b"\xef\xbb\xbf"])
+def test_what_is_blank_to_python_and_not_to_json_makes_a_line_no_message(blank):
+    """Each line is what it would be alone."""
+    read = rows(json_batches([Line("p", 1, blank + message(SPAN)), Line("p", 2, message(SPAN))], line_items, Books()))
+    is_blank = blank not in {b"\x0b", b"\x0c"}
+    assert [row["line"] for row in read if row["bad"]] == ([] if is_blank else [1])
+    assert [row["line"] for row in read if not row["bad"]] == [1, 2]
+
+
+@pytest.mark.parametrize("word", ["Inf", "-Inf", "-NaN"])
+def test_a_word_that_only_arrow_takes_for_a_number_makes_a_line_no_message(word):
+    """In a text it is one; where Python's parser takes one too the line is read."""
+    written = message({**SPAN, "a": "word"})
+    assert json_columns([written.replace(b"word", word.encode())]) is not None
+    assert json_columns([written.replace(b'"word"', word.encode())]) is None
+    assert json_columns([written.replace(b'"word"', b"Infinity")]) is not None
+
+
 def test_whole_messages_on_one_line_are_all_read(tmp_path):
     """Behind a torn one, which is one bad piece, or behind each other."""
     torn = message(SPAN)[:60]
@@ -101,11 +119,13 @@ def test_messages_of_a_topic_are_told_one_by_one_and_read_together():
 
 
 def test_small_batches_are_handed_on_together():
-    """As many rows in the same order, in few batches."""
-    batches = [pa.RecordBatch.from_pydict({"a": [at]}) for at in range(4500)]
+    """As many rows in the same order, in few batches, none of them empty."""
+    empty = pa.RecordBatch.from_pydict({"a": pa.array([], pa.int64())})
+    batches = [batch for at in range(4500) for batch in (pa.RecordBatch.from_pydict({"a": [at]}), empty)]
     together = list(grouped(batches))
     assert [batch.num_rows for batch in together] == [2000, 2000, 500]
     assert [row["a"] for row in rows(together)] == list(range(4500))
+    assert list(grouped([empty])) == []
 
 
 def test_who_reads_json_lines_needs_no_protobuf(tmp_path):
