@@ -86,6 +86,7 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM befor
 _MEMORY: Final = re.compile(r"(\d{1,12})([kmgt])", re.IGNORECASE)  # what both Spark and the JVM's -Xmx understand
 _UNIT_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SMALL_BYTES: Final = 128 << 20
+_MIDDLE_BYTES: Final = 4 << 30
 _TINY_BYTES: Final = 8 << 20
 _PARTITION_BYTES: Final = 32 << 20  # of input: what is made of it is sorted several times in a core's share of 1 GB
 _MOST_PARTITIONS: Final = 2000
@@ -96,6 +97,8 @@ _MOST_MIB: Final = 64 << 20  # 64 TiB: half of what a process can address
 _SMALL_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:+UseSerialGC", "-Xshare:auto")
 # Generated code of 40 columns is longer than what the JVM compiles by itself: a long run would interpret it for ever.
 _LARGE_JVM: Final = ("-XX:-DontCompileHugeMethods",)
+# The collector that takes least in all, pauses or not: a tenth of a run that lasts minutes. G1 beyond what was tried.
+_MIDDLE_JVM: Final = (*_LARGE_JVM, "-XX:+UseParallelGC", "-XX:-UseGCOverheadLimit")
 
 
 def build_session(
@@ -145,7 +148,7 @@ def _deployed(ground: str, own: Mapping[str, str], *, input_bytes: int) -> Spark
     local = ground.startswith("local")
     _environment(local=local)
     settings = {**_CHOSEN, **_QUIET, **(_local_settings(input_bytes) if local else {})}
-    settings["spark.driver.extraJavaOptions"] = _java_options(small=local and input_bytes <= _SMALL_BYTES)
+    settings["spark.driver.extraJavaOptions"] = _java_options(input_bytes if local else _MIDDLE_BYTES + 1)
     session = _started({**settings, **own, "spark.master": ground})
     if not _ONE_PROCESS.fullmatch(ground):
         session.sparkContext.addPyFile(str(_packed()[1]))
@@ -266,9 +269,10 @@ def _environment(*, local: bool) -> None:
         os.environ["JAVA_HOME"] = str(find_java().path)
 
 
-def _java_options(*, small: bool) -> str:
-    options = (f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *(_SMALL_JVM if small else _LARGE_JVM))
-    return " ".join(options)
+def _java_options(input_bytes: int) -> str:
+    middle = _MIDDLE_JVM if input_bytes <= _MIDDLE_BYTES else _LARGE_JVM
+    options = _SMALL_JVM if input_bytes <= _SMALL_BYTES else middle
+    return " ".join((f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *options))
 
 
 def _start_error(error: Exception, master: str | None) -> PeerError | UsageError:
