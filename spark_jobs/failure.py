@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 __all__ = ["told_by_cause"]
 
 _FAILED_AT_THE_SERVER: Final = "SparkConnectGrpcException"  # by name: its module needs what the connect extra brings
-_OWN_WORDS: Final = re.compile(r"^otel_mqtrace\._errors\.\w+: (.+)$", re.MULTILINE)
-"""The last line of a traceback that ends in an error of ours."""
+_OWN_WORDS: Final = re.compile(r"^(?:otel_mqtrace\._errors\.\w+: |(?=\w+Error: \[Errno ))(.+)$", re.MULTILINE)
+"""The last line of a traceback that ends in an error of ours, or in one of the operating system's."""
 
 
 @contextmanager
 def told_by_cause() -> Iterator[None]:
     """Raise ``PeerError`` for a job that the JVM gave up: a full disk, a file gone, too little memory.
 
-    Spark wraps the cause several times and appends every stack. A reader of ours in an executor that gave up is told by
-    its own words. What pyspark has an exception of its own for (a wrong plan, a wrong number) is a defect of the plan
-    and passes as it is.
+    Spark wraps the cause several times and appends every stack. Our code in an executor that gave up is told by its own
+    words, or by the system's. What pyspark has an exception of its own for (a wrong plan, a wrong number) is a defect
+    of the plan and passes as it is.
     """
     try:
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -53,6 +54,11 @@ class ProcessCall(Ending):
             self._current = processing_context(self.base, self.handling)
         return self._current
 
+    @property
+    def remembered(self) -> ProcessCall | weakref.ref[ProcessCall]:
+        """What is kept of it for long, beside its message: itself, whose ids are needed (:meth:`keep_ids`)."""
+        return self
+
     def lent(self) -> Lent:
         """Return the same for a scope that is left at the next poll."""
         return lent_context(self.base, self.handling, self.ambient)
@@ -75,7 +81,9 @@ class ProcessCall(Ending):
 class SilentCall(ProcessCall):
     """A call of which nothing is recorded, opened by whoever looks at it, or at what is current: few do."""
 
-    __slots__ = ("_open", "_opened", "_received")
+    __slots__ = ("__weakref__", "_open", "_opened", "_received")
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
     is_silent = True
     is_open = True  # there is nothing to end
 
@@ -91,10 +99,17 @@ class SilentCall(ProcessCall):
         """Return a part that is not there yet: two who look at the same moment see the same."""
         if name not in _OPENED:
             raise AttributeError(name)
+        received = self._received  # before the look: another thread lets go of it when it is done
         opened = self._opened.get("")
         if opened is None:
-            opened = self._opened.setdefault("", self._open(self._received, self.ambient))
+            opened = self._opened.setdefault("", self._open(received, self.ambient))
+            self._received = ()
         return getattr(opened, name)
+
+    @property
+    def remembered(self) -> weakref.ref[ProcessCall]:
+        """What does not keep the headers of a message that nobody has in hand any more."""
+        return weakref.ref(self)
 
     def lent(self) -> Lent:
         """Return what nobody may ever look into."""

@@ -106,7 +106,8 @@ class Held:
         self.stop()
         calls, self.calls = self.calls, []
         if self._hook is not None:
-            for call, (said, why) in self._outcomes(calls, ContextCode.RETURNNULL, None, outcome):
+            open_ones = [call for call in calls if not call.is_silent]
+            for call, (said, why) in self._outcomes(open_ones, ContextCode.RETURNNULL, None, outcome):
                 leave(self._hook, call, code=said, exception=why)
 
     def _outcomes(

@@ -80,17 +80,26 @@ def handled_here() -> Handling | None:
 
 
 class Lent(Context):
-    """A context that its owner can take back, wherever it went: it then reads as the one it stood on."""
+    """A context that its owner can take back, wherever it went: it then reads as the one it stood on.
+
+    It is said before it is done: a first look that is under way on another thread does it again.
+    """
+
+    _outer: Context | None = None
 
     def take_back(self, outer: Context) -> None:
         """Read as ``outer`` from now on."""
+        self._outer = outer
         dict.update(self, outer)
         for name in self.keys() - outer.keys():
             dict.pop(self, name, None)
 
 
 class UnreadContext(Lent):
-    """A context that is put together by the first look into it, and is any other from then on."""
+    """A context that is put together by the first look into it, and is any other from then on.
+
+    Any thread may look, and several at once. Whoever takes it back, a finaliser perhaps, does not.
+    """
 
     def __init__(self, put_together: Callable[[], Context]) -> None:
         self._put_together = put_together
@@ -98,11 +107,15 @@ class UnreadContext(Lent):
     def take_back(self, outer: Context) -> None:
         """Read as ``outer``, without a look at what would have been there."""
         self.__class__ = Lent  # type: ignore[assignment]  # of the same layout
-        self.take_back(outer)
+        Lent.take_back(self, outer)
 
-    def _read(self) -> None:
-        dict.update(self, self._put_together())
-        self.__class__ = Lent  # type: ignore[assignment]  # as above
+
+def _read(unread: UnreadContext) -> None:
+    dict.update(unread, unread._put_together())  # noqa: SLF001 - ours; by now another thread may have made it a Lent
+    unread.__class__ = Lent  # type: ignore[assignment]  # as above
+    outer = unread._outer  # noqa: SLF001 - as above
+    if outer is not None:
+        Lent.take_back(unread, outer)
 
 
 def _at_a_look(name: str) -> Callable[..., Any]:
@@ -110,8 +123,9 @@ def _at_a_look(name: str) -> Callable[..., Any]:
 
     @functools.wraps(of_any)
     def look(self: UnreadContext, *args: Any) -> Any:
-        if type(self) is UnreadContext:
-            self._read()
+        for each in (self, *args):  # a dict looks into another one past its methods
+            if type(each) is UnreadContext:
+                _read(each)
         return of_any(self, *args)
 
     return look
@@ -170,13 +184,14 @@ class AutomaticScope:
 
         Impossible is: a span of the user's lies on top of it, another thread has it, or this is a task's copy of the
         context it was entered in. What else the handler made current, its own baggage say, stays so without the span.
+        Into what nobody has looked there is nothing on top of, and this is no look: a finaliser may come here.
         """
         current = context.get_current()
         if current is self._ctx:
             context.attach(self._before)
             if _was_set_here(_automatic, self._marker):
                 return
-        elif trace.get_current_span(current) is self._ctx.get(_SPAN):
+        elif type(self._ctx) is not UnreadContext and trace.get_current_span(current) is self._ctx.get(_SPAN):
             added = {name: value for name, value in current.items() if self._ctx.get(name) is not value}
             context.attach(Context({**self._before, **added}))
         self._ctx.take_back(self._before)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from opentelemetry import trace
+from opentelemetry import context, trace
 from opentelemetry.context import Context
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._calls import ProcessCall, SilentCall
@@ -150,11 +151,10 @@ class ConsumeHook:
             if len(messages) != 1:
                 return self._open_each(messages, batch=batch, unchanging=unchanging)
             topic = messages[0].topic
+            if silent and self._opens_later and propagator_in_force().is_default:
+                return self._silent(topic, messages)
             if not self._tracing.traces(topic):
                 return []
-            if silent and self._opens_later and propagator_in_force().is_default:
-                self._tracing.before_span()  # not when somebody looks: that may be any thread
-                return [SilentCall(self._opened, messages, ambient_context())]
             return [self._open(topic, messages, batch=batch, unchanging=unchanging)]
         except Exception:  # noqa: BLE001 - as guarded() does; this is every poll's
             note_failure("ConsumeHook.before")
@@ -233,6 +233,13 @@ class ConsumeHook:
             return ContextCode.FAILED
         late = (end_ns - call.start_ns) >= self._timeout_ns
         return ContextCode.TIME_OUT if late else code
+
+    def _silent(self, topic: str, messages: Sequence[IncomingMessage]) -> list[ProcessCall]:
+        tracing, current = self._tracing, context.get_current()
+        if tracing.excludes(topic) or (current and not is_instrumentation_enabled()):
+            return []
+        tracing.before_span()  # late attachment must not wait for a thread that looks
+        return [SilentCall(self._opened, messages, current and ambient_context())]
 
     def _opened(self, messages: Sequence[IncomingMessage], ambient: Context) -> ProcessCall:
         return self._open(messages[0].topic, messages, batch=False, unchanging=True, within=ambient)

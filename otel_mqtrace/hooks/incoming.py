@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
@@ -38,7 +38,7 @@ look for it in one place only.
 class IncomingMessage:
     """One message as the client handed it over; ``body_length`` in bytes, ``timestamp_ms`` when it was stored.
 
-    Give each field by its name; clients of ours give them by position, for it is done for every message.
+    Give each field by its name; a client of ours gives the first ten by position, for it does so for every message.
 
     ``store_host`` is the broker it came from (``host:port``); unknown, the client's first server stands for it.
     What is given of ``msg_id``, ``tags``, ``keys``, ``msg_type`` and ``retry_times`` (deliveries before this one) wins
@@ -55,6 +55,7 @@ class IncomingMessage:
     timestamp_ms: int | None = None
     store_host: str | None = None
     cluster_id: str | None = None
+    _: KW_ONLY
     msg_id: str | None = None
     tags: str | None = None
     keys: Sequence[str] | None = None

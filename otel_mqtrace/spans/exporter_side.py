@@ -9,10 +9,9 @@ self-metrics under that name).
 
 from __future__ import annotations
 
-import contextvars
 import inspect
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from opentelemetry import context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
@@ -38,10 +37,6 @@ def _untraced() -> Context:
         return context.get_current()
 
 
-_UNTRACED: Final = contextvars.Context().run(_untraced)
-"""The same where nothing is current, as on a thread of ours: asking for it takes as long as the queue does."""
-
-
 class ExporterSide:
     """Calls one exporter, never traced; an ``Exception`` of its own ends here, and is an answer like any other.
 
@@ -58,12 +53,17 @@ class ExporterSide:
         self.wants: Callable[[ReadableSpan], bool] | None = getattr(exporter, "wants", None)
         self._take_outcome: Callable[[], ExportOutcome | None] | None = getattr(exporter, "take_outcome", None)
         self._on_idle: Callable[[], None] | None = getattr(exporter, "on_idle", None)
+        self._untraced: Context | None = None
         takes_timeout = _takes_timeout(exporter.export)
         self._export_arguments = {"timeout_millis": export_timeout_ms} if takes_timeout else {}
 
     def export(self, batch: list[ReadableSpan]) -> ExportOutcome:
         """Export ``batch`` and return what became of it."""
-        token = context.attach(_untraced() if context.get_current() else _UNTRACED)
+        if context.get_current():
+            token = context.attach(_untraced())
+        else:  # as on a thread of ours; asking each time takes as long as the queue does
+            self._untraced = self._untraced or _untraced()
+            token = context.attach(self._untraced)
         try:
             result = self._exporter.export(batch, **self._export_arguments)
             told = self._take_outcome() if self._take_outcome else None

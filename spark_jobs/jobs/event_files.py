@@ -1,7 +1,8 @@
 """This module knows how the events of a task are written by it: one parquet file, and a row that tells of them.
 
-A file is named by its task and comes to its name when it is whole. A task that is run again, or twice at once, writes
-the same file over again, so that what stands in the directory at the end is each task's work once.
+A file is named by its task and by the kind of source (Spark makes one task of two sources if each has but one), and
+comes to its name when it is whole. A task that is run again, or twice at once, writes the same file over again, so that
+what stands in the directory at the end is each task's work once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ WRITTEN: Final = StructType([*(StructField(name, LongType()) for name in _FACTS)
 latest start or end in epoch milliseconds; and, in a row of its own, ``LEDGER``. (64 bits of nanoseconds end in 2262: a
 time of a span is never past what a calendar knows, as one of a record may be.)"""
 _GROUP_ROWS: Final = 32_768
-"""As many rows are held before they are written: some 20 MB."""
+_GROUP_BYTES: Final = 32 << 20
+"""As many rows, or bytes, are held before they are written together."""
 _DICTIONARY_BYTES: Final = 64 << 10  # columns of ids soon give up what they gain nothing from
 
 
@@ -49,10 +51,10 @@ def written_events(directory: Path, *, trace_topics: Sequence[str] = ()) -> Into
 
 
 def _written(
-    directory: str, trace_topics: tuple[str, ...], spans: Iterable[pa.RecordBatch]
+    directory: str, trace_topics: tuple[str, ...], kind: str, spans: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     told, ledger = _Told(), dict.fromkeys(LEDGER.names, 0)
-    with _File(Path(directory)) as file:
+    with _File(Path(directory), kind) as file:
         for batch in event_batches(spans, trace_topics=trace_topics):
             for name in LEDGER.names:
                 ledger[name] += pc.sum(batch.column(name)).as_py() or 0
@@ -84,39 +86,41 @@ class _Told:
 class _File:
     """The file of this task; there is none when there is nothing to write."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, kind: str) -> None:
         task = TaskContext.get()
-        self._path = directory / f"part-{0 if task is None else task.partitionId():05d}.parquet"
+        self._path = directory / f"{kind}-{0 if task is None else task.partitionId():05d}.parquet"
         self._unready = directory / f".{self._path.name}.{uuid.uuid4().hex}"
         self._held: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._rows = self._bytes = 0
         self._writer: Any = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._flush()
-        if self._writer is not None:
-            self._writer.close()
+        try:
             if kind is None:
-                self._unready.replace(self._path)
-            else:
-                self._unready.unlink(missing_ok=True)
+                self._flush()
+            if self._writer is not None:
+                self._writer.close()
+                if kind is None:
+                    self._unready.replace(self._path)
+        finally:
+            self._unready.unlink(missing_ok=True)  # unless it has come to its name
 
     def write(self, events: pa.RecordBatch) -> None:
         """Add some rows."""
         self._held.append(events)
         self._rows += events.num_rows
-        if self._rows >= _GROUP_ROWS:
+        self._bytes += events.nbytes
+        if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
         if self._rows:
             held = pa.Table.from_batches(self._held)
             self._opened(held.schema).write_table(held, row_group_size=self._rows)
-        self._held, self._rows = [], 0
+        self._held, self._rows, self._bytes = [], 0, 0
 
     def _opened(self, schema: pa.Schema) -> Any:
         from pyarrow import parquet  # noqa: PLC0415  (only where something is written)

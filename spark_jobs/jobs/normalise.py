@@ -161,7 +161,8 @@ def normalise_otlp(
         PeerError: the broker of a topic does not answer, or has no such topic.
     """
     directory = workdir / "otlp"
-    shutil.rmtree(directory, ignore_errors=True)  # of a run that was killed
+    if directory.exists():  # of a run that was killed
+        shutil.rmtree(directory)
     directory.mkdir(parents=True)
     source = read_spans(
         spark,

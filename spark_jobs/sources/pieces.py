@@ -85,12 +85,16 @@ def lines_of(piece: Piece) -> Iterator[Line]:
         at = piece.begin
         if at:
             file.seek(at - 1)
-            at += len(file.readline()) - 1
+            at += len(_bounded(file.readline(LONGEST_LINE_BYTES + 1), piece)) - 1
         number = 0
-        while at < piece.end and (line := file.readline(LONGEST_LINE_BYTES + 1)):
-            if len(line) > LONGEST_LINE_BYTES:
-                raise UnreadableInputError(f"{piece.path} {LineTooLongError()}")
+        while at < piece.end and (line := _bounded(file.readline(LONGEST_LINE_BYTES + 1), piece)):
             text = (line if at else line.removeprefix(_BYTE_ORDER_MARK)).removesuffix(b"\n")
             at, number = at + len(line), number + 1
             if text.strip():
                 yield Line(piece.path, number if piece.is_whole else None, text)
+
+
+def _bounded(line: bytes, piece: Piece) -> bytes:
+    if len(line) > LONGEST_LINE_BYTES:
+        raise UnreadableInputError(f"{piece.path} {LineTooLongError()}")
+    return line

@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_jobs.sources.arrow_values import Array, lists_of, maps_of
 from spark_jobs.sources.packed_spans import KnownAttributes, packed_resource_spans
 from spark_jobs.sources.plain_span import KINDS, LONG_MAX, STATUSES, parent_or_none
-from spark_jobs.sources.read_batches import BATCH_ROWS, LINK, SPANS, batch_of
+from spark_jobs.sources.read_batches import BATCH_BYTES, BATCH_ROWS, LINK, SPANS, batch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,13 +28,17 @@ _PLAIN: Final = (
 def proto_batches(messages: Iterable[tuple[str, int | None, bytes]]) -> Iterator[pa.RecordBatch]:
     """Yield the spans of ``messages`` (path, line and bytes of each) as batches of ``SPANS``."""
     known = KnownAttributes()
-    columns = _Columns(known)
+    columns, held = _Columns(known), 0
     for path, line, payload in messages:
         for span, service, scope in _placed(payload, known):
             columns.add(span, service, scope, path, line)
             if len(columns) >= BATCH_ROWS:
                 yield columns.batch()
-                columns = _Columns(known)
+                columns, held = _Columns(known), 0
+        held += len(payload)
+        if held >= BATCH_BYTES and len(columns):
+            yield columns.batch()
+            columns, held = _Columns(known), 0
     if len(columns):
         yield columns.batch()
 

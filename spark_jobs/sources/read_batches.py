@@ -13,10 +13,12 @@ from spark_jobs.schemas import LEDGER, READ_SPAN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["BATCH_ROWS", "LINK", "READ", "SPANS", "Books", "Into", "batch_of", "grouped", "row_batches"]
+__all__ = ["BATCH_BYTES", "BATCH_ROWS", "LINK", "READ", "SPANS", "Books", "Into", "batch_of", "grouped", "row_batches"]
 
 BATCH_ROWS: Final = 2000
 """How many rows make a batch worth handing on."""
+BATCH_BYTES: Final = 8 << 20
+"""How many bytes make one: a span may be a megabyte."""
 _IDS: Final[dict[str, Any]] = {"trace_id": pa.string(), "span_id": pa.string()}
 _ATTRIBUTES: Final[Any] = pa.map_(pa.string(), pa.string())
 LINK: Final[Any] = pa.struct({**_IDS, "flags": pa.int64(), "attributes": _ATTRIBUTES})
@@ -48,7 +50,8 @@ READ: Final = StructType([*READ_SPAN.fields, *LEDGER.fields])
 """The same as Spark knows it."""
 
 
-def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _same(kind: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    del kind
     return batches
 
 
@@ -56,12 +59,13 @@ def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 class Into:
     """What the executors make of the spans in the task that reads them.
 
-    ``batches`` takes batches of ``SPANS`` and yields batches of ``schema``; it is sent to the executors. The columns of
-    ``LEDGER`` must be among those of ``schema``, and the ledger's rows among its rows.
+    ``batches`` takes the kind of source (``files``, ``topics``) and batches of ``SPANS``, and yields batches of
+    ``schema``; it is sent to the executors, where Spark may give a task of each kind to one and the same task. The
+    columns of ``LEDGER`` must be among those of ``schema``, and the ledger's rows among its rows.
     """
 
     schema: StructType = READ
-    batches: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = _same
+    batches: Callable[[str, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = _same
 
 
 @dataclass(slots=True)
@@ -97,16 +101,16 @@ def row_batches(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
 def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in batches that are not small, but for the last, and not empty."""
     some: list[pa.RecordBatch] = []
-    rows = 0
+    rows = held = 0
     for batch in batches:
         some.append(batch)
-        rows += batch.num_rows
-        if rows >= BATCH_ROWS:
-            yield _joined(some)
-            some, rows = [], 0
+        rows, held = rows + batch.num_rows, held + batch.nbytes
+        if rows >= BATCH_ROWS or held >= BATCH_BYTES:
+            yield from _joined(some)
+            some, rows, held = [], 0, 0
     if rows:
-        yield _joined(some)
+        yield from _joined(some)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()

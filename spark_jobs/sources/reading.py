@@ -32,12 +32,12 @@ def batches_of_tasks(
 ) -> Iterator[pa.RecordBatch]:
     """Read what ``tasks`` have under each of ``ids`` (column ``id``), and go on with ``into``."""
     pieces = (piece for batch in ids for row in batch.to_pylist() for piece in tasks[row["id"]])
-    yield from into.batches(piece_batches(pieces))
+    yield from into.batches("files", piece_batches(pieces))
 
 
 def batches_of_messages(into: Into, messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Read every message of ``messages`` (columns ``path``, its place, and ``value``), and go on with ``into``."""
-    yield from into.batches(message_batches(messages))
+    yield from into.batches("topics", message_batches(messages))
 
 
 def piece_batches(pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:

@@ -40,11 +40,16 @@ def _read_with(spark, read):
 
 
 def test_a_reader_in_an_executor_that_gave_up_is_told_in_its_own_words(spark):
-    """A broker that falls silent is no defect of the plan; anything else that Python raises there is one."""
+    """A broker that falls silent, or a full disk, is no defect of the plan; what else Python raises there is one."""
 
     def silent(batches):
         list(batches)
         raise PeerError("kafka://h:1/t [0] has been silent at offset 7")
+        yield
+
+    def full(batches):
+        list(batches)
+        raise OSError(28, "No space left on device", "/work/otlp")
         yield
 
     def broken(batches):
@@ -54,5 +59,9 @@ def test_a_reader_in_an_executor_that_gave_up_is_told_in_its_own_words(spark):
 
     with pytest.raises(PeerError, match=r"^Spark gave up: kafka://h:1/t \[0\] has been silent at offset 7; mend that"):
         _read_with(spark, silent)
+    with pytest.raises(
+        PeerError, match=r"^Spark gave up: OSError: \[Errno 28\] No space left on device: '/work/otlp'; "
+    ):
+        _read_with(spark, full)
     with pytest.raises(PythonException, match="ours"):
         _read_with(spark, broken)

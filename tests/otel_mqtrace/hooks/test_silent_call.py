@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
@@ -19,7 +20,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from otel_mqtrace import ConsumeHook, process
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks._holding import Held
-from otel_mqtrace.hooks._scope import Lent, UnreadContext, ambient_context
+from otel_mqtrace.hooks._scope import AutomaticScope, Lent, UnreadContext, ambient_context
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.tracing import Tracing
 
@@ -135,6 +136,46 @@ def test_an_unread_context_that_was_taken_back_reads_as_what_it_stood_on():
     assert dict(unread) == {"z": 26}
 
 
+def test_one_that_is_taken_back_during_the_first_look_is_taken_back():
+    """Another thread closes the consumer while a handler looks; it must not find itself in the message for good."""
+
+    def taken_back_meanwhile():
+        unread.take_back(Context({"z": 26}))
+        return _as_a_dict()
+
+    unread = UnreadContext(taken_back_meanwhile)
+    assert dict(unread) == {"z": 26}
+    assert type(unread) is Lent
+
+
+def test_one_that_is_read_during_the_first_look_is_read_by_both():
+    """Two threads look at the same moment; the second is done first."""
+
+    def read_meanwhile():
+        if not others:
+            others.append(None)
+            others[0] = dict(unread)
+        return _as_a_dict()
+
+    others = []
+    unread = UnreadContext(read_meanwhile)
+    assert dict(unread) == others[0] == _as_a_dict()
+
+
+def test_two_that_say_the_same_are_equal():
+    """Whichever of them is asked."""
+    assert UnreadContext(_as_a_dict) == UnreadContext(_as_a_dict)
+    assert (UnreadContext(_as_a_dict) != UnreadContext(_as_a_dict)) is False
+
+
+def test_whoever_leaves_it_does_not_look():
+    """It may be a finaliser, in the middle of anything: an id generator that holds a lock, say."""
+    before = context.get_current()
+    scope = AutomaticScope(UnreadContext(lambda: pytest.fail("somebody looked")), before)
+    copy_context().run(scope.leave)
+    assert dict(context.get_current()) == dict(before)
+
+
 @given(headers=HEADERS, ambient=AMBIENT, mode=st.sampled_from(["auto", "parent", "link"]))
 def test_a_handler_sees_what_it_would_have_seen_at_once(headers, ambient, mode):
     """Trace, flags, state, baggage, what it would send on, and where it stands: in every mode."""
@@ -183,6 +224,17 @@ def test_a_look_after_the_next_poll_still_sees_the_message():
     held.finish()
     assert task.run(trace.get_current_span) is call.span
     assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def test_what_a_message_carried_is_let_go_of_with_the_next_poll():
+    """The last ten thousand messages are remembered: not with their headers."""
+    held, call = _handed_over(_hook(), SENT, ("big", b"x" * 100_000))
+    remembered = call.remembered
+    assert remembered() is call
+    held.finish()
+    del call
+    gc.collect()
+    assert remembered() is None
 
 
 def test_a_block_takes_it_over():

@@ -26,7 +26,7 @@ OF_KAFKA = {
 
 def told(directory, *batches):
     """Return what is told of the events, and the ledger."""
-    (rows,) = (made.to_pylist() for made in written_events(directory).batches(iter(batches)))
+    (rows,) = (made.to_pylist() for made in written_events(directory).batches("files", iter(batches)))
     ledger, facts = rows
     assert [ledger[name] for name in FACTS] == [None, None, None]
     assert [facts[name] for name in LEDGER.names] == [None, None]
@@ -38,7 +38,7 @@ def test_what_is_written_is_what_was_told_apart(tmp_path):
     rows = [LEDGER_ROW, span({ID: "a"}), BAD_ROW, span({ID: "b,c"}), LEDGER_ROW]
     told(tmp_path, batch(*rows[:2]), batch(*rows[2:]))
     (file,) = tmp_path.iterdir()
-    assert file.name == "part-00000.parquet"
+    assert file.name == "files-00000.parquet"
     expected = [{name: event[name] for name in NORMALISED.names} for event in events(*rows) if event["due"] is None]
     assert parquet.read_table(file).to_pylist() == expected
 
@@ -73,7 +73,7 @@ def test_a_task_that_fails_leaves_no_file(tmp_path, rows):
         raise OSError("the disk is gone")
 
     with pytest.raises(OSError, match="the disk is gone"):
-        list(written_events(tmp_path).batches(broken()))
+        list(written_events(tmp_path).batches("files", broken()))
     assert not list(tmp_path.iterdir())
 
 
@@ -81,7 +81,7 @@ def test_a_task_that_is_run_again_writes_its_file_again(tmp_path):
     """What is read in the end is its work once."""
     for _ in range(2):
         told(tmp_path, batch(span({ID: "a"})))
-    assert [file.name for file in tmp_path.iterdir()] == ["part-00000.parquet"]
+    assert [file.name for file in tmp_path.iterdir()] == ["files-00000.parquet"]
 
 
 def test_each_task_of_a_job_has_a_file_of_its_own(spark, tmp_path):
@@ -90,11 +90,11 @@ def test_each_task_of_a_job_has_a_file_of_its_own(spark, tmp_path):
 
     def batches(ids):
         made = [batch(*(span({ID: str(row)}) for row in some.column("id").to_pylist())) for some in ids]
-        yield from into.batches(iter(made))
+        yield from into.batches("files", iter(made))
 
     assert sum(row["extra"] or 0 for row in spark.range(0, 40, 1, 4).mapInArrow(batches, WRITTEN).collect()) == 0
-    (tmp_path / ".part-00009.parquet.unready").write_bytes(b"half of it")
+    (tmp_path / ".files-00009.parquet.unready").write_bytes(b"half of it")
     written = spark.read.schema(NORMALISED).parquet(f"file://{tmp_path}")
-    assert sorted(file.name for file in tmp_path.glob("part-*")) == [f"part-0000{at}.parquet" for at in range(4)]
+    assert sorted(file.name for file in tmp_path.glob("files-*")) == [f"files-0000{at}.parquet" for at in range(4)]
     assert sorted(int(row[0]) for row in written.select("msg_id").collect()) == list(range(40))
     assert written.where(F.col("bad").isNotNull()).count() == 0

@@ -101,6 +101,20 @@ def test_messages_of_both_encodings_on_one_topic_hold_the_spans_that_were_sent(s
     }
 
 
+@pytest.mark.spark
+def test_a_small_file_and_a_small_topic_are_both_read_though_spark_makes_one_task_of_them(spark, kafka, tmp_path):
+    """What the task writes of the one does not take the place of what it wrote of the other."""
+    kafka.create_topic("small", partitions=1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    for line in SPANS.read_bytes().splitlines():
+        producer.produce("small", line)
+    assert producer.flush(20) == 0
+    once = normalise_otlp(spark, [str(SPANS)], tmp_path / "file")
+    twice = normalise_otlp(spark, [str(SPANS), f"kafka://{kafka.bootstrap_servers}/small"], tmp_path / "both")
+    assert twice.events.count() == 2 * once.events.count()
+    assert twice.records_read == 2 * once.records_read
+
+
 def test_a_topic_is_inspected_like_a_file(kafka):
     """The side is told by the messages; bad ones are named by their offset; nothing is committed or changed."""
     found = {}

@@ -150,7 +150,8 @@ def test_the_executors_go_on_with_the_spans_in_the_same_task(spark, tmp_path):
     """The frame is what was made of them, without the ledger; the books are kept, and nothing gives an empty frame."""
     ledger = [StructField("due", LongType()), StructField("tails", LongType())]
 
-    def shouted(batches):
+    def shouted(kind, batches):
+        assert kind == "files"
         for batch in batches:
             names = pa.array([name and name.upper() for name in batch.column("name").to_pylist()], pa.string())
             columns = [names, batch.column("due"), batch.column("tails")]

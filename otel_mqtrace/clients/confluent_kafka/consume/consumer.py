@@ -100,26 +100,22 @@ def returned(state: ConsumerState, tracing: Tracing, result: Any, *, start_ns: i
     What cannot be counted, a generator of a subclass, is the application's to go through. Never raises.
     """
     try:
-        _returned(state, tracing, result, start_ns, batch)
+        if batch and not isinstance(result, Sized):
+            return
+        found = [] if result is None else list(result) if batch else [result]
+        if not found:
+            state.bind(tracing).empty(start_ns=start_ns, batch=batch)
+            return
+        messages = [each for each in found if is_message(each)]
+        if len(messages) < len(found):
+            errors = [each for each in found if not is_message(each)]
+            state.left_out(tracing, errors)
+            if not messages:
+                _failed(state, tracing, errors[0], start_ns=start_ns, batch=batch)
+        if messages:
+            state.hand_over(tracing, messages, start_ns=start_ns, batch=batch, handed=result)
     except Exception:  # noqa: BLE001 - as guarded() does; this is every poll's
         note_failure("Consumer.returned")
-
-
-def _returned(state: ConsumerState, tracing: Tracing, result: Any, start_ns: int | None, batch: bool) -> None:  # noqa: FBT001 - every poll's: no keywords
-    if batch and not isinstance(result, Sized):
-        return
-    found = [] if result is None else list(result) if batch else [result]
-    if not found:
-        state.bind(tracing).empty(start_ns=start_ns, batch=batch)
-        return
-    messages = [each for each in found if is_message(each)]
-    if len(messages) < len(found):
-        errors = [each for each in found if not is_message(each)]
-        state.left_out(tracing, errors)
-        if not messages:
-            _failed(state, tracing, errors[0], start_ns=start_ns, batch=batch)
-    if messages:
-        state.hand_over(tracing, messages, start_ns=start_ns, batch=batch, handed=result)
 
 
 def _failed(state: ConsumerState, tracing: Tracing, message: Any, *, start_ns: int | None, batch: bool) -> None:

@@ -43,7 +43,7 @@ class _Entry:
 
     place: tuple[str, int | None, int | None]
     owner: weakref.ref[Any]
-    call: ProcessCall | None
+    call: ProcessCall | weakref.ref[ProcessCall] | None
     awaited: bool = False
 
     def forgotten(self) -> None:
@@ -86,7 +86,9 @@ class Handover:
             before = entries.pop(key, None)  # an id that is used again goes to the end
             if before is not None:
                 before.forgotten()
-            entries[key] = _Entry((where.topic, where.partition, where.offset), owner, call)
+            entries[key] = _Entry(
+                (where.topic, where.partition, where.offset), owner, None if call is None else call.remembered
+            )
         for index in awaited:
             entries[id(messages[index])].awaited = True
         while len(entries) > self._max:
@@ -124,9 +126,11 @@ class Handover:
         owner: _Owner | None = None if entry is None else entry.owner()
         if entry is not None:
             entry.awaited = False
-        if entry is not None and entry.call is not None and owner is not None:
+        if entry is not None and owner is not None:
             call, entry.call = entry.call, None  # handled a second time it is a second attempt, with its own span
-            return owner.take(message, call)
+            held = call() if isinstance(call, weakref.ref) else call
+            if held is not None:
+                return owner.take(message, held)
         owner = getattr(consumer, STATE, None) or owner
         return _opened(message, tracing) if owner is None else owner.open(message, tracing)
 
