@@ -86,10 +86,10 @@ class SilentCall(ProcessCall):
     __hash__ = object.__hash__
     is_silent = True
     is_open = True  # there is nothing to end
+    indexes = (0,)
 
     def __init__(self, opens: Opens, received: Sequence[IncomingMessage], ambient: Context) -> None:
         self.ambient = ambient
-        self.indexes = (0,)
         self._current = None
         self._open = opens
         self._received = received

@@ -85,10 +85,12 @@ def incoming(messages: Iterable[Message], leaders: Leaders | None = None) -> lis
 
 def placed(messages: Iterable[Message]) -> list[IncomingMessage]:
     """Return where each message lies and what travelled with it, for a hook that asks for nothing else."""
-    return [
-        IncomingMessage(each.topic() or "", each.partition(), each.offset(), headers=header_pairs(each.headers()))
-        for each in messages
-    ]
+    received = []
+    for each in messages:
+        headers = each.headers()
+        pairs = headers.copy() if type(headers) is list else header_pairs(headers)
+        received.append(IncomingMessage(each.topic() or "", each.partition(), each.offset(), None, None, False, pairs))  # noqa: FBT003 - by position, as above
+    return received
 
 
 def header_pairs(headers: Any) -> list[tuple[str, Any]]:
