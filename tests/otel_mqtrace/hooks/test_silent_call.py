@@ -259,9 +259,10 @@ def test_what_records_by_now_began_too_late_for_it():
 
 def test_a_part_that_no_call_has_is_missed():
     """As of any object."""
-    _, call = _handed_over(_hook(), SENT)
+    held, call = _handed_over(_hook(), SENT)
     with pytest.raises(AttributeError, match="colour"):
         _ = call.colour
+    held.finish()
 
 
 @pytest.mark.parametrize("looks", [{"capture_headers": ("tenant",)}, {"topic_sampling": {"orders": 0.5}}])
