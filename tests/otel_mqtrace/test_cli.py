@@ -198,6 +198,7 @@ def test_without_typer_the_command_names_its_extra(tmp_path):
 
 
 _FORWARD = ("forward", "--source", "kafka://127.0.0.1:1/trace", "--landing", "landing", "--once")
+_ONE_SPAN = bytes.fromhex("0a11120f120d120831323334353637382a0178")  # what only protobuf can read
 _RECONCILE = ("reconcile", "--native", "body.bin", "--otlp", "body.bin", "--out", "report")
 
 
@@ -213,7 +214,7 @@ _RECONCILE = ("reconcile", "--native", "body.bin", "--otlp", "body.bin", "--out"
 )
 def test_a_command_without_its_extra_names_it(tmp_path, module, arguments, extra):
     """Even when the module is asked for only while the command runs: one sentence, exit code 2."""
-    (tmp_path / "body.bin").touch()
+    (tmp_path / "body.bin").write_bytes(_ONE_SPAN if arguments[0] == "inspect" else b"")
     done = _mqtrace(*arguments, code=f"import sys; sys.modules[{module!r}] = None; {_MAIN}", cwd=tmp_path)
     said = f"needs the '{extra}' extra: pip install 'otel-mqtrace[{extra}]'"
     assert (done.returncode, done.stdout) == (2, "")

@@ -49,7 +49,7 @@ def test_a_reader_in_an_executor_that_gave_up_is_told_in_its_own_words(spark):
 
     def full(batches):
         list(batches)
-        raise OSError(28, "No space left on device", "/work/otlp")
+        raise OSError(28, "No space left on device", "/there/otlp")
         yield
 
     def broken(batches):
@@ -60,7 +60,7 @@ def test_a_reader_in_an_executor_that_gave_up_is_told_in_its_own_words(spark):
     with pytest.raises(PeerError, match=r"^Spark gave up: kafka://h:1/t \[0\] has been silent at offset 7; mend that"):
         _read_with(spark, silent)
     with pytest.raises(
-        PeerError, match=r"^Spark gave up: OSError: \[Errno 28\] No space left on device: '/work/otlp'; "
+        PeerError, match=r"^Spark gave up: OSError: \[Errno 28\] No space left on device: '/there/otlp'; "
     ):
         _read_with(spark, full)
     with pytest.raises(PythonException, match="ours"):
