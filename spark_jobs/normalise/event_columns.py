@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.distinct import each
 from spark_jobs.normalise.columns import Column, coalesced, equal, greater, where
-from spark_jobs.normalise.distinct import each
 from spark_jobs.normalise.event_ids import id_source, msg_id, offset_msg_id
 from spark_jobs.normalise.text_rules import folded_id, integer, present
 

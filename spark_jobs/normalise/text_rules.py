@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.codec.native.layout import ABSENT_TEXTS, KEY_SEPARATOR
+from spark_jobs.distinct import each
 from spark_jobs.normalise.columns import where
-from spark_jobs.normalise.distinct import each
 from spark_jobs.normalise.json_arrays import json_texts
 
 if TYPE_CHECKING:

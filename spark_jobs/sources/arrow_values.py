@@ -9,8 +9,6 @@ import pyarrow as pa
 import pyarrow.compute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
 __all__ = [
@@ -19,7 +17,6 @@ __all__ = [
     "JSON_PLAIN",
     "LOWER_HEX",
     "Array",
-    "by_value",
     "fields_of",
     "has_repeats",
     "is_made_of",
@@ -67,14 +64,6 @@ def is_made_of(texts: Array, alphabet: npt.NDArray[np.bool_]) -> bool:
 def fields_of(objects: Array) -> dict[str, Array]:
     """Return the fields of objects by name; those of an object that is null are null."""
     return dict(zip((field.name for field in objects.type), objects.flatten(), strict=True))
-
-
-def by_value(values: Array, function: Callable[[Any], str | int | None], kind: Any) -> Array:
-    """Return ``function`` of each value that is not null, called once for each distinct one."""
-    is_double = pa.types.is_floating(values.type)  # their bits are told apart, not the numbers: -0.0 equals 0.0
-    coded = (values.view(pa.int64()) if is_double else values).dictionary_encode()
-    distinct = coded.dictionary.view(values.type) if is_double else coded.dictionary
-    return pa.array(map(function, distinct.to_pylist()), type=kind).take(coded.indices)
 
 
 def parents_of(lists: Array) -> npt.NDArray[np.int64]:

@@ -17,13 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
+from spark_jobs.distinct import each
 from spark_jobs.sources.arrow_values import (
     DIGITS,
     HEX,
     JSON_PLAIN,
     LOWER_HEX,
     Array,
-    by_value,
     fields_of,
     has_repeats,
     is_made_of,
@@ -184,12 +184,12 @@ def _null_where(texts: Array, empty: Array) -> Array:
 
 
 def _enum(values: Array, names: tuple[str, ...], prefix: str) -> Array:
-    found = by_value(values, partial(enum_name, names=names, prefix=prefix), pa.string())
+    found = each(values, partial(enum_name, names=names, prefix=prefix), pa.string())
     return pc.fill_null(found, names[0])
 
 
 def _long(values: Array) -> Array:
-    numbers = by_value(values, long_or_none, pa.int64()) if pa.types.is_string(values.type) else values
+    numbers = each(values, long_or_none, pa.int64()) if pa.types.is_string(values.type) else values
     return pc.fill_null(numbers, 0)
 
 
@@ -240,7 +240,7 @@ def _scalar(name: str, values: Array) -> Array:
         return values
     if pa.types.is_boolean(values.type) or pa.types.is_integer(values.type):
         return values.cast(pa.string())
-    return by_value(values, partial(_scalar_text, name), pa.string())
+    return each(values, partial(_scalar_text, name), pa.string())
 
 
 def _scalar_text(name: str, value: Any) -> str | None:
@@ -250,7 +250,7 @@ def _scalar_text(name: str, value: Any) -> str | None:
 def _arrays(lists: Array) -> Array:
     """Return arrays of scalars as JSON arrays of texts."""
     items = _texts(fields_of(lists.flatten()))
-    quoted = _enclosed('"', items, '"') if is_made_of(items, JSON_PLAIN) else by_value(items, json_text, pa.string())
+    quoted = _enclosed('"', items, '"') if is_made_of(items, JSON_PLAIN) else each(items, json_text, pa.string())
     texts = lists_of(offsets_of(lists), pc.fill_null(quoted, "null"))
     return _enclosed("[", pc.binary_join(texts, ","), "]")
 

@@ -87,8 +87,7 @@ def placed(messages: Iterable[Message]) -> list[IncomingMessage]:
     """Return where each message lies and what travelled with it, for a hook that asks for nothing else."""
     received = []
     for each in messages:
-        headers = each.headers()
-        pairs = headers.copy() if type(headers) is list else header_pairs(headers)
+        pairs = header_pairs(each.headers())
         received.append(IncomingMessage(each.topic() or "", each.partition(), each.offset(), None, None, False, pairs))  # noqa: FBT003 - by position, as above
     return received
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.normalise.distinct import distinct_rows, each
+from spark_jobs.distinct import distinct_rows, each
 
 WORDS = st.lists(st.sampled_from([None, "", "a", "b", "c"]), min_size=1, max_size=30)
 
@@ -24,6 +24,11 @@ def test_a_value_is_asked_about_once():
     asked = []
     each(pa.array(["a", "b", "a", None, "a"]), asked.append, pa.string())
     assert asked == ["a", "b"]
+
+
+def test_doubles_that_are_equal_but_not_the_same_are_asked_about_each():
+    """The sign of a zero is read in its text."""
+    assert each(pa.array([0.0, -0.0, 0.0]), str, pa.string()).to_pylist() == ["0.0", "-0.0", "0.0"]
 
 
 @pytest.mark.parametrize("width", [1, 3, 40])
