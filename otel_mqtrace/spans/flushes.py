@@ -64,9 +64,8 @@ class Flushes:
 
     def wait(self, flush: Flush, timeout_s: float) -> bool:
         """Wait until ``flush`` is answered; ``True`` only if all of it was exported and the exporter flushed."""
-        changed = self._queue.hold()
-        with changed:
-            changed.wait_for(lambda: flush.done is not None or self._closed.is_set(), timeout_s)
+        with self._queue.hold():
+            self._queue.wait_until(lambda: flush.done is not None or self._closed.is_set(), timeout_s)
             if flush.done is None and self._closed.is_set():  # and so flushed for the last time
                 return self._queue.reached(flush.mark) and not self._queue.lost_since(flush.mark)
             return flush.done is True

@@ -96,6 +96,7 @@ class Lane:
         book = None if ledger is None else ledger.book(side=self._side.ledger_side, component=self.name)
         self._queue: SpanQueue[ReadableSpan] = SpanQueue(
             max_size=self._settings.max_queue_size,
+            batch_size=self._batch_size,
             clock=self._clock,
             drop_policy=self._settings.drop_policy,
             note=None if book is None else book.note,
@@ -154,7 +155,7 @@ class Lane:
             if not (alone and self.ready(now)):
                 return 0
             self._left_ns = now
-            batch = self._queue.take(self._batch_size)
+            batch = self._queue.take()
             outcome = None
             began_ns = self._clock.monotonic_ns()
             try:
@@ -171,7 +172,6 @@ class Lane:
     def _due_ns(self, now: MonotonicNs) -> int | None:
         return self._queue.due_ns(
             now,
-            batch_size=self._batch_size,
             linger_ns=self._linger_ns,
             since_ns=self._left_ns if self._settings.linger_from == "last_batch" else None,
         )

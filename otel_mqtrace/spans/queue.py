@@ -19,6 +19,7 @@ from otel_mqtrace.spans.stats import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from otel_mqtrace._clock import Clock, MonotonicNs
 
@@ -29,8 +30,6 @@ Item = TypeVar("Item")
 
 _LOOK_AGAIN: Final = 64
 """After so many refusals somebody looks whether the worker lives."""
-_AT_ONCE: Final = 256
-"""So many may be between noting the time and coming in; more times than that are of some who were interrupted there."""
 _ALWAYS_TOLD: Final = (QUEUE_FULL, ALREADY_SHUTDOWN, SHUTDOWN_TIMEOUT, TOO_LARGE)
 
 
@@ -41,6 +40,13 @@ class FlushMark(NamedTuple):
     lost: int
 
 
+class _Arrival(NamedTuple):
+    """When the item of this number came in."""
+
+    number: int
+    at_ns: MonotonicNs
+
+
 class SpanQueue(Generic[Item]):
     """First in, first out, at most ``max_size`` waiting; what is being exported is still pending but no longer waits.
 
@@ -48,6 +54,10 @@ class SpanQueue(Generic[Item]):
     queue full or closed, or the worker asleep. Between a look and an append others may have come in: what is too much
     then goes out again as the newest, before anybody counts. Items are numbered in order of acceptance, so that a flush
     can wait for exactly what came before it.
+
+    When an item came in is noted of those only that can become the oldest that waits: the first into an empty queue and,
+    as a batch leaves, every ``batch_size``-th after it. Where evictions come between, the last one noted before the
+    oldest stands for it.
 
     Under the lock nothing is encoded, logged or called back. It is re-entrant: a finaliser or a signal handler may end
     a span while the same thread is in here. ``note(reason, item)`` is told of each item lost, under the lock too: it
@@ -59,24 +69,27 @@ class SpanQueue(Generic[Item]):
         self,
         *,
         max_size: int,
+        batch_size: int,
         clock: Clock,
         drop_policy: DropPolicy = "newest",
         note: Callable[[str, Item], None] | None = None,
         rouse: Callable[[], object] | None = None,
     ) -> None:
         self._max_size = self._room = max_size
+        self._batch_size = batch_size
         self._now = clock.monotonic_ns
         self._drop_oldest = drop_policy == "oldest"
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)  # entered by the lock itself: through this it is a call more
         self._waiting: deque[Item] = deque()
-        # Beside it, not in pairs: the garbage collector would go through each of them.
-        self._arrived: deque[MonotonicNs] = deque()
+        self._arrivals: deque[_Arrival] = deque()  # the first, if any, is of the oldest or of one before it
+        self._next_arrival = 0  # the number of the next whose arrival is noted
         self._closed = self._abandoned = False
         self._note = note
         self._rouse = rouse
         self._never = max_size + 1  # more than there is room for
-        self._rouse_at = self._never if rouse is None else 1  # later the worker says itself what it wakes up for
+        self._wake_at = self._never if rouse is None else 1  # later the worker says itself what it wakes up for
+        self._look_at = 1  # so many waiting have something done about them: see _look_out
         self._gone = 0  # that were taken in and wait no longer: the number of the oldest that does
         self._flying: list[Item] = []
         self._in_flight = 0
@@ -97,14 +110,13 @@ class SpanQueue(Generic[Item]):
             if self._refused % _LOOK_AGAIN == 0 and self._rouse is not None and not self._closed:
                 self._rouse()  # perhaps it is full because something killed the worker
             return 0
-        self._arrived.append(self._now())  # first, so that there is one for each that waits
         waiting.append(item)  # one atomic step
         count = len(waiting)
-        return count if count < self._rouse_at else self._crowded()
+        return count if count < self._look_at else self._crowded()
 
     def _make_room(self, item: Item) -> bool:
         """Evict the oldest for ``item`` where that is the rule, else refuse it; return whether it may come in."""
-        with self._lock:  # by itself: through the condition it is a call more
+        with self._lock:
             if len(self._waiting) < self._room:
                 return True
             if self._closed or not self._drop_oldest:
@@ -115,16 +127,34 @@ class SpanQueue(Generic[Item]):
             return True
 
     def _crowded(self) -> int:
-        """See to what an append may have brought about: work for somebody asleep, or one item too many."""
-        with self._changed:
+        """See to what an append may have brought about: a time to note, one item too many, or work for a sleeper."""
+        with self._lock:
             self._settle_room()
-            # Not with every item until somebody comes, but again: a worker on the very edge of sleep hears nothing, and
-            # there may be no thread now.
-            self._rouse_at = min(2 * len(self._waiting) + 1, self._never)
-            self._changed.notify_all()
-        if self._rouse is not None and not self._closed:
+            self._note_arrivals()
+            waiting = len(self._waiting)
+            is_wanted = waiting >= self._wake_at
+            if is_wanted:
+                # Not with every item until somebody comes, but again: a worker on the very edge of sleep hears nothing,
+                # and there may be no thread now.
+                self._wake_at = min(2 * waiting + 1, self._never)
+                self._changed.notify_all()
+                self._look_out()
+        if is_wanted and self._rouse is not None and not self._closed:
             self._rouse()
         return len(self._waiting)
+
+    def _look_out(self) -> None:
+        """Say anew at how many waiting there is a time to note, somebody to wake or one too many."""
+        self._look_at = min(self._next_arrival - self._gone + 1, self._wake_at, self._never)
+
+    def _note_arrivals(self) -> None:
+        """Note when those came in of whom it is to be known, and forget what stands for nobody any more."""
+        while self._next_arrival < self._gone + len(self._waiting):
+            self._arrivals.append(_Arrival(self._next_arrival, self._now()))
+            self._next_arrival += self._batch_size
+        while len(self._arrivals) > 1 and self._arrivals[1].number <= self._gone:
+            self._arrivals.popleft()
+        self._look_out()
 
     def _settle_room(self) -> None:
         """Take out what came in at the same time as others, or as the queue was closed; before anything is counted."""
@@ -138,24 +168,23 @@ class SpanQueue(Generic[Item]):
 
     def _refuse_newest(self, reason: str) -> None:
         self._refused += 1
-        self._arrived.pop()
         self._drop(reason, self._waiting.pop())
 
     def _evict(self) -> None:
         self._gone += 1
         self._lost += 1
-        self._arrived.popleft()
+        self._look_out()
         self._drop(QUEUE_FULL, self._waiting.popleft())
 
     def refuse(self, reason: str, item: Item) -> None:
         """Account for an item that was offered and dropped before it could wait."""
-        with self._changed:
+        with self._lock:
             self._refused += 1
             self._drop(reason, item)
 
     def stats(self) -> LaneStats:
         """Return all counters as of one instant."""
-        with self._changed:
+        with self._lock:
             self._settle_room()
             waiting = len(self._waiting)  # once: others append meanwhile
             return LaneStats(
@@ -183,41 +212,48 @@ class SpanQueue(Generic[Item]):
 
     # -- the worker's side -----------------------------------------------------------------------------------------
 
-    def due_ns(
-        self, now: MonotonicNs, *, batch_size: int, linger_ns: int, since_ns: MonotonicNs | None = None
-    ) -> int | None:
+    def due_ns(self, now: MonotonicNs, *, linger_ns: int, since_ns: MonotonicNs | None = None) -> int | None:
         """Return in how many nanoseconds a batch is due (0: now), or ``None`` while nothing waits.
 
         A batch is due now when, in this order: a full batch waits, or ``linger_ns`` are over since the oldest came
         (since ``since_ns``, if given), or a flush wants one that waits, or the queue is closing.
         """
-        with self._changed:
+        with self._lock:
             if not self._waiting:
                 return None
-            if len(self._waiting) >= batch_size:
+            if len(self._waiting) >= self._batch_size:
                 return 0
-            lingers_ns = linger_ns - (now - (self._arrived[-len(self._waiting)] if since_ns is None else since_ns))
+            self._note_arrivals()  # who has come in may not have got so far
+            lingers_ns = linger_ns - (now - (self._arrivals[0].at_ns if since_ns is None else since_ns))
             if lingers_ns <= 0 or self._wanted > self._gone or self._closed:
                 return 0
             return lingers_ns
 
-    def take(self, count: int) -> list[Item]:
-        """Move up to ``count`` of the oldest from waiting to in flight; :meth:`settle` must follow."""
-        with self._changed:
+    def take(self) -> list[Item]:
+        """Move a batch of the oldest from waiting to in flight; :meth:`settle` must follow."""
+        with self._lock:
             self._settle_room()
             self._first_in_flight = self._gone
-            calls = min(count, len(self._waiting))
+            waiting = len(self._waiting)  # once: others append meanwhile
+            calls = min(self._batch_size, waiting)
             batch = list(starmap(self._waiting.popleft, repeat((), calls)))  # a loop would take twice as long
-            surplus = max(0, len(self._arrived) - len(self._waiting) - calls - _AT_ONCE)
-            deque(starmap(self._arrived.popleft, repeat((), calls + surplus)), maxlen=0)
-            self._gone += len(batch)
+            self._leave(calls, is_last=calls == waiting)
             self._flying = batch
-            self._in_flight = len(batch)
+            self._in_flight = calls
             return batch
+
+    def _leave(self, count: int, *, is_last: bool) -> None:
+        """Say that ``count`` wait no longer; where that were all, the next to come in will be the oldest."""
+        self._gone += count
+        if is_last:
+            self._arrivals.clear()
+            self._next_arrival = self._gone
+        self._look_out()  # first said, then looked: nobody comes in between unseen
+        self._note_arrivals()
 
     def settle(self, outcome: ExportOutcome) -> None:
         """Account for the batch in flight, which ``outcome`` must cover exactly."""
-        with self._changed:
+        with self._lock:
             self._in_flight -= outcome.total
             self._exported += outcome.exported
             self._failed += outcome.failed
@@ -232,22 +268,26 @@ class SpanQueue(Generic[Item]):
 
     def wait(self, timeout_s: float | None, *, rouse_at: int = 1) -> None:
         """Sleep until something changes or ``rouse_at`` items wait, at most ``timeout_s`` s; needs :meth:`hold`."""
-        self._rouse_at = rouse_at  # first said, then looked: nobody comes in between unseen
+        self._wake_at = rouse_at
+        self._look_out()  # first said, then looked: nobody comes in between unseen
         if len(self._waiting) < rouse_at:
             self._changed.wait(timeout_s)
-        self._rouse_at = self._never
+        self._wake_at = self._never
+        self._look_out()
 
     def unattended(self) -> None:
         """Nobody works on it any more: the next to offer something rouses somebody."""
-        self._rouse_at = 1
+        with self._lock:
+            self._wake_at = 1
+            self._look_out()
 
-    def hold(self) -> threading.Condition:
+    def hold(self) -> AbstractContextManager[bool]:
         """Return the lock, for a worker that must test and wait in one step."""
-        return self._changed
+        return self._lock
 
     def wake(self) -> None:
         """Wake whoever waits for a change."""
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     # -- flush and shutdown ----------------------------------------------------------------------------------------
@@ -259,7 +299,7 @@ class SpanQueue(Generic[Item]):
 
     def request_flush(self) -> FlushMark:
         """Make everything accepted so far due, and return the point to wait for."""
-        with self._changed:
+        with self._lock:
             self._settle_room()
             self._wanted = self._gone + len(self._waiting)
             self._changed.notify_all()
@@ -267,37 +307,41 @@ class SpanQueue(Generic[Item]):
 
     def reached(self, mark: FlushMark) -> bool:
         """Whether nothing accepted before ``mark`` waits or is in flight."""
-        with self._changed:
+        with self._lock:
             waits = bool(self._waiting) and self._gone < mark.position
             flies = bool(self._in_flight) and self._first_in_flight < mark.position
             return not (waits or flies)
 
     def lost_since(self, mark: FlushMark) -> int:
         """Return how many accepted items were lost since ``mark`` was taken; refusals of later ones do not count."""
-        with self._changed:
+        with self._lock:
             return self._lost - mark.lost
 
     def close(self) -> None:
         """Refuse whatever is offered from now on, and make what waits due."""
-        with self._changed:
+        with self._lock:
             self._closed, self._room = True, 0
-            self._never = self._rouse_at = 0  # what comes in all the same, having looked before, is seen to
+            self._never = self._wake_at = self._look_at = 0  # what comes in all the same, having looked before, is seen to
             self._changed.notify_all()
 
     def wait_until_empty(self, timeout_s: float) -> bool:
         """Wait until nothing is pending, at most ``timeout_s`` seconds; return whether that came true."""
-        return self._wait_until(lambda: not (self._waiting or self._in_flight), timeout_s)
+        return self.wait_until(lambda: not (self._waiting or self._in_flight), timeout_s)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until ``condition`` is true, at most ``timeout_s`` seconds; return whether it is."""
+        with self._lock:
+            return self._changed.wait_for(condition, max(timeout_s, 0.0))
 
     def abandon(self) -> int:
         """Drop whatever still waits, counted under ``shutdown_timeout``; return how many that were."""
-        with self._changed:
+        with self._lock:
             self._settle_room()
             self._abandoned, count = True, len(self._waiting)
             self._lost += count
-            self._gone += count
             for _ in range(count):
-                self._arrived.popleft()
                 self._drop(SHUTDOWN_TIMEOUT, self._waiting.popleft())
+            self._leave(count, is_last=True)
             self._changed.notify_all()
             return count
 
@@ -316,7 +360,3 @@ class SpanQueue(Generic[Item]):
         for position, reason in lost.items():
             if self._note is not None and 0 <= position < len(flown):
                 self._note(reason, flown[position])
-
-    def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        with self._changed:
-            return self._changed.wait_for(condition, max(timeout_s, 0.0))

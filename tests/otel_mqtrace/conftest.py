@@ -111,7 +111,8 @@ def fill(kafka):
     original = confluent_kafka.cimpl.Producer
 
     def put(topic, *messages):
-        producer = original({"bootstrap.servers": kafka.bootstrap_servers})
+        # One batch for all: the embedded broker hands a consumer one at a time. Nothing lingers through a flush.
+        producer = original({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 10_000})
         for message in messages:
             producer.produce(topic, **message)
         assert producer.flush(10) == 0
