@@ -55,9 +55,8 @@ class SpanQueue(Generic[Item]):
     then goes out again as the newest, before anybody counts. Items are numbered in order of acceptance, so that a flush
     can wait for exactly what came before it.
 
-    When an item came in is noted of those only that can become the oldest that waits: the first into an empty queue and,
-    as a batch leaves, every ``batch_size``-th after it. Where evictions come between, the last one noted before the
-    oldest stands for it.
+    When an item came in is noted of those only that can become the oldest that waits: the first into an empty queue
+    and every ``batch_size``-th after it. Where evictions come between, the last one noted before it stands for it.
 
     Under the lock nothing is encoded, logged or called back. It is re-entrant: a finaliser or a signal handler may end
     a span while the same thread is in here. ``note(reason, item)`` is told of each item lost, under the lock too: it
@@ -65,7 +64,7 @@ class SpanQueue(Generic[Item]):
     where nobody is to be roused.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings by their names
         self,
         *,
         max_size: int,
@@ -321,7 +320,7 @@ class SpanQueue(Generic[Item]):
         """Refuse whatever is offered from now on, and make what waits due."""
         with self._lock:
             self._closed, self._room = True, 0
-            self._never = self._wake_at = self._look_at = 0  # what comes in all the same, having looked before, is seen to
+            self._never = self._wake_at = self._look_at = 0  # who looked before and comes in all the same is seen to
             self._changed.notify_all()
 
     def wait_until_empty(self, timeout_s: float) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 
 import pytest
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
