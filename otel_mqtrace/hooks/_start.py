@@ -111,7 +111,7 @@ class SpanStart:
         if decision is _DROP:
             return NonRecordingSpan(span_ctx)
         span = UnreadSpan(
-            ground.tracer, ground.processors, name, span_ctx, parent, kind, attributes, links, later, start_ns
+            (ground.tracer, ground.processors, name, span_ctx, parent, kind, attributes, links, later, start_ns)
         )
         if ended is not None:
             span._record_end_metrics = ended  # noqa: SLF001 - where the SDK's class has it

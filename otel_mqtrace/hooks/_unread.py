@@ -11,6 +11,7 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence, Sized
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from opentelemetry.attributes import BoundedAttributes
@@ -40,6 +41,33 @@ class PlainLink(NamedTuple):
 
 Later = Callable[[], tuple[Attributes, Sequence[PlainLink]]]
 """All attributes and links of a span, put together when it is called."""
+Given = tuple[
+    Any,
+    object,
+    str,
+    SpanContext,
+    "SpanContext | None",
+    "SpanKind",
+    Attributes,
+    Sequence[Link],
+    "Later | None",
+    int,
+]
+"""What a span starts with: its tracer, whose processors are these; name, ids, those of its parent, kind; its first
+attributes and its links, what returns all of them (if there are more), and its start in nanoseconds of the epoch.
+"""
+_TRACER: Final = 0
+_PROCESSORS: Final = 1
+_CONTEXT: Final = 3
+_FIRST: Final = 6
+_READ: Final[dict[str, Callable[[Given], Any]]] = {
+    "_name": itemgetter(2),
+    "_parent": itemgetter(4),
+    "_kind": itemgetter(5),
+    "_start_time": itemgetter(9),
+    "_resource": lambda given: given[_TRACER].resource,
+}
+"""What the SDK's class has of that, by its name there."""
 _T = TypeVar("_T")
 
 _log: Final = logging.getLogger(__name__)
@@ -49,17 +77,18 @@ _MOST_TOLD: Final = 32
 _FREEZES: Final = "_immutable" in getattr(getattr(SdkSpan.end, "__code__", None), "co_names", ())
 """Whether this version of the SDK lets nobody change the attributes of a span that has ended."""
 _PLAIN: Final = frozenset({str, int, bool, float})
-_SAID: Final = frozenset({"_attributes", "_links"})
+_SAID: Final = frozenset({"_attributes", "_links", *_READ})
 _KEPT: Final = frozenset({"_start_time", "_end_time", "_status", "_record_end_metrics"})
+_OWN: Final = frozenset({"_given", "_told", "_making"})
+"""What is not there yet is not the SDK's to make."""
 
 
 class UnreadSpan(SdkSpan):
     """One span as it was told; the first look at it makes of that what the SDK would have made at once."""
 
-    _tracer: Any = None
+    _given: Given
     _context: SpanContext
     _attributes: Any
-    _start_time: int
     _is_made = False
     _end_time: int | None = None
     _status = Status(StatusCode.UNSET)
@@ -69,31 +98,10 @@ class UnreadSpan(SdkSpan):
         """Make one of nothing; the SDK's class asks here who calls it, which its tracer may."""
         return object.__new__(cls)
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a span starts with; every span's: no keywords
-        self,
-        tracer: Any,
-        processors: object,
-        name: str,
-        context: SpanContext,
-        parent: SpanContext | None,
-        kind: SpanKind,
-        first: Attributes,
-        links: Sequence[Link],
-        later: Later | None,
-        start_ns: int,
-    ) -> None:
-        self._tracer = tracer
-        self._processors = processors
-        self._name = name
-        self._context = context
-        self._parent = parent
-        self._kind = kind
-        self._first = first
-        self._given_links = links
-        self._later = later
+    def __init__(self, given: Given) -> None:
+        self._given = given
+        self._context = given[_CONTEXT]
         self._told: list[Attributes | Callable[[], Attributes]] = []
-        self._start_time = start_ns
-        self._resource = tracer.resource
         self._unended = _one.copy()
 
     def tell(self, attributes: Attributes | Callable[[], Attributes]) -> None:
@@ -114,37 +122,27 @@ class UnreadSpan(SdkSpan):
 
     def as_it_came(self, name: str) -> Any:
         """Return the value of ``name`` that it started with, if any; nothing is made of it, nor is it bounded."""
-        return self._first.get(name)
+        return self._given[_FIRST].get(name)
 
     def snapshot(self) -> UnreadSpan | None:
         """Return what it is now and will not go on to be; ``None`` where that is more than what it started with."""
-        if self._told or self._is_made or self._tracer is None:
-            return None
-        return UnreadSpan(
-            self._tracer,
-            self._processors,
-            self._name,
-            self._context,
-            self._parent,
-            self._kind,
-            self._first,
-            self._given_links,
-            self._later,
-            self._start_time,
-        )
+        given = self._given
+        return None if self._told or self._is_made else UnreadSpan(given)
 
     def plainly(self) -> ReadableSpan | None:
         """Return what an exporter reads of it, where the SDK would have changed nothing; else ``None``.
 
         That is: it has not been made, each value is plain, no limit is near. The SDK takes half an exporter's time.
         """
-        later, told, limits = self._later, self._told.copy(), self._tracer._span_limits  # noqa: SLF001 - as below
+        given, told = self._given, self._told.copy()
         # Asked after that was taken: whoever makes it says so before letting go of what it was told.
         if self._is_made or not _SAID.isdisjoint(vars(self)):  # or somebody has put there what it shall say
             return None
+        tracer, _, name, _, parent, kind, first, given_links, later, start_ns = given
+        limits = tracer._span_limits  # noqa: SLF001 - as below
         if limits.max_attribute_length is not None or limits.max_span_attribute_length is not None:
             return None
-        attributes, links = (later and _made(later)) or (self._first, self._given_links)
+        attributes, links = (later and _made(later)) or (first, given_links)
         if told:
             attributes = dict(attributes)
             for each in told:
@@ -154,17 +152,17 @@ class UnreadSpan(SdkSpan):
         if not all(_fits(each.attributes or {}, limits.max_link_attributes) for each in links):
             return None
         return ReadableSpan(
-            name=self._name,
+            name=name,
             context=self._context,
-            parent=self._parent,
-            resource=self._resource,
+            parent=parent,
+            resource=tracer.resource,
             attributes=attributes,
             links=links,  # type: ignore[arg-type]  # they have what is asked of one: a context, and attributes
-            kind=self._kind,
+            kind=kind,
             status=self._status,
-            start_time=self._start_time,
+            start_time=start_ns,
             end_time=self._end_time,
-            instrumentation_scope=self._tracer._instrumentation_scope,  # noqa: SLF001 - as below
+            instrumentation_scope=tracer._instrumentation_scope,  # noqa: SLF001 - as below
         )
 
     def end(self, end_time: int | None = None) -> None:
@@ -174,8 +172,8 @@ class UnreadSpan(SdkSpan):
         except IndexError:
             _log.warning("Calling end() on an ended span.")
             return
-        processor = self._tracer.span_processor
-        if self._is_made or processor._span_processors is not self._processors:  # noqa: SLF001 - as in _start.py
+        processor = self._given[_TRACER].span_processor
+        if self._is_made or processor._span_processors is not self._given[_PROCESSORS]:  # noqa: SLF001 - as in _start.py
             self._make()  # all of it: another thread may be at it
             super().end(end_time)
             return
@@ -196,8 +194,10 @@ class UnreadSpan(SdkSpan):
 
     def __getattr__(self, name: str) -> Any:
         """Make the span for whoever looks for a part of it that is not there yet."""
-        if self._tracer is None or not name.startswith("_") or name.startswith("__") or name == "_making":
+        if not name.startswith("_") or name.startswith("__") or name in _OWN:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name in _READ:
+            return _READ[name](self._given)
         self._make()
         return object.__getattribute__(self, name)
 
@@ -209,7 +209,7 @@ class UnreadSpan(SdkSpan):
                 for name, part in self._made_of(told).items():
                     self.__dict__.setdefault(name, part)  # what somebody else has put there stays
                 self._is_made = True
-                self._later = None
+                self._given = (*self._given[:-2], None, self._given[-1])  # without what was to be read later
                 del self._told[: len(told)]
             while self._told:
                 said = _said(self._told.pop(0))
@@ -223,17 +223,17 @@ class UnreadSpan(SdkSpan):
 
     def _made_of(self, told: Sequence[Attributes | Callable[[], Attributes]]) -> dict[str, Any]:
         """Return every part that the SDK gives a span which is told this, but for what this one has already."""
-        attributes, links = (self._later and _made(all_of, self._later)) or (self._first, self._given_links)
-        tracer = self._tracer
+        tracer, _, name, _, parent, kind, first, given_links, later, _ = self._given
+        attributes, links = (later and _made(all_of, later)) or (first, given_links)
         span = SdkSpan(
-            name=self._name,
+            name=name,
             context=self._context,
-            parent=self._parent,
+            parent=parent,
             sampler=tracer.sampler,
-            resource=self._resource,
+            resource=tracer.resource,
             attributes=attributes,
             links=links,
-            kind=self._kind,
+            kind=kind,
             span_processor=tracer.span_processor,
             instrumentation_info=tracer.instrumentation_info,
             limits=tracer._span_limits,  # noqa: SLF001 - the SDK's own start passes it so
