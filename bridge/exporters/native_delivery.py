@@ -38,6 +38,7 @@ class NativeDeliveryExporter(SpanExporter):
     """
 
     exports_starts: Final = True
+    wants = staticmethod(has_record)  # what has none is not offered to this lane
     ledger_side: Final = "native"
 
     def __init__(self, packer: SpanPacker, delivery: MessageDelivery, *, timeout_ms: float, clock: Clock) -> None:
@@ -47,10 +48,6 @@ class NativeDeliveryExporter(SpanExporter):
         self._clock = clock
         self._outcome: ExportOutcome | None = None
         self._told: set[str] = set()
-
-    def wants(self, span: ReadableSpan) -> bool:
-        """Whether ``span`` has a native record as far as it has come; others are not offered to this lane."""
-        return has_record(span)
 
     def export(self, spans: Sequence[ReadableSpan], timeout_millis: float | None = None) -> SpanExportResult:
         """Send ``spans`` and wait for the broker's word, at most ``timeout_millis``."""

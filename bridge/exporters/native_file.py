@@ -50,6 +50,7 @@ class NativeFileSpanExporter(SpanExporter):
     """
 
     exports_starts: Final = True
+    wants = staticmethod(has_record)  # what has none is not offered to this lane
     ledger_side: Final = "native"
     component_type: Final = "bridge.exporters.native_file.NativeFileSpanExporter"
 
@@ -83,10 +84,6 @@ class NativeFileSpanExporter(SpanExporter):
         self._closed = False
         self._told: set[str] = set()
         self._outcome: ExportOutcome | None = None
-
-    def wants(self, span: ReadableSpan) -> bool:
-        """Whether ``span`` has a native record as far as it has come; others are not offered to this lane."""
-        return has_record(span)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Append ``spans`` to the open part; readers see them when it is finished, by size, age or flush."""
