@@ -37,7 +37,14 @@ if TYPE_CHECKING:
     from spark_jobs.sources.native import NativeSource
     from spark_jobs.sources.otlp import OtlpSource
 
-__all__ = ["NormaliseOptions", "NormalisedSide", "check_inputs", "normalise_native", "normalise_otlp"]
+__all__ = [
+    "NormaliseOptions",
+    "NormalisedSide",
+    "check_inputs",
+    "event_frames",
+    "normalise_native",
+    "normalise_otlp",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,11 +228,10 @@ def _opened(  # noqa: PLR0913 - what was told of the events while they were writ
     by_place: int,
 ) -> NormalisedSide:
     """Open what the job of a side wrote."""
-    written = spark.read.schema(NORMALISED).parquet(spark_path(directory))
-    good, evidence = F.col("bad").isNull(), [f"bad.{name}" for name in BAD.names]
+    events, malformed = event_frames(spark, directory)
     return NormalisedSide(
-        events=written.where(good).select(*EVENT.names),
-        malformed=written.where(~good).select("side", "path", "line", "record_index", *evidence),
+        events=events,
+        malformed=malformed,
         records_read=sum(count.get["records"] or 0 for count in counts),
         exploded=extra,
         sources=source.files,
@@ -235,6 +241,16 @@ def _opened(  # noqa: PLR0913 - what was told of the events while they were writ
         by_place=by_place,
         offsets=() if source.topics is None else source.topics.ranges,
         offsets_without_message=_without_message(source.topics),
+    )
+
+
+def event_frames(spark: SparkSession, directory: Path) -> tuple[DataFrame, DataFrame]:
+    """Return ``events`` and ``malformed`` of the :class:`NormalisedSide` that was written into ``directory``."""
+    written = spark.read.schema(NORMALISED).parquet(spark_path(directory))
+    good, evidence = F.col("bad").isNull(), [f"bad.{name}" for name in BAD.names]
+    return (
+        written.where(good).select(*EVENT.names),
+        written.where(~good).select("side", "path", "line", "record_index", *evidence),
     )
 
 

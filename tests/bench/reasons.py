@@ -87,6 +87,14 @@ _WHOLE: Final = (
     "The others start with parsed tables and stop at a verdict; ours starts Spark, reads, pairs, attributes and reports. "
     "Of a run this small half is start and planning, which grow no further"
 )
+_JUDGED: Final = (
+    "What was read is a third of a run. Judging compares both sides of every key field by field, with the copies and halves of "
+    "each, and says why; the reports ask again of what was judged"
+)
+_JOBS: Final = (
+    "Reading takes two jobs of the twelve. The others are a survey, a pass of judging, one more for what it left without a "
+    "reason, the books, what stays open for the next run, and what the reports show, with a broadcast each where both meet"
+)
 
 _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
     ("clients", "added to `produce` and its delivery, recording"): _made_of(
@@ -104,7 +112,9 @@ _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
     ("codec", "native decode"): _made_of("steps", steps.SPLIT, steps.MODEL, steps.DECODED, why=_PARSED),
     ("normalisation", "OTLP JSON to events"): _made_of("normalisation", why=_TRUSTING),
     ("normalisation", "OTLP protobuf to events"): _made_of("normalisation", why=_TRUSTING),
-    ("reconcile", "reconcile"): _made_of("reconcile", why=_WHOLE),
+    ("reconcile", "reconcile from raw files"): _made_of("reconcile", why=_WHOLE),
+    ("reconcile", "reconcile from normalised parquet"): _made_of("reconcile", why=_JUDGED),
+    ("reconcile", "Spark jobs of a reconcile from normalised parquet"): _made_of("reconcile", why=_JOBS),
     ("imports", f"`{imports.SWITCH}`"): _made_of(
         "imports", imports.INSTRUMENTOR, why="OpenTelemetry's base class of an instrumentor is loaded first"
     ),
