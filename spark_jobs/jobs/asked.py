@@ -1,7 +1,7 @@
-"""This module knows what is asked of the verdicts together: four jobs, each for what needs an answer of the one before.
+"""This module knows what is asked of the verdicts together: three jobs, each for what needs the answers before it.
 
-First the counts, by which all the rest is chosen, and the groups' owners, by which legs are told apart. Then every sum
-and table of the result at once. The samples need its latencies, the lives of whole messages need the samples.
+First the counts and the durations, by which all the rest is chosen, and the groups' owners, by which legs are told
+apart. Then every table of the result at once, and the samples. The lives of whole messages need those.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from spark_jobs.graph.legs import legs
 from spark_jobs.graph.owners import owners, read_owners
 from spark_jobs.jobs.drawing import drawing_of_verdicts
-from spark_jobs.jobs.measure import measured, sums
+from spark_jobs.jobs.measure import measured, tables
 from spark_jobs.reconcile import evidence, tally
+from spark_jobs.reconcile.durations import durations
 from spark_jobs.reconcile.together import apart, together
 
 if TYPE_CHECKING:
@@ -47,9 +48,10 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The first job's answers: the books, and ``owners.read_owners`` of the verdicts' legs."""
+    """The first job's answers: the books, the rows of ``durations``, ``owners.read_owners`` of the verdicts' legs."""
 
     tally: tally.Tally
+    timed: Sequence[Mapping[str, Any]]
     owned: Mapping[tuple[str, str], str]
 
 
@@ -68,22 +70,25 @@ def counted(everything: DataFrame, known: Facts, policy: Policy) -> Counted:
     frames = {
         "patterns": tally.patterns(everything, width_ms, known.data_end_ms, policy.grace_ms),
         "owners": owners(legs(everything)),
+        "durations": durations(everything),
     }
     rows = apart(together(frames).collect())
-    return Counted(tally.read_tally(rows.get("patterns", ()), known), read_owners(rows.get("owners", ())))
+    books = tally.read_tally(rows.get("patterns", ()), known)
+    return Counted(books, timed=rows.get("durations", ()), owned=read_owners(rows.get("owners", ())))
 
 
 def answered(run: Judged, counts: Counted, *, most_samples: int) -> Answers:
-    """Ask everything else of a run's verdicts, by three jobs; its damaged records come along where there are any."""
+    """Ask everything else of a run's verdicts, by two jobs; its damaged records come along where there are any."""
     known = run.known
     drawing = drawing_of_verdicts(run.everything, counts.owned, known, grace_ms=run.policy.grace_ms)
-    frames = {**sums(run.frame, counts.tally, everything=run.everything), **drawing.tables}
+    asked = tables(run.frame, counts.tally, counts.timed, everything=run.everything, most_samples=most_samples)
+    frames = {**asked, **drawing.tables}
     if any(known.malformed.values()):
         damaged = run.sides[0].malformed.unionByName(run.sides[1].malformed)
         frames["malformed"] = evidence.malformed_sample(damaged)
     rows = apart(together(frames).collect())
     return Answers(
-        measured=measured(run.frame, counts.tally, rows, most_samples=most_samples),
+        measured=measured(run.frame, counts.tally, counts.timed, rows, most_samples=most_samples),
         graph=drawing.read(rows),
         malformed=rows.get("malformed", ()),
     )

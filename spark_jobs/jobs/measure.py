@@ -10,7 +10,7 @@ from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -18,15 +18,27 @@ if TYPE_CHECKING:
     from spark_jobs.report.measured import Life
     from spark_jobs.report.result import Sample
 
-__all__ = ["measured", "sums"]
+__all__ = ["measured", "tables"]
 
 
-def sums(judged: DataFrame, counts: Tally, *, everything: DataFrame) -> dict[str, DataFrame]:
-    """Return the frames whose rows ``measured`` goes by, to be collected by one job.
+def tables(
+    judged: DataFrame,
+    counts: Tally,
+    timed: Sequence[Mapping[str, Any]],
+    *,
+    everything: DataFrame,
+    most_samples: int = evidence.TOTAL,
+) -> dict[str, DataFrame]:
+    """Return the frames whose rows ``measured`` goes by, to be collected by one job; ``timed`` are those of durations.
 
-    Evidence is drawn from ``judged``, the rows as written; what is counted and timed is that of ``everything``.
+    Evidence is drawn from ``judged``, the rows as written; what is counted is that of ``everything``.
     """
-    frames = {"durations": durations.durations(everything), "distinct": durations.distinct_messages(everything)}
+    slow_from_ms = evidence.slow_from_ms(durations.read_latency(timed))
+    per_stratum = max(evidence.PER_STRATUM, most_samples * evidence.PER_STRATUM // evidence.TOTAL)
+    frames = {
+        "distinct": durations.distinct_messages(everything),
+        "samples": evidence.sampled(judged, counts.strata, slow_from_ms, per_stratum=per_stratum),
+    }
     differing = [name for name in COMPARED_FIELDS if counts.fields[name][FieldVerdict.DIFFERENT.value]]
     if differing:
         frames["differing"] = evidence.differing(judged, differing)
@@ -38,20 +50,19 @@ def sums(judged: DataFrame, counts: Tally, *, everything: DataFrame) -> dict[str
 def measured(
     judged: DataFrame,
     counts: Tally,
+    timed: Sequence[Mapping[str, Any]],
     answers: Mapping[str, list[dict[str, Any]]],
     *,
     most_samples: int = evidence.TOTAL,
 ) -> dict[str, Any]:
     """Return the parts of a ``Result`` that are measured on the verdicts, by the names of its attributes.
 
-    ``answers`` are the collected rows of ``sums``; the samples and the messages they belong to take a job each.
+    ``answers`` are the collected rows of ``tables``; the messages that the samples belong to take a job of their own.
     """
-    timed = answers.get("durations", [])
-    latency = durations.read_latency(timed)
-    samples = _samples(judged, counts, evidence.slow_from_ms(latency), most_samples)
+    samples = evidence.read_samples(answers.get("samples", ()), at_most=most_samples)
     losing, left_off = instances.read_instances(answers.get("instances", ()))
     return {
-        "latency": latency,
+        "latency": durations.read_latency(timed),
         "arrival": durations.read_arrival(timed),
         "topics": durations.read_topics(timed),
         "groups": durations.read_groups(timed, answers.get("distinct", ())),
@@ -63,12 +74,6 @@ def measured(
         "lives": _lives(judged, samples),
         "ageing": {word: dict(ages) for word, ages in counts.ageing.items()},
     }
-
-
-def _samples(judged: DataFrame, counts: Tally, slow_from_ms: dict[str, float], most: int) -> tuple[Sample, ...]:
-    per_stratum = max(evidence.PER_STRATUM, most * evidence.PER_STRATUM // evidence.TOTAL)
-    drawn = evidence.sampled(judged, counts.strata, slow_from_ms, per_stratum=per_stratum)
-    return evidence.read_samples(drawn.collect(), at_most=most)
 
 
 def _lives(judged: DataFrame, samples: tuple[Sample, ...]) -> dict[str, tuple[Life, ...]]:

@@ -111,9 +111,9 @@ def _slow(slow_from_ms: Mapping[str, float]) -> list[Column]:
     ]
 
 
-def read_samples(rows: Iterable[Any], *, at_most: int = TOTAL) -> tuple[Sample, ...]:
+def read_samples(rows: Iterable[Mapping[str, Any]], *, at_most: int = TOTAL) -> tuple[Sample, ...]:
     """Return at most ``at_most`` samples: a few of each stratum that is in order, more of those that are not."""
-    ordered = sorted((row.asDict(recursive=True) for row in rows), key=lambda row: (row["stratum"], row["nth"]))
+    ordered = sorted(map(dict, rows), key=lambda row: (row["stratum"], row["nth"]))
     chosen = []
     for stratum, members in groupby(ordered, key=lambda row: row["stratum"]):
         calm = not _CALM.isdisjoint(stratum.split())
