@@ -13,7 +13,7 @@ from spark_jobs.graph.legs import legs
 from spark_jobs.graph.owners import owners, read_owners
 from spark_jobs.jobs.drawing import drawing_of_verdicts
 from spark_jobs.jobs.measure import measured, tables
-from spark_jobs.reconcile import evidence, tally
+from spark_jobs.reconcile import evidence, lifecycle, tally
 from spark_jobs.reconcile.durations import durations
 from spark_jobs.reconcile.together import apart, together
 
@@ -48,11 +48,15 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The first job's answers: the books, the rows of ``durations``, ``owners.read_owners`` of the verdicts' legs."""
+    """The first job's answers: the books, the rows of ``durations``, ``owners.read_owners`` of the verdicts' legs.
+
+    ``waiting`` are the messages of ``lifecycle.open_messages``, ``None`` where nobody asked or they are too many.
+    """
 
     tally: tally.Tally
     timed: Sequence[Mapping[str, Any]]
     owned: Mapping[tuple[str, str], str]
+    waiting: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +68,25 @@ class Answers:
     malformed: Sequence[Mapping[str, Any]]
 
 
-def counted(everything: DataFrame, known: Facts, policy: Policy) -> Counted:
-    """Count ``VERDICT``, by one job."""
+def counted(everything: DataFrame, known: Facts, policy: Policy, *, waiting: DataFrame | None = None) -> Counted:
+    """Count ``VERDICT``, by one job; ``waiting`` are those whose open keys a next run takes over, if any will."""
     width_ms = tally.bucket_width_ms(known)
     frames = {
         "patterns": tally.patterns(everything, width_ms, known.data_end_ms, policy.grace_ms),
         "owners": owners(legs(everything)),
         "durations": durations(everything),
     }
+    if waiting is not None:
+        frames["waiting"] = lifecycle.open_messages(waiting)
     rows = apart(together(frames).collect())
+    found = [row["message"] for row in rows.get("waiting", ())]
     books = tally.read_tally(rows.get("patterns", ()), known)
-    return Counted(books, timed=rows.get("durations", ()), owned=read_owners(rows.get("owners", ())))
+    return Counted(
+        books,
+        timed=rows.get("durations", ()),
+        owned=read_owners(rows.get("owners", ())),
+        waiting=None if waiting is None or len(found) > lifecycle.MOST_NAMED else found,
+    )
 
 
 def answered(run: Judged, counts: Counted, *, most_samples: int) -> Answers:

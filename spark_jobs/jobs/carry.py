@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_jobs.jobs.asked import Counted
     from spark_jobs.jobs.history import Past
     from spark_jobs.jobs.normalise import NormalisedSide
     from spark_jobs.reconcile.facts import Facts
     from spark_jobs.reconcile.policy import Policy
-    from spark_jobs.reconcile.tally import Tally
 
 __all__ = ["Carried", "leave_open", "payable", "take_over", "told"]
 
@@ -90,13 +90,14 @@ def told(spark: SparkSession, verdicts: DataFrame, past: Past, known: Facts, pol
 
 
 def leave_open(  # noqa: PLR0913 - what was judged, by what
-    judged: DataFrame, carried: Carried, counts: Tally, *, past: Past, known: Facts, policy: Policy
+    judged: DataFrame, carried: Carried, counted: Counted, *, past: Past, known: Facts, policy: Policy
 ) -> None:
     """Write what the next run takes over; it counts once ``past`` is committed. Nothing open takes no job."""
     if past.directory is None:
         return
+    counts = counted.tally
     if any(counts.lifecycle[name] for name in _OPEN) or counts.reason[Reason.DROP_ATTRIBUTED.value]:
-        past.keep_events(lifecycle.open_events(carried.native, carried.otlp, judged))
+        past.keep_events(lifecycle.open_events(carried.native, carried.otlp, judged, among=counted.waiting))
     earlier = past.closed(judged.sparkSession)
     if earlier is not None or any(counts.lifecycle[name] for name in _DONE):
         since_ms = (known.data_end_ms or 0) - policy.forget_after_ms

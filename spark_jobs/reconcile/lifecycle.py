@@ -21,6 +21,8 @@ from spark_jobs.schemas import EVENT
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import Column, DataFrame
 
     from spark_jobs.reconcile.facts import Facts
@@ -28,10 +30,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AGES",
     "CLOSED",
+    "MOST_NAMED",
     "OPEN_REASONS",
     "age_of_open",
     "closed_positions",
     "open_events",
+    "open_messages",
     "read_again",
     "taken_over",
     "told",
@@ -40,6 +44,8 @@ __all__ = [
 OPEN_REASONS: Final = frozenset({Reason.IN_FLIGHT, Reason.ABANDONED, Reason.UNEXPLAINED})
 """Reasons of a one-sided key that later data can still answer: its end, or its other side."""
 
+MOST_NAMED: Final = 10_000
+"""So many messages a plan can name one by one."""
 _COVERED: Final = Reason.DROP_ATTRIBUTED.value
 AGES: Final = ("0-1x", "1-2x", "2-5x", ">5x", "no_time")
 """How old an open key is, in multiples of the grace; the last one has no believable time."""
@@ -184,7 +190,18 @@ def age_of_open(data_end_ms: int | None, grace_ms: int) -> Column:
     return F.when(F.col("lifecycle").isin(*_CARRIED_ON), named.otherwise(AGES[len(_MULTIPLES)]))
 
 
-def open_events(native: DataFrame, otlp: DataFrame, verdicts: DataFrame) -> DataFrame:
+def open_messages(verdicts: DataFrame) -> DataFrame:
+    """Return ``message``: hashes of the messages that have an open or a covered key, ``MOST_NAMED`` and one at most.
+
+    Args:
+        verdicts: ``VERDICT`` as :func:`told` left them.
+    """
+    return _messages(_shown(verdicts)).limit(MOST_NAMED + 1)
+
+
+def open_events(
+    native: DataFrame, otlp: DataFrame, verdicts: DataFrame, *, among: Sequence[int] | None = None
+) -> DataFrame:
     """Return ``EVENT``: every row of either side that became an open or covered key, with the run that first told it.
 
     Args:
@@ -192,15 +209,18 @@ def open_events(native: DataFrame, otlp: DataFrame, verdicts: DataFrame) -> Data
         otlp: ``EVENT``, as it was judged.
         verdicts: ``VERDICT`` as :func:`told` left them. A verdict shows one record of its key; the others (the second
             half, copies) are found by its identity, among the events of the same messages only.
+        among: what :func:`open_messages` found, where those are all of them: then no event of another message is
+            moved for a join.
     """
     shown = _shown(verdicts)
-    # A span whose id was only told by its neighbours is still its own key among the events.
-    keys = (shown, shown.withColumn("msg_id", F.lit(None).cast("string")))
-    messages = reduce(lambda one, other: one.union(other), (each.select(message_key().alias("k")) for each in keys))
-    near = (events.where(F.col("scope").isNull()).withColumn("k", message_key()) for events in (native, otlp))
-    rows = identified(
-        fill_groups(keyed(*(side.join(messages.distinct(), "k", "left_semi").drop("k") for side in near)))
-    )
+    near = (events.where(F.col("scope").isNull()).withColumn("message", _message()) for events in (native, otlp))
+    if among is None:
+        messages = _messages(shown)
+        found = [side.join(messages, "message", "left_semi") for side in near]
+    else:
+        listed = ", ".join(map(str, among)) or "NULL"
+        found = [side.where(f"message IN ({listed})") for side in near]
+    rows = identified(fill_groups(keyed(*(side.drop("message") for side in found))))
     places = shown.select(*_PLACE, F.col("line").alias("shown_line"), "left")
     same = [rows[name].eqNullSafe(places[name]) for name in _PLACE]
     at = [*same, rows["line"].eqNullSafe(places["shown_line"])]
@@ -209,6 +229,18 @@ def open_events(native: DataFrame, otlp: DataFrame, verdicts: DataFrame) -> Data
     kept = marked.withColumn("left", F.min("left").over(of_key)).where(F.col("left").isNotNull())
     carried = {"first_seen_run": F.col("left.first_seen_run"), "left_as": F.col("left.left_as")}
     return kept.withColumns(carried).select(*EVENT.names)
+
+
+def _messages(shown: DataFrame) -> DataFrame:
+    # A span whose id was only told by its neighbours is still its own key among the events.
+    keys = (shown, shown.withColumn("msg_id", F.lit(None).cast("string")))
+    return reduce(
+        lambda one, other: one.union(other), (each.select(_message().alias("message")) for each in keys)
+    ).distinct()
+
+
+def _message() -> Column:
+    return F.xxhash64(message_key())
 
 
 def _shown(verdicts: DataFrame) -> DataFrame:

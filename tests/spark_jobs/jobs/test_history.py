@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -10,6 +11,7 @@ from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.testing import ManualClock
 from spark_jobs.jobs.history import RUNS, Past, opened
 from spark_jobs.jobs.workplace import workplace
+from spark_jobs.reconcile import lifecycle
 from spark_jobs.schemas import EVENT
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
 from tests.support.history_runs import DAY_MS, MINUTE_MS, both, run
@@ -109,6 +111,21 @@ def test_a_first_run_calls_new_what_it_leaves_open(monday):
     assert monday.result.lifecycle == {"new": 7}
     assert monday.result.open_break_age == {"0-1x": 5, ">5x": 2}
     assert (monday.result.run, len(monday.result.trend)) == (1, 1)
+
+
+@pytest.mark.spark
+def test_of_messages_too_many_to_be_named_the_same_is_left_open(spark, tmp_path, monkeypatch):
+    """They are found by a join then."""
+    left = {}
+    for most in (lifecycle.MOST_NAMED, 6):
+        monkeypatch.setattr(lifecycle, "MOST_NAMED", most)
+        (tmp_path / str(most)).mkdir()
+        run(spark, tmp_path / str(most), MONDAY)
+        with opened(tmp_path / str(most) / "history") as past:
+            left[most] = Counter(map(str, past.carried(spark).collect()))
+    named, joined = left.values()
+    assert named == joined
+    assert named.total() == 9
 
 
 @pytest.mark.spark
