@@ -1,7 +1,8 @@
 """This module knows the command ``python -m tests.bench`` (``make bench``): which sections run, and where figures go.
 
 ``make bench`` runs the usual sections; ``make bench ARGS='--only reconcile --messages 50000'`` those that are named.
-``--page`` measures nothing: it takes what ``build/bench.json`` holds into ``docs/performance.json`` and writes the page.
+``--page`` measures nothing: it takes what ``build/bench.json`` holds into ``docs/performance.json``, where sections that it
+does not hold stay as they are, and writes the page.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Measure and write ``build/bench.json``, or write the page from it; return 0."""
     chosen = _arguments(words)
     if chosen.page:
-        figures = record.read(FIGURES)
+        figures = record.together(record.read(KEPT), record.read(FIGURES))
         record.write(KEPT, figures)
         PAGE.write_text(page(figures), encoding="utf-8")
         sys.stdout.write("written: docs/performance.json, docs/performance.md\n")

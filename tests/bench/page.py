@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tests.bench.reasons import reasons
-from tests.bench.record import Figures
+from tests.bench.record import Figures, is_quick
 from tests.bench.rows import Row
 from tests.bench.sections import SECTIONS
 
@@ -52,7 +52,7 @@ _QUICK: Final = """
 
 def page(figures: Figures) -> str:
     """Return the page."""
-    in_earnest = {name: rows_of(figures[name]) for name in SECTIONS if name in figures and not _is_quick(figures[name])}
+    in_earnest = {name: rows_of(figures[name]) for name in SECTIONS if name in figures and not is_quick(figures[name])}
     lines = [_NOTE, _OPENING, _summary(in_earnest)]
     for name in SECTIONS:
         lines += _section(name, figures.get(name))
@@ -82,10 +82,6 @@ def _summary(in_earnest: Mapping[str, list[Row]]) -> str:
     return f"{told} Not measured in earnest yet: {', '.join(missing)}.\n" if missing else f"{told}\n"
 
 
-def _is_quick(figures: Mapping[str, Any]) -> bool:
-    return bool(figures["effort"]["share"] < 1)
-
-
 def _section(name: str, figures: Mapping[str, Any] | None) -> Iterable[str]:
     section = SECTIONS[name]
     yield from (f"## {section.title}", "", section.says, "")
@@ -96,7 +92,7 @@ def _section(name: str, figures: Mapping[str, Any] | None) -> Iterable[str]:
     yield from (f"| {' | '.join(cells)} |" for cells in (_HEAD, ["---"] * len(_HEAD), *map(shown, rows)))
     notes = [f"* {row.measure}, {row.anchor}: {row.note}." for row in rows if row.note]
     yield from ("", *notes) if notes else ()
-    if _is_quick(figures):
+    if is_quick(figures):
         yield _QUICK.rstrip("\n")
     yield from ("", _circumstances(figures), "")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.bench.rows import Effort, Row
 
-__all__ = ["Figures", "machine", "read", "with_section", "write"]
+__all__ = ["Figures", "is_quick", "machine", "read", "together", "with_section", "write"]
 
 Figures = dict[str, Any]
 """Name of the section → when, on what, how much, and the rows, all plain data."""
@@ -47,6 +47,16 @@ def with_section(figures: Figures, name: str, rows: Sequence[Row], effort: Effor
         "rows": [row.as_json() for row in rows],
     }
     return {**figures, name: said}
+
+
+def is_quick(section: Mapping[str, Any]) -> bool:
+    """Say whether a section was measured to show that it runs, and for no more."""
+    return bool(section["effort"]["share"] < 1)
+
+
+def together(kept: Figures, measured: Figures) -> Figures:
+    """Return ``kept`` with what was measured since; a quick look replaces no figures that were measured in earnest."""
+    return kept | {name: said for name, said in measured.items() if name not in kept or not is_quick(said)}
 
 
 def write(path: Path, figures: Figures) -> None:

@@ -109,6 +109,17 @@ def test_a_section_measured_anew_leaves_the_others_their_figures_and_dates(tmp_p
     assert rows_of(new["processor"])[0].ours == 5.0
 
 
+def test_the_page_keeps_what_was_not_measured_again():
+    """Nor does a quick look replace figures that were measured in earnest."""
+    row = Row("m", "a", 1.0, 2.0, "µs")
+    kept = _figures(row, name="growth") | _figures(row)
+    quick = record.with_section({}, "growth", [row], Effort(share=0.05))
+    anew = record.with_section({}, "processor", [Row("m", "a", 5.0, 2.0, "µs")], Effort())
+    found = record.together(kept, quick | anew)
+    assert (found["growth"], found["processor"]) == (kept["growth"], anew["processor"])
+    assert record.together({}, quick) == quick
+
+
 def test_figures_of_an_earlier_form_are_not_mixed_in(tmp_path):
     """There is nothing to take from them."""
     (tmp_path / "bench.json").write_text('{"steps": []}')
