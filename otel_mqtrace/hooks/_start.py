@@ -110,9 +110,8 @@ class SpanStart:
         ended = None if ground.counts is None else ground.counts.start_span(parent, decision)
         if decision is _DROP:
             return NonRecordingSpan(span_ctx)
-        span = UnreadSpan(
-            (ground.tracer, ground.processors, name, span_ctx, parent, kind, attributes, links, later, start_ns)
-        )
+        own = (ground.tracer, ground.processors, ground.tracer.resource)
+        span = UnreadSpan((*own, name, span_ctx, parent, kind, attributes, links, later, start_ns))
         if ended is not None:
             span._record_end_metrics = ended  # noqa: SLF001 - where the SDK's class has it
         for processor in ground.told:

@@ -11,7 +11,6 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence, Sized
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from opentelemetry.attributes import BoundedAttributes
@@ -24,6 +23,7 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.hooks._guard import guarded
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
     from opentelemetry.trace import SpanKind
     from typing_extensions import Self
 
@@ -44,6 +44,7 @@ Later = Callable[[], tuple[Attributes, Sequence[PlainLink]]]
 Given = tuple[
     Any,
     object,
+    "Resource",
     str,
     SpanContext,
     "SpanContext | None",
@@ -53,21 +54,15 @@ Given = tuple[
     "Later | None",
     int,
 ]
-"""What a span starts with: its tracer, whose processors are these; name, ids, those of its parent, kind; its first
-attributes and its links, what returns all of them (if there are more), and its start in nanoseconds of the epoch.
+"""What a span starts with: its tracer, whose processors and resource are these; name, ids, those of its parent, kind;
+its first attributes and its links, what returns all of them (if there are more), its start in nanoseconds of the epoch.
 """
 _TRACER: Final = 0
 _PROCESSORS: Final = 1
-_CONTEXT: Final = 3
-_FIRST: Final = 6
-_READ: Final[dict[str, Callable[[Given], Any]]] = {
-    "_name": itemgetter(2),
-    "_parent": itemgetter(4),
-    "_kind": itemgetter(5),
-    "_start_time": itemgetter(9),
-    "_resource": lambda given: given[_TRACER].resource,
-}
-"""What the SDK's class has of that, by its name there."""
+_CONTEXT: Final = 4
+_FIRST: Final = 7
+_READ: Final = {"_resource": 2, "_name": 3, "_parent": 5, "_kind": 6, "_start_time": 10}
+"""Where that is of which the SDK's class has a name."""
 _T = TypeVar("_T")
 
 _log: Final = logging.getLogger(__name__)
@@ -138,7 +133,7 @@ class UnreadSpan(SdkSpan):
         # Asked after that was taken: whoever makes it says so before letting go of what it was told.
         if self._is_made or not _SAID.isdisjoint(vars(self)):  # or somebody has put there what it shall say
             return None
-        tracer, _, name, _, parent, kind, first, given_links, later, start_ns = given
+        tracer, _, resource, name, _, parent, kind, first, given_links, later, start_ns = given
         limits = tracer._span_limits  # noqa: SLF001 - as below
         if limits.max_attribute_length is not None or limits.max_span_attribute_length is not None:
             return None
@@ -155,7 +150,7 @@ class UnreadSpan(SdkSpan):
             name=name,
             context=self._context,
             parent=parent,
-            resource=tracer.resource,
+            resource=resource,
             attributes=attributes,
             links=links,  # type: ignore[arg-type]  # they have what is asked of one: a context, and attributes
             kind=kind,
@@ -197,7 +192,7 @@ class UnreadSpan(SdkSpan):
         if not name.startswith("_") or name.startswith("__") or name in _OWN:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if name in _READ:
-            return _READ[name](self._given)
+            return self._given[_READ[name]]
         self._make()
         return object.__getattribute__(self, name)
 
@@ -223,14 +218,14 @@ class UnreadSpan(SdkSpan):
 
     def _made_of(self, told: Sequence[Attributes | Callable[[], Attributes]]) -> dict[str, Any]:
         """Return every part that the SDK gives a span which is told this, but for what this one has already."""
-        tracer, _, name, _, parent, kind, first, given_links, later, _ = self._given
+        tracer, _, resource, name, _, parent, kind, first, given_links, later, _ = self._given
         attributes, links = (later and _made(all_of, later)) or (first, given_links)
         span = SdkSpan(
             name=name,
             context=self._context,
             parent=parent,
             sampler=tracer.sampler,
-            resource=tracer.resource,
+            resource=resource,
             attributes=attributes,
             links=links,
             kind=kind,

@@ -51,9 +51,9 @@ class SpanQueue(Generic[Item]):
     """First in, first out, at most ``max_size`` waiting; what is being exported is still pending but no longer waits.
 
     Whoever offers pays for an append and waits for nobody. One lock guards the account; only those take it who find the
-    queue full or closed, or the worker asleep. Between a look and an append others may have come in: what is too much
-    then goes out again as the newest, before anybody counts. Items are numbered in order of acceptance, so that a flush
-    can wait for exactly what came before it.
+    queue full or closed, or the worker asleep, or whose time of arrival is noted. Between a look and an append others
+    may have come in: what is too much then goes out again as the newest, before anybody counts. Items are numbered in
+    order of acceptance, so that a flush can wait for exactly what came before it.
 
     When an item came in is noted of those only that can become the oldest that waits: the first into an empty queue
     and every ``batch_size``-th after it. Where evictions come between, the last one noted before it stands for it.
@@ -151,8 +151,10 @@ class SpanQueue(Generic[Item]):
         while self._next_arrival < self._gone + len(self._waiting):
             self._arrivals.append(_Arrival(self._next_arrival, self._now()))
             self._next_arrival += self._batch_size
-        while len(self._arrivals) > 1 and self._arrivals[1].number <= self._gone:
-            self._arrivals.popleft()
+        marks = self._arrivals
+        # No call in the test: a signal handler could come in there, and forget them itself.
+        while marks and marks[0] is not marks[-1] and marks[1].number <= self._gone:
+            marks.popleft()
         self._look_out()
 
     def _settle_room(self) -> None:
@@ -245,8 +247,7 @@ class SpanQueue(Generic[Item]):
         """Say that ``count`` wait no longer; where that were all, the next to come in will be the oldest."""
         self._gone += count
         if is_last:
-            self._arrivals.clear()
-            self._next_arrival = self._gone
+            self._next_arrival = self._gone  # what is noted of others goes when that one is noted
         self._look_out()  # first said, then looked: nobody comes in between unseen
         self._note_arrivals()
 

@@ -27,7 +27,7 @@ def tables(
     timed: Sequence[Mapping[str, Any]],
     *,
     everything: DataFrame,
-    most_samples: int = evidence.TOTAL,
+    most_samples: int,
 ) -> dict[str, DataFrame]:
     """Return the frames whose rows ``measured`` goes by, to be collected by one job; ``timed`` are those of durations.
 
@@ -53,7 +53,7 @@ def measured(
     timed: Sequence[Mapping[str, Any]],
     answers: Mapping[str, list[dict[str, Any]]],
     *,
-    most_samples: int = evidence.TOTAL,
+    most_samples: int,
 ) -> dict[str, Any]:
     """Return the parts of a ``Result`` that are measured on the verdicts, by the names of its attributes.
 

@@ -41,8 +41,13 @@ def keyed(native: DataFrame, otlp: DataFrame, malformed: DataFrame | None = None
 
 def message_key() -> Column:
     """Return what all rows about one message share: its id, or something of the row's own where nobody knew it."""
-    own = F.concat_ws(":", "path", "line", "record_index")
-    return F.coalesce("msg_id", F.concat(F.lit("span:"), "span_id"), F.concat(F.lit("row:"), own))
+    return F.coalesce("msg_id", own_key())
+
+
+def own_key() -> Column:
+    """Return what stands for the message of a row that does not know it: something of the row's own."""
+    place = F.concat_ws(":", "path", "line", "record_index")
+    return F.coalesce(F.concat(F.lit("span:"), "span_id"), F.concat(F.lit("row:"), place))
 
 
 def _in_scope(events: DataFrame) -> DataFrame:

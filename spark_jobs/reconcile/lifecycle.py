@@ -16,7 +16,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from spark_jobs.reconcile.instants import believable, minus
-from spark_jobs.reconcile.keys import fill_groups, identified, keyed, message_key
+from spark_jobs.reconcile.keys import fill_groups, identified, keyed, message_key, own_key
 from spark_jobs.schemas import EVENT
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
 
@@ -45,7 +45,7 @@ OPEN_REASONS: Final = frozenset({Reason.IN_FLIGHT, Reason.ABANDONED, Reason.UNEX
 """Reasons of a one-sided key that later data can still answer: its end, or its other side."""
 
 MOST_NAMED: Final = 10_000
-"""So many messages a plan can name one by one."""
+"""So many hashes a plan can name one by one: two for each record of an open key."""
 _COVERED: Final = Reason.DROP_ATTRIBUTED.value
 AGES: Final = ("0-1x", "1-2x", "2-5x", ">5x", "no_time")
 """How old an open key is, in multiples of the grace; the last one has no believable time."""
@@ -191,7 +191,9 @@ def age_of_open(data_end_ms: int | None, grace_ms: int) -> Column:
 
 
 def open_messages(verdicts: DataFrame) -> DataFrame:
-    """Return ``message``: hashes of the messages that have an open or a covered key, ``MOST_NAMED`` and one at most.
+    """Return ``message``: hashes of what has an open or a covered key, ``MOST_NAMED`` and one at most.
+
+    They are those of the messages, and of what stands for a message where a record does not know it.
 
     Args:
         verdicts: ``VERDICT`` as :func:`told` left them.
@@ -213,12 +215,15 @@ def open_events(
             moved for a join.
     """
     shown = _shown(verdicts)
-    near = (events.where(F.col("scope").isNull()).withColumn("message", _message()) for events in (native, otlp))
+    near = (
+        events.where(F.col("scope").isNull()).withColumn("message", F.xxhash64(message_key()))
+        for events in (native, otlp)
+    )
     if among is None:
         messages = _messages(shown)
         found = [side.join(messages, "message", "left_semi") for side in near]
     else:
-        listed = ", ".join(map(str, among)) or "NULL"
+        listed = ", ".join(map(str, among)) or "NULL"  # as text: a literal object each takes longer than a join
         found = [side.where(f"message IN ({listed})") for side in near]
     rows = identified(fill_groups(keyed(*(side.drop("message") for side in found))))
     places = shown.select(*_PLACE, F.col("line").alias("shown_line"), "left")
@@ -233,14 +238,8 @@ def open_events(
 
 def _messages(shown: DataFrame) -> DataFrame:
     # A span whose id was only told by its neighbours is still its own key among the events.
-    keys = (shown, shown.withColumn("msg_id", F.lit(None).cast("string")))
-    return reduce(
-        lambda one, other: one.union(other), (each.select(_message().alias("message")) for each in keys)
-    ).distinct()
-
-
-def _message() -> Column:
-    return F.xxhash64(message_key())
+    both = F.array(F.xxhash64(message_key()), F.xxhash64(own_key()))
+    return shown.select(F.explode(both).alias("message")).distinct()
 
 
 def _shown(verdicts: DataFrame) -> DataFrame:

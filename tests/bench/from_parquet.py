@@ -11,7 +11,7 @@ import json
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,7 @@ from otel_mqtrace._clock import SystemClock
 from spark_jobs.jobs.conclude import concluded
 from spark_jobs.jobs.judge import judge
 from spark_jobs.jobs.normalise import NormalisedSide, event_frames, normalise_native, normalise_otlp
-from spark_jobs.jobs.options import ReconcileOptions, checked, silent, starter
+from spark_jobs.jobs.options import ReconcileOptions, checked, reading, silent, starter
 from spark_jobs.jobs.workplace import workplace
 from spark_jobs.report.page import PageOptions
 from spark_jobs.report.render import write_reports
@@ -28,7 +28,7 @@ from tests.bench.rivals import MASTER, MEMORY
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SIDES: Final = {"native": normalise_native, "otlp": normalise_otlp}
+_SIDES: Final = ("native", "otlp")
 _FRAMES: Final = ("events", "malformed")
 
 
@@ -41,9 +41,12 @@ def _options(day: Path, out: Path) -> ReconcileOptions:
 
 def _prepare(day: Path, tables: Path) -> dict[str, Any]:
     tables.mkdir(parents=True)
-    spark = starter(_options(day, tables), None, silent)()
-    for side, normalise in _SIDES.items():
-        read = normalise(spark, [str(day / side)], tables)
+    options = _options(day, tables)
+    spark = starter(options, None, silent)()
+    native = normalise_native(spark, options.native, tables, options=reading(options))
+    how = replace(reading(options), trace_topics=native.trace_topics)
+    otlp = normalise_otlp(spark, options.otlp, tables, options=how)
+    for side, read in zip(_SIDES, (native, otlp), strict=True):
         told = {each.name: getattr(read, each.name) for each in fields(read) if each.name not in _FRAMES}
         (tables / f"{side}.told").write_bytes(pickle.dumps(told))
     (tables / "day").write_text(str(day), encoding="utf-8")

@@ -88,11 +88,11 @@ _WHOLE: Final = (
     "Of a run this small half is start and planning, which grow no further"
 )
 _JUDGED: Final = (
-    "What was read is a third of a run. Judging compares both sides of every key field by field, with the copies and halves of "
+    "To read is the lesser part of a run. Judging compares both sides of every key field by field, with the copies and halves of "
     "each, and says why; the reports ask again of what was judged"
 )
 _JOBS: Final = (
-    "Reading takes two jobs of the twelve. The others are a survey, a pass of judging, one more for what it left without a "
+    "The first two jobs read. The others are a survey, a pass of judging, one more for what it left without a "
     "reason, the books, what stays open for the next run, and what the reports show, with a broadcast each where both meet"
 )
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -92,11 +93,12 @@ def test_a_flush_mark_knows_what_was_lost_since():
     assert queue.lost_since(mark) == 1
 
 
+@pytest.mark.parametrize("drop_policy", ["newest", "oldest"])
 @pytest.mark.parametrize("function", [SpanQueue.offer, SpanQueue._crowded, SpanQueue._note_arrivals])
-def test_a_finaliser_may_offer_while_the_same_thread_offers(function):
+def test_a_finaliser_may_offer_while_the_same_thread_offers(function, drop_policy):
     """The lock is re-entrant: a span that ends inside a garbage collection neither hangs nor is lost."""
     for between in every_line_of(function):
-        queue = _queue(batch_size=1)
+        queue = _queue(drop_policy=drop_policy, batch_size=1)
         with between(lambda queue=queue: queue.offer("of a finaliser")):
             queue.offer("of the application")
         assert account_balances(queue.stats())
@@ -168,6 +170,27 @@ def test_who_comes_in_as_the_last_are_taken_out_has_waited_since_then():
     assert any(stayed)
 
 
+@pytest.mark.parametrize("function", [SpanQueue.take, SpanQueue._leave, SpanQueue._note_arrivals, SpanQueue._look_out])
+def test_a_batch_is_due_again_after_ctrl_c_has_come_in_between(function):
+    """Whoever works without a thread of its own is interrupted anywhere; what comes later must still leave."""
+    for between in every_line_of(function):
+        clock = ManualClock()
+        queue = _queue(clock=clock, batch_size=2)
+        queue.offer("taken")
+        clock.advance(ms=10_000)
+        with suppress(KeyboardInterrupt), between(_interrupt):
+            queue.take()
+        queue.offer("comes later")
+        assert _in_ms(queue, clock) in {0, 500}
+        clock.advance(ms=500)
+        assert _in_ms(queue, clock) == 0
+        assert queue.take()[-1] == "comes later"
+
+
+def _interrupt():
+    raise KeyboardInterrupt
+
+
 @given(batch_size=st.integers(1, 4), waits=st.lists(st.integers(0, 30)), steps=st.data())
 def test_no_batch_is_late_and_none_is_early_while_nothing_is_evicted(batch_size, waits, steps):
     """Held against a list of when each came in."""
@@ -193,7 +216,7 @@ def test_no_batch_is_late_and_none_is_early_while_nothing_is_evicted(batch_size,
 def test_where_the_oldest_are_evicted_a_batch_may_be_early_but_never_late(steps):
     """By no more than a batch of those before it came earlier; and what is noted does not grow."""
     clock = ManualClock()
-    queue, came = _queue(5, "oldest", batch_size=2, clock=clock), []
+    queue, came, every = _queue(5, "oldest", batch_size=2, clock=clock), [], []
     for step in steps:
         clock.advance(ms=10)
         if step == "offer":
@@ -202,9 +225,11 @@ def test_where_the_oldest_are_evicted_a_batch_may_be_early_but_never_late(steps)
         else:
             queue.take()
             del came[:2]
+        every = [*every, came[-1]] if step == "offer" else every
         if len(came) == 1:
-            exact = max(0, 500 - (clock.monotonic_ns() - came[0]) / 1e6)
-            assert 0 <= _in_ms(queue, clock) <= exact
+            before = every[max(0, every.index(came[0]) - 2)]
+            due = [max(0, 500 - (clock.monotonic_ns() - at_ns) / 1e6) for at_ns in (before, came[0])]
+            assert due[0] <= _in_ms(queue, clock) <= due[1]
         assert len(queue._arrivals) <= 5
 
 
@@ -331,7 +356,6 @@ INTERRUPTED = """
 import itertools, signal, threading
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.spans.queue import SpanQueue
-from tests.support.interleaving import every_line_of
 from tests.support.lanes import account_balances
 
 queue = SpanQueue(max_size=1, batch_size=1, clock=SystemClock())
