@@ -14,15 +14,15 @@ from spark_jobs.sources.ledger import LedgerRead
 from spark_jobs.taxonomy import Lifecycle, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.jobs.asked import Counted
     from spark_jobs.jobs.history import Past
     from spark_jobs.jobs.normalise import NormalisedSide
     from spark_jobs.reconcile.facts import Facts
     from spark_jobs.reconcile.policy import Policy
+    from spark_jobs.reconcile.tally import Tally
 
 __all__ = ["Carried", "leave_open", "payable", "take_over", "told"]
 
@@ -90,14 +90,23 @@ def told(spark: SparkSession, verdicts: DataFrame, past: Past, known: Facts, pol
 
 
 def leave_open(  # noqa: PLR0913 - what was judged, by what
-    judged: DataFrame, carried: Carried, counted: Counted, *, past: Past, known: Facts, policy: Policy
+    judged: DataFrame,
+    carried: Carried,
+    counts: Tally,
+    *,
+    waiting: Sequence[int] | None,
+    past: Past,
+    known: Facts,
+    policy: Policy,
 ) -> None:
-    """Write what the next run takes over; it counts once ``past`` is committed. Nothing open takes no job."""
+    """Write what the next run takes over; it counts once ``past`` is committed. Nothing open takes no job.
+
+    ``waiting`` is what ``lifecycle.open_messages`` found of ``judged``, ``None`` where that is not all.
+    """
     if past.directory is None:
         return
-    counts = counted.tally
     if any(counts.lifecycle[name] for name in _OPEN) or counts.reason[Reason.DROP_ATTRIBUTED.value]:
-        past.keep_events(lifecycle.open_events(carried.native, carried.otlp, judged, among=counted.waiting))
+        past.keep_events(lifecycle.open_events(carried.native, carried.otlp, judged, among=waiting))
     earlier = past.closed(judged.sparkSession)
     if earlier is not None or any(counts.lifecycle[name] for name in _DONE):
         since_ms = (known.data_end_ms or 0) - policy.forget_after_ms

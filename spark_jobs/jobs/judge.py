@@ -82,7 +82,7 @@ def judge(  # noqa: PLR0913 - what the run was asked for
     everything = aside.beside(judged)
     progress("adding up")
     counts = counted(everything, known, policy, waiting=None if place.past.directory is None else judged)
-    leave_open(judged, taken, counts, past=place.past, known=known, policy=policy)
+    leave_open(judged, taken, counts.tally, waiting=counts.waiting, past=place.past, known=known, policy=policy)
     place.past.keep_paid(budgets.spent())
     run = Judged(frame=judged, everything=everything, known=known, policy=policy, sides=sides, taken=taken)
     result = added_up(run, counts, most_samples=most_samples)
