@@ -16,7 +16,7 @@ from spark_jobs.taxonomy import Kind
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["MENTION", "fill_groups", "has_full_key", "identified", "keyed", "message_key"]
+__all__ = ["MENTION", "fill_groups", "has_full_key", "identified", "keyed", "message_key", "own_key"]
 
 MENTION: Final = "mention"
 """The kind of a row that only says: a malformed record of this side names this message."""
