@@ -115,18 +115,19 @@ def test_a_first_run_calls_new_what_it_leaves_open(monday):
 
 @pytest.mark.spark
 def test_of_messages_too_many_to_be_named_the_same_is_left_open(spark, tmp_path, monkeypatch):
-    """They are found by a join then, which takes a job more: its smaller side is handed to every task."""
-    left, jobs = {}, {}
+    """They are found by a join then, which takes stages of its own."""
+    left, stages = {}, {}
     for most in (lifecycle.MOST_NAMED, 0):
         monkeypatch.setattr(lifecycle, "MOST_NAMED", most)
         (tmp_path / str(most)).mkdir()
-        jobs[most] = run(spark, tmp_path / str(most), MONDAY).result.spark.jobs
+        stages[most] = run(spark, tmp_path / str(most), MONDAY).result.spark.stages
         with opened(tmp_path / str(most) / "history") as past:
             left[most] = Counter(map(str, past.carried(spark).collect()))
     named, joined = left.values()
     assert named == joined
     assert named.total() == 9
-    assert jobs[lifecycle.MOST_NAMED] < jobs[0]
+    in_the_plan, by_join = stages.values()
+    assert in_the_plan < by_join
 
 
 @pytest.mark.spark
