@@ -188,7 +188,7 @@ class UnreadSpan(SdkSpan):
         return copy.deepcopy(self._readable_span(), memo)
 
     def __getattr__(self, name: str) -> Any:
-        """Make the span for whoever looks for a part of it that is not there yet."""
+        """Return what it was given; make the span for whoever looks for another part that is not there yet."""
         if not name.startswith("_") or name.startswith("__") or name in _OWN:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if name in _READ:

@@ -129,7 +129,6 @@ class SpanQueue(Generic[Item]):
         """See to what an append may have brought about: a time to note, one item too many, or work for a sleeper."""
         with self._lock:
             self._settle_room()
-            self._note_arrivals()
             waiting = len(self._waiting)
             is_wanted = waiting >= self._wake_at
             if is_wanted:
@@ -137,7 +136,7 @@ class SpanQueue(Generic[Item]):
                 # and there may be no thread now.
                 self._wake_at = min(2 * waiting + 1, self._never)
                 self._changed.notify_all()
-                self._look_out()
+            self._note_arrivals()
         if is_wanted and self._rouse is not None and not self._closed:
             self._rouse()
         return len(self._waiting)

@@ -221,11 +221,11 @@ def test_where_the_oldest_are_evicted_a_batch_may_be_early_but_never_late(steps)
         clock.advance(ms=10)
         if step == "offer":
             queue.offer("x")
-            came = [*came, clock.monotonic_ns()][-5:]
+            every.append(clock.monotonic_ns())
+            came = [*came, every[-1]][-5:]
         else:
             queue.take()
             del came[:2]
-        every = [*every, came[-1]] if step == "offer" else every
         if len(came) == 1:
             before = every[max(0, every.index(came[0]) - 2)]
             due = [max(0, 500 - (clock.monotonic_ns() - at_ns) / 1e6) for at_ns in (before, came[0])]
