@@ -50,13 +50,13 @@ class Judged:
 class Counted:
     """The first job's answers: the books, the rows of ``durations``, ``owners.read_owners`` of the verdicts' legs.
 
-    ``waiting`` are the messages of ``lifecycle.open_messages``, ``None`` where nobody asked or they are too many.
+    ``waiting`` is ``lifecycle.read_open_messages`` of the rows of that name.
     """
 
     tally: tally.Tally
     timed: Sequence[Mapping[str, Any]]
     owned: Mapping[tuple[str, str], str]
-    waiting: Sequence[int] | None = None
+    waiting: Sequence[int] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Answers:
     malformed: Sequence[Mapping[str, Any]]
 
 
-def counted(everything: DataFrame, known: Facts, policy: Policy, *, waiting: DataFrame | None = None) -> Counted:
+def counted(everything: DataFrame, known: Facts, policy: Policy, *, waiting: DataFrame | None) -> Counted:
     """Count ``VERDICT``, by one job; ``waiting`` are those whose open keys a next run takes over, if any will."""
     width_ms = tally.bucket_width_ms(known)
     frames = {
@@ -79,13 +79,12 @@ def counted(everything: DataFrame, known: Facts, policy: Policy, *, waiting: Dat
     if waiting is not None:
         frames["waiting"] = lifecycle.open_messages(waiting)
     rows = apart(together(frames).collect())
-    found = [row["message"] for row in rows.get("waiting", ())]
     books = tally.read_tally(rows.get("patterns", ()), known)
     return Counted(
         books,
         timed=rows.get("durations", ()),
         owned=read_owners(rows.get("owners", ())),
-        waiting=None if waiting is None or len(found) > lifecycle.MOST_NAMED else found,
+        waiting=lifecycle.read_open_messages(rows.get("waiting", ())),
     )
 
 

@@ -22,15 +22,15 @@ from spark_jobs.jobs.workplace import workplace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from otel_mqtrace._clock import Clock
     from spark_jobs.jobs.normalise import NormalisedSide
-    from spark_jobs.jobs.workplace import Workplace
     from spark_jobs.report.result import Result
 
-__all__ = ["ReconcileOptions", "run"]
+__all__ = ["ReconcileOptions", "read_sides", "run"]
 
 
 def run(
@@ -59,7 +59,7 @@ def run(
     policy = checked(options)
     start = starter(options, spark, progress)
     with workplace(options.out, options.history, start, clock or SystemClock()) as place:
-        sides = _read(place, options, progress)
+        sides = read_sides(place.spark, options, place.work, progress)
         result = judge(
             place,
             sides,
@@ -73,12 +73,17 @@ def run(
         return concluded(place, result, report)
 
 
-def _read(
-    place: Workplace, options: ReconcileOptions, progress: Callable[[str], None]
+def read_sides(
+    spark: SparkSession, options: ReconcileOptions, workdir: Path, progress: Callable[[str], None]
 ) -> tuple[NormalisedSide, NormalisedSide]:
+    """Read what the options name and write its events under ``workdir``, each side by one job: native, then OTLP.
+
+    Raises:
+        UsageError, UnreadableInputError, PeerError: as ``normalise_native`` and ``normalise_otlp``.
+    """
     progress("reading the native trace")
     how = reading(options)
-    native = normalise_native(place.spark, options.native, place.work, options=how)
+    native = normalise_native(spark, options.native, workdir, options=how)
     progress("reading the spans")
     how = replace(how, trace_topics=native.trace_topics)
-    return native, normalise_otlp(place.spark, options.otlp, place.work, options=how)
+    return native, normalise_otlp(spark, options.otlp, workdir, options=how)

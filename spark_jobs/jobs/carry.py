@@ -101,7 +101,7 @@ def leave_open(  # noqa: PLR0913 - what was judged, by what
 ) -> None:
     """Write what the next run takes over; it counts once ``past`` is committed. Nothing open takes no job.
 
-    ``waiting`` is what ``lifecycle.open_messages`` found of ``judged``, ``None`` where that is not all.
+    ``waiting`` is what ``lifecycle.read_open_messages`` says of ``judged``.
     """
     if past.directory is None:
         return

@@ -21,7 +21,7 @@ from spark_jobs.schemas import EVENT
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -37,6 +37,7 @@ __all__ = [
     "open_events",
     "open_messages",
     "read_again",
+    "read_open_messages",
     "taken_over",
     "told",
 ]
@@ -201,6 +202,12 @@ def open_messages(verdicts: DataFrame) -> DataFrame:
     return _messages(_shown(verdicts)).limit(MOST_NAMED + 1)
 
 
+def read_open_messages(rows: Iterable[Mapping[str, int]]) -> list[int] | None:
+    """Return the hashes in the collected rows of :func:`open_messages`; ``None`` where they are not all."""
+    found = [row["message"] for row in rows]
+    return found if len(found) <= MOST_NAMED else None
+
+
 def open_events(
     native: DataFrame, otlp: DataFrame, verdicts: DataFrame, *, among: Sequence[int] | None = None
 ) -> DataFrame:
@@ -211,8 +218,8 @@ def open_events(
         otlp: ``EVENT``, as it was judged.
         verdicts: ``VERDICT`` as :func:`told` left them. A verdict shows one record of its key; the others (the second
             half, copies) are found by its identity, among the events of the same messages only.
-        among: what :func:`open_messages` found, where those are all of them: then no event of another message is
-            moved for a join.
+        among: what :func:`read_open_messages` says: where that is all, no event of another message is moved for a
+            join.
     """
     shown = _shown(verdicts)
     near = (
@@ -223,7 +230,7 @@ def open_events(
         messages = _messages(shown)
         found = [side.join(messages, "message", "left_semi") for side in near]
     else:
-        listed = ", ".join(map(str, among)) or "NULL"  # as text: a literal object each takes longer than a join
+        listed = ", ".join(map(str, among)) or "NULL"  # as text: with an object of the JVM each, 10 000 take 5 s
         found = [side.where(f"message IN ({listed})") for side in near]
     rows = identified(fill_groups(keyed(*(side.drop("message") for side in found))))
     places = shown.select(*_PLACE, F.col("line").alias("shown_line"), "left")

@@ -7,23 +7,22 @@ have no such door: a run reads what it judges.
 
 from __future__ import annotations
 
-import json
 import pickle
 import sys
-from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._clock import SystemClock
+from spark_jobs.jobs.batch import read_sides
 from spark_jobs.jobs.conclude import concluded
 from spark_jobs.jobs.judge import judge
-from spark_jobs.jobs.normalise import NormalisedSide, event_frames, normalise_native, normalise_otlp
-from spark_jobs.jobs.options import ReconcileOptions, checked, reading, silent, starter
+from spark_jobs.jobs.normalise import NormalisedSide, event_frames
+from spark_jobs.jobs.options import ReconcileOptions, checked, silent, starter
 from spark_jobs.jobs.workplace import workplace
 from spark_jobs.report.page import PageOptions
 from spark_jobs.report.render import write_reports
-from tests.bench.rivals import MASTER, MEMORY
+from tests.bench.rivals import MASTER, MEMORY, acted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,10 +42,7 @@ def _prepare(day: Path, tables: Path) -> dict[str, Any]:
     tables.mkdir(parents=True)
     options = _options(day, tables)
     spark = starter(options, None, silent)()
-    native = normalise_native(spark, options.native, tables, options=reading(options))
-    how = replace(reading(options), trace_topics=native.trace_topics)
-    otlp = normalise_otlp(spark, options.otlp, tables, options=how)
-    for side, read in zip(_SIDES, (native, otlp), strict=True):
+    for side, read in zip(_SIDES, read_sides(spark, options, tables, silent), strict=True):
         told = {each.name: getattr(read, each.name) for each in fields(read) if each.name not in _FRAMES}
         (tables / f"{side}.told").write_bytes(pickle.dumps(told))
     (tables / "day").write_text(str(day), encoding="utf-8")
@@ -62,8 +58,7 @@ def _reconcile(tables: Path, out: Path) -> dict[str, Any]:
         result = judge(place, sides, policy, out=out, most_samples=options.samples, progress=silent)
         page = PageOptions(samples=options.samples)
         result = concluded(place, result, lambda told: write_reports(told, out, page))
-    status = {name: count for name, count in result.status.items() if count}
-    return {"status": status, "jobs": result.spark.jobs, "holds": result.conservation.holds}
+    return {"status": result.status, "jobs": result.spark.jobs, "holds": result.conservation.holds}
 
 
 def _side(spark: SparkSession, tables: Path, name: str) -> NormalisedSide:
@@ -72,14 +67,5 @@ def _side(spark: SparkSession, tables: Path, name: str) -> NormalisedSide:
     return NormalisedSide(events=events, malformed=malformed, **told)
 
 
-_ACTS: Final[dict[str, Callable[[Path, Path], dict[str, Any]]]] = {"prepare": _prepare, "reconcile": _reconcile}
-
-
-def main(act: str, source: str, target: str) -> int:
-    """Do it and print what was found; return 0."""
-    sys.stdout.write(json.dumps(_ACTS[act](Path(source), Path(target))) + "\n")
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(*sys.argv[1:]))
+    raise SystemExit(acted({"prepare": _prepare, "reconcile": _reconcile}, *sys.argv[1:]))

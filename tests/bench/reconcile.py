@@ -87,7 +87,7 @@ def _from_raw(root: Path, truth: dict[str, int], jobs: dict[str, int]) -> float:
     seconds = time.perf_counter() - began
     assert done.returncode in {0, 1}, f"reconcile ended with {done.returncode}: {done.stderr[-2000:]}"
     result = json.loads((out / "result.json").read_text())
-    _check(out, {name: count for name, count in result["status"].items() if count}, truth)
+    _check(out, result["status"], truth)
     jobs[_RAW] = result["spark"]["jobs"]
     return seconds
 
@@ -109,7 +109,8 @@ def _emptied(out: Path) -> Path:
     return out
 
 
-def _check(out: Path, found: dict[str, int], truth: dict[str, int]) -> None:
+def _check(out: Path, status: dict[str, int], truth: dict[str, int]) -> None:
+    found = {name: count for name, count in status.items() if count}
     assert found == truth, f"found {found}, the day holds {truth}"
     assert (out / "report.html").stat().st_size
     assert any((out / "verdicts").rglob("*.parquet"))

@@ -10,13 +10,17 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.faults.recording import Laid
 
-__all__ = ["JOIN", "MASTER", "MEMORY"]
+__all__ = ["JOIN", "MASTER", "MEMORY", "Act", "acted"]
+
+Act = Callable[[Path, Path], dict[str, Any]]
+"""From one path to another: what was found, as plain data."""
 
 MASTER, MEMORY = "local[2]", "2g"
 JOIN = ("kind", "msg_id", "attempt_id")
@@ -105,18 +109,18 @@ def _duckdb(tables: Path, out: Path) -> dict[str, int]:
     return {verdict: count for verdict, count in found if verdict != "equal"}
 
 
-_ACTS: dict[str, Callable[[Path, Path], dict[str, int]]] = {
+_ACTS: dict[str, Act] = {
     "prepare": _prepare,
     "datacompy": _datacompy,
     "duckdb": _duckdb,
 }
 
 
-def main(act: str, source: str, target: str) -> int:
+def acted(acts: Mapping[str, Act], act: str, source: str, target: str) -> int:
     """Do it and print what was found; return 0."""
-    sys.stdout.write(json.dumps(_ACTS[act](Path(source), Path(target))) + "\n")
+    sys.stdout.write(json.dumps(acts[act](Path(source), Path(target))) + "\n")
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(*sys.argv[1:]))
+    raise SystemExit(acted(_ACTS, *sys.argv[1:]))
