@@ -34,6 +34,9 @@ DEFAULT_GROUP: Final = "mqtrace-forward"
 _BATCH: Final = 500
 _POLL_S: Final = 0.2
 _NS_PER_MS: Final = 1_000_000
+_MOVING: Final = frozenset(
+    {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE}
+)
 _NO_OFFSET: Final = 0  # librdkafka's "nothing committed" and "none" are negative
 
 
@@ -185,12 +188,25 @@ class KafkaTraceSource:
     def _recall(self, partitions: list[int]) -> None:
         """Begin each of ``partitions`` at what the group remembers; at the beginning only if it says "nothing"."""
         wanted = [TopicPartition(self.topic, partition) for partition in partitions]
-        for remembered in self._consumer.committed(wanted, timeout=self._timeout_s) if wanted else ():
+        for remembered in self._remembered(wanted) if wanted else ():
             if remembered.error is not None:
                 raise self._silent(remembered.error)
             self._start[remembered.partition] = max(remembered.offset, _NO_OFFSET)
             if remembered.offset >= _NO_OFFSET:
                 self._committed[remembered.partition] = remembered.offset
+
+    def _remembered(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
+        """Ask the group's coordinator, and again while it moves, as it does when a broker starts or goes."""
+        deadline_ns = self._answer_by()
+        while True:
+            try:
+                known: list[TopicPartition] = self._consumer.committed(wanted, timeout=self._timeout_s)
+            except KafkaException as error:
+                if error.args[0].code() not in _MOVING or self._clock.monotonic_ns() > deadline_ns:
+                    raise
+            else:
+                return known
+            self._consumer.poll(_POLL_S)  # nothing is assigned yet: the client looks for the coordinator meanwhile
 
     def _partitions(self) -> list[int]:
         known = self._consumer.list_topics(self.topic, timeout=self._timeout_s).topics[self.topic]

@@ -26,6 +26,7 @@ from tests.support.landings import landed_lines
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 UNREACHABLE = "127.0.0.1:1"
+OFFSET_FETCH = 9  # an API key of the protocol
 FORWARD = [sys.executable, "-c", "import sys; from otel_mqtrace.cli import main; sys.exit(main())", "forward"]
 
 
@@ -234,6 +235,26 @@ def test_a_topic_that_is_shorter_than_what_was_committed_is_a_loud_failure(kafka
         forward_once(source, LandingWriter(tmp_path))
     with _source(kafka, group="another") as source:
         assert forward_once(source, LandingWriter(tmp_path)).messages == 2
+
+
+@pytest.mark.parametrize("code", ["COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"])
+def test_a_coordinator_that_moves_is_asked_again(kafka, tmp_path, code):
+    """A broker that has just started says so of every group, and a pass that gave up would have forwarded nothing."""
+    _send(kafka, b"1")
+    kafka.push_request_errors(OFFSET_FETCH, *[getattr(KafkaError, code)] * 3)
+    with _source(kafka, group=code) as source:
+        assert forward_once(source, LandingWriter(tmp_path)).messages == 1
+
+
+def test_a_group_that_nobody_coordinates_is_one_sentence(kafka):
+    """Asked for as long as an answer may take."""
+    kafka.push_request_errors(OFFSET_FETCH, *[KafkaError.NOT_COORDINATOR] * 1000)
+    with (
+        _source(kafka, group="nobody's", timeout_ms=300) as source,
+        pytest.raises(PeerError, match=r"does not answer for .*oordinator"),
+    ):
+        list(source.drain())
+    kafka.clear_request_errors(OFFSET_FETCH)
 
 
 def test_an_unreachable_broker_is_one_sentence():
