@@ -101,12 +101,13 @@ _LARGE_JVM: Final = ("-XX:-DontCompileHugeMethods",)
 _MIDDLE_JVM: Final = (*_LARGE_JVM, "-XX:+UseParallelGC", "-XX:-UseGCOverheadLimit")
 
 
-def build_session(
+def build_session(  # noqa: PLR0913 - what decides what is built, each by its name
     *,
     master: str | None = None,
     app_name: str = DEFAULT_APP_NAME,
     driver_memory: str = DEFAULT_DRIVER_MEMORY,
     input_bytes: int = 0,
+    lasting: bool = False,
     extra: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return the process's SparkSession, started when there is none: UTC, ANSI, no UI, no chatter; local on loopback.
@@ -119,6 +120,7 @@ def build_session(
         app_name: what Spark calls the application.
         driver_memory: heap of a driver that this call starts, in Spark's notation (``1g``, ``512m``).
         input_bytes: how much will be read: says whether a local run is one of seconds or of hours.
+        lasting: the session is for many runs, as a stream's is: its JVM compiles what it does again and again.
         extra: further Spark settings; they win over every table of this module.
 
     Raises:
@@ -135,20 +137,22 @@ def build_session(
             return _started(_beside_submitted({**_CHOSEN, **_QUIET}) | {**extra})
         if ground.startswith(_CONNECT):
             return _connected(ground, {**_CHOSEN, **extra})
-        return _deployed(ground, {**own, **extra}, input_bytes=input_bytes)
+        return _deployed(ground, {**own, **extra}, input_bytes=input_bytes, lasting=lasting)
     except MqTraceError:
         raise
     except Exception as error:
         raise _start_error(error, ground) from error
 
 
-def _deployed(ground: str, own: Mapping[str, str], *, input_bytes: int) -> SparkSession:
+def _deployed(ground: str, own: Mapping[str, str], *, input_bytes: int, lasting: bool) -> SparkSession:
     """Start a driver here for the master; executors that do not run our Python anyway are sent our code."""
     os.environ.pop("SPARK_REMOTE", None)  # Spark would go there all the same
     local = ground.startswith("local")
     _environment(local=local)
     settings = {**_CHOSEN, **_QUIET, **(_local_settings(input_bytes) if local else {})}
-    settings["spark.driver.extraJavaOptions"] = _java_options(input_bytes if local else _MIDDLE_BYTES + 1)
+    settings["spark.driver.extraJavaOptions"] = _java_options(
+        input_bytes if local else _MIDDLE_BYTES + 1, lasting=lasting
+    )
     session = _started({**settings, **own, "spark.master": ground})
     if not _ONE_PROCESS.fullmatch(ground):
         session.sparkContext.addPyFile(str(_packed()[1]))
@@ -269,9 +273,9 @@ def _environment(*, local: bool) -> None:
         os.environ["JAVA_HOME"] = str(find_java().path)
 
 
-def _java_options(input_bytes: int) -> str:
+def _java_options(input_bytes: int, *, lasting: bool) -> str:
     middle = _MIDDLE_JVM if input_bytes <= _MIDDLE_BYTES else _LARGE_JVM
-    options = _SMALL_JVM if input_bytes <= _SMALL_BYTES else middle
+    options = _SMALL_JVM if input_bytes <= _SMALL_BYTES and not lasting else middle
     return " ".join((f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *options))
 
 

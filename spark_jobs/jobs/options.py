@@ -69,13 +69,13 @@ def unreported(_result: Result) -> None:
 
 
 def starter(
-    options: ReconcileOptions, spark: SparkSession | None, progress: Callable[[str], None]
+    options: ReconcileOptions, spark: SparkSession | None, progress: Callable[[str], None], *, lasting: bool = False
 ) -> Callable[[], SparkSession]:
-    """Return how a run gets its session: the one given, else one built from the options."""
+    """Return how a run gets its session: the one given, else one built from the options; ``lasting`` for many runs."""
 
     def start() -> SparkSession:
         progress("starting Spark")
-        return spark or _session(options)
+        return spark or _session(options, lasting=lasting)
 
     return start
 
@@ -105,12 +105,13 @@ def reading(options: ReconcileOptions) -> NormaliseOptions:
     )
 
 
-def _session(options: ReconcileOptions) -> SparkSession:
+def _session(options: ReconcileOptions, *, lasting: bool) -> SparkSession:
     files, _ = apart((*options.native, *options.otlp))
     return build_session(
         master=options.master,
         driver_memory=options.driver_memory,
         input_bytes=input_bytes(files),
+        lasting=lasting,
         extra=options.conf,
     )
 

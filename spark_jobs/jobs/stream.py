@@ -81,7 +81,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     with locked(options.out / STREAM, name="--out"), unlogged(), _ended_by_signals(several=every_ms is not None):
         taking.check_how()
         try:
-            session = _own(starter(options, spark, progress)())
+            session = _own(starter(options, spark, progress, lasting=every_ms is not None)())
             while True:
                 brought = taking.take_in(session)
                 if brought or last is None:

@@ -11,7 +11,7 @@ from py4j import protocol
 from pyspark.sql import functions
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.session import _ground, _local_settings, build_session
+from spark_jobs.session import _ground, _java_options, _local_settings, build_session
 
 
 @pytest.mark.spark
@@ -67,6 +67,13 @@ def test_partitions_grow_in_number_with_the_input_and_not_in_size():
         int(_local_settings(size)["spark.sql.shuffle.partitions"]) for size in (0, 1 << 24, 1 << 30, 1 << 34, 1 << 60)
     ]
     assert partitions == [2, 8, 32, 512, 2000]
+
+
+def test_only_the_session_of_one_short_run_does_without_the_better_compiler():
+    """A stream finds nothing to read when it starts, and then runs for days."""
+    asked = [(0, False), (1 << 27, False), (0, True), (1 << 28, False), (1 << 33, False)]
+    short = ["TieredStopAtLevel" in _java_options(size, lasting=lasting) for size, lasting in asked]
+    assert short == [True, True, False, False, False]
 
 
 @pytest.mark.spark
