@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry import trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -12,12 +13,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_ON_THE_SESSION = ("tests/spark_jobs/", "tests/faults/")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file together, and all files on the session in the one process that has it."""
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415  (needed by the process that shares out, not by others)
+
+    class OneSession(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _ON_THE_SESSION[0] if nodeid.startswith(_ON_THE_SESSION) else super()._split_scope(nodeid)
+
+    return OneSession(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that ask for Spark first: they take longest, and several processes should share them out."""
-    slow = {
-        item.path for item in items if item.get_closest_marker("spark") or "spark" in getattr(item, "fixturenames", ())
-    }
-    items.sort(key=lambda item: item.path not in slow)
+    """Put first what takes longest: the files on the session, then those that start a Spark of their own."""
+    slow = {item.path for item in items if item.get_closest_marker("spark")}
+
+    def turn(item: pytest.Item) -> int:
+        return 0 if item.nodeid.startswith(_ON_THE_SESSION) else 2 - (item.path in slow)
+
+    items.sort(key=turn)
 
 
 @pytest.fixture(scope="session")
@@ -30,10 +47,20 @@ def spark() -> Iterator[SparkSession]:
         master="local[2]",
         app_name="mqtrace-tests",
         driver_memory="3g",
+        lasting=True,
         extra={"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "2"},
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_global_provider() -> Iterator[None]:
+    """Start every test as an application starts: what another one set for good, as pages of the documents do, is gone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace, "_TRACER_PROVIDER", None)
+        patch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", type(trace._TRACER_PROVIDER_SET_ONCE)())
+        yield
 
 
 @pytest.fixture(autouse=True)

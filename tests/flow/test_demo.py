@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.source_tree import ROOT
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-MESSAGES = 120
+MESSAGES, SEED = 500, 7
 
 
 # What a shell may hold for some application: none of it is meant for the demo.
@@ -36,7 +38,12 @@ def demo(*options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
     directory = tmp_path_factory.mktemp("demo")
-    return demo("--messages", str(MESSAGES), "--seed", "11", cwd=directory), directory / "mqtrace-demo"
+    return demo("--messages", str(MESSAGES), "--seed", str(SEED), cwd=directory), directory / "mqtrace-demo"
+
+
+def test_it_is_the_one_of_the_quickstart() -> None:
+    """Which its reader starts; the documents' own test reads its options only."""
+    assert f"mqtrace demo --messages {MESSAGES} --seed {SEED} " in (ROOT / "docs" / "quickstart.md").read_text("utf-8")
 
 
 @pytest.mark.spark

@@ -167,7 +167,6 @@ MqTraceInstrumentor().instrument()
 def test_a_provider_that_comes_late_is_found_at_the_first_span(clean, kafka, topic, monkeypatch):
     """instrument() first, set_tracer_provider() later."""
     exporter = RecordingExporter()
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     MqTraceInstrumentor().instrument(exporters=[exporter])
     assert MqTraceInstrumentor().processor is None
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider())
@@ -242,7 +241,6 @@ def test_the_books_are_metrics_of_the_global_meter_provider(clean, kafka, topic,
 
 def test_a_first_span_that_nobody_records_is_one_warning(clean, kafka, topic, monkeypatch, caplog):
     """Without an SDK every span is lost in silence: said at the first one, with the mend, and not again."""
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     monkeypatch.delenv("OTEL_PYTHON_TRACER_PROVIDER", raising=False)
     monkeypatch.setenv("OTEL_SDK_DISABLED", "false")
     with caplog.at_level(logging.WARNING):
@@ -256,7 +254,6 @@ def test_a_first_span_that_nobody_records_is_one_warning(clean, kafka, topic, mo
 
 def test_an_sdk_that_was_switched_off_is_nothing_to_warn_of(clean, kafka, topic, monkeypatch, caplog):
     """OTEL_SDK_DISABLED=true says so already."""
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     with caplog.at_level(logging.WARNING):
         MqTraceInstrumentor().instrument()

@@ -29,7 +29,12 @@ def keyed_verdicts(
     return _keyed_pass(spark, events, policy or read_policy(None), malformed)[0]
 
 
-def judged(
+def judged(spark: SparkSession, events: list[dict[str, Any]], **others: Any) -> DataFrame:
+    """Return the final verdicts on ``events`` as a run leaves them: rows, and no plan that is planned with each question."""
+    return explaining(spark, events, **others).localCheckpoint()
+
+
+def explaining(
     spark: SparkSession,
     events: list[dict[str, Any]],
     *,
@@ -37,13 +42,13 @@ def judged(
     malformed: list[tuple[str, str]] = (),
     asking: int = 0,
 ) -> DataFrame:
-    """Return the final verdicts on ``events``, what explains the residue included.
+    """Return the final verdicts on ``events``, what explains the residue included, as a plan that begins with the keyed pass's rows.
 
     ``asking`` is how many rows the residue is said to have: it chooses the plan.
     """
     policy = policy or read_policy(None)
     found, facts = _keyed_pass(spark, events, policy, malformed)
-    found = found.persist()
+    found = found.localCheckpoint()
     traffic = spark.createDataFrame(rows_of(events, "otlp"), EVENT).where("scope = 'TRACE_TRAFFIC'")
     residue = explained(found.where(is_residue()), found, traffic, policy=policy, facts=facts, asking=asking)
     return found.where(~is_residue()).unionByName(residue)

@@ -54,7 +54,6 @@ def test_a_provider_without_a_limit_still_gets_spans_of_128(exporter):
 
 def test_the_limit_of_a_provider_that_comes_late_counts(exporter, monkeypatch):
     """The tracer was made before there was a provider."""
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     tracing = Tracing.create(settings=Settings())
     assert tracing.links_per_span == 128
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", _provider(exporter, SpanLimits(max_links=4)))

@@ -163,9 +163,8 @@ def test_what_is_put_together_late_is_there_at_once_for_whoever_looks() -> None:
     assert dict(exporter.take().attributes) == {"a": 1, "b": 2, "seen": True}
 
 
-def test_without_an_sdk_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_sdk_nothing_is_recorded() -> None:
     """The API's own tracer starts them."""
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)  # whatever another test has set for good
     assert not begun(trace.NoOpTracer(), Context()).is_recording()
     assert not begun(trace.ProxyTracerProvider().get_tracer("t"), Context()).is_recording()
 

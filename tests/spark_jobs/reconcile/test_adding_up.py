@@ -53,9 +53,7 @@ def answers(spark):
             failed = {"attempt": "A2", "at_ms": 5_000, "success": False, "context_code": "FAILED"}
             events += delivery(msg_id, **failed, retry_times=1)
             events += [consumed(msg_id, **failed, retry_times=1)]
-    frame = judged(spark, events).cache()
-    yield frame
-    frame.unpersist()
+    return judged(spark, events)
 
 
 def test_the_tally_agrees_with_counting_the_verdicts_one_by_one(answers):

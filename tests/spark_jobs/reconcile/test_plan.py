@@ -12,7 +12,7 @@ from spark_jobs.reconcile.testimony import answered
 from spark_jobs.schemas import EVENT
 from spark_jobs.taxonomy import Reason
 from tests.support.events import consumed, delivery, publish
-from tests.support.judging import judged, keyed_verdicts
+from tests.support.judging import explaining, judged, keyed_verdicts
 from tests.support.settings import configured
 
 pytestmark = pytest.mark.spark
@@ -43,7 +43,8 @@ def test_the_whole_reconciliation_needs_one_exchange(spark):
 
 def test_the_residue_is_explained_without_a_join_that_has_no_key(spark):
     """No row of the run meets a question but by an equal hash, and none leaves the JVM."""
-    plan = _plan(judged(spark, _everything()))
+    plan = _plan(explaining(spark, _everything()))
+    assert "Join" in plan
     assert "NestedLoop" not in plan
     assert "Cartesian" not in plan
     assert "Python" not in plan
