@@ -28,7 +28,7 @@ do, roughly.
 * Medians over the rounds count. In brackets stand the lowest and the highest ratio of a single round.
 * A benchmark fails when a span, a record or an event is missing: a fast run that does nothing cannot look good.
 * `met` is worked out from the figures when this page is written. What has no target is published, and promised to nobody.
-* CI holds counts, not times: Spark jobs of a run, objects and memory blocks of a send, spans of a poll, modules of an import.
+* CI holds counts, not times: Spark jobs of a run, objects, memory blocks and instructions of a send, spans of a poll, modules of an import.
 """
 _REPEAT: Final = """\
 ## To repeat

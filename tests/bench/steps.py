@@ -30,7 +30,20 @@ from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter
 from tests.bench.rows import Effort, Row, beside, interleaved
 
-__all__ = ["APPENDED", "DECODED", "EXTRACT", "INJECT", "MODEL", "SPAN", "SPAN_OFF", "SPLIT", "measured"]
+__all__ = [
+    "APPENDED",
+    "DECODED",
+    "EXTRACT",
+    "INJECT",
+    "MODEL",
+    "SPAN",
+    "SPAN_OFF",
+    "SPLIT",
+    "floors",
+    "handler",
+    "measured",
+    "sender",
+]
 
 SPAN, SPAN_OFF = "the SDK's span: start and end, no attributes", "the SDK's span, not sampled"
 INJECT, EXTRACT = "the SDK's inject into headers", "the SDK's extract from headers"
@@ -67,12 +80,12 @@ def measured(effort: Effort) -> list[Row]:
     recording, silent = TracerProvider(), TracerProvider(sampler=ALWAYS_OFF)
     recording.add_span_processor(processor)
     acts: dict[str, tuple[Callable[[], object], object]] = {
-        "a send, traced (hook, span, queue)": (_sender(recording), None),
-        "a send, not sampled": (_sender(silent), None),
-        "a message handled, traced": (_handler(recording), True),
-        "a message handled, not sampled": (_handler(silent), False),
+        "a send, traced (hook, span, queue)": (sender(recording), None),
+        "a send, not sampled": (sender(silent), None),
+        "a message handled, traced": (handler(recording), True),
+        "a message handled, not sampled": (handler(silent), False),
         **_codec_steps(),
-        **_floors(),
+        **floors(),
     }
     contenders = {name: partial(_timed_us, act, expected, calls) for name, (act, expected) in acts.items()}
     interleaved(contenders, 1)  # warm
@@ -96,7 +109,7 @@ def _codec_steps() -> dict[str, tuple[Callable[[], object], object]]:
     processor = MqTraceSpanProcessor(exporter, background=False)
     provider = TracerProvider()
     provider.add_span_processor(processor)
-    _sender(provider)()
+    sender(provider)()
     processor.force_flush()
     span, body = exporter.take(), encode_context(CONTEXT).body
     new_context, new_bean = maker_of(TraceContext), maker_of(TraceBean)
@@ -111,8 +124,8 @@ def _codec_steps() -> dict[str, tuple[Callable[[], object], object]]:
     }
 
 
-def _floors() -> dict[str, tuple[Callable[[], object], object]]:
-    """What any instrumentation pays that starts a span, writes its context into headers, or reads it from them."""
+def floors() -> dict[str, tuple[Callable[[], object], object]]:
+    """Return, with what it returns, each call that any instrumentation pays for that starts a span, writes its context into headers, or reads it from them."""
     tracer, silent = (TracerProvider(sampler=sampler).get_tracer("bench") for sampler in (None, ALWAYS_OFF))
     attributes = {f"messaging.attribute.{number}": f"value {number}" for number in range(_ATTRIBUTES)}
     current = set_span_in_context(tracer.start_span("send orders"))
@@ -153,7 +166,8 @@ def _floors() -> dict[str, tuple[Callable[[], object], object]]:
     }
 
 
-def _sender(provider: TracerProvider) -> Callable[[], None]:
+def sender(provider: TracerProvider) -> Callable[[], None]:
+    """Return a call that sends one message: before the client is called, and after it."""
     hook = SendHook(tracing=Tracing.create(tracer_provider=provider), group_name="orders", servers="127.0.0.1:9092")
 
     def send() -> None:
@@ -163,8 +177,8 @@ def _sender(provider: TracerProvider) -> Callable[[], None]:
     return send
 
 
-def _handler(provider: TracerProvider) -> Callable[[], bool]:
-    """As the automatic mode of a client has it: received, current, not current any more, done."""
+def handler(provider: TracerProvider) -> Callable[[], bool]:
+    """Return a call that handles one message as the automatic mode of a client does: received, current, then done."""
     tracing = Tracing.create(tracer_provider=provider)
     hook = ConsumeHook(tracing=tracing, group_name="billing", servers="127.0.0.1:9092")
     headers = (

@@ -9,16 +9,20 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
 import otel_mqtrace
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
-from otel_mqtrace.testing import embedded_kafka
+from otel_mqtrace.testing import RecordingExporter, embedded_kafka
+from tests.bench import steps
+from tests.support.instructions import instructions_of
 from tests.support.source_tree import ROOT
 
 SENDS = 500
@@ -71,6 +75,40 @@ def test_a_send_in_flight_holds_little_beside_a_span(sampler, most_objects, most
     objects, blocks = (ours - theirs for ours, theirs in zip(traced, bare, strict=True))
     assert objects <= most_objects
     assert blocks <= most_blocks
+
+
+@pytest.mark.parametrize(
+    ("sampler", "step", "most"),
+    [
+        # 1.8 now, of which two ids, two headers, the attributes kept for the thread that exports, and two queues.
+        pytest.param(ALWAYS_ON, steps.sender, 2.0, id="send"),
+        # 2.8 now: a context read from the headers, and current until the message is handled.
+        pytest.param(ALWAYS_ON, steps.handler, 3.0, id="handle"),
+        # 3.3 now: the headers are written all the same.
+        pytest.param(ALWAYS_OFF, steps.sender, 3.6, id="send-not-sampled"),
+        # 3.6 now: a block that comes later finds the message again.
+        pytest.param(ALWAYS_OFF, steps.handler, 3.9, id="handle-not-sampled"),
+    ],
+)
+def test_the_callers_thread_runs_few_instructions_beside_the_sdks_own_span(sampler, step, most):
+    """Its span is started and ended without an attribute or a header, so this is a measure and not a rival."""
+    provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
+    provider.add_span_processor(otel_mqtrace.MqTraceSpanProcessor(RecordingExporter(), background=False))
+    (bare, _), ours = steps.floors()[steps.SPAN if sampler is ALWAYS_ON else steps.SPAN_OFF], step(provider)
+    assert 1 < instructions_of(ours) / instructions_of(bare) <= most
+
+
+def test_a_span_is_offered_in_fewer_instructions_than_the_sdks_processor_takes():
+    """0.85 of them now, with room in both queues and a thread behind each."""
+    span = TracerProvider(shutdown_on_exit=False).get_tracer("bare").start_span("send orders")
+    span.end()
+    ours, theirs = (make(RecordingExporter()) for make in (otel_mqtrace.MqTraceSpanProcessor, BatchSpanProcessor))
+    counted = [instructions_of(partial(each.on_end, span)) for each in (ours, theirs)]
+    (lane,) = ours.stats().values()
+    assert lane["offered"] > lane["dropped"]["queue_full"] == 0
+    assert counted[0] <= counted[1]
+    ours.shutdown()
+    theirs.shutdown()
 
 
 @pytest.mark.parametrize("batch", [1, 10])
