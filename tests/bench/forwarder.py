@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tests.bench.forwarding import forwarding
 from tests.bench.rows import Effort, Row, Target
 
-__all__ = ["measured"]
+__all__ = ["WRITTEN", "measured"]
+
+_NO_FURTHER: Final = "no further than: "
+WRITTEN: Final = f"{_NO_FURTHER}decode, pair, write"
 
 _TARGET = Target("≥", 50_000, "records/s")
 
@@ -25,7 +30,7 @@ def measured(_effort: Effort) -> list[Row]:
             " 512 through the SDK, as its batch processor has it; topic, groups and host repeat from record to record",
         ),
         *(
-            Row(f"no further than: {step.name}", "none", step.records_per_second, None, "records/s")
+            Row(f"{_NO_FURTHER}{step.name}", "none", step.records_per_second, None, "records/s")
             for step in (decoded, written)
         ),
     ]

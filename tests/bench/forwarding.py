@@ -53,11 +53,11 @@ class Forwarding:
 
 def forwarding(rounds: int = ROUNDS) -> list[Forwarding]:
     """Measure every way and return them in the order of what they do; each has shown that it did all of it."""
-    messages = _trace_messages()
-    with _receiver() as (endpoint, received):
+    messages = trace_messages()
+    with receiver() as (endpoint, received):
         contenders = {
             "decode": lambda: _decoded(messages),
-            "decode, pair, write": lambda: _forwarded(messages, _Nowhere()),
+            "decode, pair, write": lambda: forwarded(messages, _Nowhere()),
             "decode, pair, write, send": lambda: _sent(messages, OtlpDelivery(endpoint), received),
             "the same through the SDK": lambda: _sent(messages, _ThroughSdk(endpoint), received),
         }
@@ -76,9 +76,10 @@ def _cpu_us(act: Callable[[], object]) -> float:
 
 
 # -- what is forwarded -------------------------------------------------------------------------------------------------
-def _trace_messages() -> list[LandedMessage]:
-    records = [encode_context(each).body for number in range(MESSAGES) for each in _life(number)]
-    bodies = [b"".join(records[first : first + RECORDS_AT_ONCE]) for first in range(0, RECORDS, RECORDS_AT_ONCE)]
+def trace_messages(messages: int = MESSAGES) -> list[LandedMessage]:
+    """Return the lives of so many messages as a trace topic holds them, a hundred records in a body."""
+    records = [encode_context(each).body for number in range(messages) for each in _life(number)]
+    bodies = [b"".join(records[first : first + RECORDS_AT_ONCE]) for first in range(0, len(records), RECORDS_AT_ONCE)]
     return [
         LandedMessage(source="trace", partition=0, offset=offset, arrival_ms=START_MS, body=body)
         for offset, body in enumerate(bodies)
@@ -133,17 +134,18 @@ def _decoded(messages: Sequence[LandedMessage]) -> None:
     assert sum(len(decode_body(message.body).contexts) for message in messages) == RECORDS
 
 
-def _forwarded(messages: Sequence[LandedMessage], delivery: Delivery) -> None:
+def forwarded(messages: Sequence[LandedMessage], delivery: Delivery, spans_of_all: int = SPANS) -> None:
+    """Take every message through the forwarder, and see that each of its spans was given to ``delivery``."""
     spans = SpanForwarding(delivery)
     for message in messages:
         spans.take([message])
     spans.deliver()
-    assert (spans.counts.spans, spans.counts.pending) == (SPANS, 0)
+    assert (spans.counts.spans, spans.counts.pending) == (spans_of_all, 0)
 
 
 def _sent(messages: Sequence[LandedMessage], delivery: OtlpDelivery | _ThroughSdk, received: Callable[[], int]) -> None:
     before = received()
-    _forwarded(messages, delivery)
+    forwarded(messages, delivery)
     delivery.close()
     assert received() - before == SPANS, "spans were lost"
 
@@ -176,7 +178,7 @@ class _ThroughSdk:
 
 # -- the receiver ------------------------------------------------------------------------------------------------------
 @contextmanager
-def _receiver() -> Iterator[tuple[str, Callable[[], int]]]:
+def receiver() -> Iterator[tuple[str, Callable[[], int]]]:
     """Run a receiver in another process; give its endpoint, and what tells how many spans it has got."""
     spawn = multiprocessing.get_context("spawn")
     ours, its = spawn.Pipe()

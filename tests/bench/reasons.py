@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tests.bench import clients, imports, steps
+from tests.bench import clients, forwarder, imports, steps
 from tests.bench.rows import TIMES, Row
 
 __all__ = ["reasons"]
 
 Measured = Mapping[str, list[Row]]
+_ROUNDED_FROM: Final = 1_000
 _NOTHING: Final = "No target that was measured is missed."
 
 
@@ -31,7 +32,11 @@ def reasons(measured: Measured) -> list[str]:
 def _ratio(row: Row) -> str:
     if row.target is not None and row.target.unit == TIMES:
         return f"{row.ratio:.2f} x, wanted {row.target}"
-    return f"{row.ours:.3g} {row.unit}, wanted {row.target}"
+    return f"{_number(row.ours)} {row.unit}, wanted {row.target}"
+
+
+def _number(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= _ROUNDED_FROM else f"{figure:.3g}"
 
 
 def _figure(measured: Measured, section: str, measure: str) -> float | None:
@@ -43,7 +48,7 @@ def _made_of(section: str, *parts: str, why: str) -> Callable[[Row, Measured], s
 
     def told(row: Row, measured: Measured) -> str:
         known = {part: figure for part in parts if (figure := _figure(measured, section, part)) is not None}
-        listed = "; ".join(f"{part}: {figure:.3g}" for part, figure in known.items())
+        listed = "; ".join(f"{part}: {_number(figure)}" for part, figure in known.items())
         return f"{_ratio(row)}. {why}{f' ({listed})' if listed else ''}."
 
     return told
@@ -78,6 +83,10 @@ _BATCHES: Final = (
 _PARSED: Final = (
     "OTLP's parser is C; ours is Python: a split of the text, and an object of Python for each record and its bean"
 )
+_FROM_KAFKA: Final = (
+    "To decode, pair and write is nearly all of it, in Python; Kafka's client and the start take the least of it. The bound is of "
+    "seconds, and the machine is not as fast every day: the section above has its own date"
+)
 
 _TRUSTING: Final = (
     "The loop trusts its input. Ours looks for what is malformed, hashes every span, tells its events and keeps its books, and "
@@ -110,6 +119,7 @@ _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
     ("processor", "`on_end` with room"): _made_of("steps", steps.APPENDED, why=_STAMPED),
     ("processor", "spans through the processor"): _made_of("steps", why=_BATCHES),
     ("codec", "native decode"): _made_of("steps", steps.SPLIT, steps.MODEL, steps.DECODED, why=_PARSED),
+    ("from-kafka", "trace records forwarded from Kafka"): _made_of("forwarder", forwarder.WRITTEN, why=_FROM_KAFKA),
     ("normalisation", "OTLP JSON to events"): _made_of("normalisation", why=_TRUSTING),
     ("normalisation", "OTLP protobuf to events"): _made_of("normalisation", why=_TRUSTING),
     ("reconcile", "reconcile from raw files"): _made_of("reconcile", why=_WHOLE),

@@ -66,6 +66,15 @@ SECTIONS: Final = {
         minutes=2,
     ),
     "forwarder": Section("The forwarder", "forwarder", "Native records in, OTLP out, on one core."),
+    "from-kafka": Section(
+        "From Kafka to OTLP",
+        "from_kafka",
+        "A real Kafka, and whole processes: `mqtrace forward` on a native trace topic; a Collector with its Kafka receiver on"
+        " the same events written as spans. The Collector decodes no native record.",
+        usual=False,
+        minutes=3,
+        most_rounds=5,
+    ),
     "normalisation": Section(
         "Reading spans",
         "normalisation",

@@ -1,0 +1,134 @@
+"""This module knows what a trace record costs on its way from a real Kafka to OTLP, beside a Collector's span.
+
+Both are processes as an operator starts them, from start to end: ``mqtrace forward --once`` on a native trace topic, and
+a Collector with its Kafka receiver on a topic that holds the same events as spans. Both end when a receiver in another
+process has counted every span; their CPU time is what the system says of them.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from threading import Event as Flag
+from typing import Final
+
+from confluent_kafka import Producer
+
+from bridge.forwarder.meaning import SpanRules
+from bridge.forwarder.pairing import Event
+from bridge.forwarder.wire import requests_of
+from tests.bench.forwarding import RECORDS_AT_ONCE, forwarded, receiver, trace_messages
+from tests.bench.rows import Effort, Row, Target, beside, interleaved
+from tests.peers.collector.server import Collector
+from tests.peers.command import mqtrace
+from tests.peers.go_build import PROGRAMS, built
+from tests.peers.kafka.broker import KafkaBroker
+from tests.peers.peer import PeerUnavailableError
+
+__all__ = ["measured"]
+
+_MESSAGES: Final = 100_000
+_RECORDS_EACH, _SPANS_EACH = 3, 2
+_NATIVE, _SPANS = "native", "spans"
+_TARGET: Final = Target("≥", 50_000, "records/s")
+_PATIENCE_S, _LOOK_S = 300.0, 0.05
+_CONFIGURATION: Final = Path(__file__).with_name("from_kafka.yaml")
+
+
+def measured(effort: Effort) -> list[Row]:
+    """Fill both topics once, then let both forward everything, in turns; without a peer say so and measure nothing."""
+    try:
+        with _topics(effort.messages or _MESSAGES) as contenders:
+            took = interleaved(contenders, effort.rounds)
+    except PeerUnavailableError as reason:
+        sys.stdout.write(f"bench: from Kafka SKIPPED: {reason}\n")
+        return []
+    note = "records of one second of CPU time of the whole process, its start included; three records are two spans"
+    return [
+        beside("trace records forwarded from Kafka", "Collector, of spans", *took.values(), "records/s", _TARGET, note)
+    ]
+
+
+@contextmanager
+def _topics(messages: int) -> Iterator[dict[str, Callable[[], float]]]:
+    """Give both contenders, each of which returns the records that it brings to a receiver in a second of CPU time."""
+    collector = built(PROGRAMS["collector"])
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        kafka = stack.enter_context(KafkaBroker(home / "kafka"))
+        endpoint, received = stack.enter_context(receiver())
+        _fill(kafka, messages)
+        groups = count()
+
+        def forward() -> None:
+            source = f"kafka://{kafka.bootstrap_servers}/{_NATIVE}"
+            where = ("--source", source, "--otlp-endpoint", endpoint, "--group", f"ours-{next(groups)}")
+            done = mqtrace("forward", "--once", *where)
+            assert done.returncode == 0, done.stderr
+
+        def collect() -> None:
+            group, until = f"theirs-{next(groups)}", received() + _SPANS_EACH * messages
+            where = {"KAFKA": kafka.bootstrap_servers, "TOPIC": _SPANS, "RECEIVER": endpoint, "GROUP": group}
+            with Collector(collector, home / group, _CONFIGURATION, {**where, "GOMAXPROCS": "1"}):
+                _wait_for(lambda: received() >= until)
+
+        def rate(act: Callable[[], None]) -> float:
+            spans, cpu_s = received(), _cpu_s()
+            act()
+            assert received() - spans == _SPANS_EACH * messages, "spans were lost, or came twice"
+            return _RECORDS_EACH * messages / (_cpu_s() - cpu_s)
+
+        yield {"ours": lambda: rate(forward), "theirs": lambda: rate(collect)}
+
+
+def _fill(kafka: KafkaBroker, messages: int) -> None:
+    """Write the records to one topic and their spans to another, about as many to a message."""
+    for topic in (_NATIVE, _SPANS):
+        kafka.create_topic(topic)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 50})
+    bodies = trace_messages(messages)
+    for body in bodies:
+        producer.produce(_NATIVE, body.body, on_delivery=_raise)
+        producer.poll(0)
+    forwarded(bodies, _ToTopic(producer), _SPANS_EACH * messages)
+    assert producer.flush(_PATIENCE_S) == 0
+
+
+class _ToTopic:
+    """Takes the forwarder's spans to a Kafka topic, as a Collector's Kafka exporter would have written them."""
+
+    rejected = 0
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def deliver(self, events: Sequence[Event], rules: SpanRules) -> None:
+        at_once = RECORDS_AT_ONCE * _SPANS_EACH // _RECORDS_EACH
+        for first in range(0, len(events), at_once):
+            for request in requests_of(events[first : first + at_once], rules):
+                self._producer.produce(_SPANS, request.body, on_delivery=_raise)
+            self._producer.poll(0)
+
+
+def _raise(error: object, _message: object) -> None:
+    assert error is None, error
+
+
+def _wait_for(done: Callable[[], bool]) -> None:
+    flag = Flag()
+    for _ in range(int(_PATIENCE_S / _LOOK_S)):
+        if done():
+            return
+        flag.wait(_LOOK_S)
+    raise AssertionError("the Collector did not bring every span")
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of every child that has ended; the broker and the receiver go on."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
