@@ -167,17 +167,22 @@ class RemotingClient:
         }
 
     def commit(self, offsets: Mapping[Queue, int], group: str) -> None:
-        """Make ``group`` remember ``offsets``.
+        """Make ``group`` remember ``offsets``, one of each broker before the others.
+
+        A broker (5.5.0, ``ConsumerOffsetManager``) makes a group's table of a topic at its first offset, unguarded: of
+        several first ones at the same time it may answer all and keep one.
 
         Raises:
             PeerError: a master refused or does not answer; the others may have taken theirs.
         """
-        self._of_queues(
-            list(offsets),
-            lambda queue: commands.remember_offset(queue, group, offsets[queue]),
-            f"the offset of {group}",
-            masters_only=True,
-        )
+        first = list({queue.broker: queue for queue in offsets}.values())
+        for queues in (first, [queue for queue in offsets if queue not in first]):
+            self._of_queues(
+                queues,
+                lambda queue: commands.remember_offset(queue, group, offsets[queue]),
+                f"the offset of {group}",
+                masters_only=True,
+            )
 
     # -- messages ----------------------------------------------------------------------------------------------------
 

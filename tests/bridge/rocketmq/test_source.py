@@ -87,6 +87,21 @@ def test_a_second_source_goes_on_where_the_first_committed(cluster, open_source)
     assert _bodies(open_source(group="another")) == [b"1", b"2", b"3", b"4"]
 
 
+def test_of_each_broker_one_offset_is_committed_before_the_others(cluster, open_source):
+    """Of a group's first offsets of a topic, RocketMQ's broker may keep one only if they come at the same time."""
+    [broker, _] = cluster.brokers
+    broker.put(b"1")
+    broker.put(b"2", queue_id=1)
+    source = open_source(timeout_ms=300)
+    assert _bodies(source) == [b"1", b"2"]
+    broker.answer_first(RequestCode.UPDATE_CONSUMER_OFFSET, SILENCE)
+    with pytest.raises(PeerError):
+        source.commit()
+    assert len(broker.asked(RequestCode.UPDATE_CONSUMER_OFFSET)) == 1
+    source.commit()
+    assert sorted(broker.offsets) == [("mqtrace-forward", "T", 0), ("mqtrace-forward", "T", 1)]
+
+
 def test_a_drain_that_was_left_early_commits_only_what_was_yielded(cluster, open_source):
     """The rest comes with the next one."""
     [broker, _] = cluster.brokers
