@@ -34,9 +34,7 @@ DEFAULT_GROUP: Final = "mqtrace-forward"
 _BATCH: Final = 500
 _POLL_S: Final = 0.2
 _NS_PER_MS: Final = 1_000_000
-_MOVING: Final = frozenset(
-    {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE}
-)
+_MOVING: Final = frozenset({KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE})
 _NO_OFFSET: Final = 0  # librdkafka's "nothing committed" and "none" are negative
 
 
@@ -198,11 +196,13 @@ class KafkaTraceSource:
     def _remembered(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
         """Ask the group's coordinator, and again while it moves, as it does when a broker starts or goes."""
         deadline_ns = self._answer_by()
+        left_s = self._timeout_s
         while True:
             try:
-                known: list[TopicPartition] = self._consumer.committed(wanted, timeout=self._timeout_s)
+                known: list[TopicPartition] = self._consumer.committed(wanted, timeout=left_s)
             except KafkaException as error:
-                if error.args[0].code() not in _MOVING or self._clock.monotonic_ns() > deadline_ns:
+                left_s = (deadline_ns - self._clock.monotonic_ns()) / 1e9
+                if error.args[0].code() not in _MOVING or left_s <= _POLL_S:
                     raise
             else:
                 return known
