@@ -120,7 +120,8 @@ def build_session(  # noqa: PLR0913 - what decides what is built, each by its na
         app_name: what Spark calls the application.
         driver_memory: heap of a driver that this call starts, in Spark's notation (``1g``, ``512m``).
         input_bytes: how much will be read: says whether a local run is one of seconds or of hours.
-        lasting: the session is for many runs, as a stream's is: its JVM compiles what it does again and again.
+        lasting: the session is for many runs, as a stream's is: a local one gets both JIT tiers and the parallel
+            collector, whatever there is to read at its start; how expressions are evaluated goes by ``input_bytes``.
         extra: further Spark settings; they win over every table of this module.
 
     Raises:

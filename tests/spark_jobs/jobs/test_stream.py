@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import PeerError, UsageError
 from spark_jobs.jobs import batch, stream
 from spark_jobs.jobs.batch import ReconcileOptions
 from spark_jobs.jobs.explain import VERDICTS
@@ -216,3 +216,18 @@ def test_rounds_without_a_pause_are_refused(recorded, tmp_path):
     """A stream that never waits would do nothing but look."""
     with pytest.raises(UsageError, match="--every is less than a second"):
         stream.run(options(*recorded, tmp_path), every_ms=0)
+
+
+def test_rounds_without_end_ask_for_a_session_that_lasts(recorded, tmp_path, monkeypatch):
+    """A single round is a run as any other."""
+    asked = []
+
+    def none_to_be_had(**how):
+        asked.append(how["lasting"])
+        raise PeerError("no Spark here")
+
+    monkeypatch.setattr("spark_jobs.jobs.options.build_session", none_to_be_had)
+    for every_ms in (None, 60_000):
+        with pytest.raises(PeerError, match="no Spark here"):
+            stream.run(options(*recorded, tmp_path), every_ms=every_ms)
+    assert asked == [False, True]
