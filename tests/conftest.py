@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
 
 _ON_THE_SESSION = ("tests/spark_jobs/", "tests/faults/")
+_RUN_ALONE = ("tests/peers/", "tests/cluster/")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep the tests of a file together, and all files on the session in the one process that has it."""
+    """Under ``--dist loadfile``, have all of ``tests/spark_jobs`` and ``tests/faults`` in the one process with the session."""
+    if config.getvalue("dist") != "loadfile":
+        return None
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415  (needed by the process that shares out, not by others)
 
     class OneSession(LoadFileScheduling):
@@ -28,7 +32,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put first what takes longest: the files on the session, then those that start a Spark of their own."""
+    """Put first what takes longest: the files on the session, then those that start a Spark of their own.
+
+    A test elsewhere that asked for the session would start another one, of 3 GB.
+    """
+    asking = [item.nodeid for item in items if "spark" in getattr(item, "fixturenames", ())]
+    if strays := [name for name in asking if not name.startswith(_ON_THE_SESSION + _RUN_ALONE)]:
+        raise pytest.UsageError(f"{strays[0]} asks for the Spark session: move it below {' or '.join(_ON_THE_SESSION)}")
     slow = {item.path for item in items if item.get_closest_marker("spark")}
 
     def turn(item: pytest.Item) -> int:

@@ -14,14 +14,12 @@ import otel_mqtrace
 from spark_jobs.reconcile.policy import read_policy
 from tests.support.documented_world import application_run, documented_world
 from tests.support.documents import blocks
-from tests.support.source_tree import ROOT
 
 # A page of the command line's own help: the same commands stand in the guides.
 GUIDES = [block for block in blocks() if block.page != "docs/reference/command-line.md"]
-# A run and a graph, and a stream; another run by Spark's own door needs no naming. What other options do, and two foreign
-# writers, tests/spark_jobs proves on the one session of the run; their blocks read the options and find the sources.
+# A run and a graph, and a stream (``python -m spark_jobs`` runs as it stands). What other options do, and two foreign writers,
+# tests/spark_jobs proves on the one session of the run; their blocks read the options and find the sources.
 ON_SPARK = {"docs/quickstart.md-8", "docs/reconciliation.md-0"}
-DUAL = ROOT / "tests" / "vectors" / "dual" / "app-4.9.8-dup"
 
 
 def _in(language):
@@ -63,10 +61,6 @@ def test_a_block_of_text_is_no_command(block):
 @pytest.mark.parametrize("block", _in("sh"), ids=str)
 def test_commands_do_what_their_page_says(world, home, block):
     """In the order of their lines, in a shell, and none fails."""
-    if block.page == "docs/how-to/rocketmq-migration.md":  # what it compares was recorded of a Java application
-        shutil.rmtree(home / "landing")
-        shutil.copytree(DUAL, home / "landing", ignore=shutil.ignore_patterns("otlp*", "events*", "*.txt"))
-        shutil.copy(DUAL / "otlp.jsonl", home / "traces.jsonl")
     if "forward" in block.text and "files:" not in block.text:
         shutil.rmtree(home / "landing")  # the block makes it
     world.run(world.placed(block.text), home, on_spark=str(block) in ON_SPARK)
