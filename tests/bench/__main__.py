@@ -38,7 +38,8 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         fitting = SECTIONS[name].fitting(effort)
         rows = SECTIONS[name].measured(fitting)
-        record.write(FIGURES, record.with_section(record.read(FIGURES), name, rows, fitting))
+        if rows:  # a section that lacks its peer keeps what it once measured
+            record.write(FIGURES, record.with_section(record.read(FIGURES), name, rows, fitting))
         _print(rows)
     return 0
 
@@ -47,7 +48,11 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=SECTIONS, help="these sections, usual or not")
     parser.add_argument("--rounds", type=int, default=Effort().rounds)
-    parser.add_argument("--messages", type=int, help="of the day that the sections on Spark read, a multiple of 1000")
+    parser.add_argument(
+        "--messages",
+        type=int,
+        help="of the day that the sections on Spark read (a multiple of 1000), or of the topics of from-kafka",
+    )
     parser.add_argument("--quick", action="store_true", help="hardly any work: shows that everything runs")
     parser.add_argument("--page", action="store_true", help="write docs/performance.md from what was measured")
     return parser.parse_args(words)

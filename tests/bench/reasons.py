@@ -84,8 +84,8 @@ _PARSED: Final = (
     "OTLP's parser is C; ours is Python: a split of the text, and an object of Python for each record and its bean"
 )
 _FROM_KAFKA: Final = (
-    "To decode, pair and write is nearly all of it, in Python; Kafka's client and the start take the least of it. The bound is of "
-    "seconds, and the machine is not as fast every day: the section above has its own date"
+    "To decode, pair and write is most of it, in Python; the Collector, in Go, hands on what are spans already. The bound is of "
+    "records a second, and a machine is not as fast every day: the section above has a date of its own"
 )
 
 _TRUSTING: Final = (
@@ -119,7 +119,7 @@ _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
     ("processor", "`on_end` with room"): _made_of("steps", steps.APPENDED, why=_STAMPED),
     ("processor", "spans through the processor"): _made_of("steps", why=_BATCHES),
     ("codec", "native decode"): _made_of("steps", steps.SPLIT, steps.MODEL, steps.DECODED, why=_PARSED),
-    ("from-kafka", "trace records forwarded from Kafka"): _made_of("forwarder", forwarder.WRITTEN, why=_FROM_KAFKA),
+    ("from-kafka", "trace records forwarded from Kafka"): _made_of("from-kafka", forwarder.WRITTEN, why=_FROM_KAFKA),
     ("normalisation", "OTLP JSON to events"): _made_of("normalisation", why=_TRUSTING),
     ("normalisation", "OTLP protobuf to events"): _made_of("normalisation", why=_TRUSTING),
     ("reconcile", "reconcile from raw files"): _made_of("reconcile", why=_WHOLE),

@@ -80,7 +80,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured: rounds, the share of the usual work in each, and messages of what runs on Spark."""
+    """How much is measured: rounds, the share of the usual work in each, and messages of what runs on Spark or a real Kafka."""
 
     rounds: int = 7
     share: float = 1.0

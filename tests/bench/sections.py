@@ -70,7 +70,8 @@ SECTIONS: Final = {
         "From Kafka to OTLP",
         "from_kafka",
         "A real Kafka, and whole processes: `mqtrace forward` on a native trace topic; a Collector with its Kafka receiver on"
-        " the same events written as spans. The Collector decodes no native record.",
+        " the same events written as spans, at one thread at a time (`GOMAXPROCS=1`), without metrics or compression. The"
+        " Collector decodes no native record.",
         usual=False,
         minutes=3,
         most_rounds=5,

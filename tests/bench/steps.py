@@ -125,7 +125,7 @@ def _codec_steps() -> dict[str, tuple[Callable[[], object], object]]:
 
 
 def floors() -> dict[str, tuple[Callable[[], object], object]]:
-    """Return, with what it returns, each call that any instrumentation pays for that starts a span, writes its context into headers, or reads it from them."""
+    """Return the calls, each with its result, that any instrumentation pays for: a span, its context written or read."""
     tracer, silent = (TracerProvider(sampler=sampler).get_tracer("bench") for sampler in (None, ALWAYS_OFF))
     attributes = {f"messaging.attribute.{number}": f"value {number}" for number in range(_ATTRIBUTES)}
     current = set_span_in_context(tracer.start_span("send orders"))

@@ -42,7 +42,7 @@ def explaining(
     malformed: list[tuple[str, str]] = (),
     asking: int = 0,
 ) -> DataFrame:
-    """Return the final verdicts on ``events``, what explains the residue included, as a plan that begins with the keyed pass's rows.
+    """Return the final verdicts on ``events``, what explains the residue included, as a plan on what the keyed pass left.
 
     ``asking`` is how many rows the residue is said to have: it chooses the plan.
     """
