@@ -59,7 +59,7 @@ def _held(start):
 @pytest.mark.parametrize(
     ("sampler", "most_objects", "most_blocks"),
     [
-        # 5 fewer and 1 more now: the SDK makes its span when it is read; what a send needs besides is less than that.
+        # 4 fewer and 2 more now: the SDK makes its span when it is read; what a send needs besides is less than that.
         pytest.param(ALWAYS_ON, -4, 3, id="recording"),
         # 3 and 13 now: the headers must go all the same, and the call must end.
         pytest.param(ALWAYS_OFF, 4, 16, id="not-sampled"),
@@ -72,7 +72,8 @@ def test_a_send_in_flight_holds_little_beside_a_span(sampler, most_objects, most
     tracer = provider.get_tracer("bare")
     bare = _held(lambda: tracer.start_span("send orders"))
     traced = _held(lambda: hook.before("orders", body=b"x" * 200, headers=[("TAGS", b"paid")]))
-    objects, blocks = (ours - theirs for ours, theirs in zip(traced, bare, strict=True))
+    more = (ours - theirs for ours, theirs in zip(traced, bare, strict=True))
+    objects, blocks = map(round, more)  # a fraction is no send's
     assert objects <= most_objects
     assert blocks <= most_blocks
 
