@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.cimpl import Producer as OwnProducer
 
 from spark_jobs.java import find_java
 from tests.peers.maven import jars_of
@@ -81,6 +82,11 @@ class KafkaBroker:
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         admin.create_topics([topic])[name].result(START_SECONDS)
         return name
+
+    def settle(self, transactional_id: str) -> None:
+        """Wait until the markers of its last transaction are written: ending one returns before they are."""
+        settings = {"bootstrap.servers": self.bootstrap_servers, "transactional.id": transactional_id, "log_level": 0}
+        OwnProducer(settings).init_transactions(START_SECONDS)
 
     def _write_properties(self, broker_port: int, controller_port: int) -> Path:
         self.directory.mkdir(parents=True, exist_ok=True)

@@ -42,8 +42,11 @@ print(json.dumps({"rows": rows, "messages": source.count.get["messages"]}))
 
 @pytest.fixture(scope="module")
 def address(kafka):
-    """Two partitions: committed messages, an aborted one, markers, and a beginning that retention took."""
-    topic = kafka.create_topic(f"peer-sources-{next(_numbers)}", partitions=2)
+    """Two partitions: committed messages, an aborted one, markers, and a beginning that retention took.
+
+    The timestamps are of 1970: the broker itself is to leave them alone.
+    """
+    topic = kafka.create_topic(f"peer-sources-{next(_numbers)}", partitions=2, retention_ms="-1")
     settings = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
     plain = OwnProducer(settings)
     for number in range(6):
@@ -58,6 +61,7 @@ def address(kafka):
         sender.produce(topic, outcome.encode(), partition=1)
         assert sender.flush(30) == 0
         (sender.commit_transaction if outcome == "committed" else sender.abort_transaction)(30)
+    kafka.settle(topic)
     admin = AdminClient(settings)
     (trimmed,) = admin.delete_records([TopicPartition(topic, 0, 2)]).values()
     trimmed.result(30)
