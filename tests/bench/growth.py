@@ -13,8 +13,12 @@ from tests.bench.reconcile import day_of, said
 from tests.bench.rivals import MASTER, MEMORY
 from tests.bench.rows import Effort, Row, Target
 
-__all__ = ["measured"]
+__all__ = ["COMPILERS", "OTHERS", "TASKS", "measured"]
 
+TASKS, COMPILERS, OTHERS = (
+    f"the smaller run: {what}"
+    for what in ("Spark's tasks", "the JVM compiling their code", "the JVM's other threads, planning")
+)
 _MESSAGES, _TIMES = 500_000, 10
 _LEAST_SECONDS = 1.0
 
@@ -33,6 +37,7 @@ def measured(effort: Effort) -> list[Row]:
         Row("most memory of a Python process", "the smaller run", *python, "MiB", bound),
         Row("memory of the JVM, executors and all", "the smaller run", *java, "MiB", None, heap),
         Row("Spark jobs", "the smaller run", large["jobs"], small["jobs"], "jobs", Target("≤", 1.0)),
+        *_profile(small),
     ]
 
 
@@ -43,6 +48,18 @@ def _run(messages: int) -> dict[str, Any]:
         cost = said("tests.bench.scale", day, "--out", out, "--master", MASTER, "--driver-memory", MEMORY)
     assert cost["messages"] == messages
     return cost
+
+
+def _profile(cost: dict[str, Any]) -> list[Row]:
+    """Return what the JVM of a run spent its time on a processor on."""
+    java = max(
+        (used for name, used in cost["processes"].items() if name.startswith("java")),
+        key=lambda used: used["processor_seconds"],
+    )
+    work = java["work_seconds"]
+    parts = {TASKS: work["tasks"], COMPILERS: work["compilers"]}
+    parts[OTHERS] = java["processor_seconds"] - sum(parts.values())
+    return [Row(measure, "none", round(seconds, 1), None, "s CPU") for measure, seconds in parts.items()]
 
 
 def _most_mib(small: dict[str, Any], large: dict[str, Any], *, is_java: bool) -> tuple[float, float]:

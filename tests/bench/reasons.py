@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tests.bench import clients, forwarder, imports, steps
+from tests.bench import clients, forwarder, growth, imports, steps
 from tests.bench.rows import TIMES, Row
 
 __all__ = ["reasons"]
@@ -94,11 +94,12 @@ _TRUSTING: Final = (
 )
 _WHOLE: Final = (
     "The others start with parsed tables and stop at a verdict; ours starts Spark, reads, pairs, attributes and reports. "
-    "Of a run this small half is start and planning, which grow no further"
+    "Of a run this small half is start and planning, which grow no further. Even in the section above the JVM compiles for long "
+    "what Spark writes for these plans, on the cores that the tasks want"
 )
 _JUDGED: Final = (
     "To read is the lesser part of a run. Judging compares both sides of every key field by field, with the copies and halves of "
-    "each, and says why; the reports ask again of what was judged"
+    "each, and says why; the reports ask again of what was judged. The JVM has to compile the code of every stage first"
 )
 _JOBS: Final = (
     "The first two jobs read. The others are a survey, a pass of judging, one more for what it left without a "
@@ -122,8 +123,10 @@ _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
     ("from-kafka", "trace records forwarded from Kafka"): _made_of("from-kafka", forwarder.WRITTEN, why=_FROM_KAFKA),
     ("normalisation", "OTLP JSON to events"): _made_of("normalisation", why=_TRUSTING),
     ("normalisation", "OTLP protobuf to events"): _made_of("normalisation", why=_TRUSTING),
-    ("reconcile", "reconcile from raw files"): _made_of("reconcile", why=_WHOLE),
-    ("reconcile", "reconcile from normalised parquet"): _made_of("reconcile", why=_JUDGED),
+    ("reconcile", "reconcile from raw files"): _made_of(
+        "growth", growth.TASKS, growth.COMPILERS, growth.OTHERS, why=_WHOLE
+    ),
+    ("reconcile", "reconcile from normalised parquet"): _made_of("growth", growth.TASKS, growth.COMPILERS, why=_JUDGED),
     ("reconcile", "Spark jobs of a reconcile from normalised parquet"): _made_of("reconcile", why=_JOBS),
     ("imports", f"`{imports.SWITCH}`"): _made_of(
         "imports", imports.INSTRUMENTOR, why="OpenTelemetry's base class of an instrumentor is loaded first"

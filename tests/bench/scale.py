@@ -13,11 +13,19 @@ import os
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from otel_mqtrace._clock import SystemClock
 from spark_jobs.jobs.batch import ReconcileOptions, run
 
 _MEGABYTE = 1 << 20
+_WORK = {
+    "Executor task": "tasks",
+    "C1 Compiler": "compilers",
+    "C2 Compiler": "compilers",
+    "GC Thread": "collector",
+}
+"""What a thread of the JVM works at, by the beginning of its name."""
 
 
 def measured(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[str, object]:
@@ -51,8 +59,11 @@ def measured(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[s
     }
 
 
-def _processes() -> dict[str, dict[str, float]]:
-    """Return the most memory that this process and the JVM it started ever held, and their time on a processor."""
+def _processes() -> dict[str, dict[str, Any]]:
+    """Return the most memory that this process and the JVM it started ever held, and their time on a processor.
+
+    Of the JVM's, ``work_seconds`` is the share of the threads that have one kind of work and are still there.
+    """
     known = {int(path.name): _status(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
     own = {os.getpid()}
     for _ in range(3):
@@ -60,10 +71,29 @@ def _processes() -> dict[str, dict[str, float]]:
     return {f"{known[pid]['Name']} {pid}": _used(pid, known[pid]) for pid in own if "VmHWM" in known[pid]}
 
 
-def _used(pid: int, status: dict[str, str]) -> dict[str, float]:
-    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    seconds = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
-    return {"most_resident_mib": int(status["VmHWM"].split()[0]) // 1024, "processor_seconds": round(seconds, 1)}
+def _used(pid: int, status: dict[str, str]) -> dict[str, Any]:
+    process = Path(f"/proc/{pid}")
+    work: dict[str, float] = {}
+    for thread in (process / "task").iterdir():
+        name, seconds = _on_a_processor(thread)
+        kind = next((kind for begin, kind in _WORK.items() if name.startswith(begin)), None)
+        if kind is not None:
+            work[kind] = work.get(kind, 0.0) + seconds
+    return {
+        "most_resident_mib": int(status["VmHWM"].split()[0]) // 1024,
+        "processor_seconds": round(_on_a_processor(process)[1], 1),
+        "work_seconds": {kind: round(seconds, 1) for kind, seconds in work.items()},
+    }
+
+
+def _on_a_processor(one: Path) -> tuple[str, float]:
+    """Return the name of a process or a thread, of which Linux keeps 15 characters, and its seconds on a processor."""
+    try:
+        text = (one / "stat").read_text()
+    except OSError:  # gone meanwhile
+        return "", 0.0
+    name, _, counters = text.partition("(")[2].rpartition(")")
+    return name, sum(map(int, counters.split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _status(process: Path) -> dict[str, str]:
