@@ -17,16 +17,19 @@ __all__ = ["COMPILERS", "OTHERS", "TASKS", "measured"]
 
 TASKS, COMPILERS, OTHERS = (
     f"the smaller run: {what}"
-    for what in ("Spark's tasks", "the JVM compiling their code", "the JVM's other threads, planning")
+    for what in ("Spark's tasks", "the JVM's compilers", "the JVM's other threads, its collector's among them")
 )
 _MESSAGES, _TIMES = 500_000, 10
 _LEAST_SECONDS = 1.0
+_LIVING = "of the threads that were still there at its end; what others used stands with the JVM's other threads"
 
 
 def measured(effort: Effort) -> list[Row]:
     """Run the usual size and ten times as much; ``effort.messages`` is the smaller one."""
     messages = effort.messages or _MESSAGES
-    small, large = (_run(messages * times) for times in (1, _TIMES))
+    small = _run(messages)
+    profile = _profile(small)
+    large = _run(messages * _TIMES)
     events = f"{2 * messages:,} → {2 * messages * _TIMES:,} events"
     stages = ", ".join(f"{stage} {seconds:g} s" for stage, seconds in large["stages_seconds"].items())
     heap, linear = f"the same heap of {MEMORY} for both", f"{_TIMES} times the time of the smaller run"
@@ -37,7 +40,7 @@ def measured(effort: Effort) -> list[Row]:
         Row("most memory of a Python process", "the smaller run", *python, "MiB", bound),
         Row("memory of the JVM, executors and all", "the smaller run", *java, "MiB", None, heap),
         Row("Spark jobs", "the smaller run", large["jobs"], small["jobs"], "jobs", Target("≤", 1.0)),
-        *_profile(small),
+        *profile,
     ]
 
 
@@ -57,9 +60,13 @@ def _profile(cost: dict[str, Any]) -> list[Row]:
         key=lambda used: used["processor_seconds"],
     )
     work = java["work_seconds"]
+    assert work["tasks"], "no thread of the JVM has the name that Java 17 gives to a task's"
     parts = {TASKS: work["tasks"], COMPILERS: work["compilers"]}
     parts[OTHERS] = java["processor_seconds"] - sum(parts.values())
-    return [Row(measure, "none", round(seconds, 1), None, "s CPU") for measure, seconds in parts.items()]
+    return [
+        Row(measure, "none", round(seconds, 1), None, "s CPU", note=_LIVING if measure == TASKS else "")
+        for measure, seconds in parts.items()
+    ]
 
 
 def _most_mib(small: dict[str, Any], large: dict[str, Any], *, is_java: bool) -> tuple[float, float]:

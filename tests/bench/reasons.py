@@ -94,12 +94,12 @@ _TRUSTING: Final = (
 )
 _WHOLE: Final = (
     "The others start with parsed tables and stop at a verdict; ours starts Spark, reads, pairs, attributes and reports. "
-    "Of a run this small half is start and planning, which grow no further. Even in the section above the JVM compiles for long "
-    "what Spark writes for these plans, on the cores that the tasks want"
+    "Of a run this small half is start and planning, which grow no further. Of one ten times as large, the smaller one of "
+    "the section above, the JVM's compilers take much of the cores that the tasks want, in seconds of processor time"
 )
 _JUDGED: Final = (
     "To read is the lesser part of a run. Judging compares both sides of every key field by field, with the copies and halves of "
-    "each, and says why; the reports ask again of what was judged. The JVM has to compile the code of every stage first"
+    "each, and says why; the reports ask again of what was judged"
 )
 _JOBS: Final = (
     "The first two jobs read. The others are a survey, a pass of judging, one more for what it left without a "
@@ -126,7 +126,7 @@ _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
     ("reconcile", "reconcile from raw files"): _made_of(
         "growth", growth.TASKS, growth.COMPILERS, growth.OTHERS, why=_WHOLE
     ),
-    ("reconcile", "reconcile from normalised parquet"): _made_of("growth", growth.TASKS, growth.COMPILERS, why=_JUDGED),
+    ("reconcile", "reconcile from normalised parquet"): _made_of("reconcile", why=_JUDGED),
     ("reconcile", "Spark jobs of a reconcile from normalised parquet"): _made_of("reconcile", why=_JOBS),
     ("imports", f"`{imports.SWITCH}`"): _made_of(
         "imports", imports.INSTRUMENTOR, why="OpenTelemetry's base class of an instrumentor is loaded first"

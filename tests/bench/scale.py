@@ -25,7 +25,7 @@ _WORK = {
     "C2 Compiler": "compilers",
     "GC Thread": "collector",
 }
-"""What a thread of the JVM works at, by the beginning of its name."""
+"""What a thread of the JVM works at, by the beginning of its name (Java 17's)."""
 
 
 def measured(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[str, object]:
@@ -62,7 +62,7 @@ def measured(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[s
 def _processes() -> dict[str, dict[str, Any]]:
     """Return the most memory that this process and the JVM it started ever held, and their time on a processor.
 
-    Of the JVM's, ``work_seconds`` is the share of the threads that have one kind of work and are still there.
+    ``work_seconds``: what those threads of a JVM used that are still there, by their kind of work.
     """
     known = {int(path.name): _status(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
     own = {os.getpid()}
@@ -73,12 +73,12 @@ def _processes() -> dict[str, dict[str, Any]]:
 
 def _used(pid: int, status: dict[str, str]) -> dict[str, Any]:
     process = Path(f"/proc/{pid}")
-    work: dict[str, float] = {}
-    for thread in (process / "task").iterdir():
+    work = dict.fromkeys(_WORK.values(), 0.0)
+    for thread in process.glob("task/*"):
         name, seconds = _on_a_processor(thread)
         kind = next((kind for begin, kind in _WORK.items() if name.startswith(begin)), None)
         if kind is not None:
-            work[kind] = work.get(kind, 0.0) + seconds
+            work[kind] += seconds
     return {
         "most_resident_mib": int(status["VmHWM"].split()[0]) // 1024,
         "processor_seconds": round(_on_a_processor(process)[1], 1),
@@ -86,10 +86,10 @@ def _used(pid: int, status: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _on_a_processor(one: Path) -> tuple[str, float]:
-    """Return the name of a process or a thread, of which Linux keeps 15 characters, and its seconds on a processor."""
+def _on_a_processor(entry: Path) -> tuple[str, float]:
+    """Return the name in a directory of ``/proc``, of which Linux keeps 15 characters, and the seconds on a processor."""
     try:
-        text = (one / "stat").read_text()
+        text = (entry / "stat").read_text()
     except OSError:  # gone meanwhile
         return "", 0.0
     name, _, counters = text.partition("(")[2].rpartition(")")

@@ -84,9 +84,10 @@ class KafkaBroker:
         return name
 
     def settle(self, transactional_id: str) -> None:
-        """Wait until the markers of its last transaction are written: ending one returns before they are."""
+        """Wait until the markers of the id's last transaction are written; whoever held the id is fenced off."""
         settings = {"bootstrap.servers": self.bootstrap_servers, "transactional.id": transactional_id, "log_level": 0}
-        OwnProducer(settings).init_transactions(START_SECONDS)
+        producer = OwnProducer(settings)
+        producer.init_transactions(START_SECONDS)  # to end one returns before they are; this does not
 
     def _write_properties(self, broker_port: int, controller_port: int) -> Path:
         self.directory.mkdir(parents=True, exist_ok=True)

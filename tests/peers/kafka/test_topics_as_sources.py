@@ -42,9 +42,9 @@ print(json.dumps({"rows": rows, "messages": source.count.get["messages"]}))
 
 @pytest.fixture(scope="module")
 def address(kafka):
-    """Two partitions: committed messages, an aborted one, markers, and a beginning that retention took.
+    """Two partitions: committed messages, an aborted one, markers, and a beginning that was deleted.
 
-    The timestamps are of 1970: the broker itself is to leave them alone.
+    The plain messages are of 1970: a broker left to its own retention would delete them all.
     """
     topic = kafka.create_topic(f"peer-sources-{next(_numbers)}", partitions=2, retention_ms="-1")
     settings = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
