@@ -10,7 +10,6 @@ from __future__ import annotations
 import resource
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
@@ -23,23 +22,30 @@ from bridge.forwarder.meaning import SpanRules
 from bridge.forwarder.pairing import Event
 from bridge.forwarder.wire import requests_of
 from bridge.landing.layout import LandedMessage
-from otel_mqtrace._clock import pause
 from tests.bench.forwarder import WRITTEN
-from tests.bench.forwarding import RECORDS_AT_ONCE, Nowhere, forwarded, receiver, trace_messages
+from tests.bench.forwarding import (
+    RECORDS_AT_ONCE,
+    RECORDS_EACH,
+    SPANS_EACH,
+    Nowhere,
+    cpu_us,
+    forwarded,
+    receiver,
+    trace_messages,
+)
 from tests.bench.rows import Effort, Row, Target, beside, interleaved
 from tests.peers.collector.server import Collector
 from tests.peers.command import mqtrace
 from tests.peers.go_build import PROGRAMS, built
 from tests.peers.kafka.broker import KafkaBroker
-from tests.peers.peer import PeerUnavailableError
+from tests.peers.peer import PeerUnavailableError, until
 
 __all__ = ["measured"]
 
 _MESSAGES: Final = 100_000
-_RECORDS_EACH, _SPANS_EACH = 3, 2
 _NATIVE, _SPANS = "native", "spans"
 _TARGET: Final = Target("≥", 50_000, "records/s")
-_PATIENCE_S, _LOOK_S = 300.0, 0.05
+_PATIENCE_S: Final = 300.0
 _CONFIGURATION: Final = Path(__file__).with_name("from_kafka.yaml")
 
 
@@ -77,29 +83,28 @@ def _topics(messages: int) -> Iterator[dict[str, Callable[[], float]]]:
             assert done.returncode == 0, done.stderr
 
         def collect() -> None:
-            group, until = f"theirs-{next(groups)}", received() + _SPANS_EACH * messages
+            group, wanted = f"theirs-{next(groups)}", received() + SPANS_EACH * messages
             where = {"KAFKA": kafka.bootstrap_servers, "TOPIC": _SPANS, "RECEIVER": endpoint, "GROUP": group}
             with Collector(collector, home / group, _CONFIGURATION, {**where, "GOMAXPROCS": "1"}):
-                _wait_for(lambda: received() >= until)
+                found = until(received, lambda spans: spans >= wanted, patience_s=_PATIENCE_S)
+                assert found >= wanted, "the Collector did not bring every span"
 
         def rate(act: Callable[[], None]) -> float:
             spans, cpu_s = received(), _cpu_s()
             act()
-            assert received() - spans == _SPANS_EACH * messages, "spans were lost, or came twice"
-            return _RECORDS_EACH * messages / (_cpu_s() - cpu_s)
+            assert received() - spans == SPANS_EACH * messages, "spans were lost, or came twice"
+            return RECORDS_EACH * messages / (_cpu_s() - cpu_s)
 
         yield {
             "ours": lambda: rate(forward),
             "theirs": lambda: rate(collect),
-            "alone": lambda: _alone(bodies, _SPANS_EACH * messages),
+            "alone": lambda: _alone(bodies, messages),
         }
 
 
-def _alone(bodies: Sequence[LandedMessage], spans: int) -> float:
+def _alone(bodies: Sequence[LandedMessage], messages: int) -> float:
     """Return how many records this thread decodes, pairs and writes in a second of CPU time."""
-    began_ns = time.thread_time_ns()
-    forwarded(bodies, Nowhere(), spans)
-    return spans * _RECORDS_EACH / _SPANS_EACH / (time.thread_time_ns() - began_ns) * 1e9
+    return RECORDS_EACH * messages / cpu_us(lambda: forwarded(bodies, Nowhere(), SPANS_EACH * messages)) * 1e6
 
 
 def _fill(kafka: KafkaBroker, messages: int) -> list[LandedMessage]:
@@ -111,7 +116,7 @@ def _fill(kafka: KafkaBroker, messages: int) -> list[LandedMessage]:
     for body in bodies:
         producer.produce(_NATIVE, body.body, on_delivery=_raise)
         producer.poll(0)
-    forwarded(bodies, _ToTopic(producer), _SPANS_EACH * messages)
+    forwarded(bodies, _ToTopic(producer), SPANS_EACH * messages)
     assert producer.flush(_PATIENCE_S) == 0
     return bodies
 
@@ -125,7 +130,7 @@ class _ToTopic:
         self._producer = producer
 
     def deliver(self, events: Sequence[Event], rules: SpanRules) -> None:
-        at_once = RECORDS_AT_ONCE * _SPANS_EACH // _RECORDS_EACH
+        at_once = RECORDS_AT_ONCE * SPANS_EACH // RECORDS_EACH
         for first in range(0, len(events), at_once):
             for request in requests_of(events[first : first + at_once], rules):
                 self._producer.produce(_SPANS, request.body, on_delivery=_raise)
@@ -134,14 +139,6 @@ class _ToTopic:
 
 def _raise(error: object, _message: object) -> None:
     assert error is None, error
-
-
-def _wait_for(done: Callable[[], bool]) -> None:
-    for _ in range(int(_PATIENCE_S / _LOOK_S)):
-        if done():
-            return
-        pause(_LOOK_S)
-    raise AssertionError("the Collector did not bring every span")
 
 
 def _cpu_s() -> float:

@@ -55,10 +55,7 @@ def _run(messages: int) -> dict[str, Any]:
 
 def _profile(cost: dict[str, Any]) -> list[Row]:
     """Return what the JVM of a run spent its time on a processor on."""
-    java = max(
-        (used for name, used in cost["processes"].items() if name.startswith("java")),
-        key=lambda used: used["processor_seconds"],
-    )
+    java = max(_working(cost, is_java=True), key=lambda used: used["processor_seconds"])
     work = java["work_seconds"]
     assert work["tasks"], "no thread of the JVM has the name that Java 17 gives to a task's"
     parts = {TASKS: work["tasks"], COMPILERS: work["compilers"]}
@@ -71,12 +68,16 @@ def _profile(cost: dict[str, Any]) -> list[Row]:
 
 def _most_mib(small: dict[str, Any], large: dict[str, Any], *, is_java: bool) -> tuple[float, float]:
     """Return the most that the larger and the smaller run held: of the JVM, or of one Python process."""
+    of_large, of_small = (
+        max(used["most_resident_mib"] for used in _working(cost, is_java=is_java)) for cost in (large, small)
+    )
+    return of_large, of_small
 
-    def most(cost: dict[str, Any]) -> float:
-        return max(
-            used["most_resident_mib"]
-            for name, used in cost["processes"].items()
-            if name.startswith("java") == is_java and used["processor_seconds"] >= _LEAST_SECONDS
-        )
 
-    return most(large), most(small)
+def _working(cost: dict[str, Any], *, is_java: bool) -> list[dict[str, Any]]:
+    """Return what each process of a kind used, but for those that only start others."""
+    return [
+        used
+        for name, used in cost["processes"].items()
+        if name.startswith("java") == is_java and used["processor_seconds"] >= _LEAST_SECONDS
+    ]

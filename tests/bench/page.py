@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.bench.reasons import reasons
 from tests.bench.record import Figures, is_quick
-from tests.bench.rows import Row
+from tests.bench.rows import Row, written
 from tests.bench.sections import SECTIONS
 
 __all__ = ["page", "rows_of", "shown"]
@@ -68,11 +68,11 @@ def rows_of(section: Mapping[str, Any]) -> list[Row]:
 
 def shown(row: Row) -> tuple[str, ...]:
     """Return the cells of a row, in the order of the table's head."""
-    spread = "" if row.low is None or row.high is None else f" ({_number(row.low)} to {_number(row.high)})"
-    ratio = "" if row.ratio is None else f"{_number(row.ratio)} x{spread}"
-    theirs = "" if row.theirs is None else _number(row.theirs)
+    spread = "" if row.low is None or row.high is None else f" ({written(row.low)} to {written(row.high)})"
+    ratio = "" if row.ratio is None else f"{written(row.ratio)} x{spread}"
+    theirs = "" if row.theirs is None else written(row.theirs)
     target = "" if row.target is None else str(row.target)
-    return (row.measure, row.anchor, _number(row.ours), theirs, row.unit, ratio, target, _WORDS[row.met])
+    return (row.measure, row.anchor, written(row.ours), theirs, row.unit, ratio, target, _WORDS[row.met])
 
 
 def _summary(in_earnest: Mapping[str, list[Row]]) -> str:
@@ -108,8 +108,3 @@ def _circumstances(figures: Mapping[str, Any]) -> str:
 
 def _command(name: str) -> str:
     return "`make bench`" if SECTIONS[name].usual else f"`make bench ARGS='--only {name}'`"
-
-
-def _number(value: float) -> str:
-    """Write three digits that count, and thousands as a reader expects them."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

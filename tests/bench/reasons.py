@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tests.bench import clients, forwarder, growth, imports, steps
-from tests.bench.rows import TIMES, Row
+from tests.bench.rows import TIMES, Row, written
 
 __all__ = ["reasons"]
 
 Measured = Mapping[str, list[Row]]
-_ROUNDED_FROM: Final = 1_000
 _NOTHING: Final = "No target that was measured is missed."
 
 
@@ -32,11 +31,7 @@ def reasons(measured: Measured) -> list[str]:
 def _ratio(row: Row) -> str:
     if row.target is not None and row.target.unit == TIMES:
         return f"{row.ratio:.2f} x, wanted {row.target}"
-    return f"{_number(row.ours)} {row.unit}, wanted {row.target}"
-
-
-def _number(figure: float) -> str:
-    return f"{figure:,.0f}" if figure >= _ROUNDED_FROM else f"{figure:.3g}"
+    return f"{written(row.ours)} {row.unit}, wanted {row.target}"
 
 
 def _figure(measured: Measured, section: str, measure: str) -> float | None:
@@ -48,7 +43,7 @@ def _made_of(section: str, *parts: str, why: str) -> Callable[[Row, Measured], s
 
     def told(row: Row, measured: Measured) -> str:
         known = {part: figure for part in parts if (figure := _figure(measured, section, part)) is not None}
-        listed = "; ".join(f"{part}: {_number(figure)}" for part, figure in known.items())
+        listed = "; ".join(f"{part}: {written(figure)}" for part, figure in known.items())
         return f"{_ratio(row)}. {why}{f' ({listed})' if listed else ''}."
 
     return told

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
-__all__ = ["TIMES", "Effort", "Rounds", "Row", "Target", "beside", "interleaved"]
+__all__ = ["TIMES", "Effort", "Rounds", "Row", "Target", "beside", "interleaved", "written"]
 
 TIMES: Final = "x"
 """The unit of a target that is a ratio; any other unit is a bound of our own figure."""
@@ -120,3 +120,8 @@ def beside(
     shares = [one / other for one, other in zip(ours, theirs, strict=True) if other > 0]
     spread = (min(shares), max(shares)) if shares else (None, None)
     return Row(measure, anchor, median(ours), median(theirs), unit, target, note, *spread)
+
+
+def written(figure: float) -> str:
+    """Return three digits that count, and thousands as a reader expects them."""
+    return f"{figure:,.0f}" if abs(figure) >= 100 else f"{figure:.3g}"

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeVar
+
+    Answer = TypeVar("Answer")
 
 START_SECONDS, STOP_SECONDS = 60, 15
 _PROBE_SECONDS = 0.1
@@ -59,6 +62,14 @@ def free_ports(count: int) -> list[int]:
     finally:
         for each in held:
             each.close()
+
+
+def until(ask: Callable[[], Answer], enough: Callable[[Answer], bool], *, patience_s: float) -> Answer:
+    """Return the first answer that is enough; when none is in time, the last one, for the caller to say what lacks."""
+    pause, deadline = Event(), monotonic() + patience_s
+    while not enough(answer := ask()) and monotonic() < deadline:
+        pause.wait(_PROBE_SECONDS)
+    return answer
 
 
 @dataclass

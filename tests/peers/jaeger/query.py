@@ -10,17 +10,16 @@ import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from http import HTTPStatus
-from threading import Event
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from tests.peers.otlp_spans import of_json
+from tests.peers.peer import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 _ANSWER_SECONDS, _PATIENCE_SECONDS = 5, 20
 _SOON, _LONG = timedelta(hours=1), timedelta(days=3650)
@@ -62,7 +61,7 @@ class JaegerQuery:
             found = self._ask("/api/traces", {"service": service, "tags": tags, "limit": _MANY, **times})
             return {trace["traceID"] for trace in found["data"]}
 
-        return _until(ask, lambda ids: len(ids) >= traces)
+        return until(ask, lambda ids: len(ids) >= traces, patience_s=_PATIENCE_SECONDS)
 
     def services(self) -> set[str]:
         """Return the names of all services."""
@@ -83,7 +82,7 @@ class JaegerQuery:
         def ask() -> list[dict[str, Any]]:
             return list(of_json(self._ask(path, parameters).get("result", {})))
 
-        found = _until(ask, lambda spans: len(spans) >= count)
+        found = until(ask, lambda spans: len(spans) >= count, patience_s=_PATIENCE_SECONDS)
         return sorted(found, key=lambda span: (span["start_ns"], span["span_id"]))
 
     def _ask(self, path: str, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -98,11 +97,3 @@ class JaegerQuery:
 
 def _us(time: datetime) -> int:
     return int(time.timestamp() * 1e6)
-
-
-def _until(ask: Callable[[], Any], enough: Callable[[Any], bool]) -> Any:
-    """Return the first answer that is enough; when none is in time, the last one, for the test to say what lacks."""
-    pause, deadline = Event(), monotonic() + _PATIENCE_SECONDS
-    while not enough(answer := ask()) and monotonic() < deadline:
-        pause.wait(0.1)
-    return answer
