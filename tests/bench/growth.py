@@ -1,4 +1,4 @@
-"""This module knows what ten times as many events cost a reconciliation: time, memory, jobs; the heap stays the same.
+"""This module knows what ten or fifty times as many events cost a reconciliation: time, memory, jobs, in the same heap.
 
 Each size is run once, in a process of its own, by ``tests.bench.scale``, which holds what it found against the truth.
 """
@@ -13,30 +13,39 @@ from tests.bench.reconcile import day_of, said
 from tests.bench.rivals import MASTER, MEMORY
 from tests.bench.rows import Effort, Row, Target
 
-__all__ = ["COMPILERS", "OTHERS", "TASKS", "measured"]
+__all__ = ["COMPILERS", "OTHERS", "TASKS", "fiftyfold", "tenfold"]
 
 TASKS, COMPILERS, OTHERS = (
     f"the smaller run: {what}"
     for what in ("Spark's tasks", "the JVM's compilers", "the JVM's other threads, its collector's among them")
 )
-_MESSAGES, _TIMES = 500_000, 10
+_MESSAGES = 500_000
 _LEAST_SECONDS = 1.0
 _LIVING = "of the threads that were still there at its end; what others used stands with the JVM's other threads"
 
 
-def measured(effort: Effort) -> list[Row]:
+def tenfold(effort: Effort) -> list[Row]:
     """Run the usual size and ten times as much; ``effort.messages`` is the smaller one."""
+    return _grown(effort, 10)
+
+
+def fiftyfold(effort: Effort) -> list[Row]:
+    """Run the usual size and fifty times as much, which takes 75 GB of disk at the usual size."""
+    return _grown(effort, 50)
+
+
+def _grown(effort: Effort, times: int) -> list[Row]:
     messages = effort.messages or _MESSAGES
     small = _run(messages)
     profile = _profile(small)
-    large = _run(messages * _TIMES)
-    events = f"{2 * messages:,} → {2 * messages * _TIMES:,} events"
+    large = _run(messages * times)
+    events = f"{2 * messages:,} → {2 * messages * times:,} events"
     stages = ", ".join(f"{stage} {seconds:g} s" for stage, seconds in large["stages_seconds"].items())
-    heap, linear = f"the same heap of {MEMORY} for both", f"{_TIMES} times the time of the smaller run"
+    heap, linear = f"the same heap of {MEMORY} for both", f"{times} times the time of the smaller run"
     python, java = (_most_mib(small, large, is_java=kind) for kind in (False, True))
     bound = Target("≤", 1.1)
     return [
-        Row(f"time, {events}", linear, large["wall_seconds"], _TIMES * small["wall_seconds"], "s", bound, stages),
+        Row(f"time, {events}", linear, large["wall_seconds"], times * small["wall_seconds"], "s", bound, stages),
         Row("most memory of a Python process", "the smaller run", *python, "MiB", bound),
         Row("memory of the JVM, executors and all", "the smaller run", *java, "MiB", None, heap),
         Row("Spark jobs", "the smaller run", large["jobs"], small["jobs"], "jobs", Target("≤", 1.0)),

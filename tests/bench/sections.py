@@ -14,7 +14,7 @@ __all__ = ["SECTIONS", "Section"]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of the page. ``home`` is the module whose ``measured(effort)`` returns its rows.
+    """One table of the page. ``home`` is the module whose function ``verb`` returns its rows for an ``Effort``.
 
     ``usual`` sections run when none is named; the others take long, by ``minutes`` at their usual size.
     """
@@ -25,6 +25,7 @@ class Section:
     usual: bool = True
     minutes: int = 1
     most_rounds: int = 99
+    verb: str = "measured"
 
     def fitting(self, effort: Effort) -> Effort:
         """Return ``effort`` with no more rounds than the section is worth."""
@@ -32,7 +33,7 @@ class Section:
 
     def measured(self, effort: Effort) -> list[Row]:
         """Run the section; only now is its module imported."""
-        act: Callable[[Effort], list[Row]] = import_module(f"tests.bench.{self.home}").measured
+        act: Callable[[Effort], list[Row]] = getattr(import_module(f"tests.bench.{self.home}"), self.verb)
         return act(effort)
 
 
@@ -99,6 +100,16 @@ SECTIONS: Final = {
         usual=False,
         minutes=30,
         most_rounds=1,
+        verb="tenfold",
+    ),
+    "growth-50": Section(
+        "Fifty times as many events",
+        "growth",
+        "One run of each size on `local[2]` with a heap of 2 GB, on 75 GB of disk.",
+        usual=False,
+        minutes=150,
+        most_rounds=1,
+        verb="fiftyfold",
     ),
 }
 """In the order of the page."""
