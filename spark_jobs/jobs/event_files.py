@@ -11,19 +11,19 @@ import uuid
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_jobs.normalise.otlp import event_batches
+from otel_mqtrace._clock import LAST_MS
+from spark_jobs.normalise.columns import greater, where
 from spark_jobs.schemas import LEDGER, NORMALISED
-from spark_jobs.sources.read_batches import Into
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
@@ -31,31 +31,32 @@ if TYPE_CHECKING:
 
 __all__ = ["WRITTEN", "written_events"]
 
+_Made: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
+
 _FACTS: Final = ("extra", "by_place", "last_ms")
 WRITTEN: Final = StructType([*(StructField(name, LongType()) for name in _FACTS), *LEDGER.fields])
 """What a task tells of its events: rows beyond a span's first, events that know their message by its place only, the
-latest start or end in epoch milliseconds; and, in a row of its own, ``LEDGER``. (64 bits of nanoseconds end in 2262: a
-time of a span is never past what a calendar knows, as one of a record may be.)"""
+latest start or end in epoch milliseconds that a calendar knows (a damaged record may have any); and, in a row of its
+own, ``LEDGER``."""
 _GROUP_ROWS: Final = 32_768
 _GROUP_BYTES: Final = 32 << 20
 """As many rows, or bytes, are held before they are written together."""
 _DICTIONARY_BYTES: Final = 64 << 10  # columns of ids soon give up what they gain nothing from
 
 
-def written_events(directory: Path, *, trace_topics: Sequence[str] = ()) -> Into:
-    """Return what writes the events of spans under ``directory``, in the tasks that read them; it yields ``WRITTEN``.
+def written_events(directory: Path, made: _Made) -> Callable[[str, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what writes the events that ``made`` makes of batches, in the task that has them; it yields ``WRITTEN``.
 
-    The directory must exist, empty, wherever a task runs.
+    It takes the kind of source and the batches. ``made`` yields ``READ_EVENT`` and is sent to the executors; the
+    directory must exist, empty, wherever a task runs.
     """
-    return Into(WRITTEN, partial(_written, str(directory), tuple(trace_topics)))
+    return partial(_written, str(directory), made)
 
 
-def _written(
-    directory: str, trace_topics: tuple[str, ...], kind: str, spans: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _written(directory: str, made: _Made, kind: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     told, ledger = _Told(), dict.fromkeys(LEDGER.names, 0)
     with _File(Path(directory), kind) as file:
-        for batch in event_batches(spans, trace_topics=trace_topics):
+        for batch in made(batches):
             for name in LEDGER.names:
                 ledger[name] += pc.sum(batch.column(name)).as_py() or 0
             events = batch.filter(batch.column("due").is_null())
@@ -76,7 +77,8 @@ class _Told:
         columns: dict[str, Column] = dict(zip(events.schema.names, events.columns, strict=True))
         goes_by_place: Column = pc.equal(columns["msg_id"], columns["offset_msg_id"])
         self.by_place += pc.sum(goes_by_place).as_py() or 0
-        latest = (self.last_ms, *(pc.max(columns[name]).as_py() for name in ("start_ms", "end_ms")))
+        known = (where(pc.invert(greater(columns[name], LAST_MS)), columns[name]) for name in ("start_ms", "end_ms"))
+        latest = (self.last_ms, *(pc.max(times).as_py() for times in known))
         self.last_ms = max((time for time in latest if time is not None), default=None)
 
     def row(self) -> dict[str, int | None]:

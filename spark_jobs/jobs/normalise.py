@@ -9,28 +9,30 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from otel_mqtrace._clock import LAST_MS
-from spark_jobs.jobs.event_files import written_events
-from spark_jobs.normalise.native import charset_name, check_message_type_map, native_bodies, native_events
-from spark_jobs.normalise.places import goes_by_place
+from spark_jobs.jobs.event_files import WRITTEN, written_events
+from spark_jobs.normalise.native import BODY_COLUMNS, charset_name, check_message_type_map, native_batches
+from spark_jobs.normalise.otlp import event_batches
 from spark_jobs.schemas import BAD, EVENT, NORMALISED
+from spark_jobs.sources.counted import counted
 from spark_jobs.sources.detect import Side
-from spark_jobs.sources.files import source_files, spark_path, spark_target
+from spark_jobs.sources.files import source_files, spark_path
 from spark_jobs.sources.kafka.address import apart
 from spark_jobs.sources.kafka.offsets import topic_ranges
 from spark_jobs.sources.native import read_bodies
 from spark_jobs.sources.otlp import read_spans, span_files
+from spark_jobs.sources.read_batches import Into
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     from spark_jobs.sources.kafka.messages import TopicSource
     from spark_jobs.sources.kafka.offsets import PartitionRange
@@ -141,16 +143,20 @@ def normalise_native(
         UnreadableInputError: a file is neither a landing nor JSON lines with ``body_base64``.
         PeerError: the broker of a topic does not answer, or has no such topic.
     """
+    check_message_type_map(options.msg_type_map)
+    directory = _emptied(workdir / "native")
     source = read_bodies(spark, srcs, client_config=options.client_config, ranges=options.ranges)
-    raw = Observation("native-raw")
-    bodies = native_bodies(source.frame, charset=options.charset).observe(
-        raw,
-        F.sum("raw_records").alias("records"),
-        F.collect_set("source").alias("topics"),
+    topics, count = Observation("native-topics"), Observation("native-records")
+    bodies = source.frame.observe(topics, F.collect_set("source").alias("topics")).select(*BODY_COLUMNS)
+    made = partial(
+        native_batches,
+        writer=options.native_writer,
+        msg_type_map=options.msg_type_map,
+        charset=charset_name(options.charset),
     )
-    events = native_events(bodies, writer=options.native_writer, msg_type_map=options.msg_type_map)
-    side = _written(spark, events, workdir / "native", source, [raw])
-    return replace(side, trace_topics=tuple(sorted(raw.get["topics"] or ())))
+    written = counted(bodies.mapInArrow(partial(written_events(directory, made), "bodies"), WRITTEN), count)
+    side = _opened(spark, directory, source, written.collect(), counts=(count,))
+    return replace(side, trace_topics=tuple(sorted(topics.get["topics"] or ())))
 
 
 def normalise_otlp(
@@ -167,78 +173,47 @@ def normalise_otlp(
         UnreadableInputError: a file holds no OTLP traces in any layout known.
         PeerError: the broker of a topic does not answer, or has no such topic.
     """
-    directory = workdir / "otlp"
-    if directory.exists():  # of a run that was killed
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True)
+    directory = _emptied(workdir / "otlp")
+    made = partial(event_batches, trace_topics=tuple(options.trace_topics))
     source = read_spans(
         spark,
         srcs,
         layout=options.otlp_format,
         client_config=options.client_config,
         ranges=options.ranges,
-        into=written_events(directory.absolute(), trace_topics=options.trace_topics),
+        into=Into(WRITTEN, written_events(directory, made)),
     )
-    tasks = source.frame.collect()
-    return _opened(
-        spark,
-        directory,
-        source,
-        source.counts,
-        extra=sum(task["extra"] for task in tasks),
-        last_ms=max((task["last_ms"] for task in tasks if task["last_ms"] is not None), default=None),
-        by_place=sum(task["by_place"] for task in tasks),
-    )
+    return _opened(spark, directory, source, source.frame.collect(), counts=source.counts)
 
 
-def _written(
-    spark: SparkSession,
-    events: DataFrame,
-    directory: Path,
-    source: NativeSource,
-    counts: Sequence[Observation],
-) -> NormalisedSide:
-    """Run the one job of a side whose events are columns of Spark."""
-    done = Observation(f"{directory.name}-done")
-    sane = [F.when(F.col(name) <= LAST_MS, F.col(name)) for name in ("start_ms", "end_ms")]
-    last = F.max(F.greatest(*sane))
-    by_place = F.count_if(goes_by_place())
-    watched = events.observe(done, F.sum("extra").alias("extra"), last.alias("last_ms"), by_place.alias("by_place"))
-    watched.select(*NORMALISED.names).write.mode("overwrite").parquet(spark_target(directory.absolute()))
-    told = done.get
-    return _opened(
-        spark,
-        directory,
-        source,
-        counts,
-        extra=told["extra"] or 0,
-        last_ms=told["last_ms"],
-        by_place=told["by_place"] or 0,
-    )
+def _emptied(directory: Path) -> Path:
+    """Return where the tasks of a side write, without what a run that was killed left there."""
+    if directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    return directory.absolute()
 
 
-def _opened(  # noqa: PLR0913 - what was told of the events while they were written
+def _opened(
     spark: SparkSession,
     directory: Path,
     source: NativeSource | OtlpSource,
-    counts: Sequence[Observation],
+    tasks: Sequence[Row],
     *,
-    extra: int,
-    last_ms: int | None,
-    by_place: int,
+    counts: Sequence[Observation],
 ) -> NormalisedSide:
-    """Open what the job of a side wrote."""
+    """Open what the job of a side wrote: ``tasks`` is what they told of it (``WRITTEN``), ``counts`` what was due."""
     events, malformed = event_frames(spark, directory)
     return NormalisedSide(
         events=events,
         malformed=malformed,
         records_read=sum(count.get["records"] or 0 for count in counts),
-        exploded=extra,
+        exploded=sum(task["extra"] for task in tasks),
         sources=source.files,
         layouts=source.layouts,
-        truncated_tails=source.truncated_tails + sum(count.get.get("tails") or 0 for count in counts),
-        last_event_ms=last_ms,
-        by_place=by_place,
+        truncated_tails=source.truncated_tails + sum(count.get["tails"] or 0 for count in counts),
+        last_event_ms=max((task["last_ms"] for task in tasks if task["last_ms"] is not None), default=None),
+        by_place=sum(task["by_place"] for task in tasks),
         offsets=() if source.topics is None else source.topics.ranges,
         offsets_without_message=_without_message(source.topics),
     )

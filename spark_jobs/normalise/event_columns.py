@@ -156,4 +156,4 @@ RULES: Final[Mapping[str, Callable[[Seen], Column]]] = {
     "record_index": _record_index,
     "extra": _extra,
 }
-"""How the columns of ``otlp.READ_EVENT`` are told; of those that are not here no span knows anything."""
+"""How the columns of ``read_event.READ_EVENT`` are told; of those that are not here no span knows anything."""

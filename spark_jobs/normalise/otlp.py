@@ -6,36 +6,25 @@ are, ``roles`` what part a span plays in them, ``event_columns`` each column of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
 from spark_jobs.normalise.aliases import TRACE_TOPIC_NAMES
 from spark_jobs.normalise.columns import where
 from spark_jobs.normalise.event_columns import RULES
+from spark_jobs.normalise.read_event import event_batch
 from spark_jobs.normalise.row_hashes import row_hashes
 from spark_jobs.normalise.seen import Seen
-from spark_jobs.schemas import LEDGER, NORMALISED
+from spark_jobs.schemas import LEDGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pyspark.sql.types import DataType
-
     from spark_jobs.normalise.columns import Column
 
-__all__ = ["READ_EVENT", "event_batches"]
+__all__ = ["event_batches"]
 
-READ_EVENT: Final = StructType([*NORMALISED.fields, StructField("extra", LongType()), *LEDGER.fields])
-"""What :func:`event_batches` yields: ``NORMALISED``; ``extra``, 1 on each row beyond a span's first; ``LEDGER``."""
-
-_PLAIN_TYPES: Final[dict[type[DataType], Any]] = {
-    StringType: pa.string(),
-    LongType: pa.int64(),
-    IntegerType: pa.int32(),
-    BooleanType: pa.bool_(),
-}
 _KEPT_OF_BAD: Final = frozenset({"path", "line", "raw_hash", "bad", *LEDGER.names})
 
 
@@ -55,11 +44,7 @@ def event_batches(batches: Iterable[pa.RecordBatch], *, trace_topics: Sequence[s
     for batch in batches:
         if batch.num_rows:
             seen = Seen(_hashed(batch), topics)
-            yield pa.RecordBatch.from_arrays([_told(name, seen) for name in _ARROW.names], schema=_ARROW)
-
-
-def _told(name: str, seen: Seen) -> Column:
-    return RULES[name](seen) if name in RULES else pa.nulls(len(seen), _ARROW.field(name).type)
+            yield event_batch({name: rule(seen) for name, rule in RULES.items()}, len(seen))
 
 
 def _hashed(batch: pa.RecordBatch) -> dict[str, Column]:
@@ -71,14 +56,3 @@ def _hashed(batch: pa.RecordBatch) -> dict[str, Column]:
         return columns
     is_good = columns["bad"].is_null()
     return {name: one if name in _KEPT_OF_BAD else where(is_good, one) for name, one in columns.items()}
-
-
-def _arrow_type(kind: DataType) -> Any:
-    if isinstance(kind, StructType):
-        return pa.struct([(field.name, _arrow_type(field.dataType)) for field in kind.fields])
-    if isinstance(kind, ArrayType):
-        return pa.list_(_arrow_type(kind.elementType))
-    return _PLAIN_TYPES[type(kind)]
-
-
-_ARROW: Final = pa.schema([(field.name, _arrow_type(field.dataType)) for field in READ_EVENT.fields])

@@ -1,4 +1,4 @@
-"""This module knows how the texts of a column are brought to one form: the rules of ``texts``, for Arrow."""
+"""This module knows how a text of either side is brought to one form, so that only real differences are left to see."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from spark_jobs.normalise.columns import where
 from spark_jobs.normalise.json_arrays import json_texts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from spark_jobs.normalise.columns import Column
 
-__all__ = ["first_text", "folded_id", "integer", "key_set", "present"]
+__all__ = ["first_text", "folded_id", "integer", "key_set", "key_sets", "present"]
 
 _ABSENT: Final = pa.array(sorted(ABSENT_TEXTS))
 _HEX: Final = r"\A[0-9A-Fa-f]+\z"
+_ONE_KEY: Final = r'\A\["[^"\\\x00-\x20]+"\]\z'
 _AROUND_NUMBERS: Final = "".join(map(chr, (*range(0x21), 0x7F)))  # what Spark's casts cut off
 _INTEGER: Final = re.compile(r"([+-]?)0*([0-9]{1,19})")
 
@@ -48,7 +51,23 @@ def first_text(texts: Column) -> Column:
 
 def key_set(texts: Column) -> Column:
     """Return of each JSON array of texts the keys in it: blanks out, distinct, sorted; null where it is no array."""
+    if not pc.any(pc.invert(pc.match_substring_regex(texts, _ONE_KEY))).as_py():
+        keys = pc.utf8_slice_codeunits(texts, len('["'), -len('"]'))
+        if not pc.any(pc.is_in(keys, _ABSENT)).as_py():
+            return _alone(keys)
     return each(texts, _key_set, pa.list_(pa.string()))
+
+
+def key_sets(texts: Column) -> Column:
+    """Return of each text of keys, as native records have it, the keys in it: as ``key_set`` does."""
+    if pc.any(pc.match_substring(texts, KEY_SEPARATOR)).as_py():
+        return each(texts, _keys_of_text, pa.list_(pa.string()))
+    return _alone(present(texts))
+
+
+def _alone(keys: Column) -> Column:
+    """Return each key as the only one of its set."""
+    return pa.ListArray.from_arrays(pa.array(range(len(keys) + 1), pa.int32()), keys, mask=keys.is_null())
 
 
 def _integer(text: str, bits: int) -> int | None:
@@ -63,6 +82,12 @@ def _first_text(text: str) -> str | None:
 
 def _key_set(text: str) -> list[str] | None:
     keys = json_texts(text)
-    if keys is None:
-        return None
-    return sorted({key for joined in keys if joined for key in joined.split(KEY_SEPARATOR)} - ABSENT_TEXTS)
+    return None if keys is None else _distinct(joined for joined in keys if joined)
+
+
+def _keys_of_text(text: str) -> list[str] | None:
+    return _distinct((text,)) or None
+
+
+def _distinct(joined: Iterable[str]) -> list[str]:
+    return sorted({key for keys in joined for key in keys.split(KEY_SEPARATOR)} - ABSENT_TEXTS)

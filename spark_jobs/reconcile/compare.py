@@ -1,7 +1,7 @@
 """This module knows how a field of one side compares with the same field of the other: one verdict from a closed list.
 
-Every rule here that calls unequal values equal has a name in ``FieldVerdict``. What both readers had already put into
-one form (``spark_jobs.normalise.texts``: letter case of hexadecimal ids, the order of keys, words for nothing) arrives
+Every rule here that calls unequal values equal has a name in ``FieldVerdict``. What was put into one form before
+(``spark_jobs.normalise.text_rules``: letter case of hexadecimal ids, the order of keys, words for nothing) arrives
 equal and is EQUAL.
 """
 

@@ -13,10 +13,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Observation
-from pyspark.sql import functions as F
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.schemas import LEDGER
+from spark_jobs.sources.counted import counted, without_ledger
 from spark_jobs.sources.detect import OTLP_FORMATS, Layout, Side
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka.address import apart
@@ -91,7 +90,7 @@ def read_spans(  # noqa: PLR0913 - what to read, how, and into what
     topics = read_topics(spark, addresses, client_config, ranges=ranges) if addresses else None
     if topics is not None:
         parts.append((spans_of_messages(topics.frame, messages_count, into), messages_count))
-    frames = [frame for frame, _ in parts] or [_without_ledger(spark.createDataFrame([], into.schema), into)]
+    frames = [frame for frame, _ in parts] or [without_ledger(spark.createDataFrame([], into.schema))]
     layouts = {file.layout.value for file in full}
     return OtlpSource(
         frame=reduce(lambda left, right: left.unionByName(right), frames),
@@ -113,19 +112,10 @@ def span_files(srcs: Sequence[str], *, layout: str | None = None) -> tuple[Sourc
 def _spans_of_files(spark: SparkSession, pieces: Sequence[Piece], count: Observation, into: Into) -> DataFrame:
     tasks = tasks_of(pieces)
     one_each = spark.range(0, len(tasks), 1, len(tasks))
-    return _counted(one_each.mapInArrow(partial(batches_of_tasks, tasks, into), into.schema), count, into)
+    return counted(one_each.mapInArrow(partial(batches_of_tasks, tasks, into), into.schema), count)
 
 
 def spans_of_messages(messages: DataFrame, count: Observation, into: Into = _SPANS) -> DataFrame:
     """Return the spans in messages of topics (``kafka.messages.MESSAGE``); see ``OtlpSource`` and ``read_spans``."""
     placed = messages.select(message_place().alias("path"), "value")
-    return _counted(placed.mapInArrow(partial(batches_of_messages, into), into.schema), count, into)
-
-
-def _counted(read: DataFrame, count: Observation, into: Into) -> DataFrame:
-    watched = read.observe(count, F.sum("due").alias("records"), F.sum("tails").alias("tails"))
-    return _without_ledger(watched.where(F.col("due").isNull()), into)
-
-
-def _without_ledger(read: DataFrame, into: Into) -> DataFrame:
-    return read.select(*(name for name in into.schema.names if name not in LEDGER.names))
+    return counted(placed.mapInArrow(partial(batches_of_messages, into), into.schema), count)

@@ -45,7 +45,15 @@ from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceConte
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["MAX_OFFENDING_TEXT", "MAX_RECORD_LENGTH", "TOO_LONG", "BadRecord", "DecodedBody", "decode_body"]
+__all__ = [
+    "MAX_OFFENDING_TEXT",
+    "MAX_RECORD_LENGTH",
+    "TOO_LONG",
+    "BadRecord",
+    "DecodedBody",
+    "decode_body",
+    "decode_values",
+]
 
 MAX_OFFENDING_TEXT: Final = 200
 """Characters of a bad record or field that are kept as evidence."""
@@ -104,8 +112,7 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
     Raises:
         UsageError: no such map or charset; a mistake of the caller, never of the bytes.
     """
-    if msg_type_map not in MESSAGE_TYPE_MAPS:
-        raise UsageError(f"unknown message type map {msg_type_map!r}; choose one of {', '.join(MESSAGE_TYPE_MAPS)}")
+    _check_map(msg_type_map)
     contexts: list[TraceContext] = []
     errors: list[BadRecord] = []
     indexes: list[int] = []
@@ -121,6 +128,29 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
             plans.append(plan)
     dialects, shapes = tuple(plan.dialect for plan in plans), tuple(plan.shape for plan in plans)
     return DecodedBody(tuple(contexts), tuple(errors), tuple(indexes), dialects, shapes)
+
+
+def decode_values(text: str, *, msg_type_map: str = "a") -> Iterator[tuple[list[str], tuple[Any, ...] | BadRecord]]:
+    """Yield of each record of a body its fields as they stand, the type name first, and what they mean.
+
+    That is a value for each of ``KEPT_FIELDS``, ``None`` where it is not on the wire, or why it is no record; for
+    readers of tables, who have no use for an object a record. ``text`` is ``charsets.text_of`` the body.
+
+    Raises:
+        UsageError: no such map.
+    """
+    _check_map(msg_type_map)
+    for index, (fields, quirk) in enumerate(_records(text)):
+        try:
+            plan = _plan_for(fields, quirk, msg_type_map)
+            yield fields, plan.of_kept(_said(fields, plan))
+        except _BadFieldError as error:
+            yield fields, BadRecord(index, error.field, error.reason, error.text[:MAX_OFFENDING_TEXT])
+
+
+def _check_map(name: str) -> None:
+    if name not in MESSAGE_TYPE_MAPS:
+        raise UsageError(f"unknown message type map {name!r}; choose one of {', '.join(MESSAGE_TYPE_MAPS)}")
 
 
 class _BadFieldError(Exception):
@@ -171,7 +201,7 @@ class _Plan:
 
     ``values`` are the fields that are no texts, in wire order: name, place, what nearly all texts mean, and how any is
     read. What the shape alone says is put behind the fields of a record, its beans where the type name stood;
-    ``of_bean`` and ``of_context`` pick the model's fields from all that.
+    ``of_bean`` and ``of_context`` pick the model's fields from all that, ``of_kept`` those of the table.
     """
 
     shape: Shape
@@ -180,6 +210,7 @@ class _Plan:
     behind: tuple[AccessChannel | TraceType | None, ...]
     of_bean: Callable[[list[Any]], tuple[Any, ...]]
     of_context: Callable[[list[Any]], tuple[Any, ...]]
+    of_kept: Callable[[list[Any]], tuple[Any, ...]]
 
 
 def _plan_for(fields: list[str], quirk: CloudSubAfter | None, msg_type_map: str) -> _Plan:
@@ -214,10 +245,18 @@ def _plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter | None, 
         behind=(shape.trace_type, None if quirk is None else AccessChannel.CLOUD, None),
         of_bean=itemgetter(*(at.get(each.name, _ABSENT_AT) for each in dataclass_fields(TraceBean))),
         of_context=itemgetter(*(at.get(each.name, _ABSENT_AT) for each in dataclass_fields(TraceContext))),
+        of_kept=itemgetter(*(at.get(name, _ABSENT_AT) for name in KEPT_FIELDS)),
     )
 
 
 def _context(fields: list[str], plan: _Plan) -> TraceContext:
+    said = _said(fields, plan)
+    said[_BEANS_AT] = (_new_bean(*plan.of_bean(said)),)
+    return _new_context(*plan.of_context(said))
+
+
+def _said(fields: list[str], plan: _Plan) -> list[Any]:
+    """Return what the fields mean, each at its place, and behind them what the shape says."""
     said: list[Any] = [*fields, *plan.behind]
     for name, index, known, read in plan.values:
         text = fields[index]
@@ -228,8 +267,7 @@ def _context(fields: list[str], plan: _Plan) -> TraceContext:
             said[index] = read(text)
         except ValueError as error:
             raise _BadFieldError(name, str(error), text) from None
-    said[_BEANS_AT] = (_new_bean(*plan.of_bean(said)),)
-    return _new_context(*plan.of_context(said))
+    return said
 
 
 def _filled(fields: list[str]) -> int:

@@ -1,6 +1,6 @@
 """This module knows the native trace format: THE table of record types, versions and fields.
 
-The encoder, the decoder, the Spark column expressions, ``docs/wire-format.md`` and the property-based tests are all
+The encoder, the decoder, the columns on Spark, ``docs/wire-format.md`` and the property-based tests are all
 derived from it; a new RocketMQ release is a row here. A record is its type name and its fields joined by U+0001 and
 **terminated** by U+0002; there is no escaping, no length and no version on the wire
 (``TraceDataEncoder.java``, ``TraceConstants.java`` of apache/rocketmq). Standard library only.

@@ -21,6 +21,7 @@ from bridge.codec.native import decode_body, encode_context, WriterGuesses
 from bridge.codec.tables import known_writers
 from otel_mqtrace import cli
 from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
+from tests.spark_jobs.normalise.made_bodies import told
 from tests.support.strategies import sayable
 from tools.generated_docs import wire_format_page
 
@@ -31,6 +32,7 @@ read = decode_body(body)
 guesses = WriterGuesses()
 guesses.take(read)
 (only,) = guesses.guesses()
+((event,), _) = told(body)
 drawn, dialect, _ = find(
     sayable(), lambda one: one[1] == NAME and one[0].trace_type is TraceType.PUB, settings=settings(database=None, max_examples=5_000)
 )
@@ -38,6 +40,7 @@ print(json.dumps({
     "fields": body.count(b"\\x01") + 1,
     "tail": body[-5:].decode("latin-1"),
     "read": [read.contexts[0].beans[0].retry_times, read.contexts[0].request_id, read.contexts[0].beans[0].client_host],
+    "event": [event["retry_times"], event["attempt_id"], event["client_host"]],
     "dialects": read.dialects,
     "guess": only.writers,
     "listed": [row["pub"] for row in known_writers() if row["dialect"] == NAME],
@@ -66,7 +69,7 @@ def test_a_new_row_is_enough(tmp_path):
     answer, _, shown = done.stdout.partition("\n")
     said = json.loads(answer)
     assert (said["fields"], said["tail"]) == (17, "h\x017\x01Q\x02"[-5:])
-    assert said["read"] == [7, "Q", "h"]
+    assert said["read"] == said["event"] == [7, "Q", "h"]
     assert said["dialects"] == said["guess"] == [future_layout.NAME]
     assert said["listed"] == [17]
     assert len(said["page"]) == 2

@@ -9,6 +9,7 @@ from pyarrow import parquet
 from pyspark.sql import functions as F
 
 from spark_jobs.jobs.event_files import WRITTEN, written_events
+from spark_jobs.normalise.otlp import event_batches
 from spark_jobs.schemas import LEDGER, NORMALISED
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
 
@@ -26,7 +27,7 @@ OF_KAFKA = {
 
 def told(directory, *batches):
     """Return what is told of the events, and the ledger."""
-    (rows,) = (made.to_pylist() for made in written_events(directory).batches("files", iter(batches)))
+    (rows,) = (made.to_pylist() for made in written_events(directory, event_batches)("files", iter(batches)))
     ledger, facts = rows
     assert [ledger[name] for name in FACTS] == [None, None, None]
     assert [facts[name] for name in LEDGER.names] == [None, None]
@@ -73,7 +74,7 @@ def test_a_task_that_fails_leaves_no_file(tmp_path, rows):
         raise OSError("the disk is gone")
 
     with pytest.raises(OSError, match="the disk is gone"):
-        list(written_events(tmp_path).batches("files", broken()))
+        list(written_events(tmp_path, event_batches)("files", broken()))
     assert not list(tmp_path.iterdir())
 
 
@@ -86,11 +87,11 @@ def test_a_task_that_is_run_again_writes_its_file_again(tmp_path):
 
 def test_each_task_of_a_job_has_a_file_of_its_own(spark, tmp_path):
     """Named by the task; Spark reads them as it reads its own, and passes over what is not whole."""
-    into = written_events(tmp_path)
+    write = written_events(tmp_path, event_batches)
 
     def batches(ids):
         made = [batch(*(span({ID: str(row)}) for row in some.column("id").to_pylist())) for some in ids]
-        yield from into.batches("files", iter(made))
+        yield from write("files", iter(made))
 
     assert sum(row["extra"] or 0 for row in spark.range(0, 40, 1, 4).mapInArrow(batches, WRITTEN).collect()) == 0
     (tmp_path / ".files-00009.parquet.unready").write_bytes(b"half of it")

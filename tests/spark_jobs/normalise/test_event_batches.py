@@ -9,7 +9,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_jobs.normalise.aliases import ALIASES
 from spark_jobs.normalise.event_columns import RULES
-from spark_jobs.normalise.otlp import READ_EVENT, event_batches
+from spark_jobs.normalise.otlp import event_batches
+from spark_jobs.normalise.read_event import READ_EVENT
 from spark_jobs.schemas import LEDGER
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
 

@@ -7,51 +7,16 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 from pyspark.sql import Row
 
-from bridge.codec.native.decode import decode_body
-from bridge.codec.native.layout import ABSENT_TEXTS, FIELDS, FORMS, FieldKind
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from otel_mqtrace.model import TraceType
 from spark_jobs.jobs.normalise import NormaliseOptions, normalise_native
+from tests.spark_jobs.normalise.made_bodies import ID, KINDS, expected, in_words
 
 pytestmark = pytest.mark.spark
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 RECORDED = sorted((VECTORS / "native" / "recorded").glob("*.jsonl"))
-
-WORDS = (
-    "Pub",
-    "SubBefore",
-    "SubAfter",
-    "EndTransaction",
-    "Recall",
-    "null",
-    "",
-    "true",
-    "False",
-    "dKey",
-    "12",
-    "-3",
-    "+7",
-)
-JUNK = (
-    "订单",
-    "😀",
-    "99999999999999999999",
-    "2147483648",
-    "٣",
-    "1_0",
-    " 1",
-    "COMMIT_MESSAGE",
-    "UNKNOW",
-    "a b a",
-    "\n",
-    "x\r",
-)
-ID = "C000020262BB60E53B936993952C0000"
 
 
 def rows(frame):
@@ -68,92 +33,8 @@ def landing(path: Path, bodies: list[bytes]) -> Path:
     return path
 
 
-def present(text):
-    return None if text is None or text in ABSENT_TEXTS else text
-
-
-def folded(text):
-    known = present(text.strip(" ")) if text is not None else None
-    return known.upper() if known and all(char in "0123456789abcdefABCDEF" for char in known) else known
-
-
-def key_set(text):
-    kept = {key for key in (text or "").split(" ") if present(key)}
-    return sorted(kept) or None
-
-
-def expected(bodies: list[bytes]):
-    """What the Python decoder makes of the bodies, in the words of EVENT and MALFORMED."""
-    events, malformed = [], []
-    for line, body in enumerate(bodies, start=1):
-        decoded = decode_body(body)
-        malformed += [(line, error.record_index, error.field, error.reason, error.text) for error in decoded.errors]
-        for index, trace in zip(decoded.record_indexes, decoded.contexts, strict=True):
-            events += _events(line, index, trace)
-    return sorted(events, key=repr), sorted(malformed, key=repr)
-
-
-def _events(line, index, trace):
-    bean = trace.beans[0]
-    name = trace.trace_type.value
-    ids = bean.msg_id.split(",")
-    offsets = (bean.offset_msg_id or "").split(",")
-    for at, one in enumerate(ids):
-        cost = trace.cost_ms
-        ends = {"Pub": (trace.timestamp_ms or 0) + (cost or 0), "SubAfter": trace.timestamp_ms}.get(name)
-        ends = ends if ends is None or abs(ends) < 2**63 else None  # no time at all rather than a job that dies
-        yield (
-            *(line, index, name, folded(one), folded(offsets[at] if at < len(offsets) else offsets[0])),
-            *(present(bean.topic), present(trace.group_name), folded(trace.request_id), bean.retry_times),
-            *(present(trace.region_id), present(bean.tags), key_set(bean.keys), present(bean.store_host)),
-            *(present(bean.client_host), bean.body_length, bean.msg_type and bean.msg_type.value),
-            *(None if name == "SubAfter" else trace.timestamp_ms, ends, cost, trace.success),
-            *(trace.context_code.name if trace.context_code is not None else None, folded(bean.transaction_id)),
-            *(bean.transaction_state and bean.transaction_state.value, bean.from_transaction_check),
-        )
-
-
-KINDS = {
-    ("publish", "whole"): "Pub",
-    ("consume", "before"): "SubBefore",
-    ("consume", "after"): "SubAfter",
-    ("transaction_end", "whole"): "EndTransaction",
-    ("recall", "whole"): "Recall",
-}
-COLUMNS = (
-    "msg_id",
-    "offset_msg_id",
-    "topic",
-    "group_name",
-    "attempt_id",
-    "retry_times",
-    "region_id",
-    "tags",
-    "keys",
-    "store_host",
-    "client_host",
-    "body_length",
-    "msg_type",
-    "start_ms",
-    "end_ms",
-    "cost_ms",
-    "success",
-    "context_code",
-    "transaction_id",
-    "transaction_state",
-    "from_transaction_check",
-)
-
-
 def seen(side):
-    events = [
-        (row["line"], row["record_index"], KINDS[row["kind"], row["half"]], *(row[name] for name in COLUMNS))
-        for row in rows(side.events)
-    ]
-    malformed = [
-        tuple(row[name] for name in ("line", "record_index", "field", "reason", "text")) for row in rows(side.malformed)
-    ]
-    return sorted(events, key=repr), sorted(malformed, key=repr)
+    return in_words(rows(side.events), rows(side.malformed))
 
 
 def assert_books_balance(side):
@@ -167,76 +48,6 @@ def test_every_recorded_body_reads_as_the_python_decoder_reads_it(spark, tmp_pat
     side = normalise_native(spark, [str(landing(tmp_path / "all.jsonl", bodies))], tmp_path)
     assert len(bodies) > 400
     assert seen(side) == expected(bodies)
-    assert_books_balance(side)
-
-
-texts = st.sampled_from(WORDS + JUNK) | st.text(max_size=6)
-wild = (
-    st.lists(st.lists(texts, min_size=1, max_size=17).map("\x01".join), max_size=4)
-    .map("\x02".join)
-    .map(lambda text: text.encode("utf-8", "replace"))
-)
-GOOD = {
-    FieldKind.TEXT: ("null", "", ID, f"{ID},{ID[:-1]}1", "k1 k2", "订单", "dKey", "SubAfter"),
-    FieldKind.LONG: ("1795262479661", "-5", "+7", "٣", "9223372036854775807"),
-    FieldKind.INT: ("0", "-3", "2147483647", "+1"),
-    FieldKind.BOOL: ("true", "TRUE", "false", "yes"),
-    FieldKind.MESSAGE_TYPE: ("0", "1", "2", "3", "4"),
-    FieldKind.CONTEXT_CODE: ("0", "1", "4"),
-    FieldKind.TRANSACTION_STATE: ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"),
-}
-
-
-@st.composite
-def nearly_right(draw):
-    """A record of a real form, with up to two fields spoilt and any ending."""
-    trace_type = draw(st.sampled_from(TraceType))
-    form = draw(st.sampled_from(FORMS[trace_type]))
-    fields = [trace_type.value, *(draw(st.sampled_from(GOOD[FIELDS[name]])) for name in form.fields)]
-    for _ in range(draw(st.integers(0, 2))):
-        fields[draw(st.integers(0, len(fields) - 1))] = draw(texts)
-    return ("\x01".join(fields) + draw(st.sampled_from(["\x02", "\x02", "\x01\x02", "\x01", ""]))).encode(
-        "utf-8", "replace"
-    )
-
-
-records = st.lists(nearly_right(), min_size=1, max_size=6).map(b"".join)
-bodies_strategy = st.lists(records | records | wild | st.binary(max_size=24), min_size=80, max_size=120)
-
-
-# Shrinking would run a Spark job per attempt: the differing record is in the assertion anyway.
-@settings(
-    max_examples=3,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-@given(bodies=bodies_strategy)
-def test_made_up_bodies_read_as_the_python_decoder_reads_them(spark, tmp_path, bodies):
-    """Wild texts, damaged records, bytes that are no text: one Spark job reads dozens of them as the decoder does."""
-    side = normalise_native(spark, [str(landing(tmp_path / "made.jsonl", bodies))], tmp_path)
-    for read, wanted in zip(seen(side), expected(bodies), strict=True):
-        assert [row for row in read if row not in wanted] == []
-        assert [row for row in wanted if row not in read] == []
-    assert_books_balance(side)
-
-
-def test_every_field_of_every_form_is_spoilt_in_every_way_alike(spark, tmp_path):
-    """Each field of the layout table, one at a time, with each junk text: the same verdict in the same words."""
-    junk = (*JUNK, "", "null", "5", "-1")
-    bodies = []
-    for trace_type, forms in FORMS.items():
-        for form in forms:
-            good = [trace_type.value, *(GOOD[FIELDS[name]][0] for name in form.fields)]
-            bodies += [
-                "\x01".join([*good[:at], text, *good[at + 1 :]]).encode() for at in range(len(good)) for text in junk
-            ]
-    side = normalise_native(spark, [str(landing(tmp_path / "spoilt.jsonl", bodies))], tmp_path)
-    assert len(bodies) > 1500
-    for read, wanted in zip(seen(side), expected(bodies), strict=True):
-        assert [row for row in read if row not in wanted] == []
-        assert [row for row in wanted if row not in read] == []
     assert_books_balance(side)
 
 
@@ -369,7 +180,11 @@ def test_a_charset_and_a_map_of_message_types_are_the_writers_own(spark, tmp_pat
         normalise_native(spark, [path], tmp_path, options=NormaliseOptions(charset="gbk", msg_type_map="b")).events
     )
     assert (row["topic"], row["msg_type"]) == ("订单", "Order_Msg")
-    for wrong in (NormaliseOptions(charset="klingon"), NormaliseOptions(msg_type_map="z")):
+    for wrong in (
+        NormaliseOptions(charset="klingon"),
+        NormaliseOptions(charset="base64"),
+        NormaliseOptions(msg_type_map="z"),
+    ):
         with pytest.raises(UsageError):
             normalise_native(spark, [path], tmp_path, options=wrong)
 

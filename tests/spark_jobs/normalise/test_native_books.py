@@ -6,15 +6,19 @@ import base64
 import json
 
 import pytest
-from pyspark.sql import functions as F
+from hypothesis import given
+from hypothesis import strategies as st
 
+from bridge.codec.native.decode import decode_body
 from spark_jobs.jobs.normalise import normalise_native
-from spark_jobs.normalise.native import native_bodies, native_events
-from spark_jobs.schemas import READ_BODY
+from spark_jobs.normalise import native_records
+from tests.spark_jobs.normalise.made_bodies import told
 
 pytestmark = pytest.mark.spark
 
 ID = "C000020262BB60E53B936993952C0000"
+RECORD = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
+GLUED = f"SubAfter\x01REQ\x01{ID}\x013\x01true\x01null\x010\x01"
 
 
 def landing(path, bodies):
@@ -36,17 +40,32 @@ def test_each_call_of_a_long_body_has_its_own_size(spark, tmp_path):
     }
 
 
-def test_the_books_of_a_body_are_not_kept_by_what_they_check(spark):
-    """A piece lost between the count and the rows is missing from the books; a glued pair is one more, told by itself."""
-    record = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
-    half = f"SubAfter\x01REQ\x01{ID}\x013\x01true\x01null\x010\x01"
-    body = bytearray((record + half + record).encode())
-    read = dict.fromkeys(READ_BODY.names, None) | {"body": body}
-    bodies = native_bodies(spark.createDataFrame([tuple(read[name] for name in READ_BODY.names)], READ_BODY))
-    assert bodies.first()["raw_records"] == 2
-    tampered = bodies.withColumn("raw_records", F.col("raw_records") + 1)
-    found = native_events(tampered, writer="mqtrace").agg(F.count(F.lit(1)), F.sum("extra")).first()
-    assert tuple(found) == (3, 1)
+def test_a_glued_pair_is_due_once_and_told_to_be_two_by_itself():
+    """What is due is counted in the text: three events are two pieces and one that has no end of its own."""
+    events, due = told((RECORD + GLUED + RECORD).encode())
+    assert (len(events), due, [event["extra"] for event in events]) == (3, 2, [1, 0, 0])
+
+
+def test_a_record_that_the_codec_loses_is_missing_from_the_books(monkeypatch):
+    """It is due all the same, whoever reads the records."""
+    read = native_records.decode_values
+    monkeypatch.setattr(native_records, "decode_values", lambda *text, **how: list(read(*text, **how))[1:])
+    events, due = told((RECORD + GLUED + RECORD).encode())
+    assert due + sum(event["extra"] for event in events) == len(events) + 1
+
+
+PIECES = st.sampled_from(
+    [RECORD, GLUED, GLUED[:-1], "\x02", "Pub", "SubAfter\x01", "\x01Recall", "x", "SubAfter" + "\x01" * 7]
+)
+
+
+@given(pieces=st.lists(PIECES, max_size=12))
+def test_what_is_due_and_what_is_glued_is_what_the_codec_reads(pieces):
+    """Two ways to count, whatever stands beside what."""
+    body = "".join(pieces).encode()
+    events, due = told(body)
+    read = decode_body(body)
+    assert due + sum(event["extra"] for event in events) == len(events) == len(read.contexts) + len(read.errors)
 
 
 def test_a_time_at_the_end_of_time_tells_nothing_about_how_far_the_data_reaches(spark, tmp_path):

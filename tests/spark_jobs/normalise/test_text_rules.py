@@ -1,7 +1,8 @@
-"""Texts are brought to one form on Arrow as by Spark."""
+"""Texts of both sides are brought to one form; numbers and arrays are read as Spark reads them."""
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import pyarrow as pa
@@ -10,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from spark_jobs.normalise import texts
+from bridge.codec.native.layout import ABSENT_TEXTS
 from spark_jobs.normalise.json_arrays import json_texts
-from spark_jobs.normalise.text_rules import first_text, folded_id, integer, key_set, present
+from spark_jobs.normalise.text_rules import first_text, folded_id, integer, key_set, key_sets, present
 
 WORDS = ("", " ", "null", " null", "dKey", "abc", " aBc1 ", "\tab", "ﬀ", "ab ", "xyz", "\U0001d4b3", "\x00")
 NUMBERS = (
@@ -41,14 +42,36 @@ def told(some, *rules):
     return list(zip(*(rule(pa.array(some, pa.string())).to_pylist() for rule in rules), strict=True))
 
 
-@pytest.mark.spark
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(some=st.lists(ANY_TEXT, min_size=200, max_size=200))
-def test_ids_and_words_for_nothing_are_told_as_spark_tells_them(spark, some):
-    """Of the words that writers use, and of any others."""
+def keys_in(array):
+    """The keys in texts that may each hold several: blanks and words for nothing out, distinct, sorted."""
+    return sorted({key for text in array if text for key in text.split(" ")} - ABSENT_TEXTS)
+
+
+@given(some=st.lists(ANY_TEXT, max_size=20))
+def test_ids_are_folded_and_words_for_nothing_are_null(some):
+    """Of the words that writers use, and of any others; only hexadecimal ids have no case, only spaces are cut off."""
     asked = [*WORDS, *some]
-    seen = asked_of_spark(spark, asked, present=texts.present(F.col("text")), folded=texts.folded_id(F.col("text")))
-    assert seen == told(asked, present, folded_id)
+    known = [None if text in ABSENT_TEXTS else text for text in asked]
+    trimmed = [None if text.strip(" ") in ABSENT_TEXTS else text.strip(" ") for text in asked]
+    folded = [text.upper() if text and set(text) <= set("0123456789abcdefABCDEF") else text for text in trimmed]
+    assert told(asked, present, folded_id) == list(zip(known, folded, strict=True))
+
+
+@given(some=st.lists(st.none() | st.text("ab \tnul", max_size=6) | st.sampled_from(sorted(ABSENT_TEXTS)), max_size=8))
+def test_the_keys_of_a_text_are_a_set(some):
+    """One, several or none; null where nothing is left."""
+    assert told(some, key_sets) == [(keys_in([text]) or None,) for text in some]
+
+
+ONE_KEY = st.text("ab\U0001d4b3\\\t\x7f", min_size=1, max_size=4) | st.sampled_from(sorted(ABSENT_TEXTS))
+
+
+@given(some=st.lists(st.none() | ONE_KEY.map(lambda key: json.dumps([key], ensure_ascii=False)), max_size=8))
+def test_arrays_of_one_key_each_are_read_as_any_other(some):
+    """Alone or beside an array that has to be taken apart."""
+    expected = [(None if text is None else keys_in(json.loads(text)),) for text in some]
+    assert told(some, key_set) == expected
+    assert told([*some, '["x","y"]'], key_set) == [*expected, (["x", "y"],)]
 
 
 @pytest.mark.spark
@@ -68,9 +91,9 @@ def test_an_array_of_texts_is_read_as_spark_reads_it(spark, some):
     """Single quotes, rests of lines and unpaired surrogates included."""
     asked = [*ARRAYS, *KEYS, *some]
     array = F.from_json("text", "array<string>")
-    seen = asked_of_spark(spark, asked, array=array, first=F.get(array, F.lit(0)), keys=texts.key_set(array))
-    rows = zip(map(json_texts, asked), told(asked, first_text, key_set), strict=True)
-    assert seen == [(read, first, keys or None) for read, (first, keys) in rows]
+    seen = asked_of_spark(spark, asked, array=array, first=F.get(array, F.lit(0)))
+    assert seen == list(zip(map(json_texts, asked), (first for (first,) in told(asked, first_text)), strict=True))
+    assert told(asked, key_set) == [(None if read is None else keys_in(read),) for read, _ in seen]
 
 
 def test_what_is_no_text_at_all_is_nothing_by_every_rule():

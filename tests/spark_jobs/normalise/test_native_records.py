@@ -1,0 +1,129 @@
+"""The records of bodies, good and bad, are laid into columns as the decoder reads them; no Spark is needed for that."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.codec.native.layout import FIELDS, FORMS, FieldKind
+from otel_mqtrace.model import TraceType
+from tests.spark_jobs.normalise.made_bodies import ID, UNREAD, expected, in_words, told
+
+WORDS = (
+    "Pub",
+    "SubBefore",
+    "SubAfter",
+    "EndTransaction",
+    "Recall",
+    "null",
+    "",
+    "true",
+    "False",
+    "dKey",
+    "12",
+    "-3",
+    "+7",
+)
+JUNK = (
+    "订单",
+    "😀",
+    "99999999999999999999",
+    "2147483648",
+    "٣",
+    "1_0",
+    " 1",
+    "COMMIT_MESSAGE",
+    "UNKNOW",
+    "a b a",
+    "\n",
+    "x\r",
+)
+
+
+def assert_read_as_expected(bodies):
+    """Read without Spark, as its workers do it; every record must be there, and the books must balance."""
+    read, due = told(*bodies)
+    good, bad = ([row for row in read if (row["bad"] is None) is is_good] for is_good in (True, False))
+    found = in_words(good, [row | row["bad"] for row in bad])
+    for read_rows, wanted in zip(found, expected(bodies), strict=True):
+        assert [row for row in read_rows if row not in wanted] == []
+        assert [row for row in wanted if row not in read_rows] == []
+    assert due + sum(row["extra"] for row in read) == len(read)
+
+
+texts = st.sampled_from(WORDS + JUNK) | st.text(max_size=6)
+wild = (
+    st.lists(st.lists(texts, min_size=1, max_size=17).map("\x01".join), max_size=4)
+    .map("\x02".join)
+    .map(lambda text: text.encode("utf-8", "replace"))
+)
+GOOD = {
+    FieldKind.TEXT: ("null", "", ID, f"{ID},{ID[:-1]}1", "k1 k2", "订单", "dKey", "SubAfter"),
+    FieldKind.LONG: ("1795262479661", "-5", "+7", "٣", "9223372036854775807"),
+    FieldKind.INT: ("0", "-3", "2147483647", "+1"),
+    FieldKind.BOOL: ("true", "TRUE", "false", "yes"),
+    FieldKind.MESSAGE_TYPE: ("0", "1", "2", "3", "4"),
+    FieldKind.CONTEXT_CODE: ("0", "1", "4"),
+    FieldKind.TRANSACTION_STATE: ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"),
+}
+
+
+@st.composite
+def nearly_right(draw):
+    """A record of a real form, with up to two fields spoilt and any ending."""
+    trace_type = draw(st.sampled_from(TraceType))
+    form = draw(st.sampled_from(FORMS[trace_type]))
+    fields = [trace_type.value, *(draw(st.sampled_from(GOOD[FIELDS[name]])) for name in form.fields)]
+    for _ in range(draw(st.integers(0, 2))):
+        fields[draw(st.integers(0, len(fields) - 1))] = draw(texts)
+    return ("\x01".join(fields) + draw(st.sampled_from(["\x02", "\x02", "\x01\x02", "\x01", ""]))).encode(
+        "utf-8", "replace"
+    )
+
+
+records = st.lists(nearly_right(), min_size=1, max_size=6).map(b"".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(bodies=st.lists(records | records | wild | st.binary(max_size=24), max_size=6))
+def test_made_up_bodies_read_as_the_python_decoder_reads_them(bodies):
+    """Wild texts, damaged records, bytes that are no text, laid into columns: each says what the decoder says."""
+    assert_read_as_expected(bodies)
+
+
+def test_every_field_of_every_form_is_spoilt_in_every_way_alike():
+    """Each field of the layout table, one at a time, with each junk text: the same verdict in the same words."""
+    junk = (*JUNK, "", "null", "5", "-1")
+    bodies = []
+    for trace_type, forms in FORMS.items():
+        for form in forms:
+            good = [trace_type.value, *(GOOD[FIELDS[name]][0] for name in form.fields)]
+            bodies += [
+                "\x01".join([*good[:at], text, *good[at + 1 :]]).encode() for at in range(len(good)) for text in junk
+            ]
+    assert len(bodies) > 1500
+    assert_read_as_expected(bodies)
+
+
+def test_a_row_without_a_body_stays_what_it_is_among_records_good_and_bad():
+    """It is one piece that was due, and keeps the words of who could not read it."""
+    good = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
+    read, due = told((good + "junk\x02").encode(), UNREAD, good.encode())
+    found = [(row["line"], row["record_index"], row["bad"] and row["bad"]["reason"]) for row in read]
+    assert found == [(1, 0, None), (1, 1, "unknown record type"), (9, 0, "no body"), (3, 0, None)]
+    assert (due, {row["side"] for row in read}) == (4, {"native"})
+
+
+def test_half_a_character_of_a_strange_charset_is_a_question_mark():
+    """UTF-7 can say one; no column of text can hold it, and no other record may be lost for it."""
+    body = f"Recall\x015\x01r\x01g\x01t+2AA-\x01{ID}\x01true\x02".encode()
+    read, _ = told(body, charset="utf-7")
+    assert [row["topic"] for row in read] == ["t?"]
+
+
+def test_long_bodies_are_laid_into_columns_apart():
+    """Thousands of records are several batches; nothing depends on where one ends."""
+    body = "".join(f"Recall\x01{at}\x01r\x01g\x01t\x01{ID}\x01true\x02" for at in range(3_000)).encode()
+    read, due = told(body, body, body)
+    assert [(row["line"], row["record_index"]) for row in read] == [(at, n) for at in (1, 2, 3) for n in range(3_000)]
+    assert (due, len({row["raw_hash"] for row in read})) == (9_000, 3_000)
