@@ -16,27 +16,22 @@ SAMPLE_CHARACTERS: Final = 200
 """Characters of an offending text that are kept."""
 
 
-def bad(field: Column | str | None, reason: Column | str, text: Column, *, within: Column | None = None) -> Column:
+def bad(field: str, reason: str, text: Column) -> Column:
     """Return the ``schemas.BAD`` of one bad piece.
 
     Args:
-        field: the field at fault, or ``None`` when the piece as a whole is.
+        field: the field at fault.
         reason: why it could not be mapped.
         text: the offending text; its first ``SAMPLE_CHARACTERS`` are kept.
-        within: the whole piece, for the message ids that can still be read in it; ``text`` when absent.
     """
     return F.struct(
-        _text(field).alias("field"),
-        _text(reason).alias("reason"),
+        F.lit(field).alias("field"),
+        F.lit(reason).alias("reason"),
         F.left(text, F.lit(SAMPLE_CHARACTERS)).alias("text"),
-        mentioned_ids(text if within is None else within).alias("mentions"),
+        mentioned_ids(text).alias("mentions"),
     ).cast(BAD)
 
 
 def mentioned_ids(text: Column) -> Column:
     """Return the message ids readable in ``text``: distinct, upper case, in order of appearance."""
     return F.array_distinct(F.transform(F.regexp_extract_all(text, F.lit(MESSAGE_ID)), F.upper))
-
-
-def _text(value: Column | str | None) -> Column:
-    return (value if isinstance(value, Column) else F.lit(value)).cast("string")

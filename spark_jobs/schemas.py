@@ -165,10 +165,10 @@ READ_SPAN = _or_bad(SPAN)
 """What an OTLP source yields: spans, and the lines or frames that hold none. ``raw_hash`` is null until normalised."""
 
 LEDGER = _struct(
-    due=_LONG,  # spans that a message of a container holds, or 1 for a piece that holds none; null on every span's row
+    due=_LONG,  # spans or records in a piece of input, or 1 for a piece that holds none; null on each of their rows
     tails=_LONG,  # 1 for a file cut off inside a message
 )
-"""What a reader of containers tells of its input beside ``READ_SPAN``, in rows of its own."""
+"""What a reader tells of its input beside the rows it makes of it, in rows of its own."""
 
 NORMALISED = _or_bad(EVENT)
 """What one pass over a side writes: every row is an event or says why it is none, so the input is parsed once."""

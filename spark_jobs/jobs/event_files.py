@@ -35,9 +35,9 @@ _Made: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch
 
 _FACTS: Final = ("extra", "by_place", "last_ms")
 WRITTEN: Final = StructType([*(StructField(name, LongType()) for name in _FACTS), *LEDGER.fields])
-"""What a task tells of its events: rows beyond a span's first, events that know their message by its place only, the
-latest start or end in epoch milliseconds that a calendar knows (a damaged record may have any); and, in a row of its
-own, ``LEDGER``."""
+"""What a task tells of its events: rows that stand for no record or span of their own, events that know their message
+by its place only, the latest start or end in epoch milliseconds that a calendar knows (a damaged record may have any);
+and, in a row of its own, ``LEDGER``."""
 _GROUP_ROWS: Final = 32_768
 _GROUP_BYTES: Final = 32 << 20
 """As many rows, or bytes, are held before they are written together."""

@@ -1,8 +1,8 @@
 """This module knows the first two jobs of a run: each side's files → one parquet of canonical events, written once.
 
 One Spark job per side. The input is parsed a single time: events and what could not be mapped leave together
-(``NORMALISED``) and are told apart when read back; the books (records read, rows exploded, last event) are observed
-while that job runs, each by an expression of its own, so that the balance of the run can really break.
+(``NORMALISED``) and are told apart when read back. What was due is counted from the input alone, what each record
+became is told by the task that wrote it, so that the balance of the run can really break.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
+from bridge.codec.native.layout import check_message_type_map
 from spark_jobs.jobs.event_files import WRITTEN, written_events
-from spark_jobs.normalise.native import BODY_COLUMNS, charset_name, check_message_type_map, native_batches
+from spark_jobs.normalise.native import BODY_COLUMNS, charset_name, native_batches
 from spark_jobs.normalise.otlp import event_batches
 from spark_jobs.schemas import BAD, EVENT, NORMALISED
 from spark_jobs.sources.counted import counted

@@ -7,18 +7,16 @@ say, this module what that means in the words that both sides share.
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.codec.native.charsets import is_cuttable
-from bridge.codec.native.layout import MESSAGE_TYPE_MAPS
-from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceType
 from spark_jobs.distinct import each
-from spark_jobs.normalise.columns import coalesced, equal, opened, taken, where
+from spark_jobs.normalise.columns import coalesced, equal, taken, where
 from spark_jobs.normalise.native_records import Due, record_columns
 from spark_jobs.normalise.read_event import event_batch
 from spark_jobs.normalise.text_rules import folded_id, key_sets, present
@@ -27,14 +25,20 @@ from spark_jobs.taxonomy import Kind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from numpy.typing import NDArray
+
     from spark_jobs.normalise.columns import Column
 
-__all__ = ["BODY_COLUMNS", "charset_name", "check_message_type_map", "native_batches"]
+__all__ = ["BODY_COLUMNS", "charset_name", "native_batches"]
 
 BODY_COLUMNS: Final = ("arrival_ms", "path", "line", "body", "bad")
 """Those of ``READ_BODY`` that events are made of; what else a landing holds may be of any type."""
 
 _JOINED: Final = ","
+_ONE_EACH: Final = ("msg_id", "offset_msg_id")
+_PRESENT: Final = ("topic", "group_name", "region_id", "tags", "store_host", "client_host")
+_SLICE_ROWS: Final = 4096
+_SLICE_BYTES: Final = 8 << 20
 _KINDS: Final = {
     TraceType.PUB.value: (Kind.PUBLISH.value, "whole"),
     TraceType.SUB_BEFORE.value: (Kind.CONSUME.value, "before"),
@@ -57,11 +61,14 @@ def native_batches(
 
     Yields:
         ``READ_EVENT``.
+
+    Raises:
+        UsageError: no such map or charset; when the first batch is asked for.
     """
     due = Due()
     for records in record_columns(bodies, due, msg_type_map=msg_type_map, charset=charset):
-        messages = _messages(records)
-        yield event_batch(_events(messages, writer), len(messages["type"]))
+        for messages in _messages(records):
+            yield event_batch(_events(messages, writer), len(messages["type"]))
     yield event_batch({"due": pa.array([due.records], pa.int64()), "tails": pa.array([0], pa.int64())}, 1)
 
 
@@ -71,38 +78,42 @@ def charset_name(charset: str) -> str:
     return codecs.lookup(charset).name
 
 
-def check_message_type_map(name: str) -> None:
-    """Raise ``UsageError`` unless there is a map of that name."""
-    if name not in MESSAGE_TYPE_MAPS:
-        raise UsageError(f"unknown message type map {name!r}; choose one of {', '.join(MESSAGE_TYPE_MAPS)}")
-
-
-def _messages(records: Mapping[str, Column]) -> dict[str, Column]:
-    """Return the records once for each message: a batch has an id, and an offset id, per message, joined with commas.
+def _messages(records: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
+    """Yield the records once for each message: a batch has an id, and an offset id, per message, joined with commas.
 
     Added are ``id_at``, which of the record's messages a row is, and ``id_count``. Some writers give one offset id for
-    all.
+    all. What is one per record is copied some thousand times at once, or some megabytes: a batch may be of any size.
     """
-    commas: Column = pc.count_substring(records["msg_id"], _JOINED)
-    counts = 1 + commas.fill_null(0).to_numpy().astype(np.int64)
+    split = {name: pc.split_pattern(records[name], _JOINED) for name in _ONE_EACH}
+    others = {name: column for name, column in records.items() if name not in _ONE_EACH}
+    counts = np.maximum(np.diff(split["msg_id"].offsets.to_numpy()), 1)
     rows = np.repeat(np.arange(len(counts)), counts)
     id_at = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    spread = {
-        name: column.take(pa.array(rows)) if len(rows) > len(counts) else column for name, column in records.items()
-    }
-    return {
-        **spread,
-        "id_at": pa.array(id_at),
-        "id_count": pa.array(counts[rows]),
-        **{name: _own(spread[name], id_at) for name in ("msg_id", "offset_msg_id")},
-    }
+    is_copied = len(rows) > len(counts)
+    for some in _slices(rows, others) if is_copied else [slice(None)]:
+        of, at = rows[some], id_at[some]
+        yield {
+            **{name: column.take(pa.array(of)) if is_copied else column for name, column in others.items()},
+            **{name: _own(pieces, of, at) for name, pieces in split.items()},
+            "id_at": pa.array(at),
+            "id_count": pa.array(counts[of]),
+        }
 
 
-def _own(joined: Column, at: np.ndarray[Any, np.dtype[np.int64]]) -> Column:
-    """Return of each text joined with commas the piece of a number, or the first where it has not so many."""
-    bounds, (pieces,) = opened(split := pc.split_pattern(joined, _JOINED), split.values)
-    first, sizes = bounds[:-1], np.diff(bounds)
-    return taken(pieces, np.where(sizes == 0, -1, first + np.where(at < sizes, at, 0)))
+def _slices(rows: NDArray[np.int64], columns: Mapping[str, Column]) -> Iterator[slice]:
+    """Yield places to cut ``rows`` of ``columns`` at, so that no piece is long or holds much."""
+    texts = [column for column in columns.values() if pa.types.is_string(column.type)]
+    sizes = np.stack([pc.binary_length(text).fill_null(0).to_numpy() for text in texts]).sum(axis=0)
+    piece = np.cumsum(sizes[rows]) // _SLICE_BYTES + np.arange(len(rows)) // _SLICE_ROWS
+    bounds = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(rows)]
+    yield from map(slice, bounds, bounds[1:])
+
+
+def _own(split: Column, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Column:
+    """Return of each row the piece of a number, or the first where it has not so many."""
+    bounds = split.offsets.to_numpy().astype(np.int64)
+    first, size = bounds[rows], bounds[rows + 1] - bounds[rows]
+    return taken(split.values, np.where(size == 0, -1, first + np.where(at < size, at, 0)))
 
 
 def _by_type(types: Column, values: Mapping[str, str]) -> Column:
@@ -117,14 +128,13 @@ def _events(messages: Mapping[str, Column], writer: str) -> dict[str, Column]:
     return {
         **{name: messages[name] for name in (*plain, "from_transaction_check", "record_index", "bad")},
         **{name: messages[name] for name in ("arrival_ms", "path", "line")},
-        **{name: present(messages[name]) for name in ("topic", "group_name", "region_id", "tags", "store_host")},
+        **{name: present(messages[name]) for name in _PRESENT},
         "side": pa.repeat("native", rows),
         "kind": _by_type(types, {name: kind for name, (kind, _) in _KINDS.items()}),
         "half": _by_type(types, {name: half for name, (_, half) in _KINDS.items()}),
         **{name: folded_id(messages[name]) for name in ("msg_id", "offset_msg_id", "transaction_id")},
         "attempt_id": folded_id(messages["request_id"]),
         "keys": key_sets(messages["keys"]),
-        "client_host": present(messages["client_host"]),
         "start_ms": where(pc.invert(is_after), timestamp_ms),
         "end_ms": coalesced(where(is_publish, _sum(timestamp_ms, cost_ms)), where(is_after, timestamp_ms)),
         "cost_ms": cost_ms,

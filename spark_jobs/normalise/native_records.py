@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +35,7 @@ from spark_jobs.normalise.read_event import BAD_TYPE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from bridge.codec.native.layout import CloudSubAfter
     from spark_jobs.normalise.columns import Column
 
 __all__ = ["Due", "record_columns"]
@@ -63,7 +66,11 @@ _WORDS: Final[dict[FieldKind, dict[Any, str]]] = {
     FieldKind.CONTEXT_CODE: {code: code.name for code in ContextCode},
     FieldKind.TRANSACTION_STATE: {state: state.value for state in TransactionState},
 }
+_MOST_HELD: Final = 1 << 18
+"""A longer text is read twice instead of holding all of its records: a client's trace messages are half of that."""
 _NOTHING: Final = (None,) * len(KEPT_FIELDS)
+_Told: TypeAlias = "tuple[tuple[list[str], CloudSubAfter | None], tuple[Any, ...] | BadRecord | None]"
+"""A record as the codec tells it, or nothing of one that was not read."""
 
 
 @dataclass(slots=True)
@@ -73,13 +80,29 @@ class Due:
     records: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some records of one body: the number of the first, what each says, of how many its listener call is.
+
+    The first part of a body tells of all of it how many characters it has, and how many of its records are glued.
+    """
+
+    first: int
+    told: Sequence[_Told]
+    call_sizes: Sequence[int]
+    characters: int = 0
+    glued: int = 0
+
+
+_UNREAD: Final = _Part(0, [(([""], None), None)], [1])
+
+
 @dataclass(slots=True)
 class _Read:
-    """The records of some bodies, beside each other: what each says, in which row (``at``) and as which of its body."""
+    """Records beside each other: what each says, in which row (``at``) and as which one of its body."""
 
     characters: int = 0
-    fields: list[list[str]] = field(default_factory=list)
-    said: list[tuple[Any, ...] | BadRecord | None] = field(default_factory=list)
+    told: list[_Told] = field(default_factory=list)
     at: list[int] = field(default_factory=list)
     index: list[int] = field(default_factory=list)
     call_size: list[int] = field(default_factory=list)
@@ -87,27 +110,16 @@ class _Read:
 
     @property
     def is_enough(self) -> bool:
-        return len(self.said) >= _BATCH_RECORDS or self.characters >= _BATCH_CHARACTERS
+        return len(self.told) >= _BATCH_RECORDS or self.characters >= _BATCH_CHARACTERS
 
-    def add(self, row: int, text: str, msg_type_map: str) -> None:
-        """Add the records of one body."""
-        before = len(self.said)
-        self.characters += len(text)
-        for fields, said in decode_values(text, msg_type_map=msg_type_map):
-            self.fields.append(fields)
-            self.said.append(said)
-        own = self.fields[before:]
-        self.at += [row] * len(own)
-        self.index += range(len(own))
-        self.call_size += _call_sizes(own)
-        self.surplus += [_glued(text), *[0] * (len(own) - 1)][: len(own)]
-
-    def add_unread(self, row: int) -> None:
-        """Add one that has no body."""
-        self.fields.append([""])
-        self.said.append(None)
-        for numbers, number in ((self.at, row), (self.index, 0), (self.call_size, 1), (self.surplus, 0)):
-            numbers.append(number)
+    def add(self, row: int, part: _Part) -> None:
+        count = len(part.told)
+        self.characters += part.characters
+        self.told += part.told
+        self.at += [row] * count
+        self.index += range(part.first, part.first + count)
+        self.call_size += part.call_sizes
+        self.surplus += [part.glued, *[0] * (count - 1)]
 
 
 def record_columns(
@@ -127,19 +139,34 @@ def record_columns(
     """
     for batch in bodies:
         read = _Read()
-        for row, (body, is_bad) in enumerate(zip(batch.column("body"), batch.column("bad").is_valid(), strict=True)):
-            if is_bad.as_py():
-                due.records += 1
-                read.add_unread(row)
-            else:
-                text = _text(body.as_py(), charset)
-                due.records += _due_of(text)
-                read.add(row, text, msg_type_map)
-            if read.is_enough:
-                yield _columns(read, batch)
-                read = _Read()
-        if read.said:
+        for row, text in enumerate(_texts(batch, charset)):
+            due.records += 1 if text is None else _due_of(text)
+            for part in [_UNREAD] if text is None else _parts(text, msg_type_map):
+                read.add(row, part)
+                if read.is_enough:
+                    yield _columns(read, batch)
+                    read = _Read()
+        if read.told:
             yield _columns(read, batch)
+
+
+def _texts(bodies: pa.RecordBatch, charset: str) -> Iterator[str | None]:
+    """Yield the text of each row; ``None`` for one that holds no body."""
+    for body, is_bad in zip(bodies.column("body"), bodies.column("bad").is_valid(), strict=True):
+        yield None if is_bad.as_py() else _text(body.as_py() or b"", charset)
+
+
+def _parts(text: str, msg_type_map: str) -> Iterator[_Part]:
+    """Yield the records of a body, some thousand at a time; who is in a call is known only when all have been seen."""
+    read = partial(decode_values, text, msg_type_map=msg_type_map)
+    held = list(read()) if len(text) <= _MOST_HELD else None
+    sizes = Counter(_call(fields) for (fields, _), _ in (read() if held is None else held))
+    sizes[None] = 1
+    records = iter(read() if held is None else held)
+    first, characters, glued = 0, len(text), _glued(text)
+    while told := list(islice(records, _BATCH_RECORDS)):
+        yield _Part(first, told, [sizes[_call(fields)] for (fields, _), _ in told], characters, glued)
+        first, characters, glued = first + len(told), 0, 0
 
 
 def _text(body: bytes, charset: str) -> str:
@@ -165,15 +192,8 @@ def _glued(text: str) -> int:
     return count
 
 
-def _call_sizes(records: Sequence[list[str]]) -> list[int]:
-    """Return of each record of a body how many belong to its listener call: the same half, the same request id."""
-    calls = list(map(_call, records))
-    sizes = Counter(calls)
-    sizes[None] = 1
-    return [sizes[call] for call in calls]
-
-
 def _call(fields: list[str]) -> tuple[str, str] | None:
+    """Return what the records of one listener call have in common: the half and the request id; null for others."""
     at = _REQUEST_AT.get(fields[0])
     if at is None or len(fields) == 1:
         return None
@@ -181,18 +201,18 @@ def _call(fields: list[str]) -> tuple[str, str] | None:
 
 
 def _columns(read: _Read, bodies: pa.RecordBatch) -> dict[str, Column]:
-    values = [said if type(said) is tuple else _NOTHING for said in read.said]
-    types = [fields[0] if type(said) is tuple else None for fields, said in zip(read.fields, read.said, strict=True)]
+    values = [said if type(said) is tuple else _NOTHING for _, said in read.told]
+    types = [fields[0] if type(said) is tuple else None for (fields, _), said in read.told]
     rows = pa.array(read.at, pa.int64())
     return {
         **{name: _column(name, column) for name, column in zip(KEPT_FIELDS, zip(*values, strict=True), strict=True)},
         **{name: bodies.column(name).take(rows) for name in ("arrival_ms", "path", "line")},
         "type": pa.array(types, pa.string()),
-        "bad": _bad(read, bodies.column("bad").take(rows)),
+        "bad": _bad(read.told, bodies.column("bad").take(rows)),
         "record_index": pa.array(read.index, pa.int32()),
         "call_size": pa.array(read.call_size, pa.int32()),
         "surplus": pa.array(read.surplus, pa.int64()),
-        "hash": _hashes(read.fields),
+        "hash": _hashes(read.told),
     }
 
 
@@ -203,25 +223,26 @@ def _column(name: str, values: Iterable[Any]) -> Column:
     return pa.array(values, _TYPES.get(kind, pa.string()))
 
 
-def _bad(read: _Read, of_bodies: Column) -> Column:
+def _bad(told: Sequence[_Told], of_bodies: Column) -> Column:
     """Return why a record is none: what its body says, or the codec."""
     of_bodies = of_bodies.cast(BAD_TYPE)
-    if not any(type(said) is BadRecord for said in read.said):
+    if not any(type(said) is BadRecord for _, said in told):
         return of_bodies
-    own = pa.array(map(_evidence, read.said, read.fields), BAD_TYPE)
+    own = pa.array((_evidence(fields, said) for (fields, _), said in told), BAD_TYPE)
     both = pa.concat_arrays([own, of_bodies])
     rows = np.arange(len(own))
     return both.take(pa.array(np.where(own.is_valid(), rows, rows + len(own))))
 
 
-def _evidence(said: object, fields: list[str]) -> dict[str, Any] | None:
+def _evidence(fields: list[str], said: object) -> dict[str, Any] | None:
     if not isinstance(said, BadRecord):
         return None
     mentions = mentioned_in(FIELD_SEPARATOR.join(fields))
     return {"field": said.field, "reason": said.reason, "text": said.text, "mentions": mentions}
 
 
-def _hashes(records: Sequence[list[str]]) -> Column:
-    texts = map(FIELD_SEPARATOR.join, records)
+def _hashes(told: Sequence[_Told]) -> Column:
+    """Hash each record as it stood on the wire: behind what CLOUD made something of there was one more separator."""
+    texts = (FIELD_SEPARATOR.join(fields) + (FIELD_SEPARATOR if quirk else "") for (fields, quirk), _ in told)
     digests = (blake2b(text.encode(), digest_size=8).digest() for text in texts)
     return pa.array(np.frombuffer(b"".join(digests), "<i8"))

@@ -186,6 +186,7 @@ def test_the_framing_is_seen_in_the_first_bytes(start, framing):
         (["decode", "."], ".: is a directory"),
         (["encode", "no-such-file"], "no-such-file: no such file"),
         (["decode", "--charset", "klingon"], "unknown charset 'klingon'"),
+        (["decode", "--charset", "punycode"], "unknown charset 'punycode'"),
         (["encode", "--charset", "klingon"], "unknown charset 'klingon'"),
         (["dialects", "no-such-file"], "no-such-file: no such file"),
         (["decode", "--framing", "xml"], "Invalid value for '--framing'"),

@@ -15,7 +15,8 @@ from otel_mqtrace._errors import UsageError
 
 __all__ = ["is_cuttable", "text_of"]
 
-_ASCII: Final = bytes(range(128))
+_ANY: Final = bytes(range(256))
+_ASCII: Final = _ANY[:128]
 _TERMINATOR: Final = RECORD_TERMINATOR.encode()
 
 
@@ -41,6 +42,7 @@ def is_cuttable(charset: str) -> bool:
         UsageError: no such charset.
     """
     try:
+        _ANY.decode(charset, errors="replace")  # there are codecs of names, such as Punycode, that refuse some bytes
         shifting = codecs.lookup(charset).name.startswith("iso2022")  # ASCII only until the first escape
         return not shifting and _ASCII.decode(charset, errors="replace") == _ASCII.decode()
     except (LookupError, UnicodeError):

@@ -37,9 +37,9 @@ from bridge.codec.native.layout import (
     RECORD_TERMINATOR,
     CloudSubAfter,
     FieldKind,
+    check_message_type_map,
     form_for,
 )
-from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceContext, TraceType, TransactionState
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
     Raises:
         UsageError: no such map or charset; a mistake of the caller, never of the bytes.
     """
-    _check_map(msg_type_map)
+    check_message_type_map(msg_type_map)
     contexts: list[TraceContext] = []
     errors: list[BadRecord] = []
     indexes: list[int] = []
@@ -130,27 +130,28 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
     return DecodedBody(tuple(contexts), tuple(errors), tuple(indexes), dialects, shapes)
 
 
-def decode_values(text: str, *, msg_type_map: str = "a") -> Iterator[tuple[list[str], tuple[Any, ...] | BadRecord]]:
-    """Yield of each record of a body its fields as they stand, the type name first, and what they mean.
+def decode_values(text: str, *, msg_type_map: str = "a") -> Iterator[tuple[_Record, tuple[Any, ...] | BadRecord]]:
+    """Return of each record of a body how it stands there and what it means, without an object of the model.
 
-    That is a value for each of ``KEPT_FIELDS``, ``None`` where it is not on the wire, or why it is no record; for
-    readers of tables, who have no use for an object a record. ``text`` is ``charsets.text_of`` the body.
+    It stands as its fields, the type name first, and what CLOUD made of it; such a one had a separator behind them. It
+    means a value for each of ``KEPT_FIELDS``, ``None`` where it is not on the wire; or why it is no record. ``text`` is
+    ``charsets.text_of`` the body.
 
     Raises:
         UsageError: no such map.
     """
-    _check_map(msg_type_map)
-    for index, (fields, quirk) in enumerate(_records(text)):
-        try:
-            plan = _plan_for(fields, quirk, msg_type_map)
-            yield fields, plan.of_kept(_said(fields, plan))
-        except _BadFieldError as error:
-            yield fields, BadRecord(index, error.field, error.reason, error.text[:MAX_OFFENDING_TEXT])
+    check_message_type_map(msg_type_map)
+    return ((record, _values(index, *record, msg_type_map=msg_type_map)) for index, record in enumerate(_records(text)))
 
 
-def _check_map(name: str) -> None:
-    if name not in MESSAGE_TYPE_MAPS:
-        raise UsageError(f"unknown message type map {name!r}; choose one of {', '.join(MESSAGE_TYPE_MAPS)}")
+def _values(
+    index: int, fields: list[str], quirk: CloudSubAfter | None, *, msg_type_map: str
+) -> tuple[Any, ...] | BadRecord:
+    try:
+        plan = _plan_for(fields, quirk, msg_type_map)
+        return plan.of_kept(_said(fields, plan))
+    except _BadFieldError as error:
+        return BadRecord(index, error.field, error.reason, error.text[:MAX_OFFENDING_TEXT])
 
 
 class _BadFieldError(Exception):

@@ -13,6 +13,7 @@ from dataclasses import fields as dataclass_fields
 from enum import Enum
 from typing import Final
 
+from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import KEY_SEPARATOR, AccessChannel, MessageType, TraceBean, TraceContext, TraceType
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "FieldKind",
     "Form",
     "absent",
+    "check_message_type_map",
     "form_for",
 ]
 
@@ -182,6 +184,12 @@ _MAP_B = (
 )
 MESSAGE_TYPE_MAPS: Final[dict[str, tuple[MessageType, ...]]] = {"a": _MAP_A, "b": _MAP_B}
 """Ordinal → type. Map B is 5.0.0 and 5.1.0 only (apache/rocketmq#6157); nothing on the wire tells them apart."""
+
+
+def check_message_type_map(name: str) -> None:
+    """Raise ``UsageError`` unless there is a map of that name."""
+    if name not in MESSAGE_TYPE_MAPS:
+        raise UsageError(f"unknown message type map {name!r}; choose one of {', '.join(MESSAGE_TYPE_MAPS)}")
 
 
 class CloudSubAfter(Enum):

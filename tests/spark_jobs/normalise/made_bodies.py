@@ -65,7 +65,7 @@ def _events(line, index, trace):
     for at, one in enumerate(ids):
         cost = trace.cost_ms
         ends = {"Pub": (trace.timestamp_ms or 0) + (cost or 0), "SubAfter": trace.timestamp_ms}.get(name)
-        ends = ends if ends is None or abs(ends) < 2**63 else None  # no time at all rather than a job that dies
+        ends = ends if ends is None or -(2**63) <= ends < 2**63 else None  # no time at all rather than a job that dies
         yield (
             *(line, index, name, _folded(one), _folded(offsets[at] if at < len(offsets) else offsets[0])),
             *(_present(bean.topic), _present(trace.group_name), _folded(trace.request_id), bean.retry_times),

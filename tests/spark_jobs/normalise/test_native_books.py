@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 from bridge.codec.native.decode import decode_body
 from spark_jobs.jobs.normalise import normalise_native
 from spark_jobs.normalise import native_records
-from tests.spark_jobs.normalise.made_bodies import told
+from tests.spark_jobs.normalise.made_bodies import ID, told
 
-pytestmark = pytest.mark.spark
-
-ID = "C000020262BB60E53B936993952C0000"
 RECORD = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
 GLUED = f"SubAfter\x01REQ\x01{ID}\x013\x01true\x01null\x010\x01"
 
@@ -28,6 +25,7 @@ def landing(path, bodies):
     return path
 
 
+@pytest.mark.spark
 def test_each_call_of_a_long_body_has_its_own_size(spark, tmp_path):
     """Four thousand deliveries in one body, in calls of one and of two whose records do not stand side by side."""
     calls = [*range(3_000), *range(1_000)]
@@ -68,6 +66,7 @@ def test_what_is_due_and_what_is_glued_is_what_the_codec_reads(pieces):
     assert due + sum(event["extra"] for event in events) == len(events) == len(read.contexts) + len(read.errors)
 
 
+@pytest.mark.spark
 def test_a_time_at_the_end_of_time_tells_nothing_about_how_far_the_data_reaches(spark, tmp_path):
     """One damaged record does not move the horizon of the run by millions of years."""
     good, far = (f"Recall\x01{at}\x01r\x01g\x01t\x01{ID}\x01true\x02" for at in (5, 2**63 - 1))
