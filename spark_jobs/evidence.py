@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from spark_jobs.mentions import MESSAGE_ID
 from spark_jobs.schemas import BAD
 
-__all__ = ["SAMPLE_CHARACTERS", "bad", "mentioned_ids"]
+__all__ = ["SAMPLE_CHARACTERS", "bad"]
 
 SAMPLE_CHARACTERS: Final = 200
 """Characters of an offending text that are kept."""
@@ -28,10 +28,10 @@ def bad(field: str, reason: str, text: Column) -> Column:
         F.lit(field).alias("field"),
         F.lit(reason).alias("reason"),
         F.left(text, F.lit(SAMPLE_CHARACTERS)).alias("text"),
-        mentioned_ids(text).alias("mentions"),
+        _mentioned_ids(text).alias("mentions"),
     ).cast(BAD)
 
 
-def mentioned_ids(text: Column) -> Column:
+def _mentioned_ids(text: Column) -> Column:
     """Return the message ids readable in ``text``: distinct, upper case, in order of appearance."""
     return F.array_distinct(F.transform(F.regexp_extract_all(text, F.lit(MESSAGE_ID)), F.upper))

@@ -38,8 +38,6 @@ _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 MEANING: Final[dict[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",  # what is given twice is no reason to give up
-    "spark.sql.legacy.javaCharsets": "true",  # bodies of RocketMQ 4.x are in the JVM's own charset, e.g. GBK
-    "spark.sql.legacy.codingErrorAction": "true",  # bytes that are no text become U+FFFD, never an exception
 }
 """Settings of a session that decide what an expression means; a run has them whatever its session was given."""
 

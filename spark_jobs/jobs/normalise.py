@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
+from bridge.codec.native.charsets import check_charset
 from bridge.codec.native.layout import check_message_type_map
 from spark_jobs.jobs.event_files import WRITTEN, written_events
-from spark_jobs.normalise.native import BODY_COLUMNS, charset_name, native_batches
+from spark_jobs.normalise.native import BODY_COLUMNS, native_batches
 from spark_jobs.normalise.otlp import event_batches
 from spark_jobs.schemas import BAD, EVENT, NORMALISED
 from spark_jobs.sources.counted import counted
@@ -121,7 +122,7 @@ def check_inputs(native: Sequence[str], otlp: Sequence[str], options: NormaliseO
         UnreadableInputError: a file is not what it was given for.
         PeerError: the broker of a topic does not answer, or has no such topic.
     """
-    charset_name(options.charset)
+    check_charset(options.charset)
     check_message_type_map(options.msg_type_map)
     (native_files, native_topics), (otlp_files, otlp_topics) = apart(native), apart(otlp)
     source_files(native_files, Side.NATIVE)
@@ -144,6 +145,7 @@ def normalise_native(
         UnreadableInputError: a file is neither a landing nor JSON lines with ``body_base64``.
         PeerError: the broker of a topic does not answer, or has no such topic.
     """
+    check_charset(options.charset)
     check_message_type_map(options.msg_type_map)
     directory = _emptied(workdir / "native")
     source = read_bodies(spark, srcs, client_config=options.client_config, ranges=options.ranges)
@@ -153,7 +155,7 @@ def normalise_native(
         native_batches,
         writer=options.native_writer,
         msg_type_map=options.msg_type_map,
-        charset=charset_name(options.charset),
+        charset=options.charset,
     )
     written = counted(bodies.mapInArrow(partial(written_events(directory, made), "bodies"), WRITTEN), count)
     side = _opened(spark, directory, source, written.collect(), counts=(count,))

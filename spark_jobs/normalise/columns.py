@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Column", "coalesced", "equal", "greater", "is_there", "opened", "taken", "where"]
+__all__ = ["Column", "coalesced", "equal", "greater", "is_there", "opened", "repeated", "taken", "where"]
 
 Column: TypeAlias = Any
 """A column of a batch. ``pyarrow`` has a type for each kind and for what each operation makes of it: not told apart."""
@@ -41,6 +41,12 @@ def coalesced(first: Column, *others: Column) -> Column:
 def taken(column: Column, rows: NDArray[np.int64]) -> Column:
     """Return rows of a column by number; null for a negative one."""
     return column.take(pa.array(rows, mask=rows < 0))
+
+
+def repeated(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return for so many copies of each row which row each copy is of, and which of its copies it is."""
+    rows = np.repeat(np.arange(len(counts)), counts)
+    return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def is_there(column: Column) -> NDArray[np.bool_]:

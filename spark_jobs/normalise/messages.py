@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.normalise.attributes import Attributes
-from spark_jobs.normalise.columns import coalesced, is_there, opened, taken
+from spark_jobs.normalise.columns import coalesced, is_there, opened, repeated, taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,10 +68,9 @@ class Messages:
     def _explode(self, links: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
         """Make as many messages of each span as it has ``links`` that are messages, or without any, ``ids``."""
         counts = np.where(links > 0, links, ids)
-        self._span = np.repeat(np.arange(len(counts)), counts)
+        self._span, self.at = repeated(counts)
         self._is_copied = bool((counts != 1).any())
         self.together = counts[self._span]
-        self.at = np.arange(len(self._span)) - np.repeat(np.cumsum(counts) - counts, counts)
         self._is_link = links[self._span] > 0
         self._link = np.where(self._is_link, self._first_link[self._span] + self.at, -1)
 

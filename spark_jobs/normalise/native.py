@@ -6,18 +6,16 @@ say, this module what that means in the words that both sides share.
 
 from __future__ import annotations
 
-import codecs
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.codec.native.charsets import is_cuttable
 from otel_mqtrace.model import TraceType
 from spark_jobs.distinct import each
-from spark_jobs.normalise.columns import coalesced, equal, taken, where
-from spark_jobs.normalise.native_records import Due, record_columns
+from spark_jobs.normalise.columns import coalesced, equal, repeated, taken, where
+from spark_jobs.normalise.native_records import MOST_ROWS, MOST_TEXT, Due, record_columns
 from spark_jobs.normalise.read_event import event_batch
 from spark_jobs.normalise.text_rules import folded_id, key_sets, present
 from spark_jobs.taxonomy import Kind
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.normalise.columns import Column
 
-__all__ = ["BODY_COLUMNS", "charset_name", "native_batches"]
+__all__ = ["BODY_COLUMNS", "native_batches"]
 
 BODY_COLUMNS: Final = ("arrival_ms", "path", "line", "body", "bad")
 """Those of ``READ_BODY`` that events are made of; what else a landing holds may be of any type."""
@@ -37,14 +35,17 @@ BODY_COLUMNS: Final = ("arrival_ms", "path", "line", "body", "bad")
 _JOINED: Final = ","
 _ONE_EACH: Final = ("msg_id", "offset_msg_id")
 _PRESENT: Final = ("topic", "group_name", "region_id", "tags", "store_host", "client_host")
-_SLICE_ROWS: Final = 4096
-_SLICE_BYTES: Final = 8 << 20
-_KINDS: Final = {
-    TraceType.PUB.value: (Kind.PUBLISH.value, "whole"),
-    TraceType.SUB_BEFORE.value: (Kind.CONSUME.value, "before"),
-    TraceType.SUB_AFTER.value: (Kind.CONSUME.value, "after"),
-    TraceType.END_TRANSACTION.value: (Kind.TRANSACTION_END.value, "whole"),
-    TraceType.RECALL.value: (Kind.RECALL.value, "whole"),
+_KIND: Final = {
+    TraceType.PUB.value: Kind.PUBLISH.value,
+    TraceType.SUB_BEFORE.value: Kind.CONSUME.value,
+    TraceType.SUB_AFTER.value: Kind.CONSUME.value,
+    TraceType.END_TRANSACTION.value: Kind.TRANSACTION_END.value,
+    TraceType.RECALL.value: Kind.RECALL.value,
+}
+_HALF: Final = {
+    **dict.fromkeys(_KIND, "whole"),
+    TraceType.SUB_BEFORE.value: "before",
+    TraceType.SUB_AFTER.value: "after",
 }
 
 
@@ -72,12 +73,6 @@ def native_batches(
     yield event_batch({"due": pa.array([due.records], pa.int64()), "tails": pa.array([0], pa.int64())}, 1)
 
 
-def charset_name(charset: str) -> str:
-    """Return the canonical name of a charset; ``UsageError`` when there is none of that name."""
-    is_cuttable(charset)  # refuses what is no charset of texts
-    return codecs.lookup(charset).name
-
-
 def _messages(records: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
     """Yield the records once for each message: a batch has an id, and an offset id, per message, joined with commas.
 
@@ -87,8 +82,7 @@ def _messages(records: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
     split = {name: pc.split_pattern(records[name], _JOINED) for name in _ONE_EACH}
     others = {name: column for name, column in records.items() if name not in _ONE_EACH}
     counts = np.maximum(np.diff(split["msg_id"].offsets.to_numpy()), 1)
-    rows = np.repeat(np.arange(len(counts)), counts)
-    id_at = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows, id_at = repeated(counts)
     is_copied = len(rows) > len(counts)
     for some in _slices(rows, others) if is_copied else [slice(None)]:
         of, at = rows[some], id_at[some]
@@ -104,7 +98,7 @@ def _slices(rows: NDArray[np.int64], columns: Mapping[str, Column]) -> Iterator[
     """Yield places to cut ``rows`` of ``columns`` at, so that no piece is long or holds much."""
     texts = [column for column in columns.values() if pa.types.is_string(column.type)]
     sizes = np.stack([pc.binary_length(text).fill_null(0).to_numpy() for text in texts]).sum(axis=0)
-    piece = np.cumsum(sizes[rows]) // _SLICE_BYTES + np.arange(len(rows)) // _SLICE_ROWS
+    piece = np.cumsum(sizes[rows]) // MOST_TEXT + np.arange(len(rows)) // MOST_ROWS
     bounds = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(rows)]
     yield from map(slice, bounds, bounds[1:])
 
@@ -114,10 +108,6 @@ def _own(split: Column, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Colum
     bounds = split.offsets.to_numpy().astype(np.int64)
     first, size = bounds[rows], bounds[rows + 1] - bounds[rows]
     return taken(split.values, np.where(size == 0, -1, first + np.where(at < size, at, 0)))
-
-
-def _by_type(types: Column, values: Mapping[str, str]) -> Column:
-    return each(types, values.get, pa.string())
 
 
 def _events(messages: Mapping[str, Column], writer: str) -> dict[str, Column]:
@@ -130,8 +120,8 @@ def _events(messages: Mapping[str, Column], writer: str) -> dict[str, Column]:
         **{name: messages[name] for name in ("arrival_ms", "path", "line")},
         **{name: present(messages[name]) for name in _PRESENT},
         "side": pa.repeat("native", rows),
-        "kind": _by_type(types, {name: kind for name, (kind, _) in _KINDS.items()}),
-        "half": _by_type(types, {name: half for name, (_, half) in _KINDS.items()}),
+        "kind": each(types, _KIND.get, pa.string()),
+        "half": each(types, _HALF.get, pa.string()),
         **{name: folded_id(messages[name]) for name in ("msg_id", "offset_msg_id", "transaction_id")},
         "attempt_id": folded_id(messages["request_id"]),
         "keys": key_sets(messages["keys"]),

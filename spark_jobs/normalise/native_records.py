@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -31,18 +30,19 @@ from bridge.codec.native.layout import (
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from spark_jobs.mentions import mentioned_in
 from spark_jobs.normalise.read_event import BAD_TYPE
+from spark_jobs.normalise.row_hashes import hashed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from bridge.codec.native.layout import CloudSubAfter
     from spark_jobs.normalise.columns import Column
 
-__all__ = ["Due", "record_columns"]
+__all__ = ["MOST_ROWS", "MOST_TEXT", "Due", "record_columns"]
 
-_BATCH_RECORDS: Final = 4096
-_BATCH_CHARACTERS: Final = 8 << 20
-"""As many records, or so much text, are laid into columns together, or those of one body."""
+MOST_ROWS: Final = 4096
+MOST_TEXT: Final = 8 << 20
+"""As many rows, or so much text, are laid into columns together, or those of one body."""
 _NAMES: Final = "|".join(kind.value for kind in TraceType)
 _PIECE: Final = re.compile(rf"[^{RECORD_TERMINATOR}]+")
 _NEXT_PIECE: Final = re.compile(rf"{RECORD_TERMINATOR}(?=[^{RECORD_TERMINATOR}])")
@@ -110,7 +110,7 @@ class _Read:
 
     @property
     def is_enough(self) -> bool:
-        return len(self.told) >= _BATCH_RECORDS or self.characters >= _BATCH_CHARACTERS
+        return len(self.told) >= MOST_ROWS or self.characters >= MOST_TEXT
 
     def add(self, row: int, part: _Part) -> None:
         count = len(part.told)
@@ -158,13 +158,14 @@ def _texts(bodies: pa.RecordBatch, charset: str) -> Iterator[str | None]:
 
 def _parts(text: str, msg_type_map: str) -> Iterator[_Part]:
     """Yield the records of a body, some thousand at a time; who is in a call is known only when all have been seen."""
-    read = partial(decode_values, text, msg_type_map=msg_type_map)
-    held = list(read()) if len(text) <= _MOST_HELD else None
-    sizes = Counter(_call(fields) for (fields, _), _ in (read() if held is None else held))
+    read: Callable[[], Iterator[_Told]] = partial(decode_values, text, msg_type_map=msg_type_map)
+    if len(text) <= _MOST_HELD:
+        read = list(read()).__iter__
+    sizes = Counter(_call(fields) for (fields, _), _ in read())
     sizes[None] = 1
-    records = iter(read() if held is None else held)
+    records = read()
     first, characters, glued = 0, len(text), _glued(text)
-    while told := list(islice(records, _BATCH_RECORDS)):
+    while told := list(islice(records, MOST_ROWS)):
         yield _Part(first, told, [sizes[_call(fields)] for (fields, _), _ in told], characters, glued)
         first, characters, glued = first + len(told), 0, 0
 
@@ -244,5 +245,4 @@ def _evidence(fields: list[str], said: object) -> dict[str, Any] | None:
 def _hashes(told: Sequence[_Told]) -> Column:
     """Hash each record as it stood on the wire: behind what CLOUD made something of there was one more separator."""
     texts = (FIELD_SEPARATOR.join(fields) + (FIELD_SEPARATOR if quirk else "") for (fields, quirk), _ in told)
-    digests = (blake2b(text.encode(), digest_size=8).digest() for text in texts)
-    return pa.array(np.frombuffer(b"".join(digests), "<i8"))
+    return hashed(map(str.encode, texts))

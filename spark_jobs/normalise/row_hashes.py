@@ -1,7 +1,7 @@
 """This module knows how to tell a span that was written twice: 64 bits of all that it says, whatever file it came in.
 
-A row is hashed as one run of bytes: first numbers, among them the length of every text (-1 where it is null), then the
-texts themselves; so no two rows that differ are the same bytes.
+A span is hashed as one run of bytes: first numbers, among them the length of every text (-1 where it is null), then the
+texts themselves; so no two spans that differ are the same bytes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from spark_jobs.normalise.columns import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from spark_jobs.normalise.columns import Column
 
-__all__ = ["row_hashes"]
+__all__ = ["hashed", "row_hashes"]
 
 _TEXTS: Final = ("trace_id", "span_id", "parent_span_id", "name", "kind", "status", "service", "scope")
 _NUMBERS: Final = ("start_ns", "end_ns", "flags", "dropped_attributes", "dropped_links")
@@ -40,7 +40,12 @@ def row_hashes(spans: Mapping[str, Column]) -> Column:
         of_links = _parts([linked.field(name) for name in _LINK_TEXTS], [], linked.field("attributes"))
         rows = [b"".join(row) for row in zip(*of_links, strict=True)]
         parts.append([b"".join(rows[start:end]) for start, end in pairwise(bounds.tolist())])
-    digests = b"".join(blake2b(b"".join(row), digest_size=8).digest() for row in zip(*parts, strict=True))
+    return hashed(map(b"".join, zip(*parts, strict=True)))
+
+
+def hashed(rows: Iterable[bytes]) -> Column:
+    """Return a number of 64 bits for the bytes of each row."""
+    digests = b"".join(blake2b(row, digest_size=8).digest() for row in rows)
     return pa.array(np.frombuffer(digests, "<i8"))
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from bridge.codec.native.layout import RECORD_TERMINATOR
 from otel_mqtrace._errors import UsageError
 
-__all__ = ["is_cuttable", "text_of"]
+__all__ = ["check_charset", "is_cuttable", "text_of"]
 
 _ANY: Final = bytes(range(256))
 _ASCII: Final = _ANY[:128]
@@ -32,6 +32,11 @@ def text_of(body: bytes, charset: str) -> str:
     except UnicodeError:
         pieces = body.split(_TERMINATOR) if cuttable else [body]
         return RECORD_TERMINATOR.join(piece.decode(charset, errors="replace") for piece in pieces)
+
+
+def check_charset(charset: str) -> None:
+    """Raise ``UsageError`` when there is no such charset."""
+    is_cuttable(charset)
 
 
 @lru_cache(maxsize=32)

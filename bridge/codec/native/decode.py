@@ -122,7 +122,7 @@ def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8")
             plan = _plan_for(fields, quirk, msg_type_map)
             contexts.append(_context(fields, plan))
         except _BadFieldError as error:
-            errors.append(BadRecord(index, error.field, error.reason, error.text[:MAX_OFFENDING_TEXT]))
+            errors.append(error.record(index))
         else:
             indexes.append(index)
             plans.append(plan)
@@ -151,13 +151,16 @@ def _values(
         plan = _plan_for(fields, quirk, msg_type_map)
         return plan.of_kept(_said(fields, plan))
     except _BadFieldError as error:
-        return BadRecord(index, error.field, error.reason, error.text[:MAX_OFFENDING_TEXT])
+        return error.record(index)
 
 
 class _BadFieldError(Exception):
     def __init__(self, name: str | None, reason: str, text: str) -> None:
         super().__init__(reason)
         self.field, self.reason, self.text = name, reason, text
+
+    def record(self, index: int) -> BadRecord:
+        return BadRecord(index, self.field, self.reason, self.text[:MAX_OFFENDING_TEXT])
 
 
 _Record = tuple[list[str], "CloudSubAfter | None"]
