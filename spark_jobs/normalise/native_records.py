@@ -42,7 +42,7 @@ __all__ = ["MOST_ROWS", "MOST_TEXT", "Due", "record_columns"]
 
 MOST_ROWS: Final = 4096
 MOST_TEXT: Final = 8 << 20
-"""As many rows, or so much text, are laid into columns together, or those of one body."""
+"""Rows are laid into columns together until they are so many, or their text so long in characters."""
 _NAMES: Final = "|".join(kind.value for kind in TraceType)
 _PIECE: Final = re.compile(rf"[^{RECORD_TERMINATOR}]+")
 _NEXT_PIECE: Final = re.compile(rf"{RECORD_TERMINATOR}(?=[^{RECORD_TERMINATOR}])")
@@ -243,6 +243,6 @@ def _evidence(fields: list[str], said: object) -> dict[str, Any] | None:
 
 
 def _hashes(told: Sequence[_Told]) -> Column:
-    """Hash each record as it stood on the wire: behind what CLOUD made something of there was one more separator."""
+    """Hash the text of each record: behind what CLOUD made something of there was one more separator."""
     texts = (FIELD_SEPARATOR.join(fields) + (FIELD_SEPARATOR if quirk else "") for (fields, quirk), _ in told)
     return hashed(map(str.encode, texts))

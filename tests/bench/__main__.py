@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tests.bench import record
 from tests.bench.page import page, shown
 from tests.bench.rows import Effort, Row
 from tests.bench.sections import SECTIONS
+from tests.support.source_tree import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "build" / "bench.json"
 KEPT, PAGE = ROOT / "docs" / "performance.json", ROOT / "docs" / "performance.md"
 _QUICK = Effort(rounds=2, share=0.05, messages=2_000)

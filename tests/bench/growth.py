@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.bench.reconcile import day_of, said
+from tests.bench.reconcile import answer_of, day_of
 from tests.bench.rivals import MASTER, MEMORY
 from tests.bench.rows import Effort, Row, Target
 
@@ -19,8 +19,8 @@ TASKS, COMPILERS, OTHERS = (
     f"the smaller run: {what}"
     for what in ("Spark's tasks", "the JVM's compilers", "the JVM's other threads, its collector's among them")
 )
+_EACH = "time, each event, once Spark has started"
 _MESSAGES = 500_000
-_LEAST_SECONDS = 1.0
 _LIVING = "of the threads that were still there at its end; what others used stands with the JVM's other threads"
 
 
@@ -30,7 +30,7 @@ def tenfold(effort: Effort) -> list[Row]:
 
 
 def fiftyfold(effort: Effort) -> list[Row]:
-    """Run the usual size and fifty times as much, which takes 75 GB of disk at the usual size."""
+    """Run the usual size and fifty times as much, which takes 80 GB of disk at the usual size."""
     return _grown(effort, 50)
 
 
@@ -40,13 +40,20 @@ def _grown(effort: Effort, times: int) -> list[Row]:
     profile = _profile(small)
     large = _run(messages * times)
     events = f"{2 * messages:,} → {2 * messages * times:,} events"
-    stages = ", ".join(f"{stage} {seconds:g} s" for stage, seconds in large["stages_seconds"].items())
+    stages, of_small = (
+        ", ".join(f"{stage} {seconds:g} s" for stage, seconds in cost["stages_seconds"].items())
+        for cost in (large, small)
+    )
     heap, linear = f"the same heap of {MEMORY} for both", f"{times} times the time of the smaller run"
-    python, java = (_most_mib(small, large, is_java=kind) for kind in (False, True))
-    bound = Target("≤", 1.1)
+    driver, worker, java = (_most_mib(small, large, part) for part in ("driver", "worker", "JVM"))
+    each, bound = (_us_an_event(cost) for cost in (large, small)), Target("≤", 1.1)
     return [
         Row(f"time, {events}", linear, large["wall_seconds"], times * small["wall_seconds"], "s", bound, stages),
-        Row("most memory of a Python process", "the smaller run", *python, "MiB", bound),
+        Row(
+            _EACH, "the smaller run", *each, "µs an event", None, f"what grows with the events; the smaller: {of_small}"
+        ),
+        Row("memory of Python's driver", "the smaller run", *driver, "MiB", bound),
+        Row("most memory of a Python worker", "the smaller run", *worker, "MiB", bound),
         Row("memory of the JVM, executors and all", "the smaller run", *java, "MiB", None, heap),
         Row("Spark jobs", "the smaller run", large["jobs"], small["jobs"], "jobs", Target("≤", 1.0)),
         *profile,
@@ -57,14 +64,14 @@ def _run(messages: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         day, out = Path(folder) / "day", Path(folder) / "report"
         day_of(day, messages)
-        cost = said("tests.bench.scale", day, "--out", out, "--master", MASTER, "--driver-memory", MEMORY)
+        cost = answer_of("tests.bench.scale", day, "--out", out, "--master", MASTER, "--driver-memory", MEMORY)
     assert cost["messages"] == messages
     return cost
 
 
 def _profile(cost: dict[str, Any]) -> list[Row]:
     """Return what the JVM of a run spent its time on a processor on."""
-    java = max(_working(cost, is_java=True), key=lambda used: used["processor_seconds"])
+    java = max(_of(cost, "JVM"), key=lambda used: used["processor_seconds"])
     work = java["work_seconds"]
     assert work["tasks"], "no thread of the JVM has the name that Java 17 gives to a task's"
     parts = {TASKS: work["tasks"], COMPILERS: work["compilers"]}
@@ -75,18 +82,20 @@ def _profile(cost: dict[str, Any]) -> list[Row]:
     ]
 
 
-def _most_mib(small: dict[str, Any], large: dict[str, Any], *, is_java: bool) -> tuple[float, float]:
-    """Return the most that the larger and the smaller run held: of the JVM, or of one Python process."""
-    of_large, of_small = (
-        max(used["most_resident_mib"] for used in _working(cost, is_java=is_java)) for cost in (large, small)
-    )
+def _us_an_event(cost: dict[str, Any]) -> float:
+    """Return the microseconds of wall time that an event took of all that came after Spark's start."""
+    _start, *others = cost["stages_seconds"].values()
+    return sum(others) * 1e6 / (2 * int(cost["messages"]))
+
+
+def _most_mib(small: dict[str, Any], large: dict[str, Any], part: str) -> tuple[float, float]:
+    """Return the most that one process of a part held, of the larger and of the smaller run."""
+    of_large, of_small = (max(used["most_resident_mib"] for used in _of(cost, part)) for cost in (large, small))
     return of_large, of_small
 
 
-def _working(cost: dict[str, Any], *, is_java: bool) -> list[dict[str, Any]]:
-    """Return what each process of a kind used, but for those that only start others."""
-    return [
-        used
-        for name, used in cost["processes"].items()
-        if name.startswith("java") == is_java and used["processor_seconds"] >= _LEAST_SECONDS
-    ]
+def _of(cost: dict[str, Any], part: str) -> list[dict[str, Any]]:
+    """Return what each process of a part used."""
+    found = [used for name, used in cost["processes"].items() if name.startswith(part)]
+    assert found, f"no {part} was seen"
+    return found

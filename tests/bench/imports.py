@@ -6,13 +6,12 @@ import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
 from tests.bench.rows import Effort, Row, Target, beside, interleaved
+from tests.support.source_tree import ROOT
 
 __all__ = ["BARE", "INSTRUMENTOR", "SWITCH", "TYPER", "measured"]
 
-ROOT = Path(__file__).resolve().parents[2]
 SWITCH = "from otel_mqtrace import MqTraceInstrumentor"
 INSTRUMENTOR, TYPER, BARE = "OpenTelemetry's base class of an instrumentor", "typer", "an interpreter and nothing else"
 _LIBRARY, _SDK = "import otel_mqtrace", "import opentelemetry.sdk.trace"

@@ -1,8 +1,8 @@
-"""This module knows how fast files of OTLP become canonical events, on one core, beside a plain loop in Python.
+"""This module knows how fast files of OTLP become canonical events, on one core and on two, beside a plain loop in Python.
 
-Ours is the job that a reconciliation runs for its spans, on ``local[1]``; it looks for every spelling, judges what is
-malformed, hashes every span and keeps its books. The loop reads, looks the same fields up by the same names, and writes
-parquet; it trusts its input. Both run in one process that may use one core, and the first round warms up.
+Ours is the job that a reconciliation runs for its spans; it looks for every spelling, judges what is malformed, hashes every
+span and keeps its books. The loop reads, looks the same fields up by the same names, and writes parquet; it trusts its input
+and runs on one core. Both take turns in one process that may use so many cores, and the first round warms up.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.bench.reconcile import day_of, said
+from tests.bench.reconcile import answer_of, day_of
 from tests.bench.rows import Effort, Row, Target, beside, interleaved
 
 __all__ = ["measured"]
 
 _MESSAGES, _ROWS = 100_000, 10_000
 _LENGTH_BYTES = 4
+_CORES = (1, 2)
+_EACH = {1: "one core", 2: "each of two cores"}
+_LOOP, _UNIT, _TARGET = "a plain loop in Python, one core", "spans/s", Target("≥", 1.0)
 _TIMES = ("trace_id", "span_id", "start_ms", "end_ms")
 
 
@@ -33,31 +36,32 @@ def measured(effort: Effort) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         day_of(root / "day", messages)
-        took = said("tests.bench.normalisation", root, effort.rounds)
-    target = Target("≥", 1.0)
+        took = {
+            cores: answer_of("tests.bench.normalisation", root, effort.rounds, cores)
+            for cores in _CORES
+            if cores <= len(os.sched_getaffinity(0))
+        }
     return [
-        beside(f"OTLP {layout} to events", "a plain loop in Python", *both, "spans/s", target)
-        for layout, both in (
-            ("JSON", (took["json"], took["json loop"])),
-            ("protobuf", (took["proto"], took["proto loop"])),
-        )
+        beside(f"OTLP {layout} to events, {_EACH[cores]}", _LOOP, of_all[name], of_all[f"{name} loop"], _UNIT, _TARGET)
+        for cores, of_all in took.items()
+        for layout, name in (("JSON", "json"), ("protobuf", "proto"))
     ]
 
 
-def main(folder: str, rounds: str) -> int:
-    """Measure in this process, on one core; print spans a second, round by round."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # the JVM and its Python workers inherit it
+def main(folder: str, rounds: str, cores: str) -> int:
+    """Measure in this process, on so many cores; print spans a second and core, round by round."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cores)])  # the JVM and its Python workers inherit it
     from spark_jobs.session import build_session  # noqa: PLC0415 - after the core is chosen
 
     root = Path(folder)
     lines = root / "day" / "otlp"
     proto, count = _as_protobuf(lines, root / "spans.binpb")
     size = sum(file.stat().st_size for file in lines.iterdir())
-    spark = build_session(master="local[1]", driver_memory="2g", input_bytes=max(size, 1 << 28))
+    spark = build_session(master=f"local[{cores}]", driver_memory="2g", input_bytes=max(size, 1 << 28))
     contenders = {
-        "json": partial(_ours, spark, lines, root, count),
+        "json": partial(_ours, spark, lines, root, count, int(cores)),
         "json loop": partial(_loop, _json_spans, lines, root, count),
-        "proto": partial(_ours, spark, proto, root, count),
+        "proto": partial(_ours, spark, proto, root, count, int(cores)),
         "proto loop": partial(_loop, _proto_spans, proto, root, count),
     }
     interleaved(contenders, 1)  # warm
@@ -67,7 +71,7 @@ def main(folder: str, rounds: str) -> int:
     return 0
 
 
-def _ours(spark: Any, source: Path, root: Path, count: int) -> float:
+def _ours(spark: Any, source: Path, root: Path, count: int, cores: int) -> float:
     from spark_jobs.jobs.normalise import normalise_otlp  # noqa: PLC0415 - as above
 
     with tempfile.TemporaryDirectory(dir=root) as work:
@@ -75,7 +79,7 @@ def _ours(spark: Any, source: Path, root: Path, count: int) -> float:
         side = normalise_otlp(spark, (str(source),), Path(work))
         seconds = time.perf_counter() - began
         assert side.records_read == count == side.events.count(), f"{side.records_read} of {count} spans read"
-    return count / seconds
+    return count / seconds / cores
 
 
 def _loop(spans: Callable[[Path], Iterator[dict[str, Any]]], source: Path, root: Path, count: int) -> float:

@@ -28,7 +28,9 @@ do, roughly.
 * Medians over the rounds count. In brackets stand the lowest and the highest ratio of a single round.
 * A benchmark fails when a span, a record or an event is missing: a fast run that does nothing cannot look good.
 * `met` is worked out from the figures when this page is written. What has no target is published, and promised to nobody.
-* CI holds counts, not times: Spark jobs of a run, objects, memory blocks and instructions of a send, spans of a poll, modules of an import.
+* CI holds counts, not times: Spark jobs of a run; objects, memory blocks and the interpreter's instructions of a send; spans of a
+  poll; modules of an import.
+* Every section tells which commit it measured. One that takes long may be older than the code beside it.
 """
 _REPEAT: Final = """\
 ## To repeat
@@ -68,7 +70,11 @@ def rows_of(section: Mapping[str, Any]) -> list[Row]:
 
 def shown(row: Row) -> tuple[str, ...]:
     """Return the cells of a row, in the order of the table's head."""
-    spread = "" if row.low is None or row.high is None else f" ({written(row.low)} to {written(row.high)})"
+    spread = (
+        ""
+        if row.low is None or row.high is None or row.low == row.high
+        else f" ({written(row.low)} to {written(row.high)})"
+    )
     ratio = "" if row.ratio is None else f"{written(row.ratio)} x{spread}"
     theirs = "" if row.theirs is None else written(row.theirs)
     target = "" if row.target is None else str(row.target)
@@ -98,11 +104,16 @@ def _section(name: str, figures: Mapping[str, Any] | None) -> Iterable[str]:
 
 
 def _circumstances(figures: Mapping[str, Any]) -> str:
-    on = figures["machine"]
+    on, rounds, messages = figures["machine"], figures["effort"]["rounds"], figures["effort"]["messages"]
     libraries = ", ".join(f"{name} {number}" for name, number in on["libraries"].items())
+    work = f"{rounds} round{'s' * (rounds > 1)}" + (
+        f" of {messages:,} messages (`--messages {messages}`)" if messages else ""
+    )
+    commit = figures.get("commit")
     return (
-        f"Measured {figures['measured_at']}, {figures['effort']['rounds']} rounds, on {on['processor']}, {on['cores']} cores, "
-        f"{on['memory_gib']} GiB, {on['system']}, load before {on['load_before']:g}; Python {on['python']}, {libraries}."
+        f"Measured {figures['measured_at']}{f' at commit `{commit}`' if commit else ''}, {work}, on {on['processor']}, "
+        f"{on['cores']} cores, {on['memory_gib']} GiB, {on['system']}, load before {on['load_before']:g}; "
+        f"Python {on['python']}, {libraries}."
     )
 
 

@@ -57,7 +57,9 @@ class _Null(SpanExporter):
 def measured(effort: Effort) -> list[Row]:
     """Measure the four rows."""
     for name in ("opentelemetry.sdk._shared_internal", "otel_mqtrace"):
-        logging.getLogger(name).propagate = False  # both tell of a full queue on stderr
+        logger = logging.getLogger(name)  # both tell of a full queue on stderr
+        logger.propagate = False
+        logger.addHandler(logging.NullHandler())
     spans = _ended(effort.of(_SPANS, least=4 * _QUEUE))
     found = []
     for measure, act, unit, target in (

@@ -1,6 +1,6 @@
 """This module knows what is said of the time: the floor below every figure, and why what is missed is missed.
 
-A sentence is said only while its target is missed, and its numbers are those of the page.
+A sentence is said only while its target is missed. Its numbers are those of the page, and it says of which section.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Final
 
 from tests.bench import clients, forwarder, growth, imports, steps
 from tests.bench.rows import TIMES, Row, written
+from tests.bench.sections import SECTIONS
 
 __all__ = ["reasons"]
 
@@ -39,12 +40,13 @@ def _figure(measured: Measured, section: str, measure: str) -> float | None:
 
 
 def _made_of(section: str, *parts: str, why: str) -> Callable[[Row, Measured], str]:
-    """Say what of our figure is spent in ``parts``, which were measured in the same section."""
+    """Say what of our figure is spent in ``parts``, which were measured in ``section``."""
 
     def told(row: Row, measured: Measured) -> str:
         known = {part: figure for part in parts if (figure := _figure(measured, section, part)) is not None}
         listed = "; ".join(f"{part}: {written(figure)}" for part, figure in known.items())
-        return f"{_ratio(row)}. {why}{f' ({listed})' if listed else ''}."
+        title = SECTIONS[section].title
+        return f"{_ratio(row)}. {why}{f' (*{title}*: {listed})' if listed else ''}."
 
     return told
 
@@ -80,7 +82,7 @@ _PARSED: Final = (
 )
 _FROM_KAFKA: Final = (
     "To decode, pair and write is most of it, in Python; the Collector, in Go, hands on what are spans already. The bound is of "
-    "records a second, and a machine is not as fast every day: the section above has a date of its own"
+    "records a second, and a machine is not as fast every day: *The forwarder* has a date of its own"
 )
 
 _TRUSTING: Final = (
@@ -89,16 +91,16 @@ _TRUSTING: Final = (
 )
 _WHOLE: Final = (
     "The others start with parsed tables and stop at a verdict; ours starts Spark, reads, pairs, attributes and reports. "
-    "Of a run this small half is start and planning, which grow no further. Of one ten times as large, the smaller one of "
-    "the section above, the JVM's compilers take much of the cores that the tasks want, in seconds of processor time"
+    "To start, to plan and to compile take their time whatever the size: ten times as many events do not take ten times as "
+    "long. While they do, the JVM's compilers take much of the cores that the tasks want, in seconds of processor time"
 )
 _JUDGED: Final = (
     "To read is the lesser part of a run. Judging compares both sides of every key field by field, with the copies and halves of "
     "each, and says why; the reports ask again of what was judged"
 )
 _JOBS: Final = (
-    "The first two jobs read. The others are a survey, a pass of judging, one more for what it left without a "
-    "reason, the books, what stays open for the next run, and what the reports show, with a broadcast each where both meet"
+    "A survey, a pass of judging, one more for what it left without a reason, the books, what stays open for the next run, "
+    "and what the reports show, with a broadcast each where both sides meet"
 )
 
 _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {

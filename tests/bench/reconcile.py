@@ -19,10 +19,10 @@ from typing import Any
 
 from tests.bench.rivals import MASTER, MEMORY
 from tests.bench.rows import Effort, Row, Target, beside, interleaved
+from tests.support.source_tree import ROOT
 
-__all__ = ["day_of", "measured", "said"]
+__all__ = ["answer_of", "day_of", "measured"]
 
-ROOT = Path(__file__).resolve().parents[2]
 _MESSAGES = 200_000
 _RUN = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
 _RAW, _PARSED = "from raw files", "from normalised parquet"
@@ -37,8 +37,8 @@ def measured(effort: Effort) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         truth = day_of(root / "day", messages)
-        said("tests.bench.rivals", "prepare", root / "day", root / "tables")
-        said("tests.bench.from_parquet", "prepare", root / "day", root / "events")
+        answer_of("tests.bench.rivals", "prepare", root / "day", root / "tables")
+        answer_of("tests.bench.from_parquet", "prepare", root / "day", root / "events")
         events, jobs = sum(truth.values()), dict[str, int]()
         contenders = {
             _RAW: partial(_from_raw, root, truth, jobs),
@@ -62,12 +62,12 @@ def measured(effort: Effort) -> list[Row]:
 
 def day_of(folder: Path, messages: int) -> dict[str, int]:
     """Write a day of ``messages`` with known faults; return how many events of each status it holds."""
-    said("tests.bench.trace_day", "--messages", messages, "--out", folder)
+    answer_of("tests.bench.trace_day", "--messages", messages, "--out", folder)
     truth: dict[str, int] = json.loads((folder / "truth.json").read_text())["status"]
     return truth
 
 
-def said(module: str, *arguments: object) -> dict[str, Any]:
+def answer_of(module: str, *arguments: object) -> dict[str, Any]:
     """Run a module of ours and return the JSON object of its last line, if it printed one."""
     command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -96,7 +96,7 @@ def _from_parquet(root: Path, truth: dict[str, int], jobs: dict[str, int]) -> fl
     """Return the seconds of a process that begins where both sides are read."""
     out = _emptied(root / "parsed")
     began = time.perf_counter()
-    result = said("tests.bench.from_parquet", "reconcile", root / "events", out)
+    result = answer_of("tests.bench.from_parquet", "reconcile", root / "events", out)
     seconds = time.perf_counter() - began
     assert result["holds"], "the books do not balance"
     _check(out, result["status"], truth)
@@ -120,7 +120,7 @@ def _theirs(name: str, root: Path, truth: dict[str, int], jobs: dict[str, int]) 
     out = root / f"{name}.out"
     out.unlink(missing_ok=True)
     began = time.perf_counter()
-    found = said("tests.bench.rivals", name, root / "tables", out)
+    found = answer_of("tests.bench.rivals", name, root / "tables", out)
     seconds = time.perf_counter() - began
     jobs[name] = found.pop("jobs", 0)
     copies = truth.get("DUPLICATED_OTLP", 0)  # to a join the second copy of a span is a span without a record

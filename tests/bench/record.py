@@ -6,8 +6,10 @@ A section that is measured anew replaces its old figures and no others, so the l
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.rows import Effort, Row
+from tests.support.source_tree import ROOT
 
 __all__ = ["Figures", "is_quick", "machine", "read", "together", "with_section", "write"]
 
@@ -42,6 +45,7 @@ def with_section(figures: Figures, name: str, rows: Sequence[Row], effort: Effor
     measured_at = datetime.now(tz=timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     said = {
         "measured_at": measured_at,
+        "commit": _commit(),
         "effort": asdict(effort),
         "machine": machine(),
         "rows": [row.as_json() for row in rows],
@@ -55,14 +59,29 @@ def is_quick(section: Mapping[str, Any]) -> bool:
 
 
 def together(kept: Figures, measured: Figures) -> Figures:
-    """Return ``kept`` with what was measured since; a quick look replaces no figures that were measured in earnest."""
-    return kept | {name: said for name, said in measured.items() if name not in kept or not is_quick(said)}
+    """Return ``kept`` with what was measured since; nothing replaces figures that took more work than its own."""
+    return kept | {
+        name: said for name, said in measured.items() if name not in kept or _work(said) >= _work(kept[name])
+    }
+
+
+def _work(section: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the share of the usual work, and the messages, of which the usual ones are the most that anybody asks for."""
+    effort = section["effort"]
+    return min(effort["share"], 1), effort["messages"] or math.inf
 
 
 def write(path: Path, figures: Figures) -> None:
     """Write the sections."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"sections": figures}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _commit() -> str:
+    """Return the commit that was measured, ``-dirty`` when the files differ from it; empty outside a clone."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def machine() -> Mapping[str, Any]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-__all__ = ["TIMES", "Effort", "Rounds", "Row", "Target", "beside", "interleaved", "written"]
+__all__ = ["TIMES", "Effort", "Row", "Target", "beside", "interleaved", "written"]
 
 TIMES: Final = "x"
 """The unit of a target that is a ratio; any other unit is a bound of our own figure."""
@@ -35,7 +35,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line: medians over the rounds. ``low`` and ``high`` are the ratios of the single rounds, where there were any.
+    """One line: medians over the rounds. ``low`` and ``high`` are the ratios of the single rounds, where there are several.
 
     Without an anchor ``theirs`` is ``None``; without a target the figure is published and nothing is promised of it.
     """
@@ -91,13 +91,17 @@ class Effort:
         return max(least, int(usual * self.share))
 
 
-Rounds = Mapping[str, Sequence[float]]
-"""What each contender took, round by round; the same place is the same round."""
+_Name = TypeVar("_Name")
+_Taken = TypeVar("_Taken")
 
 
-def interleaved(contenders: Mapping[str, Callable[[], float]], rounds: int) -> Rounds:
-    """Run every contender once in each round, each round beginning with another one, so that a busy moment hits all."""
-    names, took = list(contenders), {name: [] for name in contenders}
+def interleaved(contenders: Mapping[_Name, Callable[[], _Taken]], rounds: int) -> dict[_Name, list[_Taken]]:
+    """Run every contender once in each round, each round beginning with another one, so that a busy moment hits all.
+
+    Returns what each took, round by round; the same place is the same round.
+    """
+    names = list(contenders)
+    took: dict[_Name, list[_Taken]] = {name: [] for name in names}
     for number in range(rounds):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
@@ -118,7 +122,7 @@ def beside(
     if theirs is None:
         return Row(measure, anchor, median(ours), None, unit, target, note)
     shares = [one / other for one, other in zip(ours, theirs, strict=True) if other > 0]
-    spread = (min(shares), max(shares)) if shares else (None, None)
+    spread = (min(shares), max(shares)) if len(shares) > 1 else (None, None)
     return Row(measure, anchor, median(ours), median(theirs), unit, target, note, *spread)
 
 

@@ -1,4 +1,4 @@
-"""What a reconciliation of a whole day costs: wall time by stage, memory of the JVM and of Python, jobs and stages.
+"""What a reconciliation of a whole day costs: wall time by stage, memory of the driver, the JVM and Python's workers, jobs.
 
 ``python -m tests.bench.scale DAY --out DIR`` runs the batch job on a day that ``tests.bench.trace_day`` wrote, holds what
 it found against the truth written beside it (a fast run that finds something else must not look good), and prints one
@@ -31,7 +31,12 @@ _WORK = {
 def measured(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[str, object]:
     """Reconcile ``day`` and return what it cost; fail when the statuses are not those of its truth."""
     truth = json.loads((day / "truth.json").read_text())
-    clock, seen = SystemClock(), []
+    clock, seen, used = SystemClock(), list[tuple[str, int]](), dict[str, dict[str, Any]]()
+
+    def began(stage: str) -> None:
+        seen.append((stage, clock.monotonic_ns()))
+        used.update(_processes())  # a worker that has nothing to do is gone a minute later
+
     options = ReconcileOptions(
         native=(str(day / "native"),),
         otlp=(str(day / "otlp"),),
@@ -40,8 +45,8 @@ def measured(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[s
         master=master,
         driver_memory=driver_memory,
     )
-    result = run(options, progress=lambda stage: seen.append((stage, clock.monotonic_ns())))
-    seen.append(("end", clock.monotonic_ns()))
+    result = run(options, progress=began)
+    began("end")
     found = {name: count for name, count in result.status.items() if count}
     assert found == truth["status"], f"found {found}, the day holds {truth['status']}"
     assert result.conservation.holds, result.conservation
@@ -54,21 +59,28 @@ def measured(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[s
         "stages_seconds": stages,
         "jobs": result.spark.jobs,
         "stages": result.spark.stages,
-        "processes": _processes(),
+        "processes": used,
         "load": os.getloadavg()[0],
     }
 
 
 def _processes() -> dict[str, dict[str, Any]]:
-    """Return the most memory that this process and the JVM it started ever held, and their time on a processor.
+    """Return the most memory that this process, the JVM it started and Python's workers ever held, and their processor time.
 
-    ``work_seconds``: what those threads of a JVM used that are still there, by their kind of work.
+    Each under its part, ``driver``, ``JVM`` or ``worker``, and its number. ``work_seconds``: what those threads of a JVM used
+    that are still there, by their kind of work.
     """
     known = {int(path.name): _status(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
     own = {os.getpid()}
     for _ in range(3):
         own |= {pid for pid, status in known.items() if int(status.get("PPid", "0")) in own}
-    return {f"{known[pid]['Name']} {pid}": _used(pid, known[pid]) for pid in own if "VmHWM" in known[pid]}
+    return {f"{_part(pid, known[pid])} {pid}": _used(pid, known[pid]) for pid in own if "VmHWM" in known[pid]}
+
+
+def _part(pid: int, status: dict[str, str]) -> str:
+    if pid == os.getpid():
+        return "driver"
+    return "JVM" if status["Name"] == "java" else "worker"
 
 
 def _used(pid: int, status: dict[str, str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """This module knows how long our own steps take, and the SDK's below them that nobody can do without: no anchor, no target.
 
-Every step checks that it did its work: a fast step that does nothing must not look good. The floors are what the page
-explains a missed target with, so they are measured in the same rounds as the steps.
+Every step goes the way that the instrumented client goes, and is looked at afterwards: a fast step that does nothing must
+not look good. The floors are what the page explains a missed target with, so they are measured in the same rounds.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, eq
+from typing import TypeVar
 
-from opentelemetry import propagate
+from opentelemetry import context, propagate
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import get_current_span, set_span_in_context
 
 from bridge.codec.native import decode_body, encode_context
 from bridge.codec.native.building import maker_of
-from otel_mqtrace import MqTraceSpanProcessor
+from otel_mqtrace import MqTraceSpanProcessor, semconv
+from otel_mqtrace.hooks._calls import ProcessCall
+from otel_mqtrace.hooks._headers import Header
 from otel_mqtrace.hooks._scope import AutomaticScope
 from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
 from otel_mqtrace.hooks.send import SendHook
@@ -41,6 +44,8 @@ __all__ = [
     "SPLIT",
     "floors",
     "handler",
+    "is_handled",
+    "is_sent",
     "measured",
     "sender",
 ]
@@ -50,7 +55,11 @@ INJECT, EXTRACT = "the SDK's inject into headers", "the SDK's extract from heade
 APPENDED = "an append to a deque"
 SPLIT, MODEL, DECODED = "a record's text split", "a record's objects made", "a record decoded"
 _CALLS, _ATTRIBUTES = 5_000, 20
-_TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+_TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C
+_SENT_IN = 0xB7AD6B7169203331
+_TRACEPARENT = f"00-{_TRACE_ID:032x}-{_SENT_IN:016x}-01"
+_UNIQ_KEY = b"7F0000010BB218B4AAC21B6F8B5A0001"
+_Result = TypeVar("_Result")
 CONTEXT = TraceContext(
     trace_type=TraceType.PUB,
     timestamp_ms=1_790_000_000_000,
@@ -61,7 +70,7 @@ CONTEXT = TraceContext(
     beans=(
         TraceBean(
             topic="orders",
-            msg_id="7F0000010BB218B4AAC21B6F8B5A0001",
+            msg_id=_UNIQ_KEY.decode(),
             offset_msg_id="orders-0@7",
             keys="order-7 客户",
             store_host="127.0.0.1:9092",
@@ -79,15 +88,17 @@ def measured(effort: Effort) -> list[Row]:
     processor = MqTraceSpanProcessor(exporter, max_queue_size=2 * (rounds + 1) * calls, background=False)
     recording, silent = TracerProvider(), TracerProvider(sampler=ALWAYS_OFF)
     recording.add_span_processor(processor)
-    acts: dict[str, tuple[Callable[[], object], object]] = {
-        "a send, traced (hook, span, queue)": (sender(recording), None),
-        "a send, not sampled": (sender(silent), None),
-        "a message handled, traced": (handler(recording), True),
-        "a message handled, not sampled": (handler(silent), False),
-        **_codec_steps(),
-        **floors(),
+    acts: dict[str, partial[float]] = {
+        "a send, traced (hook, span, queue)": partial(_timed_us, sender(recording), partial(is_sent, sampled=True)),
+        "a send, not sampled": partial(_timed_us, sender(silent), partial(is_sent, sampled=False)),
+        "a message handled, traced": partial(_timed_us, handler(recording), partial(is_handled, sampled=True)),
+        "a message handled, not sampled": partial(_timed_us, handler(silent), partial(is_handled, sampled=False)),
+        **{
+            name: partial(_timed_us, act, partial(eq, expected))
+            for name, (act, expected) in (_codec_steps() | floors()).items()
+        },
     }
-    contenders = {name: partial(_timed_us, act, expected, calls) for name, (act, expected) in acts.items()}
+    contenders = {name: partial(act, calls) for name, act in acts.items()}
     interleaved(contenders, 1)  # warm
     took = interleaved(contenders, rounds)
     lane = processor.lanes[0].name
@@ -95,12 +106,12 @@ def measured(effort: Effort) -> list[Row]:
     return [beside(name, "none", took[name], None, "µs CPU") for name in acts]
 
 
-def _timed_us(act: Callable[[], object], expected: object, calls: int) -> float:
-    """Return µs a call; fail when any call returns something else than ``expected``."""
+def _timed_us(act: Callable[[], _Result], is_done: Callable[[_Result], bool], calls: int) -> float:
+    """Return µs a call; fail when any call left what is not a thing done."""
     began = time.thread_time_ns()
     results = [act() for _ in range(calls)]
     took_ns = time.thread_time_ns() - began
-    assert all(result == expected for result in results), "a step did not do its work"
+    assert all(map(is_done, results)), "a step did not do its work"
     return took_ns / calls / 1000
 
 
@@ -152,49 +163,73 @@ def floors() -> dict[str, tuple[Callable[[], object], object]]:
 
     queue = deque[int](maxlen=_ATTRIBUTES)
 
-    def extract() -> str:
-        found = get_current_span(propagate.extract({"traceparent": _TRACEPARENT})).get_span_context()
-        return f"{found.span_id:x}"
+    def extract() -> int:
+        return get_current_span(propagate.extract({"traceparent": _TRACEPARENT})).get_span_context().span_id
 
     return {
         SPAN: (span, False),
         f"the SDK's span with {_ATTRIBUTES} attributes": (described, False),
         SPAN_OFF: (unsampled, False),
         INJECT: (inject, 1),
-        EXTRACT: (extract, "b7ad6b7169203331"),
+        EXTRACT: (extract, _SENT_IN),
         APPENDED: (lambda: queue.append(1), None),
     }
 
 
-def sender(provider: TracerProvider) -> Callable[[], None]:
-    """Return a call that sends one message: before the client is called, and after it."""
+def sender(provider: TracerProvider) -> Callable[[], list[Header]]:
+    """Return a call that sends one message as ``Producer.produce`` does, and returns the headers it sends."""
     hook = SendHook(tracing=Tracing.create(tracer_provider=provider), group_name="orders", servers="127.0.0.1:9092")
 
-    def send() -> None:
-        call = hook.before("orders", body=b"x" * 200, headers=[("TAGS", b"paid")])
-        hook.after(call, partition=0, offset=7)
+    def send() -> list[Header]:
+        given: list[Header] = [("TAGS", b"paid")]
+        headers = hook.silently("orders", given)
+        if headers is None:
+            call = hook.before("orders", body=b"x" * 200, headers=given)
+            headers = call.headers or []
+            hook.after(call, partition=0, offset=7)
+        return headers
 
     return send
 
 
-def handler(provider: TracerProvider) -> Callable[[], bool]:
-    """Return a call that handles one message as the automatic mode of a client does: received, current, then done."""
+def is_sent(headers: list[Header], *, sampled: bool) -> bool:
+    """Whether a message went with its own headers, an id and a trace that says whether it is sampled."""
+    said = {name: value.decode() for name, value in headers if isinstance(value, bytes)}
+    own = get_current_span(propagate.extract(said)).get_span_context()
+    is_whole = said.get(semconv.HEADER_TAGS) == "paid" and len(said.get(semconv.HEADER_UNIQ_KEY, "")) == len(_UNIQ_KEY)
+    return is_whole and own.is_valid and own.trace_flags.sampled is sampled
+
+
+def handler(provider: TracerProvider) -> Callable[[], ProcessCall | None]:
+    """Return a call that handles one message as a client's ``poll`` does: received, current, then done.
+
+    It returns what it opened; ``None`` when that was not current meanwhile.
+    """
     tracing = Tracing.create(tracer_provider=provider)
     hook = ConsumeHook(tracing=tracing, group_name="billing", servers="127.0.0.1:9092")
-    headers = (
-        ("traceparent", _TRACEPARENT.encode()),
-        ("UNIQ_KEY", b"7F0000010BB218B4AAC21B6F8B5A0001"),
-    )
+    headers = (("traceparent", _TRACEPARENT.encode()), (semconv.HEADER_UNIQ_KEY, _UNIQ_KEY))
 
-    def handle() -> bool:
-        start_ns = hook.now_ns()
+    def handle() -> ProcessCall | None:
+        start_ns = hook.poll_begins()
         message = IncomingMessage(topic="orders", partition=0, offset=7, key=b"k", body_length=200, headers=headers)
-        hook.received([message], start_ns=start_ns)
-        (call,) = hook.before([message])
-        scope = AutomaticScope(call.lent(), call.ambient)
-        recorded = get_current_span().is_recording()
+        silent = hook.asks_nothing
+        if start_ns is not None:
+            hook.received([message], start_ns=start_ns)
+        (call,) = hook.before([message], unchanging=True, silent=silent)
+        lent = call.lent()
+        scope = AutomaticScope(lent, call.ambient)
+        is_current = context.get_current() is lent
         scope.leave()
-        hook.after(call)
-        return recorded
+        if not call.is_silent:
+            hook.after(call)
+        return call if is_current else None
 
     return handle
+
+
+def is_handled(call: ProcessCall | None, *, sampled: bool) -> bool:
+    """Whether a message was current with a span of its own in the trace it came with, sampled or not."""
+    if call is None:
+        return False
+    own = call.span.get_span_context()
+    return (own.trace_id, own.span_id != _SENT_IN, own.trace_flags.sampled) == (_TRACE_ID, True, sampled)

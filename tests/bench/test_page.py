@@ -110,14 +110,18 @@ def test_a_section_measured_anew_leaves_the_others_their_figures_and_dates(tmp_p
 
 
 def test_the_page_keeps_what_was_not_measured_again():
-    """Nor does a quick look replace figures that were measured in earnest."""
+    """Nor does a quick look, or a smaller day, replace figures that took more work."""
     row = Row("m", "a", 1.0, 2.0, "µs")
-    kept = _figures(row, name="growth") | _figures(row)
+    kept = _figures(row, name="growth") | _figures(row) | _figures(row, name="codec", effort=Effort(messages=5_000))
     quick = record.with_section({}, "growth", [row], Effort(share=0.05))
     anew = record.with_section({}, "processor", [Row("m", "a", 5.0, 2.0, "µs")], Effort())
-    found = record.together(kept, quick | anew)
-    assert (found["growth"], found["processor"]) == (kept["growth"], anew["processor"])
+    for less in (quick, _figures(row, name="growth", effort=Effort(messages=50_000))):
+        found = record.together(kept, less | anew)
+        assert (found["growth"], found["processor"]) == (kept["growth"], anew["processor"])
     assert record.together({}, quick) == quick
+    for effort in (Effort(messages=5_000), Effort(messages=6_000), Effort()):
+        more = _figures(row, name="codec", effort=effort)
+        assert record.together(kept, more)["codec"] is more["codec"]
 
 
 def test_figures_of_an_earlier_form_are_not_mixed_in(tmp_path):

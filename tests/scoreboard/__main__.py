@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from tests.scoreboard.costs import measured_costs
 from tests.scoreboard.page import page
 from tests.scoreboard.runner import observe
+from tests.support.source_tree import ROOT
 
-TARGET = Path(__file__).resolve().parents[2] / "docs" / "scoreboard.md"
+TARGET = ROOT / "docs" / "scoreboard.md"
 
 
 def main() -> int:

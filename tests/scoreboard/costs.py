@@ -3,7 +3,8 @@
 ``python -m tests.scoreboard.costs SUBJECT SAMPLING SERVERS TOPIC MESSAGES`` prints the microseconds of CPU time that one
 message takes in ``produce`` (with its delivery report), in ``poll`` and in ``consume(100)``, and what the whole process
 takes for one; with ``both``, ours writes native records beside OpenTelemetry's spans. Each variant is a process of its
-own, counts the spans and records that it made, and fails when one is missing; the variants take turns.
+own, counts the spans and records that it made, and fails when one is missing; whoever started it reads the messages back
+and fails when one carries no trace, or another than it should. The variants take turns.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +27,20 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from bridge.codec.native import decode_body
 from bridge.embedded.cluster import EmbeddedKafka
 from bridge.exporters.native_file import NativeFileSpanExporter
+from tests.bench.rows import interleaved
 from tests.scoreboard.stage import Seen
 from tests.scoreboard.subjects import OURS, SUBJECTS
 from tests.support.landings import landed_lines
+from tests.support.source_tree import ROOT
 
 __all__ = ["BARE", "Variant", "measured_costs", "measured_rounds"]
 
-ROOT = Path(__file__).resolve().parents[2]
 Variant = tuple[str, str]
 """A subject, and how it is switched on: ``on``, ``off`` (the sampler), ``both`` (formats), ``asleep``.
 
@@ -46,6 +51,7 @@ BARE: Variant = ("bare", "on")
 _MESSAGES, _ROUNDS = 2_000, 3
 _WARM, _BATCH, _QUEUE, _ASLEEP_MS = 200, 100, 65_536, 600_000
 _HALF, _UNSAMPLED_US = 0.5, 2.0
+_READ_S = 20.0
 _CALLS = ("produce", "poll")
 _VARIANTS = [BARE, *((subject, sampling) for subject in SUBJECTS for sampling in ("on", "off"))]
 
@@ -78,15 +84,9 @@ def measured_rounds(
     variants: Sequence[Variant], *, rounds: int, messages: int
 ) -> dict[Variant, list[dict[str, float]]]:
     """Return what each variant took, round by round: call → µs of CPU time a message. Each round begins elsewhere."""
-    took: dict[Variant, list[dict[str, float]]] = {variant: [] for variant in variants}
     with EmbeddedKafka() as kafka:
-        for number in range(rounds):
-            turn = number % len(variants)
-            for subject, sampling in (*variants[turn:], *variants[:turn]):
-                topic = f"costs.{subject}.{sampling}.{number}"
-                kafka.create_topic(topic, partitions=1)
-                took[subject, sampling].append(_run(subject, sampling, kafka.bootstrap_servers, topic, messages))
-    return took
+        numbers = count()
+        return interleaved({each: partial(_run, *each, kafka, numbers, messages) for each in variants}, rounds)
 
 
 def _rows(subject: str, added: dict[Variant, dict[str, float]]) -> dict[str, Seen]:
@@ -100,12 +100,37 @@ def _rows(subject: str, added: dict[Variant, dict[str, float]]) -> dict[str, See
     }
 
 
-def _run(subject: str, sampling: str, servers: str, topic: str, messages: int) -> dict[str, float]:
+def _run(subject: str, sampling: str, kafka: EmbeddedKafka, numbers: count[int], messages: int) -> dict[str, float]:
+    topic, servers = f"costs.{next(numbers)}", kafka.bootstrap_servers
+    kafka.create_topic(topic, partitions=1)
     command = [sys.executable, "-m", "tests.scoreboard.costs", subject, sampling, servers, topic, str(messages)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{subject}, {sampling}: {done.stderr[-2000:]}"
+    traced = None if (subject, sampling) == BARE else sampling != "off"
+    for message in _read_back(servers, topic, messages + _WARM):
+        assert _is_sampled(message) is traced, f"{subject}, {sampling}: {message.headers()}"
     took: dict[str, float] = json.loads(done.stdout)
     return took
+
+
+def _read_back(servers: str, topic: str, messages: int) -> list[confluent_kafka.Message]:
+    """Return all messages of a topic; nothing is instrumented in this process."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "auditing"})
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    found: list[confluent_kafka.Message] = []
+    while len(found) < messages:
+        some = consumer.consume(messages - len(found), _READ_S)
+        assert some, f"{topic} holds {len(found)} messages of {messages}"
+        found += some
+    consumer.close()
+    return found
+
+
+def _is_sampled(message: confluent_kafka.Message) -> bool | None:
+    """Return what the trace of a message says of itself; ``None`` where it carries none."""
+    carrier = {name: value.decode() for name, value in message.headers() or ()}
+    found = get_current_span(TraceContextTextMapPropagator().extract(carrier)).get_span_context()
+    return found.trace_flags.sampled if found.is_valid else None
 
 
 def main(subject: str, sampling: str, servers: str, topic: str, messages: str) -> int:

@@ -15,16 +15,15 @@ import subprocess
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from bridge.embedded.cluster import EmbeddedKafka
 from tests.scoreboard.rows import PROBES
 from tests.scoreboard.stage import Seen, Stage
 from tests.scoreboard.subjects import SUBJECTS, Subject
+from tests.support.source_tree import ROOT
 
 __all__ = ["observe"]
 
-ROOT = Path(__file__).resolve().parents[2]
 _PROBE_SECONDS = 60
 _RUN_SECONDS = 300
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,9 @@ from tests.scoreboard.rows import MEASURED_INCUMBENT, PROBES, ROWS
 from tests.scoreboard.runner import observe
 from tests.scoreboard.stage import Seen
 from tests.scoreboard.subjects import INCUMBENT, SUBJECTS
+from tests.support.source_tree import ROOT
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "scoreboard.md"
+PAGE = ROOT / "docs" / "scoreboard.md"
 OBSERVED = [pytest.param(row, id=row.number) for row in ROWS if row.probe is not None]
 
 
