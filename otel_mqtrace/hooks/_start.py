@@ -53,7 +53,11 @@ _RANDOM: Final = 2 if hasattr(IdGenerator, "is_trace_id_random") else 0
 
 
 class SpanStart:
-    """Starts the spans of one tracer, whose provider may come late and may be changed at any time."""
+    """Starts the spans of one tracer, whose provider may come late and may be changed at any time.
+
+    That nothing will be recorded opens a shorter way and is found out anew each time. That something may be is said of
+    the ground as it was last: the whole way is right on any, and looks for itself.
+    """
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
@@ -69,12 +73,18 @@ class SpanStart:
 
     def never_records(self, parent: SpanContext) -> bool:
         """Whether a span that starts under ``parent`` will not be recorded, whatever it says."""
+        last = self._last
+        if last is not None and last.nobody_looks and last.decided(parent) is not _DROP:
+            return False
         ground = self.ground()
         return never_recorded(self._tracer, parent) if ground is None else ground.decided(parent) is _DROP
 
     @property
     def records_nothing(self) -> bool:
         """Whether no span will be recorded, nor counted, whatever it says and whatever its parent is."""
+        last = self._last
+        if last is not None and not last.records_nothing:
+            return False
         ground = self.ground()
         return ground is not None and ground.records_nothing
 
@@ -83,6 +93,9 @@ class SpanStart:
 
         What counts spans has to hear of them one by one.
         """
+        last = self._last
+        if last is not None and not last.roots_are_silent:
+            return None
         ground = self.ground()
         return ground if ground is not None and ground.roots_are_silent else None
 
@@ -150,6 +163,7 @@ class Ground:
         every: list[Any] = list(self.processors or ())
         self.nobody_looks = self._is_known and decides_by_ids(self._sampler) and all(map(_lets_be, every))
         self.told = [each for each in every if _can_be_told(each) and each.wants_starts]
+        self.records_nothing = self.roots_are_silent = False
         if self.nobody_looks:
             self._certain = certainties(self._sampler)
             self.counts = counts_of(tracer)

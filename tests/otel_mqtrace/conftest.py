@@ -113,6 +113,7 @@ def fill(kafka):
     def put(topic, *messages):
         # One batch for all: the embedded broker hands a consumer one at a time. Nothing lingers through a flush.
         producer = original({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 10_000})
+        producer.list_topics(topic, 10)  # or the first messages find their partition during the flush, one by one
         for message in messages:
             producer.produce(topic, **message)
         assert producer.flush(10) == 0

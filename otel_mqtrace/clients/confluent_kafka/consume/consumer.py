@@ -100,6 +100,9 @@ def returned(state: ConsumerState, tracing: Tracing, result: Any, *, start_ns: i
     What cannot be counted, a generator of a subclass, is the application's to go through. Never raises.
     """
     try:
+        if not batch and is_message(result):  # by far the most
+            state.hand_over(tracing, [result], start_ns=start_ns, batch=False, handed=result)
+            return
         if batch and not isinstance(result, Sized):
             return
         found = [] if result is None else list(result) if batch else [result]
