@@ -47,6 +47,8 @@ _MULTI: Final = frozenset({SynchronousMultiSpanProcessor, ConcurrentMultiSpanPro
 _START_SPAN: Final = Tracer.start_span
 _DROP: Final = Decision.DROP
 _SAMPLED: Final = Decision.RECORD_AND_SAMPLE
+_MOST_UNLOOKED: Final = 2
+"""A poll asks twice before its span starts, a send once. What is excluded or left out starts none."""
 _FLAGS: Final = tuple(map(TraceFlags, range(4)))
 _RANDOM: Final = 2 if hasattr(IdGenerator, "is_trace_id_random") else 0
 """The flag of a trace id that was drawn at random, in versions of the SDK that set it."""
@@ -56,15 +58,17 @@ class SpanStart:
     """Starts the spans of one tracer, whose provider may come late and may be changed at any time.
 
     That nothing will be recorded opens a shorter way and is found out anew each time. That something may be is said of
-    the ground as it was last: the whole way is right on any, and looks for itself.
+    the ground as it was last, a few times: the whole way is right on any ground, and most often looks for itself.
     """
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
         self._last: Ground | None = None
+        self._unlooked = 0  # answers since somebody looked; threads may lose count
 
     def ground(self) -> Ground | None:
         """Return what unread spans start from; ``None`` where somebody looks, or nothing is known of the tracer."""
+        self._unlooked = 0
         tracer: Any = actual_tracer(self._tracer) if type(self._tracer) is ProxyTracer else self._tracer
         ground = self._last
         if ground is None or not ground.is_of(tracer):
@@ -74,8 +78,10 @@ class SpanStart:
     def never_records(self, parent: SpanContext) -> bool:
         """Whether a span that starts under ``parent`` will not be recorded, whatever it says."""
         last = self._last
-        if last is not None and last.nobody_looks and last.decided(parent) is not _DROP:
-            return False
+        if self._unlooked < _MOST_UNLOOKED and last is not None and last.nobody_looks:
+            self._unlooked += 1
+            if last.decided(parent) is not _DROP:
+                return False
         ground = self.ground()
         return never_recorded(self._tracer, parent) if ground is None else ground.decided(parent) is _DROP
 
@@ -83,7 +89,8 @@ class SpanStart:
     def records_nothing(self) -> bool:
         """Whether no span will be recorded, nor counted, whatever it says and whatever its parent is."""
         last = self._last
-        if last is not None and not last.records_nothing:
+        if self._unlooked < _MOST_UNLOOKED and last is not None and not last.records_nothing:
+            self._unlooked += 1
             return False
         ground = self.ground()
         return ground is not None and ground.records_nothing
@@ -94,7 +101,8 @@ class SpanStart:
         What counts spans has to hear of them one by one.
         """
         last = self._last
-        if last is not None and not last.roots_are_silent:
+        if self._unlooked < _MOST_UNLOOKED and last is not None and not last.roots_are_silent:
+            self._unlooked += 1
             return None
         ground = self.ground()
         return ground if ground is not None and ground.roots_are_silent else None

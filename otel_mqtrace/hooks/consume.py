@@ -242,6 +242,7 @@ class ConsumeHook:
         return [SilentCall(self._opened, messages, current and ambient_context())]
 
     def _opened(self, messages: Sequence[IncomingMessage], ambient: Context) -> ProcessCall:
+        self._tracing.starting.ground()  # a look, for what is decided now is the parent of what the handler sends
         return self._open(messages[0].topic, messages, batch=False, unchanging=True, within=ambient)
 
     def _open(

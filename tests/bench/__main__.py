@@ -26,19 +26,24 @@ def main(words: Sequence[str] | None = None) -> int:
     """Measure and write ``build/bench.json``, or write the page from it; return 0."""
     chosen = _arguments(words)
     if chosen.page:
-        figures = record.together(record.read(KEPT), record.read(FIGURES))
+        kept, measured = record.read(KEPT), record.read(FIGURES)
+        figures = record.together(kept, measured)
+        for name in sorted(name for name in measured if figures[name] is not measured[name]):
+            sys.stdout.write(f"not taken: {name}, of which more was measured before\n")
         record.write(KEPT, figures)
         PAGE.write_text(page(figures), encoding="utf-8")
         sys.stdout.write("written: docs/performance.json, docs/performance.md\n")
         return 0
     effort = _QUICK if chosen.quick else Effort(chosen.rounds, messages=chosen.messages)
+    commit = record.commit()
     for name in chosen.only or [name for name, section in SECTIONS.items() if section.usual]:
         sys.stdout.write(f"\n{SECTIONS[name].title}\n")
         sys.stdout.flush()
         fitting = SECTIONS[name].fitting(effort)
         rows = SECTIONS[name].measured(fitting)
         if rows:  # a section that lacks its peer keeps what it once measured
-            record.write(FIGURES, record.with_section(record.read(FIGURES), name, rows, fitting))
+            code = commit if commit == record.commit() else f"{commit}, changed meanwhile"
+            record.write(FIGURES, record.with_section(record.read(FIGURES), name, rows, fitting, code))
         _print(rows)
     return 0
 
@@ -50,6 +55,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--messages",
         type=int,
+        default=0,
         help="of the day that the sections on Spark read (a multiple of 1000), or of the topics of from-kafka",
     )
     parser.add_argument("--quick", action="store_true", help="hardly any work: shows that everything runs")

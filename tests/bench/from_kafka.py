@@ -42,7 +42,6 @@ from tests.peers.peer import PeerUnavailableError, until
 
 __all__ = ["measured"]
 
-_MESSAGES: Final = 100_000
 _NATIVE, _SPANS = "native", "spans"
 _TARGET: Final = Target("≥", 50_000, "records/s")
 _PATIENCE_S: Final = 300.0
@@ -52,7 +51,7 @@ _CONFIGURATION: Final = Path(__file__).with_name("from_kafka.yaml")
 def measured(effort: Effort) -> list[Row]:
     """Fill both topics once, then let both forward everything, in turns; without a peer say so and measure nothing."""
     try:
-        with _topics(effort.messages or _MESSAGES) as contenders:
+        with _topics(effort.messages) as contenders:
             took = interleaved(contenders, effort.rounds)
     except PeerUnavailableError as reason:
         sys.stdout.write(f"bench: from Kafka SKIPPED: {reason}\n")

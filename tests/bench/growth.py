@@ -20,7 +20,6 @@ TASKS, COMPILERS, OTHERS = (
     for what in ("Spark's tasks", "the JVM's compilers", "the JVM's other threads, its collector's among them")
 )
 _EACH = "time, each event, once Spark has started"
-_MESSAGES = 500_000
 _LIVING = "of the threads that were still there at its end; what others used stands with the JVM's other threads"
 
 
@@ -35,7 +34,7 @@ def fiftyfold(effort: Effort) -> list[Row]:
 
 
 def _grown(effort: Effort, times: int) -> list[Row]:
-    messages = effort.messages or _MESSAGES
+    messages = effort.messages
     small = _run(messages)
     profile = _profile(small)
     large = _run(messages * times)

@@ -23,7 +23,6 @@ from tests.support.source_tree import ROOT
 
 __all__ = ["answer_of", "day_of", "measured"]
 
-_MESSAGES = 200_000
 _RUN = "import sys; from otel_mqtrace.cli import main; sys.exit(main())"
 _RAW, _PARSED = "from raw files", "from normalised parquet"
 _THEIRS = "verdicts and every report; theirs stops at a verdict"
@@ -33,7 +32,7 @@ _WANTED = {_RAW: (Target("≥", 3.0), Target("≤", 12, "jobs")), _PARSED: (Targ
 
 def measured(effort: Effort) -> list[Row]:
     """Make a day, parse it for those who start there, and let all take turns."""
-    messages = effort.messages or _MESSAGES
+    messages = effort.messages
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         truth = day_of(root / "day", messages)

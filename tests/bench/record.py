@@ -6,7 +6,6 @@ A section that is measured anew replaces its old figures and no others, so the l
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any
 from tests.bench.rows import Effort, Row
 from tests.support.source_tree import ROOT
 
-__all__ = ["Figures", "is_quick", "machine", "read", "together", "with_section", "write"]
+__all__ = ["Figures", "commit", "is_quick", "machine", "read", "together", "with_section", "write"]
 
 Figures = dict[str, Any]
 """Name of the section → when, on what, how much, and the rows, all plain data."""
@@ -40,12 +39,12 @@ def read(path: Path) -> Figures:
     return sections
 
 
-def with_section(figures: Figures, name: str, rows: Sequence[Row], effort: Effort) -> Figures:
-    """Return ``figures`` with a section measured now."""
+def with_section(figures: Figures, name: str, rows: Sequence[Row], effort: Effort, code: str = "") -> Figures:
+    """Return ``figures`` with a section measured now; ``code`` is the commit that was there when it began."""
     measured_at = datetime.now(tz=timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     said = {
         "measured_at": measured_at,
-        "commit": _commit(),
+        "commit": code,
         "effort": asdict(effort),
         "machine": machine(),
         "rows": [row.as_json() for row in rows],
@@ -59,16 +58,14 @@ def is_quick(section: Mapping[str, Any]) -> bool:
 
 
 def together(kept: Figures, measured: Figures) -> Figures:
-    """Return ``kept`` with what was measured since; nothing replaces figures that took more work than its own."""
+    """Return ``kept`` with what was measured since; a quick look or a smaller day replaces no more than its like."""
     return kept | {
         name: said for name, said in measured.items() if name not in kept or _work(said) >= _work(kept[name])
     }
 
 
-def _work(section: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the share of the usual work, and the messages, of which the usual ones are the most that anybody asks for."""
-    effort = section["effort"]
-    return min(effort["share"], 1), effort["messages"] or math.inf
+def _work(section: Mapping[str, Any]) -> tuple[float, int]:
+    return section["effort"]["share"], section["effort"]["messages"]
 
 
 def write(path: Path, figures: Figures) -> None:
@@ -77,11 +74,13 @@ def write(path: Path, figures: Figures) -> None:
     path.write_text(json.dumps({"sections": figures}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _commit() -> str:
-    """Return the commit that was measured, ``-dirty`` when the files differ from it; empty outside a clone."""
+def commit() -> str:
+    """Return the commit of the files here, ``-dirty`` when they differ from it; empty outside a clone or without git."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
 
 
 def machine() -> Mapping[str, Any]:

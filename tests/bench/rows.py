@@ -80,11 +80,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured: rounds, the share of the usual work in each, and messages of what runs on Spark or a real Kafka."""
+    """How much is measured: rounds, the share of the usual work in each, messages of a day or of a topic.
+
+    ``messages`` of 0 are as many as the section says, or none where it reads neither (``Section.fitting``).
+    """
 
     rounds: int = 7
     share: float = 1.0
-    messages: int | None = None
+    messages: int = 0
 
     def of(self, usual: int, *, least: int = 1) -> int:
         """Return how often something is done that is usually done ``usual`` times."""

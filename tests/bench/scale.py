@@ -11,6 +11,9 @@ import argparse
 import json
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,9 @@ from typing import Any
 from otel_mqtrace._clock import SystemClock
 from spark_jobs.jobs.batch import ReconcileOptions, run
 
+_PARTS = ("driver", "JVM", "daemon", "worker")
+"""The processes of a run, each the child of the one before; Spark's daemon only starts workers."""
+_LOOK_S = 2.0
 _MEGABYTE = 1 << 20
 _WORK = {
     "Executor task": "tasks",
@@ -31,12 +37,7 @@ _WORK = {
 def measured(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[str, object]:
     """Reconcile ``day`` and return what it cost; fail when the statuses are not those of its truth."""
     truth = json.loads((day / "truth.json").read_text())
-    clock, seen, used = SystemClock(), list[tuple[str, int]](), dict[str, dict[str, Any]]()
-
-    def began(stage: str) -> None:
-        seen.append((stage, clock.monotonic_ns()))
-        used.update(_processes())  # a worker that has nothing to do is gone a minute later
-
+    clock, seen = SystemClock(), list[tuple[str, int]]()
     options = ReconcileOptions(
         native=(str(day / "native"),),
         otlp=(str(day / "otlp"),),
@@ -45,8 +46,9 @@ def measured(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[s
         master=master,
         driver_memory=driver_memory,
     )
-    result = run(options, progress=began)
-    began("end")
+    with _watched() as used:
+        result = run(options, progress=lambda stage: seen.append((stage, clock.monotonic_ns())))
+    seen.append(("end", clock.monotonic_ns()))
     found = {name: count for name, count in result.status.items() if count}
     assert found == truth["status"], f"found {found}, the day holds {truth['status']}"
     assert result.conservation.holds, result.conservation
@@ -64,23 +66,37 @@ def measured(day: Path, out: Path, *, master: str, driver_memory: str) -> dict[s
     }
 
 
+@contextmanager
+def _watched() -> Iterator[dict[str, dict[str, Any]]]:
+    """Keep what each process was last seen to have used: a worker that has nothing to do is gone a minute later."""
+    used, over = _processes(), threading.Event()
+
+    def look() -> None:
+        while not over.wait(_LOOK_S):
+            used.update(_processes())
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield used
+    finally:
+        over.set()
+        watcher.join()
+        used.update(_processes())
+
+
 def _processes() -> dict[str, dict[str, Any]]:
     """Return the most memory that this process, the JVM it started and Python's workers ever held, and their processor time.
 
-    Each under its part, ``driver``, ``JVM`` or ``worker``, and its number. ``work_seconds``: what those threads of a JVM used
-    that are still there, by their kind of work.
+    Each under its part, of ``_PARTS``, and its number. ``work_seconds``: what those threads of a JVM used that are still
+    there, by their kind of work.
     """
     known = {int(path.name): _status(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
-    own = {os.getpid()}
-    for _ in range(3):
-        own |= {pid for pid, status in known.items() if int(status.get("PPid", "0")) in own}
-    return {f"{_part(pid, known[pid])} {pid}": _used(pid, known[pid]) for pid in own if "VmHWM" in known[pid]}
-
-
-def _part(pid: int, status: dict[str, str]) -> str:
-    if pid == os.getpid():
-        return "driver"
-    return "JVM" if status["Name"] == "java" else "worker"
+    generation, found = {os.getpid()}, dict[str, dict[str, Any]]()
+    for part in _PARTS:
+        found |= {f"{part} {pid}": _used(pid, known[pid]) for pid in generation if "VmHWM" in known.get(pid, {})}
+        generation = {pid for pid, status in known.items() if int(status.get("PPid", "0")) in generation}
+    return found
 
 
 def _used(pid: int, status: dict[str, str]) -> dict[str, Any]:

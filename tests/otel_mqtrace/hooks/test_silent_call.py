@@ -257,6 +257,41 @@ def test_what_records_by_now_began_too_late_for_it():
     held.finish()
 
 
+def test_what_was_recorded_in_between_changes_nothing_for_it():
+    """Whoever looks decides by what holds then: a sampler was switched on and off again while the handler ran."""
+    hook = _hook()
+    tracing = hook._tracing
+    held, call = _handed_over(hook, SENT)
+    tracing.tracer.sampler = ALWAYS_ON
+    with ThreadPoolExecutor(1) as elsewhere:
+        assert elsewhere.submit(hook.before, [_message()]).result()[0].span.is_recording()
+    tracing.tracer.sampler = ALWAYS_OFF
+    here = trace.get_current_span().get_span_context()
+    assert (here.trace_id, here.span_id == 0xB7AD6B7169203331, here.trace_flags) == (
+        0x0AF7651916CD43DD8448EB211C80319C,
+        False,
+        TraceFlags(0),
+    )
+    assert call.span.get_span_context() == here
+    held.finish()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"topic_exclude": ("orders",)}, {"topic_sampling": {"orders": 0.0}}],
+    ids=["any", "none", "left-out"],
+)
+def test_the_short_way_is_found_again_when_nothing_is_recorded_any_more(settings):
+    """By the third poll at the latest, even where no span ever starts."""
+    hook, asked = _hook(**settings), []
+    for sampler in (ALWAYS_ON, *[ALWAYS_OFF] * 4):
+        hook._tracing.tracer.sampler = sampler
+        asked.append(hook.asks_nothing)
+        for call in hook.before([_message(SENT)], unchanging=True, silent=asked[-1]):
+            hook.after(call)
+    assert (asked[0], all(asked[3:])) == (False, True)
+
+
 def test_a_part_that_no_call_has_is_missed():
     """As of any object."""
     held, call = _handed_over(_hook(), SENT)
