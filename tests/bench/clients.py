@@ -1,6 +1,6 @@
 """This module knows what tracing adds to ``produce``, ``poll`` and ``consume``, beside OpenTelemetry's instrumentation.
 
-The figures are those of ``tests.scoreboard.costs``, which measures each variant in a process of its own.
+The figures are those of ``tests.scoreboard.costs``, whose variants take turns, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TABLE: tuple[tuple[str, str, Variant, Variant, Target | None, str], ...] = (
 
 
 def measured(effort: Effort) -> list[Row]:
-    """Measure every variant; what is told is the time above that of the client alone, in the same round."""
+    """Measure every variant; what is told is the time above that of the client alone, in the same turn."""
     variants = [BARE, _BOTH, _OFF, _ALONE, _THEIRS, _THEIRS_OFF, _THEIRS_ALONE]
     took = measured_rounds(variants, rounds=effort.rounds, messages=effort.of(_MESSAGES, least=200))
 

@@ -25,7 +25,8 @@ What it costs to switch this on, and how fast the tools read what it leaves. Whe
 turns in one run on one machine, so that a busy moment hits both. Microseconds do not carry over to another machine, ratios
 do, roughly.
 
-* Medians over the rounds count. In brackets stand the lowest and the highest ratio of a single round.
+* Medians over the rounds count: of ours, of the anchor's, and of the ratios of the single rounds, which need not be the ratio
+  of the other two. In brackets stand the lowest and the highest ratio.
 * A benchmark fails when a span, a record or an event is missing: a fast run that does nothing cannot look good.
 * `met` is worked out from the figures when this page is written. What has no target is published, and promised to nobody.
 * CI holds counts, not times: Spark jobs of a run; objects, memory blocks and the interpreter's instructions of a send; spans of a

@@ -54,12 +54,12 @@ def _made_of(section: str, *parts: str, why: str) -> Callable[[Row, Measured], s
 _FOLLOWED: Final = (
     "The SDK's span is made by the thread that exports it. What is left here is two ids, two headers, the fields of a "
     "TraceBean, the delivery report's way through Python, which the anchor does not follow, places in two queues, and the "
-    "interpreter's lock, which the threads that encode both formats want as well"
+    "interpreter's lock: every call of the client lets go of it, and wakes the thread that waits for it to encode"
 )
 _DELIVERED: Final = (
     "The SDK's span is made by the thread that exports it. What is left here is to take the message out of the client's "
     "object and its context out of its headers, to make that current until the next poll, a start and an end in two queues, "
-    "and the interpreter's lock, which the threads that encode both formats want as well"
+    "and the interpreter's lock: every call of the client lets go of it, and wakes the thread that waits for it to encode"
 )
 _LINKED: Final = "What a message says is put together by the thread that exports it; to hear of it is left"
 _SILENT_SEND: Final = (

@@ -35,7 +35,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line: medians over the rounds. ``low`` and ``high`` are the ratios of the single rounds, where there are several.
+    """One line: medians over the rounds. ``low``, ``middle`` and ``high`` are of the ratios of the rounds, if several.
+
+    A machine that is half as fast every other moment makes two medians of different moments; the median of ratios is of
+    one, for both of a pair were measured in it.
 
     Without an anchor ``theirs`` is ``None``; without a target the figure is published and nothing is promised of it.
     """
@@ -48,11 +51,14 @@ class Row:
     target: Target | None = None
     note: str = ""
     low: float | None = None
+    middle: float | None = None
     high: float | None = None
 
     @property
     def ratio(self) -> float | None:
-        """Ours divided by the anchor's; ``None`` where noise left the anchor nothing to divide by."""
+        """Ours divided by the anchor's, round by round; ``None`` where noise left the anchor nothing to divide by."""
+        if self.middle is not None:
+            return self.middle
         return self.ours / self.theirs if self.theirs and self.theirs > 0 else None
 
     @property
@@ -66,15 +72,13 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         """Return the row as plain data, with what a reader of the file would have to work out."""
         target = None if self.target is None else [self.target.sign, self.target.bound, self.target.unit]
-        own = {
-            name: getattr(self, name) for name in ("measure", "anchor", "ours", "theirs", "unit", "note", "low", "high")
-        }
+        own = {name: getattr(self, name) for name in self.__slots__ if name != "target"}
         return {**own, "target": target, "ratio": self.ratio, "met": self.met}
 
     @classmethod
     def of_json(cls, said: Mapping[str, Any]) -> Row:
         """Return the row that a file holds; its ``ratio`` and ``met`` are worked out again."""
-        given = {name: said[name] for name in cls.__slots__ if name != "target"}
+        given = {name: said[name] for name in cls.__slots__ if name != "target" and name in said}
         return cls(**given, target=Target(*said["target"]) if said["target"] else None)
 
 
@@ -125,7 +129,7 @@ def beside(
     if theirs is None:
         return Row(measure, anchor, median(ours), None, unit, target, note)
     shares = [one / other for one, other in zip(ours, theirs, strict=True) if other > 0]
-    spread = (min(shares), max(shares)) if len(shares) > 1 else (None, None)
+    spread = (min(shares), median(shares), max(shares)) if len(shares) > 1 else (None, None, None)
     return Row(measure, anchor, median(ours), median(theirs), unit, target, note, *spread)
 
 

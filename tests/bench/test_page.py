@@ -157,4 +157,11 @@ def test_contenders_take_turns_and_every_round_begins_with_another():
 def test_medians_count_and_the_rounds_are_told():
     """One busy round moves neither side's figure."""
     row = beside("m", "a", [1.0, 2.0, 90.0], [2.0, 2.0, 2.0], "µs")
-    assert (row.ours, row.theirs, row.low, row.high) == (2.0, 2.0, 0.5, 45.0)
+    assert (row.ours, row.theirs, row.low, row.ratio, row.high) == (2.0, 2.0, 0.5, 1.0, 45.0)
+
+
+def test_a_machine_that_is_half_as_fast_every_other_moment_does_not_move_the_ratio():
+    """Each round is a pair; the medians of the two sides may be of different moments."""
+    ours, theirs = [1.0, 2.0, 1.0, 2.0, 1.0], [4.0, 4.0, 2.0, 4.0, 2.0]
+    row = Row.of_json(beside("m", "a", ours, theirs, "µs", Target("≤", 0.5)).as_json())
+    assert (row.ours, row.theirs, row.ratio, row.met) == (1.0, 4.0, 0.5, True)
