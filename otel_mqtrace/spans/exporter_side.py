@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from opentelemetry import context
@@ -57,25 +58,31 @@ class ExporterSide:
         takes_timeout = _takes_timeout(exporter.export)
         self._export_arguments = {"timeout_millis": export_timeout_ms} if takes_timeout else {}
 
+    def stay_untraced(self) -> None:
+        """Let nothing be traced on this thread from now on: it is a lane's own, and is not asked with every batch."""
+        self._untraced = _untraced()
+        context.attach(self._untraced)
+
     def export(self, batch: list[ReadableSpan]) -> ExportOutcome:
         """Export ``batch`` and return what became of it."""
-        if context.get_current():
-            token = context.attach(_untraced())
-        else:  # as on a thread of ours; asking each time takes as long as the queue does
-            self._untraced = self._untraced or _untraced()
-            token = context.attach(self._untraced)
+        if context.get_current() is self._untraced:
+            return self._exported(batch)
+        token = context.attach(_untraced())
+        try:
+            return self._exported(batch)
+        finally:
+            context.detach(token)
+
+    def _exported(self, batch: list[ReadableSpan]) -> ExportOutcome:
         try:
             result = self._exporter.export(batch, **self._export_arguments)
             told = self._take_outcome() if self._take_outcome else None
         except Exception as error:  # counted as failed; the worker goes on
             _logger.debug("%s raised during export", self._name, exc_info=error)
             return ExportOutcome(failed=len(batch))
-        finally:
-            context.detach(token)
         if told is not None and told.total == len(batch):
             return told
-        succeeded = result is SpanExportResult.SUCCESS
-        return ExportOutcome(exported=len(batch)) if succeeded else ExportOutcome(failed=len(batch))
+        return _all_exported(len(batch)) if result is SpanExportResult.SUCCESS else ExportOutcome(failed=len(batch))
 
     @property
     def uses_idleness(self) -> bool:
@@ -117,6 +124,12 @@ class ExporterSide:
                 notify()
             except Exception as error:  # the other lanes must begin anew all the same
                 _logger.debug("%s raised after a fork", self._name, exc_info=error)
+
+
+@lru_cache(maxsize=1)
+def _all_exported(spans: int) -> ExportOutcome:
+    """Return what becomes of most batches, which are of one size: to make one takes as long as to settle it."""
+    return ExportOutcome(exported=spans)
 
 
 def _takes_timeout(method: Callable[..., object]) -> bool:

@@ -19,6 +19,7 @@ from otel_mqtrace.spans.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -143,7 +144,7 @@ class Lane:
         Lingered: the oldest span has waited for the delay or, under the rule ``last_batch``, the delay is over since
         the last batch left, so that after a quiet time a span leaves at once and alone (RocketMQ since 5.3.1).
         """
-        return self._due_ns(now) == 0
+        return self._queue.waiting >= self._batch_size or self._due_ns(now) == 0
 
     def run_once(self, now: MonotonicNs, *, until: MonotonicNs | None = None) -> int:
         """Export one batch if :meth:`ready`; return how many spans it had. The exporter is never called twice at once.
@@ -152,7 +153,7 @@ class Lane:
         thread's export is waited for, at most ``until``.
         """
         with self._alone(until) as alone:
-            if not (alone and self.ready(now)):
+            if alone is False or not self.ready(now):
                 return 0
             self._left_ns = now
             batch = self._queue.take()
@@ -180,6 +181,7 @@ class Lane:
         """Export until the lane is closed and empty, then shut the exporter down: no lane waits for another one's."""
         queue = self._queue
         try:
+            self._side.stay_untraced()
             while self._step(queue):
                 pass
         finally:
@@ -193,7 +195,7 @@ class Lane:
     def _step(self, queue: SpanQueue[ReadableSpan]) -> bool:
         """Wait for a batch and export it; return ``False`` when the lane is done."""
         try:
-            if not self._await_work(queue):
+            if queue.waiting < self._batch_size and not self._await_work(queue):
                 return False
             if self._flushes.asked:
                 self._answer_flushes()
@@ -261,17 +263,18 @@ class Lane:
 
     def _answer_flushes(self, until: MonotonicNs | None = None) -> None:
         with self._alone(until) as alone:
-            if alone:
+            if alone is not False:
                 self._flushes.answer(lambda deadline: self._side.flush(self._remaining_ms(deadline)))
 
-    def _alone(self, until: MonotonicNs | None) -> _Alone:
+    def _alone(self, until: MonotonicNs | None) -> AbstractContextManager[bool | None]:
         """Be the only one at the exporter; ``False`` when somebody else still was at ``until``.
 
-        A worker may wait as long as it takes. A caller without one may find an export that hangs, or interrupt its own
-        from a signal handler: it has a deadline.
+        Nothing else is: a lock of gevent's says ``None`` when it is held. A worker may wait as long as it takes. A
+        caller without one may find an export that hangs, or interrupt its own from a signal handler: it has a deadline.
         """
-        wait_s = -1.0 if until is None else min(self._remaining_ms(until) / 1e3, threading.TIMEOUT_MAX)
-        return _Alone(self._exporting, wait_s)
+        if until is None:
+            return self._exporting
+        return _Alone(self._exporting, min(self._remaining_ms(until) / 1e3, threading.TIMEOUT_MAX))
 
     def close(self, deadline: MonotonicNs) -> None:
         """Refuse new spans and let the worker drain and then shut the exporter down; returns at once."""

@@ -24,6 +24,7 @@ from otel_mqtrace.model import (
     TraceType,
     TransactionState,
 )
+from otel_mqtrace.spans.told import attributes_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -278,7 +279,7 @@ def trace_context_of(span: ReadableSpan) -> TraceContext | None:
     A process span without an end is ``SUB_BEFORE``, with one ``SUB_AFTER``; every other type exists only when ended.
     One bean per message link, in link order; a span without message links is one message itself.
     """
-    attributes: Mapping[str, object] = span.attributes or {}
+    attributes = attributes_of(span)
     trace_type = _trace_type(attributes.get(semconv.MQTRACE_TRACE_TYPE), ended=span.end_time is not None)
     if trace_type is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
+from contextlib import contextmanager
 from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 
@@ -18,7 +19,7 @@ from otel_mqtrace.spans.stats import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from otel_mqtrace._clock import Clock, MonotonicNs
@@ -80,6 +81,7 @@ class SpanQueue(Generic[Item]):
         self._drop_oldest = drop_policy == "oldest"
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # entered by the lock itself: through this it is a call more
+        self._watchers = 0
         self._waiting: deque[Item] = deque()
         self._arrivals: deque[_Arrival] = deque()  # the first, if any, is of the oldest or of one before it
         self._next_arrival = 0  # the number of the next whose arrival is noted
@@ -253,24 +255,27 @@ class SpanQueue(Generic[Item]):
     def settle(self, outcome: ExportOutcome) -> None:
         """Account for the batch in flight, which ``outcome`` must cover exactly."""
         with self._lock:
-            self._in_flight -= outcome.total
-            self._exported += outcome.exported
+            total, exported = outcome.total, outcome.exported
+            self._in_flight -= total
+            self._exported += exported
             self._failed += outcome.failed
-            lost = outcome.total - outcome.exported
+            lost = total - exported
             self._lost += lost
             for reason, count in outcome.dropped.items():
                 self._dropped[reason] += count
             flown, self._flying = self._flying, []
             if self._note is not None and lost:
                 self._note_lost(flown, outcome)
-            self._changed.notify_all()
+            if self._watchers:
+                self._changed.notify_all()
 
     def wait(self, timeout_s: float | None, *, rouse_at: int = 1) -> None:
         """Sleep until something changes or ``rouse_at`` items wait, at most ``timeout_s`` s; needs :meth:`hold`."""
         self._wake_at = rouse_at
         self._look_out()  # first said, then looked: nobody comes in between unseen
         if len(self._waiting) < rouse_at:
-            self._changed.wait(timeout_s)
+            with self._watching():
+                self._changed.wait(timeout_s)
         self._wake_at = self._never
         self._look_out()
 
@@ -329,8 +334,17 @@ class SpanQueue(Generic[Item]):
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until ``condition`` is true, at most ``timeout_s`` seconds; return whether it is."""
-        with self._lock:
+        with self._lock, self._watching():
             return self._changed.wait_for(condition, max(timeout_s, 0.0))
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Be told of what is settled; most often nobody is there to be told."""
+        self._watchers += 1
+        try:
+            yield
+        finally:
+            self._watchers -= 1
 
     def abandon(self) -> int:
         """Drop whatever still waits, counted under ``shutdown_timeout``; return how many that were."""

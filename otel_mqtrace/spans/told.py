@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = ["asking", "kept", "plainly", "told"]
+__all__ = ["asking", "attributes_of", "kept", "plainly", "told"]
 
 
 def told(span: ReadableSpan, name: str) -> Any:
@@ -25,11 +25,16 @@ def told(span: ReadableSpan, name: str) -> Any:
 def asking(span: ReadableSpan) -> Callable[[str], Any]:
     """Return :func:`told` for several names of one span."""
     as_it_came: Callable[[str], Any] | None = getattr(span, "as_it_came", None)
-    if as_it_came is not None:
-        return as_it_came
-    # The SDK's own mapping answers "not there" by an exception inside, which costs more than all the rest.
-    plain: Any = getattr(kept(span), "_dict", None)
-    return ((span.attributes or {}) if plain is None else plain).get
+    return attributes_of(span).get if as_it_came is None else as_it_came
+
+
+def attributes_of(span: ReadableSpan) -> Mapping[str, object]:
+    """Return all that ``span`` says, for many looks.
+
+    The SDK's own mapping answers "not there" by an exception inside, which costs more than all the rest.
+    """
+    plain: Mapping[str, object] | None = getattr(kept(span), "_dict", None)
+    return (span.attributes or {}) if plain is None else plain
 
 
 def plainly(span: ReadableSpan) -> ReadableSpan:

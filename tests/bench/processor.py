@@ -39,19 +39,29 @@ _CONTENDERS: dict[str, _Make] = {"ours": _ours, "theirs": _theirs}
 
 
 class _Null(SpanExporter):
-    """Counts what it is given and keeps nothing; while ``gate`` is shut it holds on to its first batch."""
+    """Counts what it is given and keeps nothing."""
 
-    def __init__(self, *, is_open: bool = True) -> None:
-        self.spans, self.entered, self.gate = 0, threading.Event(), threading.Event()
-        if is_open:
-            self.gate.set()
+    def __init__(self) -> None:
+        self.spans = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Count."""
+        self.spans += len(spans)
+        return SpanExportResult.SUCCESS
+
+
+class _Gated(_Null):
+    """Holds on to its first batch while ``gate`` is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.gate = threading.Event(), threading.Event()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Count, once the gate is open."""
         self.entered.set()
         self.gate.wait(_SECONDS)
-        self.spans += len(spans)
-        return SpanExportResult.SUCCESS
+        return super().export(spans)
 
 
 def measured(effort: Effort) -> list[Row]:
@@ -92,7 +102,7 @@ def _with_room(make: _Make, spans: list[ReadableSpan]) -> float:
 
 
 def _while_full(make: _Make, spans: list[ReadableSpan]) -> float:
-    exporter = _Null(is_open=False)
+    exporter = _Gated()
     processor = make(exporter, _QUEUE)
     filling = 2 * _QUEUE
     _offered(processor, spans[:_QUEUE])
