@@ -269,11 +269,11 @@ class ConsumeHook:
         attributes: Attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
         reading = None
         if not tracing.starting.never_records(span_ctx):  # else what is left is for the metrics; nobody looks at it
-            attributes[semconv.MQTRACE_REQUEST_ID] = tracing.new_id()
             if batch:
                 attributes[semconv.MESSAGING_BATCH_MESSAGE_COUNT] = len(messages)
             linked = self._mode != "parent"
-            reading = Reading(self._reader, messages, propagator, attributes, others, batch, linked, creation)
+            new_id = tracing.new_id
+            reading = Reading(self._reader, messages, propagator, attributes, others, batch, linked, creation, new_id)
             if not (unchanging and propagator.is_default and self._reads_later):
                 reading()
         if not self._polls and (metrics := tracing.collecting) is not None:

@@ -13,7 +13,7 @@ from otel_mqtrace.model import MessageType
 from otel_mqtrace.spans.mapping import Attributes, SpanAttributes, share_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from opentelemetry.trace import SpanContext
 
@@ -132,7 +132,8 @@ class Reading:
 
     Until then the messages must not change. ``propagator`` tells what each was created in, but for one that comes alone
     where ``creation`` does; ``constant`` is what stands on the span whatever they say, ``others`` are further links;
-    ``linked`` asks for a link to what each was created in, ``most`` bounds the links to messages.
+    ``linked`` asks for a link to what each was created in, ``new_id`` makes a request id of the span's own, ``most``
+    bounds the links to messages.
     """
 
     reader: MessageReader
@@ -143,6 +144,7 @@ class Reading:
     batch: bool
     linked: bool = True
     creation: SpanContext | None = None
+    new_id: Callable[[], str] | None = None
     most: int | None = None
     _said: tuple[Attributes, list[PlainLink]] | None = None
 
@@ -164,6 +166,8 @@ class Reading:
             links = [PlainLink(creation, own) for creation, own in zip(creations, split.links, strict=True)]
         else:
             links = [PlainLink(creation) for creation in creations if creation.is_valid] if self.linked else []
+        if self.new_id is not None:  # in one step: a start and its end may be read by two threads at once
+            self.constant.setdefault(semconv.MQTRACE_REQUEST_ID, self.new_id())
         return split.span | self.constant, [*links[: self.most], *self.others]
 
 

@@ -127,3 +127,20 @@ def test_a_batch_of_one_is_the_same_trace_record_as_one(processed, headers, proc
         processed(_message(headers=headers, key=b"k"), batch=True, process_context=process_context)
     )
     assert batch.beans == one.beans
+
+
+def test_a_start_and_its_end_have_one_request_id_when_two_threads_read_them_at_once(tracing_with):
+    """The ids are drawn by whoever reads first; here somebody else reads while that goes on."""
+    read = []
+    numbers = iter(range(9))
+
+    def new_id():
+        number = next(numbers)
+        if number == 0:
+            read.append(call.span.snapshot().attributes["mqtrace.request_id"])
+        return f"id {number}"
+
+    hook = ConsumeHook(tracing=tracing_with({"new_id": new_id}), facts=ClientFacts(group_name="billing"))
+    (call,) = hook.before([_message()], unchanging=True)
+    read.append(call.span.attributes["mqtrace.request_id"])
+    assert read[0] == read[1]
