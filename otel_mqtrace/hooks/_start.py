@@ -118,7 +118,7 @@ class SpanStart:
         start_ns: int,
         above: SpanContext | None = None,
     ) -> trace.Span:
-        """Start a span; ``attributes`` must not change any more, ``later`` returns them and more, and the links.
+        """Start a span; only ``later`` may add to ``attributes`` from now on: it returns them, more, and the links.
 
         ``above`` is its parent where that has not been put into ``otel_ctx``. One that is not sampled records nothing.
         """

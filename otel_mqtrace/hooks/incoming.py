@@ -158,6 +158,9 @@ class Reading:
         return said
 
     def _put_together(self, messages: Sequence[IncomingMessage]) -> tuple[Attributes, list[PlainLink]]:
+        # In one step, for a start and its end may be read by two threads at once; first, for what follows may fail.
+        if self.new_id is not None:
+            self.constant.setdefault(semconv.MQTRACE_REQUEST_ID, self.new_id())
         found = [indexed(each.headers) for each in messages]
         alone = self.creation
         creations = list(map(self.propagator.creation_of, found)) if alone is None else [alone]
@@ -166,8 +169,6 @@ class Reading:
             links = [PlainLink(creation, own) for creation, own in zip(creations, split.links, strict=True)]
         else:
             links = [PlainLink(creation) for creation in creations if creation.is_valid] if self.linked else []
-        if self.new_id is not None:  # in one step: a start and its end may be read by two threads at once
-            self.constant.setdefault(semconv.MQTRACE_REQUEST_ID, self.new_id())
         return split.span | self.constant, [*links[: self.most], *self.others]
 
 

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import inspect
 import logging
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from opentelemetry import context
+from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace.spans.stats import ExportOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from opentelemetry.context import Context
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
 
@@ -55,13 +56,28 @@ class ExporterSide:
         self._take_outcome: Callable[[], ExportOutcome | None] | None = getattr(exporter, "take_outcome", None)
         self._on_idle: Callable[[], None] | None = getattr(exporter, "on_idle", None)
         self._untraced: Context | None = None
+        self._before = Context()
         takes_timeout = _takes_timeout(exporter.export)
         self._export_arguments = {"timeout_millis": export_timeout_ms} if takes_timeout else {}
 
     def stay_untraced(self) -> None:
-        """Let nothing be traced on this thread from now on: it is a lane's own, and is not asked with every batch."""
-        self._untraced = _untraced()
-        context.attach(self._untraced)
+        """Let nothing be traced on this thread, which is a lane's own, so that it is not asked with every batch."""
+        try:
+            self._before = context.get_current()
+            self._untraced = _untraced()
+            context.attach(self._untraced)
+        except Exception:  # a foreign runtime of contexts; each export sees to itself then
+            _logger.debug("%s: its thread has no context", self._name, exc_info=True)
+
+    @contextmanager
+    def as_before(self) -> Iterator[None]:
+        """Go back, on such a thread, to what was current: for what the application itself does there."""
+        token = context.attach(self._before) if context.get_current() is self._untraced else None
+        try:
+            yield
+        finally:
+            if token is not None:
+                context.detach(token)
 
     def export(self, batch: list[ReadableSpan]) -> ExportOutcome:
         """Export ``batch`` and return what became of it."""

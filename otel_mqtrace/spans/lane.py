@@ -230,7 +230,8 @@ class Lane:
                 self._side.idle()
 
     def _tell_losses(self, *, last: bool = False) -> None:
-        self._losses.look(self.stats(), self._clock.monotonic_ns(), last=last)
+        with self._side.as_before():
+            self._losses.look(self.stats(), self._clock.monotonic_ns(), last=last)
 
     # -- flush, shutdown, fork ---------------------------------------------------------------------------------------
 
@@ -269,7 +270,7 @@ class Lane:
     def _alone(self, until: MonotonicNs | None) -> AbstractContextManager[bool | None]:
         """Be the only one at the exporter; ``False`` when somebody else still was at ``until``.
 
-        Nothing else is: a lock of gevent's says ``None`` when it is held. A worker may wait as long as it takes. A
+        Ask for ``False`` itself: gevent's lock says ``None`` when it is held. A worker may wait as long as it takes. A
         caller without one may find an export that hangs, or interrupt its own from a signal handler: it has a deadline.
         """
         if until is None:

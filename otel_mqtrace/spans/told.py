@@ -6,14 +6,16 @@ Spans that are traced here keep their attributes as they came until somebody rea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.sdk.trace import ReadableSpan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from opentelemetry.sdk.trace import ReadableSpan
-
 __all__ = ["asking", "attributes_of", "kept", "plainly", "told"]
+
+_ATTRIBUTES: Final = ReadableSpan.attributes
 
 
 def told(span: ReadableSpan, name: str) -> Any:
@@ -31,9 +33,12 @@ def asking(span: ReadableSpan) -> Callable[[str], Any]:
 def attributes_of(span: ReadableSpan) -> Mapping[str, object]:
     """Return all that ``span`` says, for many looks.
 
-    The SDK's own mapping answers "not there" by an exception inside, which costs more than all the rest.
+    The SDK's own mapping answers "not there" by an exception inside, which costs more than all the rest. A span that
+    answers otherwise, without what is secret say, is asked.
     """
-    plain: Mapping[str, object] | None = getattr(kept(span), "_dict", None)
+    plain: Mapping[str, object] | None = None
+    if getattr(type(span), "attributes", None) is _ATTRIBUTES:
+        plain = getattr(kept(span), "_dict", None)
     return (span.attributes or {}) if plain is None else plain
 
 

@@ -56,10 +56,10 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Ours divided by the anchor's, round by round; ``None`` where noise left the anchor nothing to divide by."""
-        if self.middle is not None:
-            return self.middle
-        return self.ours / self.theirs if self.theirs and self.theirs > 0 else None
+        """Ours divided by the anchor's, round by round; ``None`` where noise left nothing to divide, or to divide by."""
+        if self.theirs is None or self.theirs <= 0 or self.ours < 0:
+            return None
+        return self.ours / self.theirs if self.middle is None else self.middle
 
     @property
     def met(self) -> bool | None:
@@ -129,7 +129,8 @@ def beside(
     if theirs is None:
         return Row(measure, anchor, median(ours), None, unit, target, note)
     shares = [one / other for one, other in zip(ours, theirs, strict=True) if other > 0]
-    spread = (min(shares), median(shares), max(shares)) if len(shares) > 1 else (None, None, None)
+    are_all = len(shares) == len(ours) > 1  # a round that noise left nothing of would be the worst of ours
+    spread = (min(shares), median(shares), max(shares)) if are_all else (None, None, None)
     return Row(measure, anchor, median(ours), median(theirs), unit, target, note, *spread)
 
 

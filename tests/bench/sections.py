@@ -44,8 +44,8 @@ SECTIONS: Final = {
     "clients": Section(
         "Added to the client's calls",
         "clients",
-        "CPU time of the calling thread, above that of the client alone in the same turn, three turns a round; delivery reports are served by"
-        " that thread. Each variant is a process of its own against the embedded broker. The anchor exports to one format"
+        "CPU time of the calling thread, above that of the client alone in the same turn, three turns a round; delivery"
+        " reports are served by that thread. Each variant is a process of its own against the embedded broker. The anchor exports to one format"
         " behind `BatchSpanProcessor`; ours exports the same spans the same way, and native records to files.",
         minutes=4,
     ),

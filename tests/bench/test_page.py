@@ -90,6 +90,14 @@ def test_an_anchor_that_noise_left_nothing_of_proves_nothing():
     """Added time is a difference, and may come out below zero."""
     row = Row("m", "a", 1.0, -0.1, "µs", Target("≤", 0.5))
     assert (row.ratio, row.met) == (None, None)
+    row = beside("m", "a", [3.0] * 5, [-0.5, -0.2, -0.1, 8.0, 9.0], "µs", Target("≤", 0.4))
+    assert (row.ratio, row.met) == (None, None)
+
+
+def test_a_figure_of_ours_that_noise_left_nothing_of_proves_nothing():
+    """Tracing gives back no time."""
+    row = beside("m", "a", [-1.0, -1.0, 3.0], [2.0, 4.0, 1.0], "µs", Target("≤", 0.5))
+    assert (row.ratio, row.met) == (None, None)
 
 
 def test_a_section_that_was_not_measured_is_named():

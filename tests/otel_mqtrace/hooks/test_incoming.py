@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from otel_mqtrace import ConsumeHook
+from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.consume import IncomingMessage
-from otel_mqtrace.hooks.tracing import ClientFacts
+from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.model import MessageType
 from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.mailbox import SENDER, TRACEPARENT
 
 HEADERS = (("UNIQ_KEY", b"FROM-HEADER"), ("TAGS", b"paid"), ("KEYS", b"k1 k2"), ("RECONSUME_TIME", b"3"), TRACEPARENT)
@@ -144,3 +146,16 @@ def test_a_start_and_its_end_have_one_request_id_when_two_threads_read_them_at_o
     (call,) = hook.before([_message()], unchanging=True)
     read.append(call.span.attributes["mqtrace.request_id"])
     assert read[0] == read[1]
+
+
+def test_a_process_span_has_a_request_id_when_its_message_cannot_be_read():
+    """Its start and its end are joined by nothing else."""
+
+    class Odd(bytes):
+        def decode(self, *_args, **_kwargs):
+            raise LookupError("not now")
+
+    tracing = Tracing.create(settings=Settings(), tracer_provider=recording_provider(RecordingExporter()))
+    hook = ConsumeHook(tracing=tracing, facts=ClientFacts(group_name="billing"))
+    (call,) = hook.before([_message(key=Odd(b"k"))], unchanging=True)
+    assert call.span.attributes["mqtrace.request_id"]

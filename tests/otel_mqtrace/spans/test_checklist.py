@@ -18,6 +18,8 @@ import threading
 import weakref
 
 import pytest
+from opentelemetry import context
+from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -104,6 +106,43 @@ def test_point_05_the_worker_is_a_daemon_that_suppresses_instrumentation_and_sur
     processor.force_flush()
     assert seen == [(True, False)] * 3
     assert (books(processor)["failed"], books(processor)["exported"]) == (2, 1)
+    processor.shutdown()
+
+
+def test_an_exporter_that_changes_what_is_current_is_not_traced_the_next_time_either():
+    """It forgot to put back what it found."""
+    seen = []
+
+    class Forgetful(Scripted):
+        def export(self, spans):
+            seen.append(is_instrumentation_enabled())
+            context.attach(Context({"its": "own"}))
+            return super().export(spans)
+
+    processor = MqTraceSpanProcessor(Forgetful(), max_export_batch_size=1)
+    for _ in range(3):
+        processor.on_end(span())
+        processor.force_flush()
+    processor.shutdown()
+    assert seen == [False] * 3
+
+
+def test_a_runtime_of_contexts_that_fails_costs_spans_and_no_worker(monkeypatch):
+    """One of the user's own, named by ``OTEL_PYTHON_CONTEXT``."""
+    ours = threading.current_thread()
+    attach = context.attach
+
+    def broken(otel_ctx):
+        if threading.current_thread() is not ours:
+            raise LookupError("no context here")
+        return attach(otel_ctx)
+
+    monkeypatch.setattr(context, "attach", broken)
+    processor = MqTraceSpanProcessor(Scripted(), max_export_batch_size=1)
+    for _ in range(3):
+        processor.on_end(span())
+    assert not processor.force_flush()
+    assert books(processor)["failed"] == 3
     processor.shutdown()
 
 

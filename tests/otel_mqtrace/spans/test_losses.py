@@ -1,5 +1,6 @@
 """Losses are told in sums, to whoever wants to know."""
 
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
@@ -75,3 +76,15 @@ def test_a_callback_may_ask_for_the_account_and_for_a_flush_even_during_a_shutdo
     assert answers == [(1, False)]
     assert exporter.batches == []  # it still hangs: nobody waited for it
     exporter.let_go.set()
+
+
+def test_what_the_application_does_when_it_is_told_is_traced():
+    """On the lane's own thread as well, where what the exporter does is not."""
+    seen = []
+    processor = MqTraceSpanProcessor(
+        Scripted(SpanExportResult.FAILURE), on_drop=lambda *_: seen.append(is_instrumentation_enabled())
+    )
+    processor.on_end(span())
+    processor.force_flush()
+    processor.shutdown()
+    assert seen == [True]

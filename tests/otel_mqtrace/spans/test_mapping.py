@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from otel_mqtrace import semconv
@@ -165,3 +167,17 @@ def test_names_and_kinds_are_those_of_the_contract():
         "end_transaction T": SpanKind.CLIENT,
         "recall T": SpanKind.CLIENT,
     }
+
+
+def test_a_span_that_answers_for_itself_is_asked():
+    """An application's own class, which says less of its attributes than it was told."""
+
+    class Discreet(ReadableSpan):
+        @property
+        def attributes(self):
+            return {**super().attributes, semconv.MQTRACE_KEYS: "***"}
+
+    record = TraceContext(trace_type=TraceType.PUB, timestamp_ms=1, beans=(TraceBean(topic="orders", keys="secret"),))
+    told = BoundedAttributes(attributes=span_attributes(record).span)
+    (bean,) = trace_context_of(Discreet("send orders", attributes=told, start_time=1, end_time=2)).beans
+    assert bean.keys == "***"
