@@ -76,6 +76,15 @@ def test_a_missed_target_without_a_known_reason_is_told_all_the_same():
     assert "3.00 x, wanted ≤ 1 x" in page(_figures(Row("something new", "a", 3.0, 1.0, "µs", Target("≤", 1.0))))
 
 
+def test_a_bound_of_seconds_is_told_with_how_fast_the_machine_was():
+    """By a span of the SDK, which was measured where the bound was set."""
+    slow = Row("trace records forwarded", "a", 3e4, 1e4, "records/s", Target("≥", 5e4, "records/s"))
+    steps = _figures(Row("the SDK's span: start and end, no attributes", "none", 20.8, None, "µs CPU"), name="steps")
+    assert "took 10.6 µs; here it takes 20.8." in page({**_figures(slow, name="forwarder"), **steps})
+    ratio = Row("`on_end` with room", "a", 3.0, 2.0, "µs", Target("≤", 1.0))
+    assert "took 10.6 µs" not in page({**_figures(ratio), **steps})
+
+
 def test_a_quick_run_is_not_taken_for_a_measurement():
     """The page warns of it, and counts none of its targets."""
     row = Row("m", "a", 1.0, 2.0, "µs", Target("≤", 1.0))
