@@ -74,7 +74,6 @@ _INTERPRETED: Final[dict[str, str]] = {
 _LARGE: Final[dict[str, str]] = {
     "spark.shuffle.compress": "true",  # both sides' rows go to disk once: an eighth of the bytes is sooner there
     "spark.sql.files.minPartitionNum": "8",  # a few megabytes of packed bodies are work for every core
-    "spark.sql.files.openCostInBytes": "65536",  # on a disk nothing: each task's sketches of durations are merged again
 }
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn|sc://.+")
 _ONE_PROCESS: Final = re.compile(r"local(\[[^\]]+\])?")  # its workers find our code; other executors are sent it
