@@ -54,7 +54,7 @@ def main(folder: str, rounds: str, cores: str) -> int:
 
     root = Path(folder)
     lines = root / "day" / "otlp"
-    proto, count = _as_protobuf(lines, root / "spans.binpb")
+    proto, count = _as_protobuf(lines, root / "proto")
     size = sum(file.stat().st_size for file in lines.iterdir())
     spark = build_session(master=f"local[{cores}]", driver_memory="2g", input_bytes=max(size, 1 << 28))
     contenders = {
@@ -133,11 +133,8 @@ def _json_text(value: dict[str, Any]) -> str:
 def _proto_spans(framed: Path) -> Iterator[dict[str, Any]]:
     from opentelemetry.proto.trace.v1.trace_pb2 import TracesData  # noqa: PLC0415 - as above
 
-    data, at = framed.read_bytes(), 0
-    while at < len(data):
-        first = at + _LENGTH_BYTES
-        at = first + int.from_bytes(data[at:first], "big")
-        for resource in TracesData.FromString(data[first:at]).resource_spans:
+    for payload in _payloads(framed):
+        for resource in TracesData.FromString(payload).resource_spans:
             for scope in resource.scope_spans:
                 for span in scope.spans:
                     yield {
@@ -149,6 +146,15 @@ def _proto_spans(framed: Path) -> Iterator[dict[str, Any]]:
                     }
 
 
+def _payloads(framed: Path) -> Iterator[bytes]:
+    for file in sorted(framed.iterdir()):
+        data, at = file.read_bytes(), 0
+        while at < len(data):
+            first = at + _LENGTH_BYTES
+            at = first + int.from_bytes(data[at:first], "big")
+            yield data[first:at]
+
+
 def _proto_text(value: Any) -> str:
     kind = value.WhichOneof("value")
     if kind == "array_value":
@@ -157,27 +163,30 @@ def _proto_text(value: Any) -> str:
 
 
 def _as_protobuf(lines: Path, target: Path) -> tuple[Path, int]:
-    """Write the same exports as length-prefixed protobuf; return where, and how many spans they hold."""
-    from google.protobuf.json_format import ParseDict  # noqa: PLC0415 - as above
-    from opentelemetry.proto.trace.v1.trace_pb2 import TracesData  # noqa: PLC0415 - as above
-
+    """Write the same exports as length-prefixed protobuf, a file for a file: one is one task's. Return where, and the spans."""
+    target.mkdir()
     count = 0
-    with target.open("wb") as out:
-        for file in sorted(lines.glob("part-*")):
+    for file in sorted(lines.glob("part-*")):
+        with (target / f"{file.stem}.binpb").open("wb") as out:
             for line in file.read_bytes().splitlines():
-                export = json.loads(line)
-                ids = [
-                    (bytes.fromhex(span.pop("traceId")), bytes.fromhex(span.pop("spanId")))
-                    for span in _spans_of(export)
-                ]
-                message = ParseDict(export, TracesData())
-                spans = [span for one in message.resource_spans for part in one.scope_spans for span in part.spans]
-                for span, (trace_id, span_id) in zip(spans, ids, strict=True):
-                    span.trace_id, span.span_id = trace_id, span_id
-                count += len(spans)
+                message, spans = _message(json.loads(line))
+                count += spans
                 data = message.SerializeToString()
                 out.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
     return target, count
+
+
+def _message(export: dict[str, Any]) -> tuple[Any, int]:
+    """Return an export of OTLP/JSON as a message of OTLP, and how many spans it holds."""
+    from google.protobuf.json_format import ParseDict  # noqa: PLC0415 - as above
+    from opentelemetry.proto.trace.v1.trace_pb2 import TracesData  # noqa: PLC0415 - as above
+
+    ids = [(bytes.fromhex(span.pop("traceId")), bytes.fromhex(span.pop("spanId"))) for span in _spans_of(export)]
+    message = ParseDict(export, TracesData())
+    spans = [span for one in message.resource_spans for part in one.scope_spans for span in part.spans]
+    for span, (trace_id, span_id) in zip(spans, ids, strict=True):
+        span.trace_id, span.span_id = trace_id, span_id
+    return message, len(spans)
 
 
 if __name__ == "__main__":
