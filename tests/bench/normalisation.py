@@ -164,7 +164,7 @@ def _proto_text(value: Any) -> str:
 
 def _as_protobuf(lines: Path, target: Path) -> tuple[Path, int]:
     """Write the same exports as length-prefixed protobuf, a file for a file: one is one task's. Return where, and the spans."""
-    target.mkdir()
+    target.mkdir(exist_ok=True)
     count = 0
     for file in sorted(lines.glob("part-*")):
         with (target / f"{file.stem}.binpb").open("wb") as out:
