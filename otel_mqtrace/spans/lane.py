@@ -144,7 +144,7 @@ class Lane:
         Lingered: the oldest span has waited for the delay or, under the rule ``last_batch``, the delay is over since
         the last batch left, so that after a quiet time a span leaves at once and alone (RocketMQ since 5.3.1).
         """
-        return self._queue.waiting >= self._batch_size or self._due_ns(now) == 0
+        return self._queue.has_batch or self._due_ns(now) == 0
 
     def run_once(self, now: MonotonicNs, *, until: MonotonicNs | None = None) -> int:
         """Export one batch if :meth:`ready`; return how many spans it had. The exporter is never called twice at once.
@@ -195,7 +195,7 @@ class Lane:
     def _step(self, queue: SpanQueue[ReadableSpan]) -> bool:
         """Wait for a batch and export it; return ``False`` when the lane is done."""
         try:
-            if queue.waiting < self._batch_size and not self._await_work(queue):
+            if not (queue.has_batch or self._await_work(queue)):
                 return False
             if self._flushes.asked:
                 self._answer_flushes()

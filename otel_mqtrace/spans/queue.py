@@ -203,6 +203,11 @@ class SpanQueue(Generic[Item]):
         return len(self._waiting)
 
     @property
+    def has_batch(self) -> bool:
+        """Whether as many wait as leave together: then nothing else need be asked."""
+        return len(self._waiting) >= self._batch_size
+
+    @property
     def lost_any(self) -> bool:
         """Whether any was lost until now, or refused."""
         return bool(self._lost or self._refused)
@@ -223,7 +228,7 @@ class SpanQueue(Generic[Item]):
         with self._lock:
             if not self._waiting:
                 return None
-            if len(self._waiting) >= self._batch_size:
+            if self.has_batch:
                 return 0
             self._note_arrivals()  # who has come in may not have got so far
             lingers_ns = linger_ns - (now - (self._arrivals[0].at_ns if since_ns is None else since_ns))

@@ -35,8 +35,9 @@ def measured(effort: Effort) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         day_of(root / "day", effort.messages)
+        count = _as_protobuf(root / "day" / "otlp", root / "proto")
         took = {
-            cores: answer_of("tests.bench.normalisation", root, effort.rounds, cores)
+            cores: answer_of("tests.bench.normalisation", root, count, effort.rounds, cores)
             for cores in _CORES
             if cores <= len(os.sched_getaffinity(0))
         }
@@ -47,14 +48,13 @@ def measured(effort: Effort) -> list[Row]:
     ]
 
 
-def main(folder: str, rounds: str, cores: str) -> int:
-    """Measure in this process, on so many cores; print spans a second and core, round by round."""
+def main(folder: str, spans: str, rounds: str, cores: str) -> int:
+    """Measure in this process, on so many cores; print what it did of ``spans`` a second and core, round by round."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cores)])  # the JVM and its Python workers inherit it
     from spark_jobs.session import build_session  # noqa: PLC0415 - after the core is chosen
 
     root = Path(folder)
-    lines = root / "day" / "otlp"
-    proto, count = _as_protobuf(lines, root / "proto")
+    lines, proto, count = root / "day" / "otlp", root / "proto", int(spans)
     size = sum(file.stat().st_size for file in lines.iterdir())
     spark = build_session(master=f"local[{cores}]", driver_memory="2g", input_bytes=max(size, 1 << 28))
     contenders = {
@@ -162,9 +162,9 @@ def _proto_text(value: Any) -> str:
     return str(getattr(value, kind))
 
 
-def _as_protobuf(lines: Path, target: Path) -> tuple[Path, int]:
-    """Write the same exports as length-prefixed protobuf, a file for a file: one is one task's. Return where, and the spans."""
-    target.mkdir(exist_ok=True)
+def _as_protobuf(lines: Path, target: Path) -> int:
+    """Write the same exports as length-prefixed protobuf, a file for a file: one is one task's. Return how many spans."""
+    target.mkdir()
     count = 0
     for file in sorted(lines.glob("part-*")):
         with (target / f"{file.stem}.binpb").open("wb") as out:
@@ -173,7 +173,7 @@ def _as_protobuf(lines: Path, target: Path) -> tuple[Path, int]:
                 count += spans
                 data = message.SerializeToString()
                 out.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
-    return target, count
+    return count
 
 
 def _message(export: dict[str, Any]) -> tuple[Any, int]:

@@ -60,7 +60,7 @@ class _Calls:
     def __init__(self, servers: str, topic: str, provider: TracerProvider) -> None:
         self.done: Counter[str] = Counter()
         self._servers, self._topic, self._provider = servers, topic, provider
-        self._warm: dict[str, Callable[[int], float]] = {}
+        self._warm: dict[str, Callable[[int], None]] = {}
         self._open: list[Any] = []
 
     def take(self, call: str, messages: int) -> tuple[float, float]:
@@ -70,11 +70,13 @@ class _Calls:
             self._warm[call] = {"produce": self._producing, "poll": self._polling, "consume": self._consuming}[call]()
             self._warm[call](WARM)
             self._provider.force_flush()
-        began = time.process_time_ns()
-        took = self._warm[call](messages)
+        thread_ns, process_ns = time.thread_time_ns(), time.process_time_ns()
+        self._warm[call](messages)
+        thread_ns = time.thread_time_ns() - thread_ns
         self._provider.force_flush()  # or the next one is measured beside the last one's workers
+        process_ns = time.process_time_ns() - process_ns
         self.done[call] += messages
-        return took, (time.process_time_ns() - began) / messages / 1000
+        return thread_ns / messages / 1000, process_ns / messages / 1000
 
     def close(self) -> None:
         """Close the consumer at hand, which is done with its last message then."""
@@ -87,43 +89,37 @@ class _Calls:
         self._open.append(consumer)
         return consumer
 
-    def _producing(self) -> Callable[[int], float]:
-        """µs a message; the delivery reports are counted in, since they are served by the same thread."""
+    def _producing(self) -> Callable[[int], None]:
+        """The delivery reports are counted in, since they are served by the same thread."""
         producer = confluent_kafka.Producer({"bootstrap.servers": self._servers})
         producer.list_topics(self._topic, 20)
 
-        def send(messages: int) -> float:
-            began = time.thread_time_ns()
+        def send(messages: int) -> None:
             for _ in range(messages):
                 producer.produce(self._topic, b"twenty bytes of order")
             assert producer.flush(60) == 0
-            return (time.thread_time_ns() - began) / messages / 1000
 
         return send
 
-    def _polling(self) -> Callable[[int], float]:
-        """µs a message."""
+    def _polling(self) -> Callable[[int], None]:
         consumer = self._consumer()
 
-        def poll(messages: int) -> float:
-            began = time.thread_time_ns()
+        def poll(messages: int) -> None:
             for _ in range(messages):
                 assert consumer.poll(_PATIENT_S) is not None, "a message is missing"
-            return (time.thread_time_ns() - began) / messages / 1000
 
         return poll
 
-    def _consuming(self) -> Callable[[int], float]:
-        """µs a message, a hundred at a time."""
+    def _consuming(self) -> Callable[[int], None]:
+        """A hundred at a time."""
         consumer = self._consumer()
 
-        def consume(messages: int) -> float:
-            left, began = messages, time.thread_time_ns()
+        def consume(messages: int) -> None:
+            left = messages
             while left:
                 found = consumer.consume(min(_BATCH, left), _PATIENT_S)
                 assert found, f"{left} messages are missing"
                 left -= len(found)
-            return (time.thread_time_ns() - began) / messages / 1000
 
         return consume
 
