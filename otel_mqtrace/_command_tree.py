@@ -8,6 +8,7 @@ or raises ``typer.Exit``. A command that cannot be imported says so when it is c
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -25,6 +26,7 @@ __all__ = ["COMMAND_GROUP", "DISTRIBUTION", "help_of", "run"]
 COMMAND_GROUP: Final = "mqtrace.commands"
 DISTRIBUTION: Final = "otel-mqtrace"
 _NAME: Final = "mqtrace"
+_COMPLETION: Final = f"_{_NAME.upper()}_COMPLETE"  # set by a shell that asks what the next word may be
 
 _EXTRA_OF_MODULE: Final = {
     "confluent_kafka": "kafka",
@@ -55,7 +57,8 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
     known = {point.name: point for point in (entry_points(group=COMMAND_GROUP) if points is None else points)}
     # Only the command that is called gets imported; the list of all is read when somebody asks for it.
     called = known.get(arguments[0]) if arguments else None
-    app = _app([called] if called else sorted(known.values(), key=lambda point: point.name))
+    listed = not known.keys() & {*arguments} and _COMPLETION not in os.environ
+    app = _app([called] if called else sorted(known.values(), key=lambda point: point.name), listed=listed)
     try:
         outcome = app(_rewritten(called, arguments) or ["--help"], prog_name=_NAME, standalone_mode=False)
     except typer.Abort as error:
@@ -76,11 +79,11 @@ def _rewritten(called: EntryPoint | None, arguments: list[str]) -> list[str]:
     return [*arguments[:1], *rewrite(arguments[1:])] if rewrite else arguments
 
 
-def _app(points: Iterable[EntryPoint]) -> typer.Typer:
+def _app(points: Iterable[EntryPoint], *, listed: bool) -> typer.Typer:
     app = typer.Typer(name=_NAME, rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.callback()(_options)
     for point in points:
-        _register(app, point)
+        _register(app, point, listed=listed)
     return app
 
 
@@ -99,9 +102,11 @@ def _options(
     """RocketMQ's native message trace and OpenTelemetry spans: record, read, forward and reconcile them."""
 
 
-def _register(app: typer.Typer, point: EntryPoint) -> None:
+def _register(app: typer.Typer, point: EntryPoint, *, listed: bool) -> None:
+    """Add a command; one that is only ``listed`` without its options, which take as long to read as all the rest."""
     try:
-        function = _understood(point.load())
+        function = point.load()
+        command = _nothing if listed else _understood(function)
     except Exception as error:  # noqa: BLE001  one broken command must not take the others along
         cause = _unavailable(point.name, error)
         app.command(
@@ -112,7 +117,11 @@ def _register(app: typer.Typer, point: EntryPoint) -> None:
         )(_refusing(cause))
         return
     text, examples = help_of(function)
-    app.command(point.name, help=escape(text), epilog=_epilog(examples))(function)
+    app.command(point.name, help=escape(text), epilog=_epilog(examples))(command)
+
+
+def _nothing() -> None:
+    """Stand in a list for a command that is not called."""
 
 
 def _understood(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,8 +15,6 @@ import typer
 from otel_mqtrace._errors import UsageError
 from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
 from spark_jobs.arguments import filled, parse_instant_ms, parse_settings, parse_target, spread
-from spark_jobs.progress import shown_progress
-from spark_jobs.terminal import print_summary
 
 if TYPE_CHECKING:
     from spark_jobs.report.result import Result
@@ -113,6 +111,8 @@ def _instants(**given: str | None) -> dict[str, int | None]:
 
 def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str | None, as_json: bool) -> int:
     """Reconcile as ``ReconcileOptions`` say, write the reports, print what came of it."""
+    from spark_jobs.progress import shown_progress  # noqa: PLC0415  (rich, which a list of commands does without)
+
     links, pages, render = _pages()
     shown = link_template and links.check_template(link_template)
     page = pages.PageOptions(samples=options.samples, link_template=shown)
@@ -194,6 +194,8 @@ def _print(result: Result, written: dict[str, Path], *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(result.dumps())
     else:
+        from spark_jobs.terminal import print_summary  # noqa: PLC0415  (rich, which a list of commands does without)
+
         print_summary(result, written)
 
 

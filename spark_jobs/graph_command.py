@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from otel_mqtrace._errors import UsageError
 from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
 from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
-from spark_jobs.progress import shown_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,6 +78,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     """
     wanted = _wanted(formats)
     from spark_jobs.jobs import graph as job  # noqa: PLC0415  (Spark, of the optional extra)
+    from spark_jobs.progress import shown_progress  # noqa: PLC0415
     from spark_jobs.reconcile.policy import parse_duration_ms  # noqa: PLC0415
     from spark_jobs.report.files import write_texts  # noqa: PLC0415
     from spark_jobs.report.graph_page import GRAPH_FILES  # noqa: PLC0415
@@ -124,6 +122,9 @@ def _wanted(formats: Iterable[str] | None) -> frozenset[str]:
 
 
 def _print(drawn: Graph, written: dict[str, Path]) -> None:
+    from rich.console import Console  # noqa: PLC0415  (a list of commands does without)
+    from rich.table import Table  # noqa: PLC0415
+
     from spark_jobs.report.graph_files import node_name  # noqa: PLC0415  (of the optional extra)
     from spark_jobs.report.wording import count, duration, percent  # noqa: PLC0415
 

@@ -18,10 +18,19 @@ FORBIDDEN = {
     "otel_mqtrace.semconv": (*HEAVY_FOR_AN_APPLICATION, "confluent_kafka", "opentelemetry"),
     "bridge.codec.native": ("pyspark", "pyarrow", "typer", "rich", "confluent_kafka", "opentelemetry"),
     "bridge.exporters.native_file": ("pyspark", "pandas", "pyarrow", "typer", "rich", "confluent_kafka"),
-    "bridge.commands": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
+    "bridge.commands": (
+        "pyspark",
+        "pandas",
+        "pyarrow",
+        "confluent_kafka",
+        "opentelemetry",
+        "rich",
+        "bridge.codec.native",
+    ),
     "bridge.demo.command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
     "bridge.forwarder.command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
-    "spark_jobs.commands": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
+    "spark_jobs.commands": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry", "rich"),
+    "spark_jobs.graph_command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry", "rich"),
     "spark_jobs.report.render": ("pyspark", "pandas"),
 }
 

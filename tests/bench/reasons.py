@@ -140,10 +140,5 @@ _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
     ("imports", f"`{imports.SWITCH}`"): _made_of(
         "imports", imports.INSTRUMENTOR, why="OpenTelemetry's base class of an instrumentor is loaded first"
     ),
-    ("imports", "`mqtrace --help`"): _made_of(
-        "imports",
-        imports.BARE,
-        imports.TYPER,
-        why="The command line is typer's; it and the interpreter are loaded first",
-    ),
+    ("imports", "`mqtrace --help`"): _made_of("imports", imports.TYPER, why="The page is typer's, drawn by rich"),
 }

@@ -84,6 +84,21 @@ def test_no_arguments_are_a_question_for_help(capsys):
     assert "answers" in capsys.readouterr().out
 
 
+def test_a_shell_is_told_the_options_of_a_command(capsys, monkeypatch):
+    """The list of commands does without their options; a shell that completes a word is told them."""
+    monkeypatch.setenv("_MQTRACE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "mqtrace answers --")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    with pytest.raises(SystemExit):
+        run([], _points("answers", "says-nothing"))
+    assert "--number" in capsys.readouterr().out
+
+
+def test_a_command_after_two_dashes_is_called():
+    """What ends the options of `mqtrace` itself is no reason to hear nothing."""
+    assert run(["--", "answers"], _points("answers", "says-nothing")) == 3
+
+
 def test_help_shows_the_docstring_without_its_sections(capsys):
     """The text before the sections is the help, the example stands below the options, brackets stay brackets."""
     assert run(["answers", "--help"], _points("answers")) == 0

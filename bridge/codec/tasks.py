@@ -1,0 +1,226 @@
+"""This module knows what the codec's commands do with files: print their records, write bodies again, tell who wrote.
+
+Every function returns the exit code of its command: 0, or 1 when a record was bad or refused. What is wrong with a file
+or an option raises, before anything is printed where that can be known.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from bridge.codec.framing import BODY_FIELD, BadBody, unreadable
+from bridge.codec.native import DecodedBody, WriterGuesses, decode_body
+from bridge.codec.native.decode import MAX_OFFENDING_TEXT
+from bridge.codec.reading import Reading, decoded_bodies
+from bridge.codec.records import body_json, dump
+from bridge.codec.reencode import EncodedLine, Refusal, Target, encode_lines
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.model import KEY_SEPARATOR
+
+if TYPE_CHECKING:
+    import io
+    from collections.abc import Callable, Iterable, Iterator
+
+    from bridge.codec.framing import Framing
+    from bridge.codec.native import Guess
+
+__all__ = ["decode_files", "encode_file", "tell_writers"]
+
+_STDIN: Final = "-"
+_Item = TypeVar("_Item")
+
+
+def decode_files(  # noqa: PLR0913 - what the command was asked for
+    files: list[str], framing: Framing, *, msg_type_map: str, charset: str, explode_batches: bool, as_table: bool
+) -> int:
+    """Print the records of ``files`` (without any: of standard input), bad ones in place, as lines of JSON or a table.
+
+    Raises:
+        UsageError, UnreadableInputError: a file, the charset or the map of message types is wrong.
+    """
+    how = _reading(msg_type_map, charset)
+    tally = _Tally()
+    items = tally.counting(_decoded(files or [_STDIN], framing, how, explode_batches=explode_batches), _why_bad)
+    if as_table:
+        from bridge.codec.record_table import print_records  # noqa: PLC0415  rich takes longer than a small decode
+
+        print_records(items)
+    else:
+        _write(dump(item) for item in items)
+    return tally.report("are bad")
+
+
+def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool) -> int:
+    """Write the bodies of the records in ``file`` as they are, or ``as_lines`` of JSON with their keys.
+
+    Raises:
+        UsageError, UnreadableInputError, EncodeError: the file, the charset or the dialect is wrong.
+    """
+    target = Target.named(dialect) if dialect else None
+    decode_body(b"", charset=charset)  # a wrong charset fails before any output
+    tally = _Tally()
+    with _opened(file) as stream:
+        results = tally.counting(encode_lines(_lines(stream, file), target, charset=charset), _why_refused)
+        bodies = groupby((one for one in results if isinstance(one, EncodedLine)), lambda one: repr(one.body_index))
+        if as_lines:
+            _write(dump(_body_line(list(records))) for _, records in bodies)
+        else:
+            _write(record.encoded.body for _, records in bodies for record in records)
+    return tally.report("were refused")
+
+
+def tell_writers(files: list[str], framing: Framing, *, as_json: bool) -> int:
+    """Print who can have written ``files``; without any, every known writer.
+
+    Raises:
+        UsageError, UnreadableInputError: a file is wrong.
+    """
+    from bridge.codec import tables  # noqa: PLC0415  rich takes its time
+
+    if files:
+        rows = [asdict(guess) for guess in _guesses(files, framing)]
+        show = tables.print_guesses
+    else:
+        rows = tables.known_writers()
+        show = tables.print_writers
+    if as_json:
+        _write(dump(row) for row in rows)
+    else:
+        show(rows)
+    return 0
+
+
+def _guesses(files: list[str], framing: Framing) -> tuple[Guess, ...]:
+    guesses = WriterGuesses()
+    for _, body in _bodies(files, framing, Reading()):
+        if isinstance(body, DecodedBody):
+            guesses.take(body)
+    return guesses.guesses()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts what passes through, and remembers the first complaint."""
+
+    passed: int = 0
+    complaints: int = 0
+    first: str = ""
+
+    def counting(self, items: Iterable[_Item], complaint: Callable[[_Item], str | None]) -> Iterator[_Item]:
+        for item in items:
+            self.passed += 1
+            said = complaint(item)
+            if said is not None:
+                self.first = self.first or said
+                self.complaints += 1
+            yield item
+
+    def report(self, fate: str) -> int:
+        """Say on standard error how many records met ``fate`` and return the exit code."""
+        if self.complaints:
+            sys.stderr.write(f"mqtrace: {self.complaints} of {self.passed} records {fate}; first: {self.first}\n")
+        return 1 if self.complaints else 0
+
+
+def _why_bad(item: dict[str, Any]) -> str | None:
+    error = item.get("error")
+    if error is None:
+        return None
+    where = f"body {item['body_index']}" + ("" if item["record_index"] is None else f", record {item['record_index']}")
+    return f"{where}: {error['field'] + ': ' if error['field'] else ''}{error['reason']}"
+
+
+def _why_refused(item: EncodedLine | Refusal) -> str | None:
+    return f"line {item.line}: {item.reason}" if isinstance(item, Refusal) else None
+
+
+def _reading(msg_type_map: str, charset: str) -> Reading:
+    decode_body(b"", msg_type_map=msg_type_map, charset=charset)  # a wrong charset fails before any output
+    return Reading(msg_type_map, charset)
+
+
+def _decoded(names: list[str], framing: Framing, how: Reading, *, explode_batches: bool) -> Iterator[dict[str, Any]]:
+    for body_index, body in _bodies(names, framing, how):
+        if isinstance(body, BadBody):
+            yield _bad_body(body_index, body)
+        else:
+            yield from body_json(body_index, body, explode_batches=explode_batches)
+
+
+def _bodies(names: list[str], framing: Framing, how: Reading) -> Iterator[tuple[int, DecodedBody | BadBody]]:
+    """Yield what all files hold, the bodies numbered through."""
+    before = 0
+    for name in _readable(names):
+        index = -1
+        with _opened(name) as stream:
+            for index, body in _bar_over(decoded_bodies(stream, framing, how, name=name), stream, name):
+                yield before + index, body
+        before += index + 1
+
+
+def _bar_over(bodies: Iterator[_Item], stream: io.BufferedReader, name: str) -> Iterable[_Item]:
+    if not sys.stderr.isatty() or sys.stdout.isatty():  # records running over the terminal are progress enough
+        return bodies
+    from bridge.codec.progress import watched  # noqa: PLC0415  only a terminal is worth loading rich for
+
+    return watched(bodies, stream, name=name)
+
+
+def _bad_body(body_index: int, body: BadBody) -> dict[str, Any]:
+    error = {"field": body.field, "reason": body.reason, "text": body.text[:MAX_OFFENDING_TEXT]}
+    return {"body_index": body_index, "record_index": None, "error": error}
+
+
+def _body_line(records: list[EncodedLine]) -> dict[str, Any]:
+    body = b"".join(record.encoded.body for record in records)
+    keys = sorted(frozenset[str]().union(*(record.encoded.keys for record in records)))
+    return {
+        "body_index": records[0].body_index,
+        "keys": KEY_SEPARATOR.join(keys),
+        BODY_FIELD: base64.b64encode(body).decode(),
+    }
+
+
+def _readable(names: list[str]) -> list[str]:
+    """Return ``names``, or refuse the first that is no file: before anything is printed, not in the middle of it."""
+    for name in names:
+        if name != _STDIN:
+            path = Path(name)
+            if not path.exists():
+                raise UsageError(f"{name}: no such file; give paths of files, or - for standard input")
+            if path.is_dir():
+                raise UsageError(f"{name}: is a directory; name the files in it, such as {path / '*'}")
+    return names
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[io.BufferedReader]:
+    if name == _STDIN:
+        yield cast("io.BufferedReader", sys.stdin.buffer)
+        return
+    _readable([name])
+    try:
+        stream = Path(name).open("rb")  # noqa: SIM115  closed below; only opening may fail as a usage error
+    except OSError as error:
+        raise UsageError(f"{name}: {error.strerror or error}") from error
+    with stream:
+        yield stream
+
+
+def _lines(stream: io.BufferedReader, name: str) -> Iterator[bytes]:
+    try:
+        yield from stream
+    except OSError as error:
+        raise unreadable(name, error) from error
+
+
+def _write(chunks: Iterable[bytes]) -> None:
+    for chunk in chunks:
+        sys.stdout.buffer.write(chunk)
+    sys.stdout.buffer.flush()
