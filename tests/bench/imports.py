@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from functools import partial
 
@@ -20,8 +18,6 @@ BARE, TYPER = "an interpreter and nothing else", "the help of typer's smallest p
 _LIBRARY, _SDK = "import otel_mqtrace", "import opentelemetry.sdk.trace"
 _BASE = "import opentelemetry.instrumentation.instrumentor"
 _ROUNDS = 3  # times the usual ones: an interpreter is soon started, and each start is one figure
-_WRITING = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-"""The environment, in which an interpreter keeps what it compiled."""
 _TIMED = """
 import sys, time
 began = time.perf_counter_ns()
@@ -35,18 +31,13 @@ _HELP = "import sys; from otel_mqtrace.cli import main; sys.argv = ['mqtrace', '
 
 
 def measured(effort: Effort) -> list[Row]:
-    """Measure both imports and the help, in turns, with compiled modules kept in a place of their own."""
-    with tempfile.TemporaryDirectory() as compiled:
-        return _measured(effort, {**_WRITING, "PYTHONPYCACHEPREFIX": compiled})
-
-
-def _measured(effort: Effort, environment: dict[str, str]) -> list[Row]:
+    """Measure both imports and the help, in turns."""
     statements = {name: name for name in (_LIBRARY, SWITCH, _SDK)} | {INSTRUMENTOR: _BASE}
-    contenders = {name: partial(_imported_ms, environment, statement) for name, statement in statements.items()}
+    contenders = {name: partial(_imported_ms, statement) for name, statement in statements.items()}
     contenders |= {
-        "help": partial(_started_ms, environment, _HELP, "reconcile"),
-        BARE: partial(_started_ms, environment, "print('ready')", "ready"),
-        TYPER: partial(_started_ms, environment, _SMALLEST, "Usage"),
+        "help": partial(_started_ms, _HELP, "reconcile"),
+        BARE: partial(_started_ms, "print('ready')", "ready"),
+        TYPER: partial(_started_ms, _SMALLEST, "Usage"),
     }
     interleaved(contenders, 1)  # whatever has to be compiled is compiled now
     took = interleaved(contenders, effort.rounds * _ROUNDS)
@@ -61,20 +52,19 @@ def _measured(effort: Effort, environment: dict[str, str]) -> list[Row]:
     ]
 
 
-def _imported_ms(environment: dict[str, str], statement: str) -> float:
+def _imported_ms(statement: str) -> float:
     code = _TIMED.format(statement=statement, module=statement.split()[1])
-    return int(_answered(environment, code)) / 1e6
+    return int(_answered(code)) / 1e6
 
 
-def _started_ms(environment: dict[str, str], code: str, word: str) -> float:
+def _started_ms(code: str, word: str) -> float:
     """Return the milliseconds of a whole process, which must say ``word``."""
     began = time.perf_counter_ns()
-    text = _answered(environment, code)
+    text = _answered(code)
     took_ns = time.perf_counter_ns() - began
     assert word in text
     return took_ns / 1e6
 
 
-def _answered(environment: dict[str, str], code: str) -> str:
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+def _answered(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
