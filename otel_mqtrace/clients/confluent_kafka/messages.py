@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
@@ -83,13 +84,40 @@ def incoming(messages: Iterable[Message], leaders: Leaders | None = None) -> lis
     return received
 
 
-def placed(messages: Iterable[Message]) -> list[IncomingMessage]:
-    """Return where each message lies and what travelled with it, for a hook that asks for nothing else."""
-    received = []
-    for each in messages:
-        pairs = header_pairs(each.headers())
-        received.append(IncomingMessage(each.topic() or "", each.partition(), each.offset(), None, None, False, pairs))  # noqa: FBT003 - by position, as above
-    return received
+class _PlacedMessage(IncomingMessage):
+    """Where a message lies; the rest is asked of the client's message by the first who looks, which few do."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: Message) -> None:
+        self.topic = message.topic() or ""
+        self.partition = message.partition()
+        self.offset = message.offset()
+        self._message = message
+
+    def __getattr__(self, name: str) -> Any:
+        """Fill what is not there yet."""
+        if name not in _FIELDS:
+            raise AttributeError(name)
+        (whole,) = incoming([self._message])
+        for each in _FIELDS:
+            setattr(self, each, getattr(whole, each))
+        return getattr(whole, name)
+
+
+_FIELDS: Final = tuple(each.name for each in fields(IncomingMessage))
+
+
+def placed(messages: Sequence[Message]) -> Sequence[IncomingMessage]:
+    """Return where each message lies and what travelled with it, for a hook that asks for nothing else.
+
+    What travelled with one that comes alone is looked at later, when the application may have changed it: it is kept.
+    """
+    if len(messages) > 1:
+        return [_PlacedMessage(each) for each in messages]
+    (each,) = messages
+    pairs = header_pairs(each.headers())
+    return [IncomingMessage(each.topic() or "", each.partition(), each.offset(), None, None, False, pairs)]  # noqa: FBT003 - by position, as above
 
 
 def header_pairs(headers: Any) -> list[tuple[str, Any]]:
