@@ -57,7 +57,8 @@ SECTIONS: Final = {
     "processor": Section(
         "The span processor",
         "processor",
-        "Both processors with their defaults, but for the queue: it holds the whole round, or 2048 while full.",
+        "Both processors with their defaults, but for the queue: it holds the whole round, or 2048 while full. Spans go through"
+        " five times a round: which thread has the interpreter when is chance.",
     ),
     "imports": Section(
         "Imports",
