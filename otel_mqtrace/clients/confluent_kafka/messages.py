@@ -93,31 +93,39 @@ class _PlacedMessage(IncomingMessage):
         self.topic = message.topic() or ""
         self.partition = message.partition()
         self.offset = message.offset()
-        self._message = message
+        self._message: Message | None = message
 
     def __getattr__(self, name: str) -> Any:
-        """Fill what is not there yet."""
+        """Fill what is not there yet; of a message that was let go of nothing more is known."""
         if name not in _FIELDS:
             raise AttributeError(name)
-        (whole,) = incoming([self._message])
+        message = self._message
+        if message is None:
+            return _FIELDS[name]
+        (whole,) = incoming([message])
         for each in _FIELDS:
             setattr(self, each, getattr(whole, each))
         return getattr(whole, name)
 
+    def let_go(self, message: Message) -> _PlacedMessage:
+        """Keep what travelled with the message as it is now, and nothing else of it: it may be large."""
+        self.headers = header_pairs(message.headers())
+        self._message = None
+        return self
 
-_FIELDS: Final = tuple(each.name for each in fields(IncomingMessage))
+
+_FIELDS: Final = {each.name: each.default for each in fields(IncomingMessage)}
 
 
 def placed(messages: Sequence[Message]) -> Sequence[IncomingMessage]:
     """Return where each message lies and what travelled with it, for a hook that asks for nothing else.
 
-    What travelled with one that comes alone is looked at later, when the application may have changed it: it is kept.
+    A call for one message alone may be looked at until the next poll; those of a batch are looked at now or never.
     """
     if len(messages) > 1:
         return [_PlacedMessage(each) for each in messages]
-    (each,) = messages
-    pairs = header_pairs(each.headers())
-    return [IncomingMessage(each.topic() or "", each.partition(), each.offset(), None, None, False, pairs)]  # noqa: FBT003 - by position, as above
+    (message,) = messages
+    return [_PlacedMessage(message).let_go(message)]
 
 
 def header_pairs(headers: Any) -> list[tuple[str, Any]]:

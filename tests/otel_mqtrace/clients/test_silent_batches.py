@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 
 import pytest
@@ -29,6 +30,17 @@ def test_whoever_looks_at_a_message_of_a_batch_sees_all_of_it(name):
     late, whole = placed(MESSAGES), incoming(MESSAGES)
     assert [getattr(each, name) for each in late] == [getattr(each, name) for each in whole]
     assert list(map(asdict, late)) == list(map(asdict, whole))
+
+
+def test_a_message_alone_is_not_kept_for_the_sake_of_its_headers():
+    """It may be large, and who polls seldom would have it until then; what travels with it is as it was."""
+    message = Message(topic="orders", partition=0, offset=7, value=b"paid", headers=[SENT])
+    references = sys.getrefcount(message)
+    (only,) = placed([message])
+    assert sys.getrefcount(message) == references
+    message.set_headers([])
+    assert only.headers == [SENT]
+    assert (only.topic, only.partition, only.offset, only.body_length) == ("orders", 0, 7, None)
 
 
 def test_what_a_message_does_not_have_is_missing():
