@@ -1,7 +1,8 @@
 """This module knows the codec's commands: ``mqtrace decode``, ``encode`` and ``dialects``.
 
 Every function is an entry point of the group ``mqtrace.commands`` and returns its exit code: 0, or 1 when a record was
-bad or refused. Usage errors are raised and become exit code 2. Nothing heavy is imported before it is needed.
+bad or refused. Usage errors are raised and become exit code 2. The codec is imported when one is called: a list
+of commands does without.
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ def decode(  # noqa: PLR0913 - one parameter for each option
     Returns:
         0, or 1 when any record was bad.
     """
-    from bridge.codec.tasks import decode_files  # noqa: PLC0415  the codec, which a list of commands does not need
+    from bridge.codec.files import decode_files  # noqa: PLC0415  as said above
 
     return decode_files(
-        files or [],
+        files,
         framing,
         msg_type_map=msg_type_map.value,
         charset=charset,
@@ -113,7 +114,7 @@ def encode(
     Returns:
         0, or 1 when any record was refused.
     """
-    from bridge.codec.tasks import encode_file  # noqa: PLC0415  the codec, which a list of commands does not need
+    from bridge.codec.files import encode_file  # noqa: PLC0415  as said above
 
     return encode_file(file, dialect=dialect, charset=charset, as_lines=framing is OutputFraming.JSONL_BASE64)
 
@@ -145,6 +146,6 @@ def dialects(
     Returns:
         0.
     """
-    from bridge.codec.tasks import tell_writers  # noqa: PLC0415  the codec, which a list of commands does not need
+    from bridge.codec.files import tell_writers  # noqa: PLC0415  as said above
 
-    return tell_writers(files or [], framing, as_json=as_json)
+    return tell_writers(files, framing, as_json=as_json)

@@ -57,7 +57,8 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
     known = {point.name: point for point in (entry_points(group=COMMAND_GROUP) if points is None else points)}
     # Only the command that is called gets imported; the list of all is read when somebody asks for it.
     called = known.get(arguments[0]) if arguments else None
-    listed = not known.keys() & {*arguments} and _COMPLETION not in os.environ
+    # Named behind "--", or asked about by a shell, a command needs its options as well.
+    listed = not (known.keys() & {*arguments}) and _COMPLETION not in os.environ
     app = _app([called] if called else sorted(known.values(), key=lambda point: point.name), listed=listed)
     try:
         outcome = app(_rewritten(called, arguments) or ["--help"], prog_name=_NAME, standalone_mode=False)
@@ -106,7 +107,7 @@ def _register(app: typer.Typer, point: EntryPoint, *, listed: bool) -> None:
     """Add a command; one that is only ``listed`` without its options, which take as long to read as all the rest."""
     try:
         function = point.load()
-        command = _nothing if listed else _understood(function)
+        command = _nothing if listed and inspect.isfunction(function) else _understood(function)
     except Exception as error:  # noqa: BLE001  one broken command must not take the others along
         cause = _unavailable(point.name, error)
         app.command(

@@ -149,7 +149,8 @@ class ConsumeHook:
             if left_behind:
                 end_left_behind()
             if len(messages) != 1:
-                return self._open_each(messages, batch=batch, unchanging=unchanging)
+                # Of silent ones the rest is asked of the client's messages, which are the application's by then.
+                return self._open_each(messages, batch=batch, unchanging=unchanging and not silent)
             topic = messages[0].topic
             if silent and self._opens_later and propagator_in_force().is_default:
                 return self._silent(topic, messages)

@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from tests.bench import record
 from tests.bench.page import page, shown
@@ -37,23 +35,9 @@ def main(words: Sequence[str] | None = None) -> int:
         PAGE.write_text(page(figures), encoding="utf-8")
         sys.stdout.write("written: docs/performance.json, docs/performance.md\n")
         return 0
-    with _compiled_once():
-        _measure(chosen)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the processes that are measured keep what they compiled
+    _measure(chosen)
     return 0
-
-
-@contextmanager
-def _compiled_once() -> Iterator[None]:
-    """Let the processes that are measured keep the modules they compiled, as an installation has them, whoever asks."""
-    before = dict(os.environ)
-    with tempfile.TemporaryDirectory() as compiled:
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = compiled
-        try:
-            yield
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
 
 
 def _measure(chosen: argparse.Namespace) -> None:

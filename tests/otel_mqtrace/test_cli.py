@@ -78,6 +78,13 @@ def test_help_lists_the_broken_command_beside_the_others(capsys):
     assert "Answer with a number" in shown
 
 
+def test_help_lists_what_is_no_function_as_not_available(capsys):
+    """Whatever an entry point of somebody else names: its own docstring would say nothing of a command."""
+    strange = EntryPoint("strange", "tests.support.commands:__name__", COMMAND_GROUP)
+    assert run(["--help"], [*_points("answers"), strange]) == 0
+    assert "Not available" in capsys.readouterr().out
+
+
 def test_no_arguments_are_a_question_for_help(capsys):
     """`mqtrace` alone shows what there is."""
     assert run([], _points("answers")) == 0

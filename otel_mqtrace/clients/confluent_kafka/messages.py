@@ -34,6 +34,7 @@ PRODUCE_ORDER: Final = ("topic", "value", "key", "partition", "callback", "on_de
 """The positional parameters of the C method, which has no signature to ask."""
 
 _NEVER_CHANGED: Final = PRODUCE_ORDER.index("callback")
+_FIELDS: Final = {each.name: each.default for each in fields(IncomingMessage)}
 
 
 class Place(NamedTuple):
@@ -84,8 +85,19 @@ def incoming(messages: Iterable[Message], leaders: Leaders | None = None) -> lis
     return received
 
 
+def placed(messages: Sequence[Message]) -> Sequence[IncomingMessage]:
+    """Return where each message lies, for a hook that asks for little else: the rest is there for whoever looks.
+
+    A call for one message alone may be looked at until the next poll; those of a batch are looked at now or never.
+    """
+    if len(messages) > 1:
+        return [_PlacedMessage(each) for each in messages]
+    (message,) = messages
+    return [_PlacedMessage(message).let_go(message)]
+
+
 class _PlacedMessage(IncomingMessage):
-    """Where a message lies; the rest is asked of the client's message by the first who looks, which few do."""
+    """Where a message lies, to be read only; the rest is asked of the client's message by the first who looks."""
 
     __slots__ = ("_message",)
 
@@ -102,6 +114,9 @@ class _PlacedMessage(IncomingMessage):
         message = self._message
         if message is None:
             return _FIELDS[name]
+        if name == "headers":  # most often the only thing
+            self.headers = header_pairs(message.headers())
+            return self.headers
         (whole,) = incoming([message])
         for each in _FIELDS:
             setattr(self, each, getattr(whole, each))
@@ -112,20 +127,6 @@ class _PlacedMessage(IncomingMessage):
         self.headers = header_pairs(message.headers())
         self._message = None
         return self
-
-
-_FIELDS: Final = {each.name: each.default for each in fields(IncomingMessage)}
-
-
-def placed(messages: Sequence[Message]) -> Sequence[IncomingMessage]:
-    """Return where each message lies and what travelled with it, for a hook that asks for nothing else.
-
-    A call for one message alone may be looked at until the next poll; those of a batch are looked at now or never.
-    """
-    if len(messages) > 1:
-        return [_PlacedMessage(each) for each in messages]
-    (message,) = messages
-    return [_PlacedMessage(message).let_go(message)]
 
 
 def header_pairs(headers: Any) -> list[tuple[str, Any]]:

@@ -15,6 +15,7 @@ from otel_mqtrace.clients.confluent_kafka.messages import incoming, placed
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.consume import ConsumeHook
 from otel_mqtrace.hooks.tracing import Tracing
+from otel_mqtrace.testing import RecordingExporter, recording_provider
 
 SENT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")
 MESSAGES = [
@@ -41,6 +42,40 @@ def test_a_message_alone_is_not_kept_for_the_sake_of_its_headers():
     message.set_headers([])
     assert only.headers == [SENT]
     assert (only.topic, only.partition, only.offset, only.body_length) == ("orders", 0, 7, None)
+
+
+class _OfATest:
+    """A stand-in of an application's test, which says where it lies and what travels with it, and no more."""
+
+    def topic(self):
+        return "orders"
+
+    def partition(self):
+        return 0
+
+    offset = partition
+
+    def headers(self):
+        return [SENT]
+
+
+def test_whoever_looks_at_the_headers_of_a_message_asks_for_nothing_else():
+    """Most who look at all do so for the headers, of every message."""
+    assert [each.headers for each in placed([_OfATest(), _OfATest()])] == [[SENT], [SENT]]
+
+
+def test_what_is_recorded_after_all_is_read_at_once():
+    """A sampler may be exchanged meanwhile; soon the messages are the application's, which may change them."""
+    exporter = RecordingExporter()
+    tracing = Tracing.create(settings=Settings(), tracer_provider=recording_provider(exporter))
+    hook = ConsumeHook(tracing=tracing, group_name="billing")
+    messages = [Message(topic="orders", partition=0, offset=number, headers=[SENT]) for number in range(2)]
+    (call,) = hook.before(placed(messages), batch=True, unchanging=True, silent=True)
+    for message in messages:
+        message.set_headers([])
+    hook.after(call)
+    links = exporter.take("process orders").links
+    assert [f"{link.context.trace_id:032x}" for link in links] == ["0af7651916cd43dd8448eb211c80319c"] * 2
 
 
 def test_what_a_message_does_not_have_is_missing():

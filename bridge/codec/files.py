@@ -14,6 +14,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+import typer
+
 from bridge.codec.framing import BODY_FIELD, BadBody, unreadable
 from bridge.codec.native import DecodedBody, WriterGuesses, decode_body
 from bridge.codec.native.decode import MAX_OFFENDING_TEXT
@@ -37,7 +39,7 @@ _Item = TypeVar("_Item")
 
 
 def decode_files(  # noqa: PLR0913 - what the command was asked for
-    files: list[str], framing: Framing, *, msg_type_map: str, charset: str, explode_batches: bool, as_table: bool
+    files: list[str] | None, framing: Framing, *, msg_type_map: str, charset: str, explode_batches: bool, as_table: bool
 ) -> int:
     """Print the records of ``files`` (without any: of standard input), bad ones in place, as lines of JSON or a table.
 
@@ -75,7 +77,7 @@ def encode_file(file: str, *, dialect: str | None, charset: str, as_lines: bool)
     return tally.report("were refused")
 
 
-def tell_writers(files: list[str], framing: Framing, *, as_json: bool) -> int:
+def tell_writers(files: list[str] | None, framing: Framing, *, as_json: bool) -> int:
     """Print who can have written ``files``; without any, every known writer.
 
     Raises:
@@ -124,7 +126,7 @@ class _Tally:
     def report(self, fate: str) -> int:
         """Say on standard error how many records met ``fate`` and return the exit code."""
         if self.complaints:
-            sys.stderr.write(f"mqtrace: {self.complaints} of {self.passed} records {fate}; first: {self.first}\n")
+            typer.echo(f"mqtrace: {self.complaints} of {self.passed} records {fate}; first: {self.first}", err=True)
         return 1 if self.complaints else 0
 
 
