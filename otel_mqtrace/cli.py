@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from otel_mqtrace._errors import MissingExtraError, MqTraceError
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
     130; anything else is a defect: one line and 2 as well (1 would say that a gate failed), its traceback with
     ``MQTRACE_DEBUG=1``.
     """
+    if not sys.stderr:  # closed by the caller (2>&-): what is said there nobody hears, and no command need ask
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open to the end
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a command
     try:

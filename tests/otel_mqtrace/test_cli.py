@@ -205,6 +205,17 @@ def test_a_reader_that_has_gone_is_no_error_worth_a_line(command):
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.parametrize(("typed", "code"), [("{}", 1), ("no json", 1), (None, 2)])
+def test_a_command_whose_errors_nobody_hears_ends_as_it_would(tmp_path, typed, code):
+    """Standard error is closed, as by `2>&-`: the exit code tells all the same."""
+    file = tmp_path / "records.jsonl"
+    if typed is not None:
+        file.write_text(typed + "\n")
+    shell = ["sh", "-c", 'exec "$0" "$@" 2>&-', sys.executable, "-c", _MAIN, "encode", str(file)]
+    done = subprocess.run(shell, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (code, b"")
+
+
 def test_the_version_is_the_distributions():
     """`mqtrace --version` in a process of its own."""
     done = _mqtrace("--version")
