@@ -143,13 +143,13 @@ class ConsumeHook:
         One span per topic and per 128 messages (fewer when the SDK keeps fewer links), so that no link is dropped.
         ``batch`` says that the client's call can return several messages, even when it returned one. ``unchanging``
         says that the messages are nobody else's: what they say is then put together when the span is read. ``silent``
-        says that :attr:`asks_nothing` and ``unchanging`` are true: a call may then be opened when somebody looks.
+        says that :attr:`asks_nothing` and ``unchanging`` are true: the call of one message may then be opened when
+        somebody looks; what several say is asked before this returns, or never.
         """
         try:
             if left_behind:
                 end_left_behind()
             if len(messages) != 1:
-                # Of silent ones the rest is asked of the client's messages, which are the application's by then.
                 return self._open_each(messages, batch=batch, unchanging=unchanging and not silent)
             topic = messages[0].topic
             if silent and self._opens_later and propagator_in_force().is_default:

@@ -10,11 +10,12 @@ from functools import partial
 from tests.bench.rows import Effort, Row, Target, beside, interleaved
 from tests.support.source_tree import ROOT
 
-__all__ = ["BARE", "INSTRUMENTOR", "SWITCH", "TYPER", "measured"]
+__all__ = ["INSTRUMENTOR", "SWITCH", "TYPER", "measured"]
 
 SWITCH = "from otel_mqtrace import MqTraceInstrumentor"
 INSTRUMENTOR = "OpenTelemetry's base class of an instrumentor"
-BARE, TYPER = "an interpreter and nothing else", "the help of typer's smallest program"
+TYPER = "the help of typer's smallest program"
+_BARE = "an interpreter and nothing else"
 _LIBRARY, _SDK = "import otel_mqtrace", "import opentelemetry.sdk.trace"
 _BASE = "import opentelemetry.instrumentation.instrumentor"
 _ROUNDS = 3  # times the usual ones: an interpreter is soon started, and each start is one figure
@@ -36,7 +37,7 @@ def measured(effort: Effort) -> list[Row]:
     contenders = {name: partial(_imported_ms, statement) for name, statement in statements.items()}
     contenders |= {
         "help": partial(_started_ms, _HELP, "reconcile"),
-        BARE: partial(_started_ms, "print('ready')", "ready"),
+        _BARE: partial(_started_ms, "print('ready')", "ready"),
         TYPER: partial(_started_ms, _SMALLEST, "Usage"),
     }
     interleaved(contenders, 1)  # whatever has to be compiled is compiled now
@@ -48,7 +49,7 @@ def measured(effort: Effort) -> list[Row]:
         beside(
             "`mqtrace --help`", "none", took["help"], None, "ms", Target("≤", 300, "ms"), "with the interpreter's start"
         ),
-        *(beside(name, "none", took[name], None, "ms") for name in (INSTRUMENTOR, BARE, TYPER)),
+        *(beside(name, "none", took[name], None, "ms") for name in (INSTRUMENTOR, _BARE, TYPER)),
     ]
 
 

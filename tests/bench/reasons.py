@@ -78,7 +78,8 @@ _SILENT_SEND: Final = (
 )
 _SILENT: Final = (
     "Nothing is put together for a span that will not be recorded, nor what is current meanwhile before somebody looks; "
-    "what is left is to ask where each message lies, to be current until the next poll, and to be found again by a block that comes later"
+    "what is left is to ask where each message lies, to be current until the next poll, and to be found again by a block that"
+    " comes later"
 )
 _STAMPED: Final = (
     "Each span is put in with its time of arrival, for the books and the linger time of each lane; the anchor appends the span "
