@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UsageError
-from spark_jobs.options import DEFAULT_SEGMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["filled", "parse_instant_ms", "parse_settings", "parse_target", "spread"]
+__all__ = ["parse_instant_ms", "parse_settings", "parse_target", "spread"]
 
 _OWN_OPTIONS: Final = {"spark.master": "--master", "spark.remote": "--master", "spark.driver.memory": "--driver-memory"}
 _SOURCES: Final = frozenset({"--native", "--otlp", "--ledger"})
@@ -42,16 +41,6 @@ def spread(arguments: Iterable[str], names: frozenset[str] = _SOURCES) -> list[s
         spread_out.append(word)
         fresh = False
     return spread_out
-
-
-def filled(arguments: Iterable[str], name: str = "--segments", value: int = DEFAULT_SEGMENTS) -> list[str]:
-    """Give an option that may stand alone its value: ``--segments --out o`` becomes ``--segments 4096 --out o``."""
-    words = list(arguments)
-    return [
-        part
-        for word, following in zip(words, [*words[1:], ""], strict=False)  # no words, no pair
-        for part in ([word, str(value)] if word == name and not _WHOLE_NUMBER.fullmatch(following) else [word])
-    ]
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:

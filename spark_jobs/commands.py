@@ -14,7 +14,7 @@ import typer
 
 from otel_mqtrace._errors import UsageError
 from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
-from spark_jobs.arguments import filled, parse_instant_ms, parse_settings, parse_target, spread
+from spark_jobs.arguments import parse_instant_ms, parse_settings, parse_target, spread
 
 if TYPE_CHECKING:
     from spark_jobs.report.result import Result
@@ -45,7 +45,6 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     history: asked.History = None,
     stream: asked.Stream = False,
     every: asked.Every = None,
-    segments: asked.Segments = None,
     samples: asked.Samples = 400,
     link_template: asked.LinkTemplate = None,
     as_json: asked.AsJson = False,
@@ -60,7 +59,6 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         mqtrace reconcile --native landing/native --otlp spans.jsonl --out report
         mqtrace reconcile --native a.jsonl b.jsonl --otlp 'otlp/*.jsonl' --out report --profile java-agent --grace 5m
         mqtrace reconcile --native landing/native --otlp 'otlp/done-*.jsonl' --out report --stream --every 5m
-        mqtrace reconcile --native landing/native --otlp otlp --out report --segments
         mqtrace reconcile --print-policy --profile java-agent --native-writer rocketmq-5.3.3 > policy.toml
     """
     if print_policy:
@@ -75,16 +73,15 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     engine = {"master": master, "driver_memory": driver_memory, "conf": parse_settings(conf or ())}
     sources = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
     servers = {"client_config": client_config}
-    left = {"out": out, "history": history or out / "history", "segments": segments, "samples": samples}
+    left = {"out": out, "history": history or out / "history", "samples": samples}
     options = batch.ReconcileOptions(**sources, **servers, **how_read, **rules, **window, **engine, **left)
     _warn_of_newer(profiles, native_writer)
-    _warn_of_segments(options)
     rhythm = _durations(policies, every=every)
     return _run(options, stream=stream, **rhythm, link_template=link_template, as_json=as_json)
 
 
 # what the command line offers a command to do first
-reconcile.rewrite_arguments = lambda words: spread(filled(words))  # type: ignore[attr-defined]
+reconcile.rewrite_arguments = spread  # type: ignore[attr-defined]
 
 
 def _required(native: list[str] | None, otlp: list[str] | None, out: Path | None) -> tuple[list[str], list[str], Path]:
@@ -135,8 +132,8 @@ def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str
 
 
 def _print_policy(path: Path | None, profile: str, native_writer: str, grace: str | None) -> int:
-    from spark_jobs.reconcile.policy import parse_duration_ms, read_policy  # noqa: PLC0415
-    from spark_jobs.reconcile.policy_text import policy_text  # noqa: PLC0415
+    from spark_jobs.policy.policy import parse_duration_ms, read_policy  # noqa: PLC0415
+    from spark_jobs.policy.text import policy_text  # noqa: PLC0415
 
     found = read_policy(path, profile=profile, native_writer=native_writer)
     if grace is not None:
@@ -149,12 +146,6 @@ def _warn_of_newer(profiles: Any, native_writer: str) -> None:
     if profiles.is_newer_than_known(native_writer):
         judged = f"judged by the rules of {profiles.NEWEST_RELEASE}, the newest known release"
         typer.echo(f"mqtrace: warning: --native-writer {native_writer} is {judged}", err=True)
-
-
-def _warn_of_segments(options: Any) -> None:
-    if options.segments is not None and (options.profile, options.native_writer) != ("mqtrace", "mqtrace"):
-        told = "two writers' records are seldom equal to the millisecond, so nearly every segment will be opened"
-        typer.echo(f"mqtrace: warning: --segments spares little here: {told}", err=True)
 
 
 def _open_keys(result: Result) -> str:
@@ -171,7 +162,7 @@ def _streaming() -> Any:
 
 def _machinery() -> tuple[Any, Any, Any]:
     from spark_jobs.jobs import batch  # noqa: PLC0415  (Spark, of the optional extra)
-    from spark_jobs.reconcile import policy, profiles  # noqa: PLC0415
+    from spark_jobs.policy import policy, profiles  # noqa: PLC0415
 
     return batch, policy, profiles
 

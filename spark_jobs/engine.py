@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["as_meant", "cost", "grouped", "is_connect", "versions"]
+__all__ = ["as_meant", "cores", "cost", "grouped", "is_connect", "versions"]
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -66,6 +66,13 @@ def cost(spark: SparkSession, group: str) -> tuple[int | None, int | None]:
     tracker = spark.sparkContext.statusTracker()
     jobs = [info for job in tracker.getJobIdsForGroup(group) if (info := tracker.getJobInfo(job))]
     return len(jobs), len({stage for info in jobs for stage in info.stageIds})
+
+
+def cores(spark: SparkSession) -> int:
+    """Return how many tasks Spark runs at once; over Connect, which does not tell, its usual number of partitions."""
+    if is_connect(spark):
+        return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    return int(spark.sparkContext.defaultParallelism)
 
 
 def versions(spark: SparkSession) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from spark_jobs.mentions import MESSAGE_ID
-from spark_jobs.schemas import BAD
+from spark_jobs.spark_schemas import BAD
 
 __all__ = ["SAMPLE_CHARACTERS", "bad"]
 

@@ -78,8 +78,8 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     """
     wanted = _wanted(formats)
     from spark_jobs.jobs import graph as job  # noqa: PLC0415  (Spark, of the optional extra)
+    from spark_jobs.policy.policy import parse_duration_ms  # noqa: PLC0415
     from spark_jobs.progress import shown_progress  # noqa: PLC0415
-    from spark_jobs.reconcile.policy import parse_duration_ms  # noqa: PLC0415
     from spark_jobs.report.files import write_texts  # noqa: PLC0415
     from spark_jobs.report.graph_page import GRAPH_FILES  # noqa: PLC0415
 

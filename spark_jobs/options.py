@@ -6,12 +6,11 @@ A command names them in its signature, where typer reads them; the default stand
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 __all__ = [
-    "DEFAULT_SEGMENTS",
     "AsJson",
     "Begin",
     "Charset",
@@ -35,15 +34,9 @@ __all__ = [
     "PrintPolicy",
     "ProfileName",
     "Samples",
-    "Segments",
     "Stream",
     "Strict",
 ]
-
-DEFAULT_SEGMENTS: Final = 4096
-"""What ``--segments`` means without a number."""
-
-_MOST_SEGMENTS: Final = 65_536  # spark_jobs.reconcile.segments.MOST_SEGMENTS, which only Spark can import
 
 Native = Annotated[
     list[str] | None,
@@ -95,16 +88,6 @@ Stream = Annotated[
     bool, typer.Option("--stream", help="Read only what is new since the last such run, and judge everything.")
 ]
 Every = Annotated[str | None, typer.Option(help="With --stream: again and again, as in 30s, until SIGINT or SIGTERM.")]
-Segments = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=_MOST_SEGMENTS,
-        metavar="[N]",
-        help=f"Compare checksums of N segments first ({DEFAULT_SEGMENTS} without a number); "
-        "only those that differ get verdicts.",
-    ),
-]
 Samples = Annotated[
     int, typer.Option(min=0, max=10_000, help="Events laid open in the report; above 400 it grows to 10 MB.")
 ]

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spark_jobs.report.headline import loss_sentence, segments_sentence
+from spark_jobs.report.headline import loss_sentence
 from spark_jobs.report.wording import count, duration, percent, visible
 
 if TYPE_CHECKING:
@@ -41,9 +41,6 @@ def print_summary(result: Result, written: dict[str, Path], *, console: Console 
         screen.print(Text(f"inconclusive: {result.doubt}"), soft_wrap=True)
     for side, loss in sorted(result.loss.items()):
         screen.print(Text(loss_sentence(side, loss)), soft_wrap=True)
-    spared = segments_sentence(result)
-    if spared:
-        screen.print(Text(spared), soft_wrap=True)
     screen.print(_counts("status", result.status))
     if result.reason:
         screen.print(_counts("reason", result.reason, title="reasons"))

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_jobs.reconcile.policy import CRITICAL_FIELDS, DEFAULT_GATES, read_policy
-from spark_jobs.reconcile.policy_rules import FIELD_SETTINGS, GATE_SETTINGS, SETTINGS, SILENT_SETTINGS, WRITER_SETTINGS
-from spark_jobs.reconcile.policy_text import policy_text
-from spark_jobs.reconcile.profiles import BY_DESIGN, ByDesign
+from spark_jobs.policy.policy import CRITICAL_FIELDS, DEFAULT_GATES, read_policy
+from spark_jobs.policy.profiles import BY_DESIGN, ByDesign
+from spark_jobs.policy.rules import FIELD_SETTINGS, GATE_SETTINGS, SETTINGS, SILENT_SETTINGS, WRITER_SETTINGS
+from spark_jobs.policy.text import policy_text
 from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES, Entry
 from spark_jobs.report.prometheus import METRICS
 from spark_jobs.schemas import COMPARED_FIELDS

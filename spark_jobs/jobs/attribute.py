@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spark_jobs.drops import CountedDrop
-    from spark_jobs.reconcile.facts import Facts
-    from spark_jobs.reconcile.policy import Policy
+    from spark_jobs.judging.facts import Facts
+    from spark_jobs.policy.policy import Policy
     from spark_jobs.report.ledger import Ledger
     from spark_jobs.sources.ledger import LedgerRead
 

@@ -68,7 +68,6 @@ def run(
             most_samples=options.samples,
             progress=progress,
             ledger=ledger,
-            segments=options.segments,
         )
         return concluded(place, result, report)
 

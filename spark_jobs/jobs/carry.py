@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
+from spark_jobs.history.lifecycle import Runs, assign_lifecycle
 from spark_jobs.normalise.places import goes_by_place
 from spark_jobs.reconcile import lifecycle
 from spark_jobs.reconcile.paid import with_earlier
+from spark_jobs.schemas import VERDICT as ARROW_VERDICT
 from spark_jobs.sources.ledger import LedgerRead
+from spark_jobs.spark_schemas import VERDICT
 from spark_jobs.taxonomy import Lifecycle, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_jobs.jobs.history import Past
     from spark_jobs.jobs.normalise import NormalisedSide
-    from spark_jobs.reconcile.facts import Facts
-    from spark_jobs.reconcile.policy import Policy
-    from spark_jobs.reconcile.tally import Tally
+    from spark_jobs.judging.counts import Tally
+    from spark_jobs.judging.facts import Facts
+    from spark_jobs.policy.policy import Policy
 
-__all__ = ["Carried", "leave_open", "payable", "take_over", "told"]
+__all__ = ["Carried", "assign", "leave_open", "payable", "runs_of", "take_over"]
 
 _OPEN = (Lifecycle.NEW.value, Lifecycle.STILL_OPEN.value, Lifecycle.REGRESSED.value)
 _DONE = (Lifecycle.RESOLVED.value, Lifecycle.EXPLAINED.value)
@@ -78,15 +83,27 @@ def payable(ledger: LedgerRead | None, past: Past) -> LedgerRead | None:
     return replace(read, drops=with_earlier(read.drops, earlier))
 
 
-def told(spark: SparkSession, verdicts: DataFrame, past: Past, known: Facts, policy: Policy) -> DataFrame:
-    """Return ``VERDICT`` with the lifecycle of each key; the reasons are final."""
-    return lifecycle.told(
-        verdicts,
-        known,
+def runs_of(past: Past, known: Facts, policy: Policy) -> Runs:
+    """Return what the lifecycle of a verdict depends on beside the verdict."""
+    closed = past.closed_places()
+    return Runs(
         run=past.run,
+        data_end_ms=known.data_end_ms,
+        horizon_ms=known.horizon_ms,
         forget_after_ms=policy.forget_after_ms,
-        closed=past.closed(spark),
+        closed=closed,
     )
+
+
+def assign(runs: Runs, verdicts: DataFrame) -> DataFrame:
+    """Return ``VERDICT`` with the lifecycle of each key; the reasons are final."""
+    return verdicts.select(*VERDICT.names).mapInArrow(partial(_assign_batches, runs), VERDICT)
+
+
+def _assign_batches(runs: Runs, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        table = pa.Table.from_batches([batch]).cast(ARROW_VERDICT)
+        yield from assign_lifecycle(table, runs).to_batches()
 
 
 def leave_open(  # noqa: PLR0913 - what was judged, by what
@@ -94,18 +111,15 @@ def leave_open(  # noqa: PLR0913 - what was judged, by what
     carried: Carried,
     counts: Tally,
     *,
-    waiting: Sequence[int] | None,
     past: Past,
     known: Facts,
     policy: Policy,
 ) -> None:
-    """Write what the next run takes over; it counts once ``past`` is committed. Nothing open takes no job.
-
-    ``waiting`` is what ``lifecycle.read_open_messages`` says of ``judged``.
-    """
+    """Write what the next run takes over; it counts once ``past`` is committed. Nothing open takes no job."""
     if past.directory is None:
         return
     if any(counts.lifecycle[name] for name in _OPEN) or counts.reason[Reason.DROP_ATTRIBUTED.value]:
+        waiting = lifecycle.read_open_messages(row.asDict() for row in lifecycle.open_messages(judged).collect())
         past.keep_events(lifecycle.open_events(carried.native, carried.otlp, judged, among=waiting))
     earlier = past.closed(judged.sparkSession)
     if earlier is not None or any(counts.lifecycle[name] for name in _DONE):

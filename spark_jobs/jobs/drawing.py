@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from spark_jobs.reconcile.facts import Facts
+    from spark_jobs.judging.facts import Facts
     from spark_jobs.report.graph import Graph
 
 __all__ = ["Drawing", "drawing", "drawing_of_verdicts", "judged_span"]

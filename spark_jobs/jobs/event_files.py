@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from otel_mqtrace._clock import LAST_MS
 from spark_jobs.normalise.columns import greater, where
-from spark_jobs.schemas import LEDGER, NORMALISED
+from spark_jobs.spark_schemas import LEDGER, NORMALISED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,110 +1,181 @@
-"""This module knows how verdicts are written in two passes: all keys at once, then the few without a reason again.
-
-The keyed pass writes settled keys and the residue apart. Where there is no residue that was all. Otherwise only the
-residue is explained and written a second time, and the files of the two are laid together as the run's verdicts.
-"""
+"""Explain the verdicts that have no reason yet: ask the whole run, weigh the answers, write the rows again."""
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import Observation
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
 from pyspark.sql import functions as F
 
-from spark_jobs.reconcile.residue import explained, is_residue
-from spark_jobs.schemas import VERDICT
+from spark_jobs.explain.answers import merge_answers
+from spark_jobs.explain.explainers import explain, find_evidence, find_gap_questions
+from spark_jobs.explain.gaps import GAP_COLUMNS, find_neighbours, is_in_gap
+from spark_jobs.explain.questions import TRAFFIC_COLUMNS, answer, answer_traffic, wanted_questions
+from spark_jobs.history.lifecycle import assign_lifecycle
+from spark_jobs.jobs.judge_tasks import Counted, count_file
 from spark_jobs.sources.files import spark_path, spark_target
+from spark_jobs.spark_schemas import VERDICT
+from spark_jobs.storage import committed, list_files
 from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.reconcile.facts import Facts
-    from spark_jobs.reconcile.policy import Policy
+    from spark_jobs.exchange.packing import Piece
+    from spark_jobs.exchange.spark import SparkEngine
+    from spark_jobs.explain.answers import Answers
+    from spark_jobs.explain.questions import Questions
+    from spark_jobs.history.lifecycle import Runs
+    from spark_jobs.jobs.judge_tasks import BucketPlan
+    from spark_jobs.judging.counts import CountPlan
+    from spark_jobs.judging.facts import Facts
+    from spark_jobs.policy.policy import Policy
 
-__all__ = ["VERDICTS", "Explanation", "written_verdicts"]
+__all__ = ["VERDICTS", "Explanation", "explain_residue"]
 
 VERDICTS: Final = "verdicts"
 """The directory of the verdicts' parquet files under ``out``."""
-
-_FLAG: Final = "is_residue"
+_ASKED_ROWS: Final = 100_000
+"""So many rows ask at once: their answers are held in the driver, some 20 keys a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What the second pass goes by.
+    """What the residue is explained by.
 
     Attributes:
         policy: what the run tolerates.
         facts: what is known of the whole input.
-        spans: ``EVENT`` of the spans; the trace topic's own sends among them tell ids.
+        traffic: the row groups of the spans; the trace topic's own sends among them tell ids.
         finish: what is done to verdicts whose reason is final, row by row.
-        last: what is asked last, of the explained residue, already written, and the settled verdicts; ``None`` for
-            nothing.
-        unwritten: ``VERDICT`` of settled keys that are not among the verdicts and yet bear witness, or ``None``.
+        last: the budgets, given the explained residue, already written, and the settled verdicts; ``None`` for none.
     """
 
     policy: Policy
     facts: Facts
-    spans: DataFrame
+    traffic: Sequence[Piece]
     finish: Callable[[DataFrame], DataFrame]
     last: Callable[[DataFrame, DataFrame], DataFrame] | None = None
-    unwritten: DataFrame | None = None
 
 
-def written_verdicts(found: DataFrame, how: Explanation, *, out: Path, work: Path) -> DataFrame:
-    """Write the verdicts under ``out``, each with its final reason, and return them read back.
+def explain_residue(
+    spark: SparkSession, engine: SparkEngine, how: Explanation, plan: BucketPlan, residue: pa.Table
+) -> list[Counted]:
+    """Write the residue with its reasons beside the settled verdicts and return what it comes to.
 
     Args:
-        found: ``VERDICT`` of the keyed pass.
+        spark: the session of the run.
+        engine: runs the tasks.
         how: what the residue is explained by.
-        out: the directory of the run's output; what an earlier run left there is replaced in the end.
-        work: a directory on the same file system, for what is not finished.
+        plan: where both parts of the verdicts lie.
+        residue: ``RESIDUE``, the rows of the residue's files, in the order of their names.
     """
-    judged, final = work / "judged", out / VERDICTS
-    asking = Observation("residue")
-    flagged = how.finish(found).withColumn(_FLAG, is_residue()).observe(asking, F.count_if(_FLAG).alias("rows"))
-    flagged.write.partitionBy(_FLAG).parquet(spark_target(judged.absolute()))
-    parts = {flag: judged / f"{_FLAG}={str(flag).lower()}" for flag in (False, True)}
-    parts[False].mkdir(exist_ok=True)
-    if parts[True].exists():
-        _move_into(parts[False], _explained(found.sparkSession, how, parts, work, asking.get["rows"]))
-    if final.exists():
-        shutil.rmtree(final)
-    parts[False].rename(final)
-    return _read(found.sparkSession, final)
+    files = list_files(plan.residue)
+    found = _find_reasons(engine, how, _buckets(plan), residue)
+    sizes = [parquet.ParquetFile(file).metadata.num_rows for file in files]
+    ends = np.cumsum(sizes).tolist()
+    parts = [
+        (file, found.slice(end - size, size).combine_chunks())
+        for file, size, end in zip(files, sizes, ends, strict=True)
+    ]
+    if how.last is None:
+        return engine.map(partial(_write_reasons, plan.settled, plan.runs, plan.counting), parts)
+    target = Path(plan.residue).with_name("explained")
+    target.mkdir()
+    engine.map(partial(_write_reasons, str(target), plan.runs, plan.counting), parts)
+    return _spend(spark, how, plan, target)
 
 
-def _explained(spark: SparkSession, how: Explanation, parts: Mapping[bool, Path], work: Path, asking: int) -> Path:
-    """Write the residue with its reasons and return where."""
-    settled, residue = (_read(spark, parts[flag]) for flag in (False, True))
-    settled = settled if how.unwritten is None else settled.unionByName(how.unwritten)
-    traffic = how.spans.where(F.col("scope") == Reason.TRACE_TRAFFIC.value)
-    everything = settled.unionByName(residue)
-    rows = explained(residue, everything, traffic, policy=how.policy, facts=how.facts, asking=asking)
-    target = work / "explained"
-    # The keyed pass took these keys for open ones; what it said of their age is said again.
+def _buckets(plan: BucketPlan) -> list[tuple[str, ...]]:
+    """Return the files of each bucket: all rows of a message are in one of these."""
+    found: dict[str, list[str]] = {}
+    for directory in (plan.settled, plan.residue):
+        for file in list_files(directory):
+            found.setdefault(Path(file).name, []).append(file)
+    return [tuple(files) for _, files in sorted(found.items())]
+
+
+def _find_reasons(
+    engine: SparkEngine, how: Explanation, buckets: Sequence[tuple[str, ...]], residue: pa.Table
+) -> pa.Table:
+    """Return ``reason`` and ``reason_detail`` of each row of the residue."""
+    evidence = []
+    for begin in range(0, len(residue), _ASKED_ROWS):
+        rows = residue.slice(begin, _ASKED_ROWS)
+        questions = wanted_questions(rows, how.policy)
+        answers = engine.map(partial(_answer, questions), [*buckets, *how.traffic])
+        evidence.append(find_evidence(rows, merge_answers(answers), policy=how.policy, facts=how.facts))
+    asked = find_gap_questions(residue, evidence)
+    gaps = None
+    if len(asked):
+        gaps = asked, is_in_gap(engine.map(partial(_find_neighbours, asked), buckets), len(asked))
+    reasons = explain(residue, evidence, gaps, policy=how.policy)
+    return pa.table({"reason": reasons.reasons, "reason_detail": reasons.details})
+
+
+def _answer(questions: Questions, part: Any) -> Answers:
+    """Return what the files of a bucket, or a row group of spans, answer."""
+    if isinstance(part, tuple):
+        return merge_answers([answer(_read(file, questions.columns), questions) for file in part])
+    file = parquet.ParquetFile(part.path)
+    table = file.read_row_group(part.group, columns=["scope", "topic", *TRAFFIC_COLUMNS], use_threads=False)
+    traffic: Any = pc.equal(table["scope"], pa.scalar(Reason.TRACE_TRAFFIC.value))
+    if part.trace_topics:
+        traffic = pc.or_kleene(traffic, pc.is_in(table["topic"], pa.array(part.trace_topics, pa.string())))
+    return answer_traffic(table.filter(traffic), questions)
+
+
+def _find_neighbours(asked: pa.Table, files: tuple[str, ...]) -> Any:
+    return find_neighbours(pa.concat_tables([_read(file, GAP_COLUMNS) for file in files]), asked)
+
+
+def _read(file: str, columns: Sequence[str]) -> pa.Table:
+    # read_table() would take the fields of a side out of it
+    return parquet.ParquetFile(file).read(columns=list(columns), use_threads=False)
+
+
+def _write_reasons(target: str, runs: Runs, counting: CountPlan, part: tuple[str, pa.Table]) -> Counted:
+    """Write a file of the residue again, each row with its reason and lifecycle, and count it."""
+    path, reasons = part
+    verdicts = parquet.read_table(path, use_threads=False).combine_chunks()
+    found = {name: reasons[name] for name in ("reason", "reason_detail")}
+    # The kernel took these keys for open ones; what was said of their age is said again.
+    found["first_seen_run"] = _least_run(verdicts)
+    for name, column in found.items():
+        verdicts = verdicts.set_column(verdicts.column_names.index(name), name, column)
+    verdicts = assign_lifecycle(verdicts, runs)
+    with committed(str(Path(target) / f"explained-{Path(path).name}")) as unready:
+        parquet.write_table(verdicts, unready, compression="zstd", write_statistics=False)
+    return Counted.of(verdicts, counting)
+
+
+def _least_run(verdicts: pa.Table) -> Any:
+    runs = [pc.struct_field(verdicts[side], "first_seen_run") for side in ("native", "otlp")]
+    return pc.min_element_wise(*runs).combine_chunks()
+
+
+def _spend(spark: SparkSession, how: Explanation, plan: BucketPlan, explained: Path) -> list[Counted]:
+    """Let the budgets pay for what is still open, and put the result beside the settled verdicts."""
+    if how.last is None:
+        return []
+    paid = how.last(_frame(spark, explained), _frame(spark, Path(plan.settled)))
     since = F.least(*(F.col(side)["first_seen_run"] for side in ("native", "otlp")))
-    if how.last is not None:
-        # A reason that only this input gives is taken back here, while a budget can still pay.
-        rows = how.finish(rows.withColumn("first_seen_run", since))
-        rows.write.parquet(spark_target(target.absolute()))
-        rows = how.last(_read(spark, target), settled)
-        target = work / "settled"
-    finished = how.finish(rows.withColumn("first_seen_run", since))
-    finished.select(*VERDICT.names).write.parquet(spark_target(target.absolute()))
-    return target
+    target = explained.with_name("paid")
+    how.finish(paid.withColumn("first_seen_run", since)).write.parquet(spark_target(target.absolute()))
+    counted: list[Counted] = []
+    for file in sorted(target.glob("*.parquet")):
+        counted += count_file(str(file), plan.counting)
+        file.rename(Path(plan.settled) / file.name)
+    return counted
 
 
-def _read(spark: SparkSession, written: Path) -> DataFrame:
-    return spark.read.schema(VERDICT).parquet(spark_path(written))
-
-
-def _move_into(directory: Path, written: Path) -> None:
-    for file in sorted(written.glob("*.parquet")):
-        file.rename(directory / file.name)
+def _frame(spark: SparkSession, directory: Path) -> DataFrame:
+    return spark.read.schema(VERDICT).parquet(spark_path(directory))

@@ -25,22 +25,23 @@ from spark_jobs.interrupt import unlogged
 from spark_jobs.jobs.drawing import drawing, judged_span
 from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs, normalise_native, normalise_otlp
 from spark_jobs.jobs.places import with_message_ids
+from spark_jobs.policy.policy import read_policy
 from spark_jobs.reconcile import facts
-from spark_jobs.reconcile.policy import read_policy
 from spark_jobs.reconcile.together import apart as answers
 from spark_jobs.reconcile.together import together
 from spark_jobs.reconcile.verdicts import verdicts
-from spark_jobs.schemas import EVENT, MALFORMED
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, build_session, check_start
 from spark_jobs.sources.files import input_bytes, spark_path, spark_target
 from spark_jobs.sources.kafka.address import apart
+from spark_jobs.spark_schemas import EVENT, MALFORMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.reconcile.policy import Policy
+    from spark_jobs.judging.facts import Facts
+    from spark_jobs.policy.policy import Policy
     from spark_jobs.report.graph import Graph
 
 __all__ = ["GraphOptions", "run"]
@@ -150,7 +151,6 @@ def _drawn(
     progress("surveying the input")
     known = facts.read_facts(facts.overview(native, spans, malformed).collect(), policy)
     both = bool(options.native and options.otlp)
-    known = replace(known, some_lack_keys=known.some_lack_keys and both)
     progress("making every event a leg")
     once = verdicts(native, spans, malformed, policy=policy, facts=known)
     legs(once).write.parquet(spark_target((work / "legs").absolute()))
@@ -168,7 +168,7 @@ def _drawn(
     return drawn.read(answers(together(drawn.tables).collect()))
 
 
-def _settled(known: facts.Facts, policy: Policy) -> int | None:
+def _settled(known: Facts, policy: Policy) -> int | None:
     """Return where the shorter side ends; where only one side has anything, where that ends."""
     return known.data_end_ms if known.horizon_ms is None else known.horizon_ms + policy.grace_ms
 

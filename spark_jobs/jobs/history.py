@@ -16,10 +16,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+from pyarrow import parquet
+
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.drops import CountedDrop
-from spark_jobs.schemas import EVENT
 from spark_jobs.sources.files import spark_path, spark_target
+from spark_jobs.spark_schemas import EVENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,6 +71,14 @@ class Past:
         """Return ``lifecycle.CLOSED`` of earlier runs; ``None`` when there is nothing."""
         path = self._state(self.last_run, _CLOSED)
         return None if path is None or not path.exists() else spark.read.parquet(spark_path(path))
+
+    def closed_places(self) -> pa.Table | None:
+        """Return what earlier runs closed, for the tasks of this one: ``history.lifecycle.Runs.closed``."""
+        path = self._state(self.last_run, _CLOSED)
+        if path is None or not path.exists():
+            return None
+        names = ["side", "path", "record_index", "raw_hash", "first_seen_run"]
+        return pa.concat_tables(parquet.read_table(file, columns=names) for file in sorted(path.glob("*.parquet")))
 
     def paid(self) -> tuple[CountedDrop, ...]:
         """Return the counted losses that keys left open were paid with, as often as they were."""

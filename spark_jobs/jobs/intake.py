@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.jobs.normalise import NormalisedSide
-from spark_jobs.schemas import BAD, EVENT, NORMALISED
 from spark_jobs.sources.files import spark_path, spark_target
 from spark_jobs.sources.kafka.address import TopicAddress
 from spark_jobs.sources.kafka.offsets import PartitionRange
+from spark_jobs.spark_schemas import BAD, EVENT, NORMALISED
 from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:
@@ -196,6 +196,8 @@ class Intake:
             offsets_without_message=books.offsets_without_message,
             by_place=books.by_place,
             trace_topics=tuple(topics) if side == "native" else (),
+            files=tuple(str(file) for name in found for file in sorted((self._path(name) / side).glob("*.parquet"))),
+            scoped_topics=tuple(topics) if side == "otlp" else (),
         )
 
 

@@ -20,7 +20,6 @@ from bridge.codec.native.layout import check_message_type_map
 from spark_jobs.jobs.event_files import WRITTEN, written_events
 from spark_jobs.normalise.native import BODY_COLUMNS, native_batches
 from spark_jobs.normalise.otlp import event_batches
-from spark_jobs.schemas import BAD, EVENT, NORMALISED
 from spark_jobs.sources.counted import counted
 from spark_jobs.sources.detect import Side
 from spark_jobs.sources.files import source_files, spark_path
@@ -29,6 +28,7 @@ from spark_jobs.sources.kafka.offsets import topic_ranges
 from spark_jobs.sources.native import read_bodies
 from spark_jobs.sources.otlp import read_spans, span_files
 from spark_jobs.sources.read_batches import Into
+from spark_jobs.spark_schemas import BAD, EVENT, NORMALISED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,6 +95,8 @@ class NormalisedSide:
             removed by retention meanwhile.
         by_place: events that know their message by its place in a Kafka topic only; ``None`` where nobody counted.
         trace_topics: the distinct topics the native side was landed from.
+        files: the parquet files that hold ``events`` and ``malformed``; ``None`` where they are not in files.
+        scoped_topics: spans of these topics are out of scope in ``events``, whatever the files say.
     """
 
     events: DataFrame
@@ -109,6 +111,8 @@ class NormalisedSide:
     offsets_without_message: int = 0
     by_place: int | None = None
     trace_topics: tuple[str, ...] = ()
+    files: tuple[str, ...] | None = None
+    scoped_topics: tuple[str, ...] = ()
 
 
 _DEFAULTS: Final = NormaliseOptions()
@@ -217,6 +221,7 @@ def _opened(
         truncated_tails=source.truncated_tails + sum(count.get["tails"] or 0 for count in counts),
         last_event_ms=max((task["last_ms"] for task in tasks if task["last_ms"] is not None), default=None),
         by_place=sum(task["by_place"] for task in tasks),
+        files=tuple(sorted(map(str, directory.glob("*.parquet")))),
         offsets=() if source.topics is None else source.topics.ranges,
         offsets_without_message=_without_message(source.topics),
     )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from bridge.client_properties import read_properties
 from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs
-from spark_jobs.reconcile import evidence
-from spark_jobs.reconcile.policy import Policy, read_policy
+from spark_jobs.judging import evidence
+from spark_jobs.policy.policy import Policy, read_policy
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, build_session, check_start
 from spark_jobs.sources.files import input_bytes
 from spark_jobs.sources.kafka.address import apart
@@ -33,8 +33,7 @@ class ReconcileOptions:
 
     ``grace_ms`` of ``None`` leaves it to the policy. ``begin_ms`` and ``end_ms`` are epoch milliseconds, both included:
     a key belongs to the window when its start does, by whichever side knows it. ``history`` is the directory in which
-    runs leave to the next one what is still open; ``None`` keeps none. ``segments`` asks for checksums of so many
-    segments first, and for verdicts of those only that differ; ``None`` judges every key by itself.
+    runs leave to the next one what is still open; ``None`` keeps none.
     """
 
     native: tuple[str, ...]
@@ -57,7 +56,6 @@ class ReconcileOptions:
     samples: int = evidence.TOTAL  # events laid open in the report, at most
     history: Path | None = None
     ledger: tuple[str, ...] = ()  # counted losses: files, directories, globs
-    segments: int | None = None
 
 
 def silent(_stage: str) -> None:

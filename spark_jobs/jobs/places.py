@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spark_jobs.normalise.places import goes_by_place, named_by_sends
-from spark_jobs.schemas import EVENT
 from spark_jobs.sources.files import spark_path, spark_target
+from spark_jobs.spark_schemas import EVENT
 
 if TYPE_CHECKING:
     from pathlib import Path

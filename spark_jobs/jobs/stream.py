@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock
     from spark_jobs.jobs.intake import Intake
     from spark_jobs.jobs.options import ReconcileOptions
-    from spark_jobs.reconcile.policy import Policy
+    from spark_jobs.policy.policy import Policy
     from spark_jobs.report.result import Result
 
 __all__ = ["run"]
@@ -124,7 +124,6 @@ def _judged(  # noqa: PLR0913 - what a batch run is given
             most_samples=options.samples,
             progress=progress,
             ledger=counted_losses(options),
-            segments=options.segments,
         )
         return concluded(place, _doubted(result, intake), report)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_jobs.engine import as_meant, cost, grouped
+from spark_jobs.engine import as_meant, cores, cost, grouped
 from spark_jobs.failure import told_by_cause
 from spark_jobs.interrupt import unlogged
 from spark_jobs.jobs.history import opened
@@ -41,6 +41,10 @@ class Workplace:
     past: Past
     clock: Clock
     started_ns: MonotonicNs
+
+    def parallelism(self) -> int:
+        """Return how many tasks run at once, as far as Spark tells."""
+        return cores(self.spark)
 
     def cost(self) -> SparkCost:
         """Return what the run has cost so far."""

@@ -16,7 +16,7 @@ from spark_jobs.normalise.event_columns import RULES
 from spark_jobs.normalise.read_event import event_batch
 from spark_jobs.normalise.row_hashes import row_hashes
 from spark_jobs.normalise.seen import Seen
-from spark_jobs.schemas import LEDGER
+from spark_jobs.spark_schemas import LEDGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from spark_jobs.schemas import EVENT
+from spark_jobs.spark_schemas import EVENT
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
-from spark_jobs.schemas import BAD, LEDGER, NORMALISED
+from spark_jobs.spark_schemas import BAD, LEDGER, NORMALISED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,8 +12,8 @@ from spark_jobs.report.result import Conservation, Inputs, SideInputs
 from spark_jobs.taxonomy import Status
 
 if TYPE_CHECKING:
-    from spark_jobs.reconcile.facts import Facts
-    from spark_jobs.reconcile.tally import Tally
+    from spark_jobs.judging.counts import Tally
+    from spark_jobs.judging.facts import Facts
     from spark_jobs.report.result import Offsets
 
 __all__ = ["SideRead", "balanced"]

@@ -3,54 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from spark_jobs.judging.facts import Facts
 from spark_jobs.reconcile.instants import believable
-from spark_jobs.reconcile.keys import has_full_key
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from pyspark.sql import DataFrame
 
-    from spark_jobs.reconcile.policy import Policy
+    from spark_jobs.policy.policy import Policy
 
-__all__ = ["Facts", "overview", "read_facts"]
+__all__ = ["overview", "read_facts"]
 
 _MALFORMED: Final = "MALFORMED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Ends in epoch milliseconds, counts of rows per side (``native``, ``otlp``), and the plan's two switches.
-
-    ``first`` is the first event of each side; ``named`` counts, per side and kind, the events that name their topic
-    (publish) or group (consume). ``horizon_ms`` is ``None`` when a side is empty: then nothing can be settled.
-    """
-
-    first_ms: int | None = None
-    data_end_ms: int | None = None
-    horizon_ms: int | None = None
-    in_scope: Mapping[str, int] = field(default_factory=dict)
-    malformed: Mapping[str, int] = field(default_factory=dict)
-    scopes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    some_lack_keys: bool = True
-    some_lack_groups: bool = True
-    first: Mapping[str, int | None] = field(default_factory=dict)
-    named: Mapping[tuple[str, str], int] = field(default_factory=dict)
-
-
 def overview(native: DataFrame, otlp: DataFrame, malformed: DataFrame) -> DataFrame:
-    """Return one row per side, kind and scope: counts, ends, and how many rows lack part of their key.
+    """Return one row per side, kind and scope: counts and ends.
 
     Times that nobody can have meant end nothing: one of them would settle, or unsettle, all the others. Nor does an
     event end later than its record arrived: a host whose clock is ahead would settle what is still on its way.
     """
-    columns = ("side", "kind", "scope", "name", "first_ms", "last_ms", "lacks_key", "lacks_group")
+    columns = ("side", "kind", "scope", "name", "first_ms", "last_ms")
     name = F.when(F.col("kind") == Kind.PUBLISH.value, F.col("topic")).when(
         F.col("kind") == Kind.CONSUME.value, F.col("group_name")
     )
@@ -60,8 +39,6 @@ def overview(native: DataFrame, otlp: DataFrame, malformed: DataFrame) -> DataFr
             "name": name,
             "first_ms": F.coalesce(*(believable(F.col(name)) for name in ("start_ms", "end_ms"))),
             "last_ms": F.when(over_ms.isNotNull(), F.least(over_ms, believable(F.col("arrival_ms")))),
-            "lacks_key": ~has_full_key(),
-            "lacks_group": F.col("group_name").isNull() & F.col("attempt_id").isNotNull(),
         }
     )
     bad = malformed.select("side").withColumn("scope", F.lit(_MALFORMED))
@@ -71,8 +48,6 @@ def overview(native: DataFrame, otlp: DataFrame, malformed: DataFrame) -> DataFr
         F.count("name").alias("named"),
         F.min("first_ms").alias("first_ms"),
         F.max("last_ms").alias("last_ms"),
-        F.coalesce(F.max("lacks_key"), F.lit(False)).alias("lacks_key"),
-        F.coalesce(F.max("lacks_group"), F.lit(False)).alias("lacks_group"),
     )
 
 
@@ -93,8 +68,6 @@ def read_facts(rows: Iterable[Any], policy: Policy) -> Facts:
         in_scope=_rows_per_side(inside),
         malformed=_rows_per_side(row for row in rows if row["scope"] == _MALFORMED),
         scopes=scopes,
-        some_lack_keys=any(row["lacks_key"] for row in inside),
-        some_lack_groups=any(row["lacks_group"] for row in inside),
         first={side: _first(inside, side) for side in ("native", "otlp")},
         named=_named(inside),
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from spark_jobs.schemas import EVENT
+from spark_jobs.spark_schemas import EVENT
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:

@@ -15,31 +15,26 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from spark_jobs.reconcile.instants import believable, minus
+from spark_jobs.reconcile.instants import believable
 from spark_jobs.reconcile.keys import fill_groups, identified, keyed, message_key, own_key
-from spark_jobs.schemas import EVENT
-from spark_jobs.taxonomy import Lifecycle, Reason, Status
+from spark_jobs.spark_schemas import EVENT
+from spark_jobs.taxonomy import Lifecycle, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
-    from spark_jobs.reconcile.facts import Facts
 
 __all__ = [
-    "AGES",
     "CLOSED",
     "MOST_NAMED",
-    "OPEN_REASONS",
-    "age_of_open",
     "closed_positions",
     "open_events",
     "open_messages",
     "read_again",
     "read_open_messages",
     "taken_over",
-    "told",
 ]
 
 OPEN_REASONS: Final = frozenset({Reason.IN_FLIGHT, Reason.ABANDONED, Reason.UNEXPLAINED})
@@ -90,105 +85,13 @@ def _same_place(one: DataFrame, other: DataFrame) -> Column:
     return reduce(lambda left, right: left & right, (one[name].eqNullSafe(other[name]) for name in _PLACE)) & same_line
 
 
-def told(
-    verdicts: DataFrame, facts: Facts, *, run: int | None, forget_after_ms: int, closed: DataFrame | None
-) -> DataFrame:
-    """Fill ``lifecycle`` and ``first_seen_run`` of verdict rows whose reason is final.
-
-    What only this run's input seems to explain is no explanation of what an earlier run could not explain: its reason
-    is UNEXPLAINED again.
-
-    Args:
-        verdicts: ``VERDICT``; its ``first_seen_run`` says which rows hold a carried event.
-        facts: tell how far the data reaches; what is open is as old as it is before that.
-        run: this run's number; ``None`` without a history.
-        forget_after_ms: open keys older than this are waited for no longer.
-        closed: ``CLOSED`` of earlier runs, or ``None``: an open key found there is open again.
-    """
-    before = F.lit(None).cast("int")
-    if closed is not None:
-        verdicts, before = _with_closed(verdicts, closed), F.col("closed_run")
-    verdicts = verdicts.withColumns(_unless_of_this_input(before))
-    known, opened, covered = F.col("first_seen_run").isNotNull(), _is_open(facts), _is_covered()
-    both = F.col("native").isNotNull() & F.col("otlp").isNotNull()
-    old = F.coalesce(_age_ms(facts.data_end_ms) > forget_after_ms, F.lit(False))
-    lifecycle = (
-        F.when((opened | (known & covered)) & old, Lifecycle.EXPIRED.value)
-        .when(opened & known, Lifecycle.STILL_OPEN.value)
-        .when(opened & before.isNotNull(), Lifecycle.REGRESSED.value)
-        .when(opened, Lifecycle.NEW.value)
-        .when(known & both, Lifecycle.RESOLVED.value)
-        .when(known, Lifecycle.EXPLAINED.value)
-    )
-    left = opened | (covered & ~old)
-    first = F.coalesce(F.col("first_seen_run"), F.when(left, F.coalesce(before, F.lit(run).cast("int"))))
-    return verdicts.withColumns({"lifecycle": lifecycle, "first_seen_run": first}).drop("closed_run")
-
-
-def _unless_of_this_input(closed_run: Column) -> dict[str, Column]:
-    """Take back the reasons that a key known before has only because this run's input holds little around it.
-
-    A file of today begins after an event of yesterday, and may hold nothing of its topic or its process. Where nothing
-    was amiss yesterday but the record, nothing of today's excuses it; where yesterday's run could not yet tell, that a
-    process or a topic is gone for good is news.
-    """
-    left_as = F.coalesce(*(F.col(side)["left_as"] for side in ("native", "otlp")))
-    reason = F.col("reason")
-    lost = left_as.isin(Reason.UNEXPLAINED.value, _COVERED) & reason.isin(*_OF_THIS_INPUT)
-    earlier = F.col("first_seen_run").isNotNull() | closed_run.isNotNull()
-    cut = earlier & (reason == Reason.LATE_BEYOND_RETENTION.value)
-    taken_back = F.coalesce(lost | cut, F.lit(False))
-    return {
-        "reason": F.when(taken_back, Reason.UNEXPLAINED.value).otherwise(reason),
-        "reason_detail": F.when(~taken_back, F.col("reason_detail")),
-    }
-
-
-def _with_closed(verdicts: DataFrame, closed: DataFrame) -> DataFrame:
-    """Add ``closed_run`` to one-sided rows that were closed once: the run that had first reported them open."""
-    names = {name: f"closed_{name}" for name in _PLACE}
-    others = closed.select(*(F.col(name).alias(alias) for name, alias in names.items()), "first_seen_run")
-    others = others.withColumnRenamed("first_seen_run", "closed_run")
-    side = F.when(F.col("native").isNotNull(), "native").otherwise("otlp")
-    own = {"side": side, **{name: _own(name) for name in _PLACE[1:]}}
-    same = [own[name].eqNullSafe(F.col(alias)) for name, alias in names.items()]
-    alone = F.col("native").isNull() | F.col("otlp").isNull()
-    return verdicts.join(others, [alone, *same], "left").drop(*names.values())
-
-
-def _is_open(facts: Facts) -> Column:
-    """Say whether a key is waited for: one-sided for want of a better reason, or half recorded and not yet settled."""
-    alone = F.col("status").isin(Status.NATIVE_ONLY.value, Status.OTLP_ONLY.value)
-    waits = F.coalesce(F.col("reason").isin(*(reason.value for reason in sorted(OPEN_REASONS))), F.lit(False))
-    young = F.lit(True) if facts.horizon_ms is None else F.coalesce(_last_ms() > facts.horizon_ms, F.lit(False))
-    half = F.coalesce(F.col("reason") == Reason.HALF_RECORD.value, F.lit(False)) & young
-    return (F.col("status") == Status.PENDING.value) | (alone & waits) | half
-
-
 def _is_covered() -> Column:
     return F.coalesce(F.col("reason") == _COVERED, F.lit(False))
-
-
-def _own(name: str) -> Column:
-    return F.coalesce(F.col("native"), F.col("otlp"))[name]
 
 
 def _last_ms() -> Column:
     ends = (believable(F.col(side)[name]) for name in ("start_ms", "end_ms") for side in ("native", "otlp"))
     return F.greatest(*ends)
-
-
-def _age_ms(data_end_ms: int | None) -> Column:
-    return minus(F.lit(data_end_ms), _last_ms())
-
-
-def age_of_open(data_end_ms: int | None, grace_ms: int) -> Column:
-    """Return which of ``AGES`` an open verdict row belongs to; null on all others, expired ones included."""
-    age_ms = _age_ms(data_end_ms)
-    named = F.when(age_ms.isNull(), AGES[-1])
-    for multiple, name in zip(_MULTIPLES, AGES, strict=False):
-        named = named.when(age_ms <= multiple * grace_ms, name)
-    return F.when(F.col("lifecycle").isin(*_CARRIED_ON), named.otherwise(AGES[len(_MULTIPLES)]))
 
 
 def open_messages(verdicts: DataFrame) -> DataFrame:

@@ -19,7 +19,6 @@ __all__ = [
     "loss_sentence",
     "matched",
     "meaning",
-    "segments_sentence",
 ]
 
 SIDE_NAME = {"native": "native trace", "otlp": "OTLP"}
@@ -96,18 +95,6 @@ def loss_sentence(side: str, loss: Loss) -> str:
     )
 
 
-def segments_sentence(result: Result) -> str | None:
-    """Return what comparing checksums first has spared, and what it left unmeasured; ``None`` where not done."""
-    found = result.segments
-    if found is None:
-        return None
-    compared = f"{count(found.differing)} of {count(found.total)} segments were opened"
-    if not found.keys_skipped:
-        return f"{compared}, and none is equal on both sides."
-    skipped = f"{count(found.keys_skipped)} keys of equal segments are counted as exact matches without a verdict each"
-    return f"{compared}; {skipped}. Times in queues and end to end, and native arrivals, are those of opened segments."
-
-
 def _because(result: Result) -> tuple[str, ...]:
     broken = () if result.conservation.holds else ("The books do not balance: see the balance sheet.",)
     kept = {Outcome.PASS.value}
@@ -143,5 +130,4 @@ def _scope(result: Result) -> str:
     settled = "no settled horizon"
     if result.horizon_ms is not None:
         settled = f"settled up to {utc(result.horizon_ms)} (grace {duration(result.grace_ms)})"
-    spared = segments_sentence(result)
-    return f"{utc(result.window.begin_ms)} to {utc(result.window.end_ms)}, {settled}{f'. {spared}' if spared else ''}"
+    return f"{utc(result.window.begin_ms)} to {utc(result.window.end_ms)}, {settled}"

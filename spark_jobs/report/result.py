@@ -27,7 +27,6 @@ __all__ = [
     "Offsets",
     "Result",
     "Sample",
-    "Segments",
     "SideInputs",
     "Span",
     "SparkCost",
@@ -180,20 +179,6 @@ class SparkCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segments:
-    """What a run spared by comparing checksums of segments first.
-
-    ``keys_skipped`` keys are in segments that are equal on both sides: counted, not among the verdicts. ``differing``
-    of ``total`` segments were opened. ``opened_only`` names the latencies that are those of opened segments.
-    """
-
-    total: int
-    differing: int
-    keys_skipped: int
-    opened_only: tuple[str, ...] = ("queue", "end_to_end", "arrival.native")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """Everything a report may say. Counts are of canonical keys unless a name says records or spans.
 
@@ -230,7 +215,6 @@ class Result:
     ledger: Ledger | None = None  # None when none was given
     graph: Graph | None = None  # who sends what to whom
     policy_hash: str | None = None
-    segments: Segments | None = None  # None when every key was judged by itself
     doubt: str | None = None  # why the run can vouch for nothing, and the mend; None when it can
     topics: tuple[Topic, ...] = ()
     arrival: dict[str, Latency] = field(default_factory=dict)  # native, otlp: end of event to arrival

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from spark_jobs.schemas import LEDGER
+from spark_jobs.spark_schemas import LEDGER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation

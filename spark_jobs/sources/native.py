@@ -16,12 +16,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_jobs.evidence import bad
-from spark_jobs.schemas import NATIVE_BODY, READ_BODY
 from spark_jobs.sources.detect import Layout, Side
 from spark_jobs.sources.files import source_files, spark_path
 from spark_jobs.sources.kafka.address import apart
 from spark_jobs.sources.kafka.messages import LAYOUT, message_place, read_topics
 from spark_jobs.sources.lines import read_lines, source_path, torn_tails, without_tails
+from spark_jobs.spark_schemas import NATIVE_BODY, READ_BODY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from spark_jobs.schemas import LEDGER, READ_SPAN
+from spark_jobs.spark_schemas import LEDGER, READ_SPAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

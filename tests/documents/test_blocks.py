@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer
 from opentelemetry.sdk.trace import TracerProvider
 
 import otel_mqtrace
-from spark_jobs.reconcile.policy import read_policy
+from spark_jobs.policy.policy import read_policy
 from tests.support.documented_world import application_run, documented_world
 from tests.support.documents import blocks
 

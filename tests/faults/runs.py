@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from spark_jobs.jobs.batch import ReconcileOptions, run
 from spark_jobs.report.result import Result
-from spark_jobs.schemas import VERDICT
 from spark_jobs.sources.files import spark_path
+from spark_jobs.spark_schemas import VERDICT
 from tests.faults.corpora import Corpus
 from tests.faults.recording import Laid
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.arguments import filled, parse_instant_ms, parse_settings, parse_target, spread
-from spark_jobs.reconcile.policy import parse_duration_ms
+from spark_jobs.arguments import parse_instant_ms, parse_settings, parse_target, spread
+from spark_jobs.policy.policy import parse_duration_ms
 
 
 @pytest.mark.parametrize(
@@ -28,23 +28,6 @@ from spark_jobs.reconcile.policy import parse_duration_ms
 def test_a_shell_expanded_list_follows_its_option(words, expected):
     """Every further word after --native or --otlp is one more of it; other options stay as they are."""
     assert spread(words.split()) == expected.split()
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("--segments --out o", "--segments 4096 --out o"),
-        ("--out o --segments", "--out o --segments 4096"),
-        ("--segments 64 --out o", "--segments 64 --out o"),
-        ("--segments=64 --out o", "--segments=64 --out o"),
-        ("--segments -1", "--segments -1"),
-        ("--out o", "--out o"),
-        ("", ""),
-    ],
-)
-def test_segments_may_stand_without_a_number(words, expected):
-    """What follows it is its number only when it is one."""
-    assert filled(words.split()) == expected.split()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from otel_mqtrace.cli import main
-from spark_jobs.reconcile import segments
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 SIDES = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl")]
@@ -40,11 +39,6 @@ AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grac
         ([*SIDES, "--out", "o", "--ledger", SIDES[3]], "give it to --otlp if it is spans"),
         ([*SIDES[:2], "--otlp", SIDES[3]], "missing option --out"),
         (["--otlp", SIDES[3], "--out", "o"], "missing option --native"),
-        ([*SIDES, "--out", "o", "--segments", "0"], "--segments"),
-        (
-            [*SIDES, "--out", "o", "--segments", f"{segments.MOST_SEGMENTS + 1}"],
-            f"less than or equal to {segments.MOST_SEGMENTS}",
-        ),
         (["--print-policy", "--profile", "perl"], "--profile 'perl' is unknown"),
         (["--print-policy", "--grace", "soon"], "--grace 'soon' is no duration"),
     ],

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from spark_jobs.report.result import Segments
 from spark_jobs.terminal import print_summary
 from tests.support.results import groups, result
 
@@ -38,16 +37,6 @@ def test_verdict_loss_groups_gates_and_the_report_are_told():
     ]
     assert places == sorted(places)
     assert "result.json" not in text
-
-
-def test_segments_say_what_they_spared_and_what_they_left_unmeasured():
-    """Nothing about them in a run that judged every key."""
-    spared = printed(result(segments=Segments(total=4096, differing=5, keys_skipped=199_000)))
-    assert "5 of 4,096 segments were opened; 199,000 keys of equal segments are counted as exact matches" in spared
-    assert "Times in queues and end to end" in spared
-    nothing = printed(result(segments=Segments(total=64, differing=64, keys_skipped=0)))
-    assert "64 of 64 segments were opened, and none is equal on both sides." in nothing
-    assert "segments" not in printed(result())
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

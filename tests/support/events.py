@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from spark_jobs.schemas import EVENT
+from spark_jobs.spark_schemas import EVENT
 
 START_MS = 1_795_262_400_000
 """2026-11-21T12:00:00Z, when every story in the tests begins."""

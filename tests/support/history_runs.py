@@ -13,9 +13,9 @@ from spark_jobs.jobs.judge import judge
 from spark_jobs.jobs.normalise import NormalisedSide
 from spark_jobs.jobs.options import silent, unreported
 from spark_jobs.jobs.workplace import workplace
-from spark_jobs.reconcile.policy import read_policy
-from spark_jobs.schemas import EVENT, MALFORMED, VERDICT
+from spark_jobs.policy.policy import read_policy
 from spark_jobs.sources.files import spark_path
+from spark_jobs.spark_schemas import EVENT, MALFORMED, VERDICT
 from tests.support.events import START_MS, publish, rows_of
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from otel_mqtrace._errors import UsageError
 from spark_jobs.jobs import batch
 from spark_jobs.jobs.batch import ReconcileOptions, run
 from spark_jobs.jobs.explain import VERDICTS
-from spark_jobs.schemas import VERDICT
 from spark_jobs.sources.files import spark_path
+from spark_jobs.spark_schemas import VERDICT
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.jobs.event_files import WRITTEN, written_events
 from spark_jobs.normalise.otlp import event_batches
-from spark_jobs.schemas import LEDGER, NORMALISED
+from spark_jobs.spark_schemas import LEDGER, NORMALISED
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
 
 FACTS = [name for name in WRITTEN.names if name not in LEDGER.names]

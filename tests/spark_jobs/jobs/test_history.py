@@ -12,7 +12,7 @@ from otel_mqtrace.testing import ManualClock
 from spark_jobs.jobs.history import RUNS, Past, opened
 from spark_jobs.jobs.workplace import workplace
 from spark_jobs.reconcile import lifecycle
-from spark_jobs.schemas import EVENT
+from spark_jobs.spark_schemas import EVENT
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
 from tests.support.history_runs import DAY_MS, MINUTE_MS, both, run
 

@@ -13,8 +13,8 @@ from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext
 from spark_jobs.jobs import graph
 from spark_jobs.jobs.batch import ReconcileOptions, run
 from spark_jobs.jobs.explain import VERDICTS
-from spark_jobs.schemas import VERDICT
 from spark_jobs.sources.files import spark_path
+from spark_jobs.spark_schemas import VERDICT
 from tests.support.trace_stories import body_of
 
 pytestmark = pytest.mark.spark

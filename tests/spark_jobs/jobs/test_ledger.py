@@ -19,8 +19,8 @@ from spark_jobs.jobs.batch import ReconcileOptions, run
 from spark_jobs.jobs.explain import VERDICTS
 from spark_jobs.report.markdown import render_summary
 from spark_jobs.report.prometheus import render_metrics
-from spark_jobs.schemas import VERDICT
 from spark_jobs.sources.files import spark_path
+from spark_jobs.spark_schemas import VERDICT
 from tests.support.events import START_MS
 from tests.support.native_spans import pub
 

@@ -15,8 +15,8 @@ from spark_jobs.jobs import batch, stream
 from spark_jobs.jobs.batch import ReconcileOptions
 from spark_jobs.jobs.explain import VERDICTS
 from spark_jobs.jobs.history import locked
-from spark_jobs.schemas import VERDICT
 from spark_jobs.sources.files import spark_path
+from spark_jobs.spark_schemas import VERDICT
 
 pytestmark = pytest.mark.spark
 

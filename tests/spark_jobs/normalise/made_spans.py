@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_jobs.normalise.otlp import event_batches
-from spark_jobs.schemas import LEDGER, READ_SPAN
+from spark_jobs.spark_schemas import LEDGER, READ_SPAN
 
 SCHEMA = to_arrow_schema(StructType([*READ_SPAN.fields, *LEDGER.fields]))
 

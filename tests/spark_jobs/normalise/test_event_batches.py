@@ -11,7 +11,7 @@ from spark_jobs.normalise.aliases import ALIASES
 from spark_jobs.normalise.event_columns import RULES
 from spark_jobs.normalise.otlp import event_batches
 from spark_jobs.normalise.read_event import READ_EVENT
-from spark_jobs.schemas import LEDGER
+from spark_jobs.spark_schemas import LEDGER
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
 
 ID, OTHER = "C000020262BB60E53B936993952C0000", "C000020262BB60E53B936993952C0001"

@@ -8,7 +8,7 @@ import pytest
 
 from spark_jobs.jobs.normalise import normalise_otlp
 from spark_jobs.normalise.places import named_by_sends
-from spark_jobs.schemas import EVENT
+from spark_jobs.spark_schemas import EVENT
 
 pytestmark = pytest.mark.spark
 

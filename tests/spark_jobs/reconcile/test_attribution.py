@@ -11,7 +11,7 @@ from spark_jobs.reconcile import slots
 from spark_jobs.reconcile.budget import CELL_MS, allocate
 from spark_jobs.reconcile.ledger import ledger_result, spendable, stretches
 from spark_jobs.reconcile.slots import counted, homes, lost_ends, marked, read_homes, read_losses
-from spark_jobs.schemas import VERDICT
+from spark_jobs.spark_schemas import VERDICT
 from spark_jobs.taxonomy import Reason
 from tests.support.events import START_MS, before, consumed, delivery, publish
 from tests.support.judging import judged

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from spark_jobs.policy.policy import read_policy
 from spark_jobs.reconcile.facts import overview, read_facts
-from spark_jobs.reconcile.policy import read_policy
-from spark_jobs.schemas import EVENT, MALFORMED
+from spark_jobs.spark_schemas import EVENT, MALFORMED
 from tests.support.events import START_MS, publish, rows_of
 
 POLICY = replace(read_policy(None), grace_ms=10)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_jobs.judging.counts import Patterns, Tally, add_patterns, bucket_width_ms
+from spark_jobs.judging.facts import Facts
+from spark_jobs.policy.gates import concluded, doubt, judged, losses, upper_bound_95_ppm
+from spark_jobs.policy.policy import DEFAULT_GATES, read_policy
 from spark_jobs.reconcile.balance import SideRead, balanced
-from spark_jobs.reconcile.facts import Facts
-from spark_jobs.reconcile.gates import concluded, doubt, judged, losses, upper_bound_95_ppm
-from spark_jobs.reconcile.policy import DEFAULT_GATES, read_policy
-from spark_jobs.reconcile.tally import Tally, bucket_width_ms, read_tally
 
 POLICY = read_policy(None)
 FACTS = Facts(first_ms=0, data_end_ms=600_000, horizon_ms=540_000, in_scope={"native": 100, "otlp": 100})
@@ -207,7 +207,6 @@ ROW = {
     "open_age": None,
     "on_native": True,
     "on_otlp": True,
-    "fields": '{"success":"EQUAL"}',
     "keys": 2,
     "native_count": 2,
     "native_records": 4,
@@ -236,7 +235,7 @@ SCOPES = {"native": {}, "otlp": {"TRACE_TRAFFIC": 5}}
 def test_the_books_balance_when_every_record_is_found_again():
     """Read and exploded on the left; malformed, out of scope, merged, copies and keys on the right."""
     facts = replace(FACTS, scopes=SCOPES, malformed={"native": 1, "otlp": 0})
-    counts = read_tally(BOOKS, facts)
+    counts = add_patterns([Patterns(BOOKS, Counter())], malformed=1, scopes=facts.scopes.values())
     inputs, conservation = balanced(
         SideRead(records_read=9, exploded=1), SideRead(records_read=8, exploded=0), counts, facts
     )
@@ -250,7 +249,7 @@ def test_the_books_balance_when_every_record_is_found_again():
 def test_one_record_unaccounted_for_breaks_the_books(native, otlp):
     """A record more than was found again, on either side."""
     facts = replace(FACTS, scopes=SCOPES, malformed={"native": 1, "otlp": 0})
-    counts = read_tally(BOOKS, facts)
+    counts = add_patterns([Patterns(BOOKS, Counter())], malformed=1, scopes=facts.scopes.values())
     read = SideRead(records_read=native, exploded=1), SideRead(records_read=otlp, exploded=0)
     _, conservation = balanced(*read, counts, facts)
     assert not conservation.holds
@@ -270,7 +269,7 @@ def test_one_record_unaccounted_for_breaks_the_books(native, otlp):
 )
 def test_buckets_are_narrow_for_a_short_run_and_wide_for_a_long_one(span_ms, width_ms):
     """Ten minutes, unless that gave fewer than a dozen of them or more than 288; round numbers always."""
-    assert bucket_width_ms(replace(FACTS, first_ms=0, data_end_ms=span_ms)) == width_ms
+    assert bucket_width_ms(0, span_ms) == width_ms
 
 
 def test_too_small_a_sample_decides_nothing():

@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from otel_mqtrace._errors import MqTraceError, UsageError
-from spark_jobs.reconcile.policy import parse_duration_ms, read_policy
-from spark_jobs.reconcile.policy_rules import (
-    FIELD_SETTINGS,
-    GATE_SETTINGS,
-    SETTINGS,
-    SILENT_SETTINGS,
-    WRITER_SETTINGS,
-)
-from spark_jobs.reconcile.policy_text import policy_hash, policy_text
-from spark_jobs.reconcile.profiles import (
+from spark_jobs.policy.policy import parse_duration_ms, read_policy
+from spark_jobs.policy.profiles import (
     NATIVE_CARRIES,
     PROFILES,
     by_design_rules,
     is_newer_than_known,
     parse_native_writer,
 )
+from spark_jobs.policy.rules import (
+    FIELD_SETTINGS,
+    GATE_SETTINGS,
+    SETTINGS,
+    SILENT_SETTINGS,
+    WRITER_SETTINGS,
+)
+from spark_jobs.policy.text import policy_hash, policy_text
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict
 

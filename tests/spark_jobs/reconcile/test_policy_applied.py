@@ -7,11 +7,10 @@ import sys
 
 import pytest
 
-from spark_jobs.reconcile.masking import hidden, masked_keys
-from spark_jobs.reconcile.policy import read_policy
+from spark_jobs.policy.policy import read_policy
 from spark_jobs.reconcile.sampled_share import missing_spans, read_allowed, shared_out
 from spark_jobs.reconcile.slots import counted, marked, read_losses
-from spark_jobs.schemas import VERDICT
+from spark_jobs.spark_schemas import VERDICT
 from spark_jobs.taxonomy import Reason
 from tests.support.events import consumed, delivery, publish
 from tests.support.judging import judged
@@ -83,8 +82,8 @@ def found(spark, policy):
 
 
 @pytest.fixture(scope="module")
-def rows(found, policy):
-    return {row["msg_id"]: row for row in masked_keys(found, policy).collect()}
+def rows(found):
+    return {row["msg_id"]: row for row in found.collect()}
 
 
 def test_a_severity_decides_whether_a_difference_makes_a_mismatch(rows):
@@ -122,8 +121,8 @@ def test_no_key_is_left_to_read_and_equal_ones_stay_equal(rows):
 
 def test_texts_of_damaged_records_are_hidden_with_the_keys(policy):
     """They may hold some."""
-    assert hidden("Pub order-1", policy) == "***"
-    assert hidden("Pub order-1", read_policy(None)) == "Pub order-1"
+    assert policy.hide("Pub order-1") == "***"
+    assert read_policy(None).hide("Pub order-1") == "Pub order-1"
 
 
 def test_a_field_that_a_writer_is_said_never_to_record_is_not_comparable(rows):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_jobs.reconcile.policy import read_policy
+from spark_jobs.policy.policy import read_policy
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
 from tests.support.judging import judged
 from tests.support.stories import END_MS, MINUTE_MS, Story, both

@@ -11,7 +11,6 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_jobs.schemas import READ_SPAN
 from spark_jobs.sources import json_lines
 from spark_jobs.sources.json_columns import json_columns
 from spark_jobs.sources.json_lines import json_batches, line_items
@@ -19,6 +18,7 @@ from spark_jobs.sources.otlp import read_spans
 from spark_jobs.sources.pieces import Line
 from spark_jobs.sources.read_batches import Books, Into, grouped
 from spark_jobs.sources.reading import message_batches
+from spark_jobs.spark_schemas import READ_SPAN
 
 SPAN = {"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s", "kind": 4, "startTimeUnixNano": "5"}
 ODD = {**SPAN, "name": "odd", "status": "OK"}

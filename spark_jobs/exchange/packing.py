@@ -1,0 +1,170 @@
+"""Rows of event files packed into buckets by message, as Arrow IPC: what is shuffled are few large blobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from spark_jobs.hashing import hash_texts
+from spark_jobs.judging.columns import as_rows
+from spark_jobs.judging.identity import message_key
+from spark_jobs.schemas import EVENT, MENTION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+__all__ = ["Piece", "count_buckets", "group_pieces", "open_blobs", "pack_pieces", "pieces_of"]
+
+_BUCKET_ROWS: Final = 60_000
+"""So many rows are judged at a time: about 150 MiB of a worker with both sides' words beside each verdict."""
+_TASK_ROWS: Final = 200_000
+_BLOB_ROWS: Final = 2_000
+"""A blob holds so many rows where it can: of 160 rows each, opening them took seven times as long."""
+_MOST_BUCKETS: Final = 2_000
+_REPEATED: Final = (
+    *("side", "kind", "half", "topic", "group_name", "region_id", "tags", "store_host", "client_host", "msg_type"),
+    *("context_code", "transaction_state", "service", "path", "writer", "id_source", "left_as"),
+)
+"""Columns whose values repeat stay dictionaries from the file through the shuffle."""
+_COLUMNS: Final = tuple(name for name in EVENT.names if name not in {"scope", "links"})
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A row group of a file of ``NORMALISED`` rows: its events, or the mentions in its malformed rows, or both.
+
+    Spans of ``trace_topics`` are out of scope, whatever the file says: a later input may have shown that they are.
+    """
+
+    path: str
+    group: int
+    rows: int
+    events: bool = True
+    mentions: bool = True
+    trace_topics: tuple[str, ...] = ()
+
+
+def pieces_of(
+    paths: Iterable[str], *, events: bool = True, mentions: bool = True, trace_topics: Sequence[str] = ()
+) -> list[Piece]:
+    """Return the row groups of some files."""
+    found = []
+    for path in paths:
+        metadata = parquet.ParquetFile(path).metadata
+        for group in range(metadata.num_row_groups):
+            rows = metadata.row_group(group).num_rows
+            found.append(Piece(path, group, rows, events, mentions, tuple(trace_topics)))
+    return found
+
+
+def group_pieces(pieces: Iterable[Piece], cores: int) -> list[list[Piece]]:
+    """Return ``pieces`` in order, as many together as are worth a task; no fewer tasks than cores where it can be."""
+    some = list(pieces)
+    most = min(_TASK_ROWS, -(-sum(piece.rows for piece in some) // max(cores, 1)))
+    tasks: list[list[Piece]] = []
+    held = most
+    for piece in some:
+        if held >= most:
+            tasks.append([])
+            held = 0
+        tasks[-1].append(piece)
+        held += piece.rows
+    return tasks
+
+
+def count_buckets(pieces: Iterable[Piece], cores: int) -> int:
+    """Return into how many buckets the rows go: what a worker can hold, and work for every core."""
+    rows = sum(piece.rows for piece in pieces)
+    return max(1, min(_MOST_BUCKETS, max(-(-rows // _BUCKET_ROWS), min(cores, -(-rows // _BLOB_ROWS)))))
+
+
+def pack_pieces(buckets: int, pieces: Sequence[Piece]) -> Iterator[tuple[int, bytes]]:
+    """Yield ``(bucket, blob)``: the rows of the pieces, those of one message all in one bucket."""
+    held: list[pa.Table] = []
+    rows = 0
+    for piece in pieces:
+        table = _read(piece)
+        held.append(table)
+        rows += len(table)
+        if rows >= _TASK_ROWS:
+            yield from _split(held, buckets)
+            held, rows = [], 0
+    if rows:
+        yield from _split(held, buckets)
+
+
+def _read(piece: Piece) -> pa.Table:
+    file = parquet.ParquetFile(piece.path, read_dictionary=list(_REPEATED))
+    names = [name for name in (*_COLUMNS, "scope", "bad") if name in file.schema_arrow.names]
+    table = file.read_row_group(piece.group, columns=names, use_threads=False)
+    has_bad = "bad" in names and table["bad"].null_count < len(table)
+    parts = []
+    if piece.events:
+        inside = pc.is_null(table["scope"])
+        if has_bad:
+            inside = pc.and_(inside, pc.is_null(table["bad"]))
+        if piece.trace_topics:
+            topics, sides = (table[name].cast(pa.string()) for name in ("topic", "side"))
+            traffic = pc.is_in(topics, pa.array(piece.trace_topics, pa.string()))
+            inside = pc.and_(inside, pc.invert(pc.and_(traffic, pc.equal(sides, pa.scalar("otlp")))))
+        events = table.select(_COLUMNS)
+        parts.append(events if pc.all(inside).as_py() else events.filter(inside))
+    if piece.mentions and has_bad:
+        parts.append(_mentions(table.filter(pc.is_valid(table["bad"]))))
+    return pa.concat_tables(parts, promote_options="permissive") if parts else table.select(_COLUMNS).slice(0, 0)
+
+
+def _mentions(bad: pa.Table) -> pa.Table:
+    """Return a row for each message that a malformed row names: it may be the one whose counterpart is missing."""
+    rows = [
+        {"side": row["side"], "kind": MENTION, "path": row["path"], "line": row["line"], "msg_id": _fold(msg_id)}
+        for row in bad.select(["side", "path", "line", "bad"]).to_pylist()
+        for msg_id in row["bad"]["mentions"] or ()
+    ]
+    found = pa.Table.from_pylist(rows, schema=pa.schema([EVENT.field(name) for name in _COLUMNS]))
+    for at, name in enumerate(found.column_names):
+        if name in _REPEATED:
+            found = found.set_column(at, name, found[name].dictionary_encode())
+    return found
+
+
+def _fold(msg_id: str) -> str:
+    return msg_id.upper() if msg_id and all(digit in "0123456789abcdefABCDEF" for digit in msg_id) else msg_id
+
+
+def _split(tables: Sequence[pa.Table], buckets: int) -> Iterator[tuple[int, bytes]]:
+    whole = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries().combine_chunks()
+    for batch in whole.to_batches():
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns["path"] = columns["path"].cast(pa.string())
+        yield from _pack(batch, _bucket_of(message_key(columns), buckets), buckets)
+
+
+def _bucket_of(keys: Any, buckets: int) -> npt.NDArray[np.int64]:
+    return (hash_texts(keys) % np.uint64(buckets)).astype(np.int64)
+
+
+def _pack(batch: pa.RecordBatch, bucket_of: npt.NDArray[np.int64], buckets: int) -> Iterator[tuple[int, bytes]]:
+    counts = np.bincount(bucket_of, minlength=buckets)
+    rows = batch.take(as_rows(np.argsort(bucket_of, kind="stable")))
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    begin = 0
+    for bucket in np.flatnonzero(counts).tolist():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema, options=options) as stream:
+            stream.write_batch(rows.slice(begin, counts[bucket]))
+        begin += counts[bucket]
+        yield bucket, sink.getvalue().to_pybytes()
+
+
+def open_blobs(blobs: Iterable[bytes]) -> pa.Table:
+    """Return the rows of a bucket's blobs, in an order that does not depend on how they arrived."""
+    tables = [pa.ipc.open_stream(blob).read_all() for blob in sorted(blobs)]
+    return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()

@@ -1,0 +1,260 @@
+"""Arrow and numpy columns: nullable 64-bit integers, codes of distinct values, the sides of a verdict laid flat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from otel_mqtrace._clock import LAST_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = [
+    "LATEST",
+    "Codes",
+    "Column",
+    "Ints",
+    "Mask",
+    "NullableInts",
+    "apply_to_distinct",
+    "as_rows",
+    "coalesce_rows",
+    "encode",
+    "equals",
+    "find_groups",
+    "flatten_sides",
+    "greatest",
+    "is_known",
+    "is_near",
+    "is_true",
+    "join_codes",
+    "least_per_group",
+    "rank_words",
+    "take_rows",
+]
+
+Column: TypeAlias = Any
+"""An Arrow array. ``pyarrow`` has a type for each kind of value; they are not told apart here."""
+Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+LATEST: Final = (1 << 63) - 1
+"""Sorts behind every time: stands for an unknown one."""
+_EARLIEST: Final = -(1 << 63)
+_MOST_CODES: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class NullableInts:
+    """64-bit integers that may be unknown. Sums that overflow are unknown: a damaged clock costs only its field."""
+
+    values: Ints
+    known: Mask
+
+    @classmethod
+    def of(cls, column: Column) -> NullableInts:
+        """Return the values of an Arrow column of integers."""
+        return cls(np.asarray(column.fill_null(0).cast(pa.int64())), is_known(column))
+
+    @classmethod
+    def constant(cls, rows: int, value: int | None) -> NullableInts:
+        """Return the same value in every row."""
+        return cls(np.full(rows, 0 if value is None else value, np.int64), np.full(rows, value is not None))
+
+    def __add__(self, other: NullableInts) -> NullableInts:
+        with np.errstate(over="ignore"):
+            total = self.values + other.values
+        overflows = ((self.values ^ total) & (other.values ^ total)) < 0
+        return NullableInts(total, self.known & other.known & ~overflows)
+
+    def __sub__(self, other: NullableInts) -> NullableInts:
+        with np.errstate(over="ignore"):
+            difference = self.values - other.values
+        overflows = ((self.values ^ other.values) & (self.values ^ difference)) < 0
+        return NullableInts(difference, self.known & other.known & ~overflows)
+
+    def __mul__(self, other: NullableInts) -> NullableInts:
+        with np.errstate(over="ignore"):
+            product = self.values * other.values
+            divisor = np.where(other.values == 0, 1, other.values)
+            fits = (other.values == 0) | ((product // divisor == self.values) & (product % divisor == 0))
+        return NullableInts(product, self.known & other.known & fits)
+
+    def coalesce(self, other: NullableInts) -> NullableInts:
+        """Return the other's value wherever this one's is unknown."""
+        return NullableInts(np.where(self.known, self.values, other.values), self.known | other.known)
+
+    def where(self, mask: Mask) -> NullableInts:
+        """Return the values where ``mask`` holds, unknown elsewhere."""
+        return NullableInts(self.values, self.known & mask)
+
+    def take(self, rows: Ints) -> NullableInts:
+        """Return the values of these rows, unknown for a negative row."""
+        if not len(self.values):
+            return NullableInts.constant(len(rows), None)
+        return NullableInts(self.values[rows], self.known[rows] & (rows >= 0))
+
+    def believable(self) -> NullableInts:
+        """Return the times from 1970 to the year 9999; any other is a writer's junk."""
+        return self.where((self.values >= 0) & (self.values <= LAST_MS))
+
+    def exceeds(self, bound: int) -> Mask:
+        """Tell which values are known and greater than ``bound``."""
+        return self.known & (self.values > bound)
+
+    def filled(self, value: int) -> Ints:
+        """Return the values, ``value`` where unknown."""
+        return np.where(self.known, self.values, value)
+
+    def to_arrow(self, kind: Any = None) -> Column:
+        """Return an Arrow column of 64-bit integers, or of another type."""
+        column = pa.array(self.values, mask=~self.known)
+        return column if kind is None else column.cast(kind)
+
+
+def greatest(*columns: NullableInts) -> NullableInts:
+    """Return the greatest known value of each row."""
+    values = np.maximum.reduce([column.filled(_EARLIEST) for column in columns])
+    return NullableInts(values, np.logical_or.reduce([column.known for column in columns]))
+
+
+def is_near(one: NullableInts, other: NullableInts, most: int | Ints) -> Mask:
+    """Tell where two known values lie no more than ``most`` apart."""
+    ahead, behind = one - other, other - one
+    return ahead.known & behind.known & (ahead.values <= most) & (behind.values <= most)
+
+
+def is_known(column: Column) -> Mask:
+    """Tell which rows of an Arrow column are not null."""
+    if column.null_count == 0:
+        return np.ones(len(column), bool)
+    return np.asarray(column.is_valid())
+
+
+def as_rows(rows: Ints | Mask) -> Any:
+    """Return row numbers, or a mask, as Arrow takes them."""
+    return pa.array(rows)
+
+
+def is_true(column: Column) -> Mask:
+    """Tell which rows of a boolean column are true; null is not."""
+    return np.asarray(column.fill_null(False))  # noqa: FBT003 - Arrow's own signature
+
+
+def equals(column: Column, value: object) -> Mask:
+    """Tell which rows of a column are ``value``; null is not."""
+    if column.null_count == len(column):
+        return np.zeros(len(column), bool)
+    return is_true(pc.equal(column, pa.scalar(value, column.type)))
+
+
+def take_rows(column: Column, rows: Ints) -> Column:
+    """Return rows of a column by number, null for a negative one."""
+    if column.null_count == len(column):
+        return pa.nulls(len(rows), column.type)
+    missing = rows < 0
+    return column.take(pa.array(rows, mask=missing) if missing.any() else pa.array(rows))
+
+
+def coalesce_rows(column: Column, choices: Sequence[Ints]) -> Column:
+    """Return of each row the first known value among the rows of ``column`` that ``choices`` name, best first."""
+    first, *others = choices
+    found = take_rows(column, first)
+    for rows in others:
+        if not found.null_count:
+            break
+        if (rows >= 0).any():
+            found = pc.coalesce(found, take_rows(column, rows))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """A small number for each distinct value of a column: ``values < room``; null has the last one.
+
+    ``words`` are the distinct values in the order of their codes, null not among them.
+    """
+
+    values: Ints
+    room: int
+    words: list[Any]
+
+
+def encode(column: Column) -> Codes:
+    """Return the codes of an Arrow column."""
+    if column.null_count == len(column):
+        return Codes(np.zeros(len(column), np.int64), 1, [])
+    coded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
+    size = len(coded.dictionary)
+    return Codes(np.asarray(coded.indices.cast(pa.int64()).fill_null(size)), size + 1, coded.dictionary.to_pylist())
+
+
+def rank_words(words: Sequence[Any]) -> Ints:
+    """Return the place of each word in the order of its characters, and behind them -1 for null, which sorts first."""
+    order = sorted(range(len(words)), key=words.__getitem__)
+    ranks = np.empty(len(words) + 1, np.int64)
+    ranks[order] = np.arange(len(words))
+    ranks[-1] = -1
+    return ranks
+
+
+def find_groups(codes: Ints) -> tuple[Ints, Ints]:
+    """Return an example row of each distinct code, in the order of the codes, and of each row its group's number."""
+    _, examples, group_of = np.unique(codes, return_index=True, return_inverse=True)
+    return examples, group_of
+
+
+def join_codes(*parts: tuple[Ints, int]) -> Ints:
+    """Return one code for several of each row; each part is ``(codes, room)``."""
+    codes, room = parts[0]
+    for other, size in parts[1:]:
+        if room * size > _MOST_CODES:
+            examples, codes = find_groups(codes)
+            room = len(examples)
+        codes, room = codes * size + other, room * size
+    return codes
+
+
+def least_per_group(groups: Ints, size: int, values: NullableInts) -> NullableInts:
+    """Return the least known value of each of ``size`` groups; ``groups`` names the group of each value."""
+    least = np.full(size, LATEST, np.int64)
+    found = np.zeros(size, bool)
+    np.minimum.at(least, groups[values.known], values.values[values.known])
+    found[groups[values.known]] = True
+    return NullableInts(least, found)
+
+
+def apply_to_distinct(rule: Callable[..., Any], *columns: Column) -> tuple[list[Any], Ints]:
+    """Call ``rule`` once for each distinct row of ``columns``; return the answers, and of each row which is its own."""
+    coded = [encode(column) for column in columns]
+    examples, answer_of = find_groups(join_codes(*((one.values, one.room) for one in coded)))
+    words = [[*one.words, None] for one in coded]
+    places = [one.values[examples].tolist() for one in coded]
+    values = ([names[place] for place in at] for names, at in zip(words, places, strict=True))
+    return [rule(*row) for row in zip(*values, strict=True)], answer_of
+
+
+def flatten_sides(verdicts: pa.Table) -> Mapping[str, Column]:
+    """Return the columns of ``VERDICT`` (or of some of it) by name, each one array.
+
+    ``native.topic`` is a field of a side, null where the side is absent; ``on_native`` and ``on_otlp`` (never null)
+    say whether it is there.
+    """
+    found: dict[str, Column] = {}
+    for name in verdicts.column_names:
+        column: Any = verdicts[name].combine_chunks()
+        if isinstance(column, pa.ChunkedArray):  # a table without rows, or one that Arrow keeps in chunks
+            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        if name not in {"native", "otlp"}:
+            found[name] = column
+            continue
+        found[f"on_{name}"] = column.is_valid()
+        fields = [field.name for field in column.type]
+        found |= {f"{name}.{field}": part for field, part in zip(fields, column.flatten(), strict=True)}
+    return found

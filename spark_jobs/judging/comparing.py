@@ -1,0 +1,210 @@
+"""Compare the fields of both sides, a column at a time: a rule is called once per distinct pair of values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.judging.columns import (
+    NullableInts,
+    apply_to_distinct,
+    encode,
+    equals,
+    find_groups,
+    greatest,
+    is_known,
+    is_near,
+    is_true,
+    join_codes,
+    take_rows,
+)
+from spark_jobs.judging.fields import compare_hosts, compare_keys, compare_outcomes, compare_resources, compare_texts
+from spark_jobs.judging.identity import CONSUME, KINDS
+from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.taxonomy import FieldVerdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    from spark_jobs.judging.columns import Column, Ints, Mask
+    from spark_jobs.judging.plan import Plan
+    from spark_jobs.judging.sides import Sides
+
+__all__ = ["Compared", "compare_sides"]
+
+_WORDS: Final = (None, *(verdict.value for verdict in FieldVerdict))
+_CODE: Final = {verdict: place for place, verdict in enumerate((None, *FieldVerdict))}
+_TIMED: Final = ("start_ms", "end_ms", "cost_ms")
+_INSTANT_MS: Final = 3
+_AGREE: Final = (None, FieldVerdict.EQUAL, FieldVerdict.NOT_COMPARABLE)
+_TEXT_RULES: Final[dict[str, Callable[[Any, Any, Plan], FieldVerdict]]] = {
+    "topic": compare_resources,
+    "group_name": compare_resources,
+    "store_host": compare_hosts,
+    "client_host": compare_hosts,
+}
+"""The rules of fields that hold text, beside ``compare_texts``."""
+_EXACT: Final = frozenset({"retry_times", "from_transaction_check"})
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How the fields of some keys compare.
+
+    ``field_verdicts`` as in ``VERDICT``; ``differs``: a field's verdict makes the key MISMATCHED; ``all_equal``: no
+    rule, tolerance or omission was needed.
+    """
+
+    field_verdicts: Column
+    differs: Mask
+    all_equal: Mask
+
+
+def compare_sides(sides: Sides, plan: Plan) -> Compared:
+    """Return the field verdicts of the keys that both sides have."""
+    codes = np.zeros((len(sides), len(COMPARED_FIELDS)), np.uint8)
+    both = sides.on_native & sides.on_otlp
+    if both.any():
+        how = _Circumstances.of(sides)
+        for place, name in enumerate(COMPARED_FIELDS):
+            _compare_field(name, sides, both, how, plan, codes[:, place])
+    table, pattern = _find_patterns(codes)
+    wrong = [np.isin(np.arange(len(_WORDS)), [_WORDS.index(v) for v in plan.wrong[name]]) for name in COMPARED_FIELDS]
+    differs: Mask = np.array([any(wrong[at][code] for at, code in enumerate(row)) for row in table], bool)
+    all_equal: Mask = np.asarray(np.isin(table, [_CODE[verdict] for verdict in _AGREE]).all(axis=1))
+    return Compared(_lay_out(table, pattern, both), differs[pattern] & both, all_equal[pattern])
+
+
+@dataclass(frozen=True, slots=True)
+class _Circumstances:
+    """What else of a key decides how its fields compare.
+
+    Messages in its call; whether it has a delivery span of the agent's old convention, and one that ended at once.
+    """
+
+    batch_size: NullableInts
+    is_old_delivery: Mask
+    is_instant: Mask
+
+    @classmethod
+    def of(cls, sides: Sides) -> _Circumstances:
+        sizes = greatest(*(NullableInts.of(side("batch_size")) for side in (sides.native, sides.otlp)))
+        batch_size = sizes.coalesce(NullableInts.constant(len(sides), 1))
+        # The agent's old convention puts no error on a failed delivery, and ends the spans of a batch before the
+        # listener starts: they measure nothing.
+        old = (sides.kind == CONSUME) & equals(sides.otlp("writer"), "java-agent-old")
+        took = NullableInts.of(sides.otlp("end_ms")) - NullableInts.of(sides.otlp("start_ms"))
+        return cls(batch_size, old, old & took.known & (took.values <= _INSTANT_MS))
+
+
+def _compare_field(  # noqa: PLR0913, PLR0917 - a field of both sides, and what decides
+    name: str, sides: Sides, both: Mask, how: _Circumstances, plan: Plan, codes: npt.NDArray[np.uint8]
+) -> None:
+    """Put the verdict of one field into ``codes``."""
+    native, otlp = sides.native(name), sides.otlp(name)
+    on_native, on_otlp = is_known(native), is_known(otlp)
+    for mask, lacks, missing in (
+        (both & on_otlp & ~on_native, plan.native_lacks, FieldVerdict.MISSING_NATIVE),
+        (both & on_native & ~on_otlp, plan.otlp_lacks, FieldVerdict.MISSING_OTLP),
+    ):
+        if mask.any():
+            no_place = np.isin(sides.kind, [KINDS.index(kind) for kind in lacks[name]])
+            codes[mask] = np.where(no_place, _CODE[FieldVerdict.NOT_COMPARABLE], _CODE[missing])[mask]
+    two = both & on_native & on_otlp
+    same = _are_equal(native, otlp)
+    codes[two & same] = _CODE[FieldVerdict.EQUAL]
+    rows = np.flatnonzero(two & ~same)
+    if len(rows):
+        values = take_rows(native, rows), take_rows(otlp, rows)
+        codes[rows] = _compare_values(name, *values, rows, how, sides, plan)
+
+
+def _are_equal(native: Column, otlp: Column) -> Mask:
+    if pa.types.is_list(native.type):
+        native, otlp = (pc.binary_join(column, "\x00") for column in (native, otlp))
+    return is_true(pc.equal(native, otlp))
+
+
+def _compare_values(  # noqa: PLR0913, PLR0917 - two values, and what decides
+    name: str, native: Column, otlp: Column, rows: Ints, how: _Circumstances, sides: Sides, plan: Plan
+) -> Ints:
+    """Return the codes of the verdicts on values that differ."""
+    different, not_comparable = _CODE[FieldVerdict.DIFFERENT], _CODE[FieldVerdict.NOT_COMPARABLE]
+    if name in _TIMED:
+        return _compare_times(name, native, otlp, rows, how, plan)
+    if name == "body_length":  # the native length of a batch is the whole batch's, a span's may be one message's
+        return np.where(how.batch_size.values[rows] > 1, not_comparable, different)
+    if name in {"success", "context_code"}:
+        found = np.full(len(rows), different)
+        if name == "success":
+            context_codes = take_rows(sides.native("context_code"), rows)
+            found = _answers(compare_outcomes, native, otlp, context_codes)
+        return np.where(how.is_old_delivery[rows], not_comparable, found)
+    if name in _EXACT:
+        return np.full(len(rows), different)
+    if name == "keys":
+        return _compare_key_sets(native, otlp, plan)
+    return _answers(partial(_call_text_rule, _TEXT_RULES.get(name, compare_texts), plan), native, otlp)
+
+
+def _call_text_rule(rule: Callable[[Any, Any, Plan], FieldVerdict], plan: Plan, native: str, otlp: str) -> FieldVerdict:
+    return rule(native, otlp, plan)
+
+
+def _answers(rule: Callable[..., FieldVerdict], *columns: Column) -> Ints:
+    verdicts, answer_of = apply_to_distinct(rule, *columns)
+    return np.array([_CODE[verdict] for verdict in verdicts])[answer_of]
+
+
+def _compare_key_sets(native: Column, otlp: Column, plan: Plan) -> Ints:
+    coded = [encode(pc.binary_join(column, "\x00")) for column in (native, otlp)]
+    examples, answer_of = find_groups(join_codes(*((one.values, one.room) for one in coded)))
+    pairs = zip(*(column.take(pa.array(examples)).to_pylist() for column in (native, otlp)), strict=True)
+    return np.array([_CODE[compare_keys(native_keys, otlp_keys, plan)] for native_keys, otlp_keys in pairs])[answer_of]
+
+
+def _compare_times(  # noqa: PLR0913, PLR0917 - two values, and what decides
+    name: str, native: Column, otlp: Column, rows: Ints, how: _Circumstances, plan: Plan
+) -> Ints:
+    one, other = NullableInts.of(native), NullableInts.of(otlp)
+    tolerance_ms = plan.tolerance_ms[name]
+    near = is_near(one, other, tolerance_ms)
+    if name == "cost_ms":  # a listener's cost is divided by its batch, rounded down; a duration may be the whole
+        size = how.batch_size.take(rows)
+        near |= is_near(one * size, other, size.values + tolerance_ms)
+    unmeasured = how.is_instant[rows] if name != "start_ms" else np.zeros(len(rows), bool)
+    otherwise = np.where(unmeasured, _CODE[FieldVerdict.NOT_COMPARABLE], _CODE[FieldVerdict.DIFFERENT])
+    return np.where(near, _CODE[FieldVerdict.WITHIN_TOLERANCE], otherwise)
+
+
+def _find_patterns(codes: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], Ints]:
+    """Return the distinct rows of ``codes``, and of each row which is its own: a run shows dozens."""
+    base = len(_WORDS)
+    halves = [codes[:, :10].astype(np.int64), codes[:, 10:].astype(np.int64)]
+    packed = [half @ base ** np.arange(half.shape[1], dtype=np.int64) for half in halves]
+    found = [find_groups(one) for one in packed]
+    examples, pattern = find_groups(join_codes(*((like, len(few)) for few, like in found)))
+    return codes[examples], pattern
+
+
+def _lay_out(table: npt.NDArray[np.uint8], pattern: Ints, both: Mask) -> Column:
+    """Return the map of each key: the fields that have a verdict; null on one-sided keys."""
+    shown: list[Mapping[str, str | None]] = [
+        {name: _WORDS[code] for name, code in zip(COMPARED_FIELDS, row, strict=True) if code} for row in table
+    ]
+    sizes = np.array([len(row) for row in shown], np.int64)
+    begins = np.cumsum(sizes) - sizes
+    own = np.where(both, sizes[pattern], 0)
+    bounds = np.r_[0, np.cumsum(own)]
+    at = np.arange(bounds[-1]) - np.repeat(bounds[:-1], own) + np.repeat(begins[pattern], own)
+    names = pa.array([name for row in shown for name in row], pa.string())
+    words = pa.array([word for row in shown for word in row.values()], pa.string())
+    offsets = pa.array(bounds.astype(np.int32), mask=np.r_[~both, False])
+    return pa.MapArray.from_arrays(offsets, names.take(pa.array(at)), words.take(pa.array(at)))

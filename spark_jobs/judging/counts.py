@@ -1,0 +1,235 @@
+"""Count the verdicts of a table by what was judged, when, and with what evidence; counts of tables add up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.judging.ages import CARRIED_ON, find_last, name_age, name_open_age
+from spark_jobs.judging.columns import NullableInts, encode, find_groups, join_codes
+from spark_jobs.judging.folding import COUNTS
+from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.taxonomy import Reason, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from spark_jobs.judging.columns import Column, Ints
+
+__all__ = ["CountPlan", "Patterns", "Tally", "add_patterns", "bucket_width_ms", "count_patterns"]
+
+_BUCKET_MS: Final = 600_000
+_LEAST_BUCKETS: Final = 12
+_MOST_BUCKETS: Final = 288  # two days of ten minutes; what is collected and drawn does not grow beyond
+_WIDE_MS: Final = tuple(minutes * 60_000 for minutes in (10, 20, 30, 60, 120, 180, 360, 720, 1440))
+_NICE_MS: Final = (1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, _BUCKET_MS)
+_OPEN: Final = (Reason.IN_FLIGHT.value, Reason.ABANDONED.value)
+_WORDS: Final = ("kind", "status", "reason", "reason_detail", "timing", "duplicates", "lifecycle")
+_NO_BUCKET: Final = -1
+
+
+def bucket_width_ms(first_ms: int | None, data_end_ms: int | None) -> int:
+    """Return ten minutes; for a short run the largest round width that still gives a dozen buckets.
+
+    For a long one the smallest round width that gives no more than ``_MOST_BUCKETS``, beyond 288 days whole days.
+    """
+    if first_ms is None or data_end_ms is None:
+        return _BUCKET_MS
+    span_ms = data_end_ms - first_ms
+    if span_ms > _MOST_BUCKETS * _BUCKET_MS:
+        days = -(-span_ms // (_MOST_BUCKETS * _WIDE_MS[-1]))
+        return next((width for width in _WIDE_MS if span_ms <= _MOST_BUCKETS * width), days * _WIDE_MS[-1])
+    wanted = span_ms / _LEAST_BUCKETS
+    return max((width for width in _NICE_MS if width <= wanted), default=_NICE_MS[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountPlan:
+    """What counting needs beside the verdicts.
+
+    The width of the timeline's buckets, the data's end and the grace (ms), and how many samples of each kind, status
+    and reason are kept.
+    """
+
+    width_ms: int
+    data_end_ms: int | None
+    grace_ms: int
+    per_stratum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """Counts of distinct judgements.
+
+    ``rows`` has one dict per judgement, time bucket and age, with its number of keys and sums of the books; ``fields``
+    counts field verdicts of keys in scope.
+    """
+
+    rows: list[dict[str, Any]]
+    fields: Counter[tuple[str, str]]
+
+
+def count_patterns(verdicts: Mapping[str, Column], how: CountPlan) -> Patterns:
+    """Count verdicts, given as the columns of ``flatten_sides``."""
+    size = len(verdicts["status"])
+    if not size:
+        return Patterns([], Counter())
+    words = {name: encode(verdicts[name]) for name in _WORDS}
+    event = NullableInts.of(verdicts["event_ms"]).believable()
+    buckets, bucket_of = np.unique(
+        np.where(event.known, event.values - event.values % how.width_ms, _NO_BUCKET), return_inverse=True
+    )
+    ages, open_ages = _age_bands(verdicts, event, how)
+    sides = [np.asarray(verdicts[f"on_{side}"]).astype(np.int64) for side in ("native", "otlp")]
+    parts = [(one.values, one.room) for one in (*words.values(), ages, open_ages)]
+    examples, like = find_groups(join_codes(*parts, (bucket_of, len(buckets)), *((side, 2) for side in sides)))
+    totals = {"keys": np.bincount(like, minlength=len(examples))}
+    for name in COUNTS:
+        totals[name] = np.bincount(like, weights=np.asarray(verdicts[name]), minlength=len(examples)).astype(np.int64)
+    columns = {
+        **{name: _words_at(one.words, one.values[examples]) for name, one in words.items()},
+        "age": _words_at(ages.words, ages.values[examples]),
+        "open_age": _words_at(open_ages.words, open_ages.values[examples]),
+        "bucket_ms": [None if at == _NO_BUCKET else at for at in buckets[bucket_of[examples]].tolist()],
+        **{
+            f"on_{side}": on[examples].astype(bool).tolist() for side, on in zip(("native", "otlp"), sides, strict=True)
+        },
+        **{name: total.tolist() for name, total in totals.items()},
+    }
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return Patterns(rows, _count_fields(verdicts))
+
+
+def _words_at(words: list[Any], codes: Ints) -> list[Any]:
+    known = [*words, None]
+    return [known[code] for code in codes.tolist()]
+
+
+def _age_bands(verdicts: Mapping[str, Column], event: NullableInts, how: CountPlan) -> tuple[Any, Any]:
+    """Return the band of each open event's age and that of each open key's, null for all others: nearly all rows."""
+    status, reason, lifecycle = (verdicts[name] for name in ("status", "reason", "lifecycle"))
+    end = NullableInts.constant(len(status), how.data_end_ms)
+    waits = _is_in(status, {Status.PENDING.value}) | _is_in(reason, set(_OPEN))
+    carried = _is_in(lifecycle, CARRIED_ON)
+    ages = _name_each(waits, end - event, name_age)
+    last = end - find_last(verdicts) if carried.any() else end
+    return ages, _name_each(carried, last, lambda age_ms: name_open_age(age_ms, how.grace_ms))
+
+
+def _is_in(column: Column, words: Iterable[str]) -> Any:
+    codes = encode(column)
+    wanted = [code for code, word in enumerate(codes.words) if word in words]
+    return np.isin(codes.values, wanted)
+
+
+def _name_each(mask: Any, age: NullableInts, name: Any) -> Any:
+    names: list[str | None] = [None] * len(mask)
+    for row in np.flatnonzero(mask).tolist():
+        names[row] = name(int(age.values[row]) if age.known[row] else None)
+    return encode(pa.array(names, pa.string()))
+
+
+def _count_fields(verdicts: Mapping[str, Column]) -> Counter[tuple[str, str]]:
+    maps = verdicts["field_verdicts"]
+    inside = ~_is_in(verdicts["status"], {Status.OUT_OF_SCOPE.value})
+    if not inside.all():
+        maps = maps.filter(pa.array(inside))
+    maps = maps.drop_null()
+    if not len(maps):
+        return Counter()
+    bounds = np.asarray(maps.offsets)
+    names, words = (encode(part.slice(bounds[0], bounds[-1] - bounds[0])) for part in (maps.keys, maps.items))
+    codes, counts = np.unique(names.values * words.room + words.values, return_counts=True)
+    pairs = ((names.words[code // words.room], words.words[code % words.room]) for code in codes.tolist())
+    return Counter(dict(zip(pairs, counts.tolist(), strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts of canonical keys, and per side the sums of ``folding.COUNTS`` over the keys in scope."""
+
+    status: Counter[str] = field(default_factory=Counter)
+    status_by_kind: dict[str, Counter[str]] = field(default_factory=dict)
+    reason: Counter[str] = field(default_factory=Counter)
+    reason_detail: Counter[str] = field(default_factory=Counter)
+    one_sided: Counter[tuple[str, str]] = field(default_factory=Counter)  # (status, reason)
+    strata: Counter[tuple[str, str | None, str]] = field(default_factory=Counter)  # (status, reason, kind)
+    timing: Counter[str] = field(default_factory=Counter)
+    duplicates: Counter[str] = field(default_factory=Counter)
+    ageing: dict[str, Counter[str]] = field(default_factory=dict)  # {PENDING | reason: {age: keys}}
+    lifecycle: Counter[str] = field(default_factory=Counter)
+    open_age: Counter[str] = field(default_factory=Counter)  # ages.OPEN_AGES, of keys carried into the next run
+    fields: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in COMPARED_FIELDS})
+    buckets: dict[int, Counter[str]] = field(default_factory=dict)
+    keys: Counter[str] = field(default_factory=Counter)  # native, otlp, both
+    pending: Counter[str] = field(default_factory=Counter)  # native, otlp: pending keys that only that side has
+    sums: Counter[str] = field(default_factory=Counter)
+    outside: Counter[str] = field(default_factory=Counter)  # records of keys outside the window, per side
+
+
+def add_patterns(parts: Iterable[Patterns], *, malformed: int = 0, scopes: Iterable[Mapping[str, int]] = ()) -> Tally:
+    """Return the counts of a run.
+
+    Args:
+        parts: what ``count_patterns`` made of each table of verdicts.
+        malformed: pieces of input that could not be read.
+        scopes: per side the records that are no verdict's, by why they are out of scope.
+    """
+    tally = Tally()
+    for part in parts:
+        for row in part.rows:
+            _add(tally, row)
+        for (name, verdict), count in part.fields.items():
+            tally.fields[name][verdict] += count
+    if malformed:
+        tally.status[Status.MALFORMED.value] += malformed
+    for counts in scopes:
+        for scope, count in counts.items():
+            tally.status[Status.OUT_OF_SCOPE.value] += count
+            tally.reason_detail[scope] += count
+            if scope == Reason.TRACE_TRAFFIC.value:
+                tally.reason[scope] += count
+    return tally
+
+
+def _add(tally: Tally, row: dict[str, Any]) -> None:
+    keys, status = row["keys"], row["status"]
+    tally.status[status] += keys
+    tally.status_by_kind.setdefault(row["kind"], Counter())[status] += keys
+    if row["reason_detail"] and row["reason"] != Reason.HALF_RECORD.value:
+        tally.reason_detail[row["reason_detail"]] += keys
+    if row["bucket_ms"] is not None:
+        tally.buckets.setdefault(row["bucket_ms"], Counter())[status] += keys
+    if status == Status.OUT_OF_SCOPE.value:
+        for side in ("native", "otlp"):
+            tally.outside[side] += row[f"{side}_records"]
+        return
+    _add_judgement(tally, row, keys)
+    for name in COUNTS:
+        tally.sums[name] += row[name]
+
+
+def _add_judgement(tally: Tally, row: dict[str, Any], keys: int) -> None:
+    tally.timing[row["timing"]] += keys
+    tally.strata[row["status"], row["reason"], row["kind"]] += keys
+    if row["reason"]:
+        tally.reason[row["reason"]] += keys
+        tally.one_sided[row["status"], row["reason"]] += keys
+    if row["age"]:
+        still_open = row["reason"] if row["reason"] in _OPEN else Status.PENDING.value
+        tally.ageing.setdefault(still_open, Counter())[row["age"]] += keys
+    if row["lifecycle"]:
+        tally.lifecycle[row["lifecycle"]] += keys
+    if row["open_age"]:
+        tally.open_age[row["open_age"]] += keys
+    if row["duplicates"]:
+        tally.duplicates[row["duplicates"]] += keys
+    for side in ("native", "otlp"):
+        if row[f"on_{side}"]:
+            tally.keys[side] += keys
+            tally.pending[side] += keys * (row["status"] == Status.PENDING.value)
+    tally.keys["both"] += keys * (row["on_native"] and row["on_otlp"])

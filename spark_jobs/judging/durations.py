@@ -1,0 +1,194 @@
+"""How long things took, and who consumed what: histograms and counts per topic and consumer group, which add up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow.compute as pc
+
+from spark_jobs.hashing import hash_texts
+from spark_jobs.judging.columns import NullableInts, encode, equals, find_groups, is_true
+from spark_jobs.judging.histograms import Histogram, merge_histograms
+from spark_jobs.report.measured import Group, Latency, Topic
+from spark_jobs.taxonomy import Kind, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from spark_jobs.judging.columns import Column, Ints
+
+__all__ = ["ARRIVALS", "MEASURES", "Durations", "count_messages", "measure", "measure_rows", "merge_durations"]
+
+MEASURES: Final = ("publish", "queue", "process", "end_to_end")
+"""publish and process: of one call; queue: end of the first send to start; end_to_end: its start to the end."""
+ARRIVALS: Final = ("native", "otlp")
+"""From the end of an event to the arrival of that side's record of it, where its source tells one."""
+_RANKS: Final = (0.5, 0.95, 0.99)
+_CURVE: Final = (0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 0.995, 0.999, 0.9999)
+_NAMED: Final = {Kind.PUBLISH.value: ("publish",), Kind.CONSUME.value: ("process", "queue")}
+
+_Name = tuple[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """Histograms and counts.
+
+    ``total`` has the histogram of each measure (arrivals as ``arrival_SIDE``), ``named`` those of a topic sent to
+    ``(topic, None)`` or of a group ``(topic, group)``, ``counts`` their events, failures and so on.
+    """
+
+    total: dict[str, Histogram] = field(default_factory=dict)
+    named: dict[tuple[str, _Name], Histogram] = field(default_factory=dict)
+    counts: dict[_Name, Counter[str]] = field(default_factory=dict)
+
+    def latency(self) -> dict[str, Latency]:
+        """Return the four latencies of the whole run, with their curves."""
+        return {name: _whole(self.total.get(name)) for name in MEASURES}
+
+    def arrival(self) -> dict[str, Latency]:
+        """Return how long each side's records took to arrive; a side whose source tells no arrival is left out."""
+        found = {side: self.total.get(f"arrival_{side}") for side in ARRIVALS}
+        return {side: _whole(one) for side, one in found.items() if one is not None}
+
+    def topics(self) -> tuple[Topic, ...]:
+        """Return what was sent to each topic, by name."""
+        names = sorted(topic for topic, group in self.counts if group is None)
+        return tuple(
+            Topic(
+                topic=topic,
+                sends=self.counts[topic, None]["events"],
+                failures=self.counts[topic, None]["failed"],
+                unmatched=self.counts[topic, None]["unmatched"],
+                publish=self._latency("publish", (topic, None)),
+            )
+            for topic in names
+        )
+
+    def groups(self) -> tuple[Group, ...]:
+        """Return who consumed what, by topic and group."""
+        names = sorted((topic, group) for topic, group in self.counts if group is not None)
+        return tuple(
+            Group(
+                topic=topic,
+                group=group,
+                messages=self.counts[topic, group]["messages"],
+                deliveries=self.counts[topic, group]["events"],
+                failures=self.counts[topic, group]["failed"],
+                redeliveries=self.counts[topic, group]["redelivered"],
+                unmatched=self.counts[topic, group]["unmatched"],
+                process=self._latency("process", (topic, group)),
+                queue=self._latency("queue", (topic, group)),
+            )
+            for topic, group in names
+        )
+
+    def _latency(self, measure_name: str, name: _Name) -> Latency:
+        found = self.named.get((measure_name, name))
+        if found is None:
+            return Latency()
+        p50, p95, p99 = found.rank(_RANKS)
+        return Latency(count=found.count, p50=p50, p95=p95, p99=p99, max=found.most)
+
+
+def _whole(found: Histogram | None) -> Latency:
+    if found is None:
+        return Latency()
+    curve = dict(zip(_CURVE, found.rank(_CURVE), strict=True))
+    p50, p95, p99 = (curve[rank] for rank in _RANKS)
+    return Latency(count=found.count, p50=p50, p95=p95, p99=p99, max=found.most, curve=tuple(curve.items()))
+
+
+def measure_rows(verdicts: Mapping[str, Column]) -> dict[str, NullableInts]:
+    """Return every measure of each verdict, milliseconds; unknown where it does not apply."""
+    is_publish, is_consume = (equals(verdicts["kind"], kind) for kind in _NAMED)
+    took = _either(verdicts, "end_ms") - _either(verdicts, "start_ms")
+    return {
+        "publish": took.where(is_publish),
+        "queue": NullableInts.of(verdicts["queue_ms"]).where(is_consume),
+        "process": took.where(is_consume),
+        "end_to_end": NullableInts.of(verdicts["end_to_end_ms"]).where(is_consume),
+    }
+
+
+def _either(verdicts: Mapping[str, Column], name: str) -> NullableInts:
+    return NullableInts.of(verdicts[f"native.{name}"]).coalesce(NullableInts.of(verdicts[f"otlp.{name}"]))
+
+
+def measure(verdicts: Mapping[str, Column]) -> Durations:
+    """Measure verdicts, given as the columns of ``flatten_sides``; ``count_messages`` adds the messages of groups."""
+    found = Durations()
+    inside = ~equals(verdicts["status"], Status.OUT_OF_SCOPE.value)
+    measures = measure_rows(verdicts)
+    for side in ARRIVALS:
+        arrival, end = (NullableInts.of(verdicts[f"{side}.{name}"]) for name in ("arrival_ms", "end_ms"))
+        measures[f"arrival_{side}"] = arrival - end
+    for name, values in measures.items():
+        chosen = values.known & inside
+        if chosen.any():
+            found.total[name] = Histogram.of(values.values[chosen])
+    topics, groups = (encode(verdicts[name].fill_null("")) for name in ("topic", "group"))
+    succeeded = pc.coalesce(verdicts["native.success"], verdicts["otlp.success"])
+    flags = {
+        "failed": np.asarray(succeeded.is_valid()) & ~is_true(succeeded),
+        "redelivered": NullableInts.of(verdicts["retry_times"]).exceeds(0),
+        "unmatched": ~(np.asarray(verdicts["on_native"]) & np.asarray(verdicts["on_otlp"])),
+    }
+    for kind, names in _NAMED.items():
+        rows = np.flatnonzero(equals(verdicts["kind"], kind) & inside)
+        codes = topics.values[rows] * groups.room + (groups.values[rows] if kind == Kind.CONSUME.value else 0)
+        examples, like = find_groups(codes)
+        labels = [
+            (topics.words[topics.values[row]], groups.words[groups.values[row]] if kind == Kind.CONSUME.value else None)
+            for row in rows[examples].tolist()
+        ]
+        totals = {"events": np.bincount(like, minlength=len(labels))}
+        totals |= {name: np.bincount(like[flag[rows]], minlength=len(labels)) for name, flag in flags.items()}
+        for at, label in enumerate(labels):
+            found.counts[label] = Counter({name: int(total[at]) for name, total in totals.items()})
+        for name in names:
+            _add_histograms(found, name, labels, like, measures[name].take(rows))
+    return found
+
+
+def count_messages(durations: Durations, verdicts: Mapping[str, Column]) -> None:
+    """Add to each group how many different messages it was given; a message's verdicts are all among ``verdicts``."""
+    is_consume = equals(verdicts["kind"], Kind.CONSUME.value) & ~equals(verdicts["status"], Status.OUT_OF_SCOPE.value)
+    rows = np.flatnonzero(is_consume & np.asarray(verdicts["msg_id"].is_valid()))
+    topics, groups = (encode(verdicts[name].fill_null("")) for name in ("topic", "group"))
+    names, name_of = find_groups(topics.values[rows] * groups.room + groups.values[rows])
+    messages, message_of = find_groups(hash_texts(verdicts["msg_id"])[rows].view(np.int64))
+    distinct = np.unique(name_of * max(len(messages), 1) + message_of) // max(len(messages), 1)
+    for row, count in zip(rows[names].tolist(), np.bincount(distinct, minlength=len(names)).tolist(), strict=True):
+        label = (topics.words[topics.values[row]], groups.words[groups.values[row]])
+        durations.counts.setdefault(label, Counter())["messages"] += count
+
+
+def _add_histograms(found: Durations, name: str, labels: Sequence[_Name], like: Ints, values: NullableInts) -> None:
+    if not values.known.any():
+        return
+    order = np.argsort(like[values.known], kind="stable")
+    names, known = like[values.known][order], values.values[values.known][order]
+    begins = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
+    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(names)], strict=True):
+        found.named[name, labels[names[begin]]] = Histogram.of(known[begin:end])
+
+
+def merge_durations(parts: Iterable[Durations]) -> Durations:
+    """Return the sum of the parts."""
+    totals: dict[str, list[Histogram]] = {}
+    named: dict[tuple[str, _Name], list[Histogram]] = {}
+    merged = Durations()
+    for part in parts:
+        for name, one in part.total.items():
+            totals.setdefault(name, []).append(one)
+        for label, one in part.named.items():
+            named.setdefault(label, []).append(one)
+        for who, counts in part.counts.items():
+            merged.counts.setdefault(who, Counter()).update(counts)
+    merged.total.update({name: merge_histograms(some) for name, some in totals.items()})
+    merged.named.update({label: merge_histograms(some) for label, some in named.items()})
+    return merged

@@ -1,0 +1,198 @@
+"""What must be known of the whole input before any key is judged: its ends, its scopes, what names its topics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute
+
+from otel_mqtrace._clock import LAST_MS
+from spark_jobs.taxonomy import Kind, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["Facts", "Survey", "Surveyed", "merge_surveys", "read_facts", "survey"]
+
+Column: TypeAlias = Any
+pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
+
+_SIDES: Final = ("native", "otlp")
+_BY: Final = ("side", "kind", "scope")
+
+
+class Surveyed(NamedTuple):
+    """What the events of one side, kind and scope add up to. Instants are epoch milliseconds.
+
+    ``named`` counts the events that name their topic (publish) or group (consume).
+    """
+
+    side: str
+    kind: str | None
+    scope: str | None
+    rows: int
+    named: int
+    first_ms: int | None
+    last_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A part of the run's facts: a few rows, and how many rows of each side are malformed."""
+
+    rows: tuple[Surveyed, ...] = ()
+    malformed: Mapping[str, int] = field(default_factory=dict)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return lists and dictionaries that JSON can hold."""
+        return {"rows": [list(row) for row in self.rows], "malformed": dict(self.malformed)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Survey:
+        """Return what :meth:`to_plain` was called on."""
+        return cls(tuple(Surveyed(*row) for row in plain["rows"]), dict(plain["malformed"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Ends in epoch milliseconds, and counts of rows per side (``native``, ``otlp``).
+
+    ``first`` is the first event of each side; ``named`` counts, per side and kind, the events that name their topic
+    (publish) or group (consume). ``horizon_ms`` is ``None`` when a side is empty: then nothing can be settled.
+    """
+
+    first_ms: int | None = None
+    data_end_ms: int | None = None
+    horizon_ms: int | None = None
+    in_scope: Mapping[str, int] = field(default_factory=dict)
+    malformed: Mapping[str, int] = field(default_factory=dict)
+    scopes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    first: Mapping[str, int | None] = field(default_factory=dict)
+    named: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+def survey(events: pa.Table | pa.RecordBatch, *, trace_topics: Sequence[str] = ()) -> Survey:
+    """Count events per side, kind and scope, and find their ends.
+
+    A time before 1970 or after the year 9999 ends nothing: it would settle, or unsettle, all the others. Nor does an
+    event end later than its record arrived: a host whose clock is ahead would settle what is still on its way.
+
+    Args:
+        events: rows of ``NORMALISED``, or of ``EVENT``: then none is malformed.
+        trace_topics: spans of these topics are trace traffic, whatever their ``scope`` says.
+    """
+    columns: dict[str, Column] = dict(zip(events.schema.names, events.columns, strict=True))
+    malformed: Mapping[str, int] = {}
+    if "bad" in columns and columns["bad"].null_count < events.num_rows:
+        is_bad = pc.is_valid(columns["bad"])
+        malformed = _counts(columns["side"].filter(is_bad))
+        columns = {name: columns[name].filter(pc.invert(is_bad)) for name in _USED}
+    if not len(columns["side"]):
+        return Survey((), malformed)
+    keys = {name: columns[name].cast(pa.string()) for name in (*_BY, "topic", "group_name")}
+    if trace_topics:
+        keys["scope"] = _rescoped(keys, trace_topics)
+    values = {"name": _names(keys), "first_ms": _begin(columns), "last_ms": _end(columns)}
+    table = pa.table({**{name: keys[name] for name in _BY}, **values})
+    asked: list[Any] = [([], "count_all"), ("name", "count"), ("first_ms", "min"), ("last_ms", "max")]
+    found = table.group_by(list(_BY), use_threads=False).aggregate(asked)
+    names = (*_BY, "count_all", "name_count", "first_ms_min", "last_ms_max")
+    return Survey(tuple(Surveyed(*(row[name] for name in names)) for row in found.to_pylist()), malformed)
+
+
+_USED: Final = (*_BY, "topic", "group_name", "start_ms", "end_ms", "arrival_ms")
+
+
+def merge_surveys(surveys: Iterable[Survey]) -> Survey:
+    """Return the survey of all the rows that ``surveys`` are of."""
+    rows: dict[tuple[str, str | None, str | None], Surveyed] = {}
+    malformed: Counter[str] = Counter()
+    for one in surveys:
+        malformed.update(one.malformed)
+        for row in one.rows:
+            key = (row.side, row.kind, row.scope)
+            rows[key] = row if key not in rows else _merge(rows[key], row)
+    return Survey(tuple(rows.values()), dict(malformed))
+
+
+def _merge(one: Surveyed, other: Surveyed) -> Surveyed:
+    return one._replace(
+        rows=one.rows + other.rows,
+        named=one.named + other.named,
+        first_ms=min((time for time in (one.first_ms, other.first_ms) if time is not None), default=None),
+        last_ms=max((time for time in (one.last_ms, other.last_ms) if time is not None), default=None),
+    )
+
+
+def read_facts(found: Survey, grace_ms: int) -> Facts:
+    """Return the facts of the run whose rows ``found`` is the survey of.
+
+    Args:
+        found: of the rows of both sides.
+        grace_ms: how long the other side of a record may take.
+    """
+    rows = merge_surveys([found]).rows
+    inside = [row for row in rows if row.scope is None]
+    ends = [max(_known(row.last_ms for row in inside if row.side == side), default=None) for side in _SIDES]
+    known = [end for end in ends if end is not None]
+    scopes: dict[str, Counter[str]] = {side: Counter() for side in _SIDES}
+    in_scope: Counter[str] = Counter(dict.fromkeys(_SIDES, 0))
+    named: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        if row.scope is not None:
+            scopes[row.side][row.scope] += row.rows
+        else:
+            in_scope[row.side] += row.rows
+            named[row.side, row.kind or ""] += row.named
+    return Facts(
+        first_ms=min(_known(row.first_ms for row in inside), default=None),
+        data_end_ms=max(known, default=None),
+        horizon_ms=min(known) - grace_ms if len(known) == len(ends) else None,
+        in_scope=dict(in_scope),
+        malformed={side: found.malformed.get(side, 0) for side in _SIDES},
+        scopes=scopes,
+        first={side: min(_known(row.first_ms for row in inside if row.side == side), default=None) for side in _SIDES},
+        named=dict(named),
+    )
+
+
+def _known(times: Iterable[int | None]) -> list[int]:
+    return [time for time in times if time is not None]
+
+
+def _counts(texts: Column) -> dict[str, int]:
+    return {item["values"]: item["counts"] for item in pc.value_counts(texts.cast(pa.string())).to_pylist()}
+
+
+def _rescoped(keys: Mapping[str, Column], trace_topics: Sequence[str]) -> Column:
+    is_traffic = pc.and_(
+        pc.is_in(keys["topic"], pa.array(trace_topics, pa.string())),
+        pc.fill_null(pc.equal(keys["side"], "otlp"), fill_value=False),
+    )
+    return pc.if_else(is_traffic, Reason.TRACE_TRAFFIC.value, keys["scope"])
+
+
+def _names(keys: Mapping[str, Column]) -> Column:
+    """Return the topic of a publish, the group of a delivery, null of any other event."""
+    nothing = pa.scalar(None, pa.string())
+    group = pc.if_else(pc.equal(keys["kind"], Kind.CONSUME.value), keys["group_name"], nothing)
+    return pc.if_else(pc.fill_null(pc.equal(keys["kind"], Kind.PUBLISH.value), fill_value=False), keys["topic"], group)
+
+
+def _believable(instants_ms: Column) -> Column:
+    """Return the times, null before 1970 and after the year 9999."""
+    is_meant = pc.and_(pc.greater_equal(instants_ms, 0), pc.less_equal(instants_ms, LAST_MS))
+    return pc.if_else(is_meant, instants_ms, pa.scalar(None, pa.int64()))
+
+
+def _begin(columns: Mapping[str, Column]) -> Column:
+    return pc.coalesce(_believable(columns["start_ms"]), _believable(columns["end_ms"]))
+
+
+def _end(columns: Mapping[str, Column]) -> Column:
+    over_ms = pc.max_element_wise(_believable(columns["start_ms"]), _believable(columns["end_ms"]))
+    bounded_ms = pc.min_element_wise(over_ms, _believable(columns["arrival_ms"]))
+    return pc.if_else(pc.is_valid(over_ms), bounded_ms, pa.scalar(None, pa.int64()))

@@ -1,0 +1,138 @@
+"""What makes two records speak of one event: the key of their message, and the identity below it."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.judging.columns import (
+    NullableInts,
+    as_rows,
+    encode,
+    equals,
+    find_groups,
+    is_known,
+    join_codes,
+    least_per_group,
+    rank_words,
+)
+from spark_jobs.schemas import MENTION
+from spark_jobs.taxonomy import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_jobs.judging.columns import Column, Ints, Mask
+
+__all__ = [
+    "CONSUME",
+    "KINDS",
+    "MENTIONED",
+    "PUBLISH",
+    "encode_kinds",
+    "fill_groups",
+    "has_full_key",
+    "identify",
+    "message_key",
+]
+
+KINDS: Final = (*(kind.value for kind in Kind), MENTION, None)
+"""The kinds of rows by their codes; the last stands for any other text."""
+PUBLISH: Final = KINDS.index(Kind.PUBLISH.value)
+CONSUME: Final = KINDS.index(Kind.CONSUME.value)
+MENTIONED: Final = KINDS.index(MENTION)
+_END: Final = KINDS.index(Kind.TRANSACTION_END.value)
+_RECALL: Final = KINDS.index(Kind.RECALL.value)
+
+
+def encode_kinds(kinds: Column) -> Ints:
+    """Return the place of each row's kind in ``KINDS``."""
+    codes = encode(kinds)
+    known = [KINDS.index(word) if word in KINDS else len(KINDS) - 1 for word in codes.words]
+    return np.array([*known, len(KINDS) - 1], np.int64)[codes.values]
+
+
+def message_key(events: Mapping[str, Column]) -> Column:
+    """Return the text that all rows of one message share: its id, else something of the row's own.
+
+    Args:
+        events: columns ``msg_id``, ``span_id``, ``path``, ``line`` and ``record_index`` of ``EVENT``.
+    """
+    keys = events["msg_id"]
+    if not keys.null_count:
+        return keys
+    span = pc.binary_join_element_wise("span:", events["span_id"], "")
+    place = pc.binary_join_element_wise(
+        events["path"],
+        events["line"].cast(pa.string()),
+        events["record_index"].cast(pa.string()),
+        ":",
+        null_handling="skip",
+    )
+    return pc.coalesce(keys, span, pc.binary_join_element_wise("row:", place, ""))
+
+
+def fill_groups(events: Mapping[str, Column], keys: Column, kinds: Ints, is_native: Mask) -> Column:
+    """Return ``group_name``; a row without one gets the least name among the rows that share its request id.
+
+    The cloud access channel writes no group into SubAfter; the request id tells whose call it was.
+    """
+    groups, attempts = events["group_name"], events["attempt_id"]
+    lacking = ~is_known(groups) & is_known(attempts)
+    if not lacking.any():
+        return groups
+    of_key, of_attempt, of_group = encode(keys), encode(attempts), encode(groups)
+    parts = ((of_key.values, of_key.room), (is_native.astype(np.int64), 2), (kinds, len(KINDS)))
+    calls, call_of = find_groups(join_codes(*parts, (of_attempt.values, of_attempt.room)))
+    ranks = rank_words(of_group.words)[of_group.values]
+    least = least_per_group(call_of, len(calls), NullableInts(ranks, ranks >= 0)).take(call_of[lacking])
+    names = pa.array([*sorted(of_group.words), None], pa.string())
+    found = names.take(as_rows(least.filled(len(of_group.words))))
+    return pc.replace_with_mask(groups, pa.array(lacking), found)
+
+
+def has_full_key(events: Mapping[str, Column], kinds: Ints) -> Mask:
+    """Tell which rows carry what tells their event from every other of the message."""
+    published = (kinds == PUBLISH) & is_known(events["offset_msg_id"])
+    full: Mask = published | ((kinds == CONSUME) & is_known(events["group_name"]) & is_known(events["attempt_id"]))
+    return full
+
+
+def identify(events: Mapping[str, Column], keys: Column, kinds: Ints, is_native: Mask) -> Column:
+    """Return a text that is equal on both sides for one event of one message.
+
+    publish: the offset id, else the start. consume: group and attempt. transaction_end: transaction, state, check and
+    start (a broker may check, and so end, one transaction again and again). recall: topic and start (a second recall
+    of one message is another event). Rows of writers that record none of this are only like themselves: pairing is
+    for them.
+    """
+    shares_start = is_native | equals(events["writer"], "mqtrace")
+    has_offset = is_known(events["offset_msg_id"])
+    cases = {
+        "offset": ((kinds == PUBLISH) & has_offset, ("offset_msg_id",)),
+        "start": ((kinds == PUBLISH) & ~has_offset & shares_start, ("start_ms",)),
+        "attempt": ((kinds == CONSUME) & is_known(events["attempt_id"]), ("group_name", "attempt_id")),
+        "end": (
+            (kinds == _END) & shares_start,
+            ("transaction_id", "transaction_state", "from_transaction_check", "start_ms"),
+        ),
+        "recall": ((kinds == _RECALL) & shares_start, ("topic", "start_ms")),
+        "mention": (kinds == MENTIONED, ("side",)),
+    }
+    wanted = {name: case for name, case in cases.items() if case[0].any()}
+    rest = ~reduce(np.logical_or, (mask for mask, _ in wanted.values()), np.zeros(len(kinds), bool))
+    found = _identify_alone(events, keys) if rest.any() else pa.nulls(len(kinds), pa.string())
+    for name, (mask, fields) in wanted.items():
+        texts = [events[field].cast(pa.string()).fill_null("") for field in fields]
+        found = pc.if_else(pa.array(mask), pc.binary_join_element_wise(name, *texts, "/"), found)
+    return found
+
+
+def _identify_alone(events: Mapping[str, Column], keys: Column) -> Column:
+    span = pc.binary_join_element_wise(events["trace_id"], events["span_id"], "")
+    itself = pc.coalesce(span, events["raw_hash"].cast(pa.string()), keys)
+    return pc.binary_join_element_wise("own", events["side"], itself, "/")

@@ -1,0 +1,103 @@
+"""Judge the events of one bucket of messages: identify, fold, pair, look around, compare, decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.judging.columns import encode, equals
+from spark_jobs.judging.folding import Input, fold
+from spark_jobs.judging.identity import encode_kinds, fill_groups, identify, message_key
+from spark_jobs.judging.pairing import pair_events
+from spark_jobs.judging.surroundings import find_keys
+from spark_jobs.judging.verdict_rows import lay_out
+from spark_jobs.schemas import EVENT, VERDICT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from spark_jobs.judging.columns import Column, Ints
+    from spark_jobs.judging.plan import Plan
+
+__all__ = ["KEYS_PER_SLICE", "Judged", "judge", "judge_slices"]
+
+KEYS_PER_SLICE: Final = 50_000
+"""So many verdicts are laid out at a time: wide rows of two sides take about a kilobyte each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdicts on some events of a bucket.
+
+    Attributes:
+        verdicts: ``VERDICT``, ``lifecycle`` null, one row per canonical key.
+        events: ``EVENT``: the rows given, a missing ``group_name`` filled in from the other half.
+        verdict_of: for each of ``events`` the row of its verdict; -1 where that is not among ``verdicts``.
+    """
+
+    verdicts: pa.Table
+    events: pa.Table
+    verdict_of: Ints
+
+
+def judge(events: pa.Table, plan: Plan) -> Judged:
+    """Return the verdicts on all events of a bucket of messages.
+
+    Args:
+        events: columns of ``EVENT``, all rows of each message that has any, in scope and not malformed; rows of kind
+            ``MENTION`` only say that a malformed record of their side names their message.
+        plan: what the run tolerates and what is known of its input.
+    """
+    return next(judge_slices(events, plan, keys_per_slice=None))
+
+
+def judge_slices(events: pa.Table, plan: Plan, *, keys_per_slice: int | None = KEYS_PER_SLICE) -> Iterator[Judged]:
+    """Yield the verdicts on a bucket some keys at a time, so that memory does not grow with its largest message."""
+    columns = _columns_of(events)
+    given, groups = _prepare(columns)
+    events = events.set_column(events.column_names.index("group_name"), "group_name", groups)
+    folded = fold(given)
+    keys = find_keys(given, folded, pair_events(given, folded, plan.tolerance_ms["start_ms"]))
+    key_of_group = np.full(len(folded.kind), -1, np.int64)
+    for groups_of_side in (keys.native, keys.otlp):
+        on_side = groups_of_side >= 0
+        key_of_group[groups_of_side[on_side]] = np.flatnonzero(on_side)
+    key_of_row = key_of_group[folded.group_of]
+    size = len(keys) if keys_per_slice is None else keys_per_slice
+    for begin in range(0, max(len(keys), 1), max(size, 1)):
+        chosen = slice(begin, min(begin + size, len(keys)))
+        verdicts = lay_out(given, folded, keys, chosen, plan) if len(keys) else VERDICT.empty_table()
+        inside = (key_of_row >= chosen.start) & (key_of_row < chosen.stop)
+        yield Judged(verdicts, events, np.where(inside, key_of_row - chosen.start, -1))
+
+
+def _columns_of(events: pa.Table) -> dict[str, Column]:
+    found = {}
+    for field in EVENT:
+        if field.name in events.column_names:
+            column: Any = events[field.name].combine_chunks()
+            if isinstance(column, pa.ChunkedArray):
+                column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+            if pa.types.is_dictionary(column.type):
+                column = column.dictionary_decode()
+            found[field.name] = column
+    return found
+
+
+def _prepare(columns: Mapping[str, Column]) -> tuple[Input, Column]:
+    """Return the rows of a bucket with the codes that everything later is grouped by, and their groups as filled."""
+    keys, kinds, is_native = message_key(columns), encode_kinds(columns["kind"]), equals(columns["side"], "native")
+    groups = fill_groups(columns, keys, kinds, is_native)
+    events = {**columns, "group_name": groups}
+    messages = encode(keys)
+    return Input(
+        events=events,
+        message_of=messages.values,
+        messages=messages.room,
+        kinds=kinds,
+        is_native=is_native,
+        identities=identify(events, keys, kinds, is_native),
+    ), groups

@@ -1,0 +1,279 @@
+"""Pair one-sided events that lack part of their key: by message, group and nearest start.
+
+Two events pair only when at least one of them lacks what would tell it apart; two that carry a full key and differ in
+it are two events, and so are deliveries whose ``retry_times`` differ and sends to different topics. Pairs are never
+called exact: ``level`` is 2 where the group (or the transaction's state) agrees, 3 where only the message does.
+
+The better pair is made first: the stronger level, then starts within the tolerance, the nearest first, then the order
+in which things happened on either side. Ties fall by start, hash and identity, never by row order.
+
+One id may be given to a hundred thousand events. Their timeline is cut into blocks of a thousand, before the longest
+pauses there are, and events meet within a block: memory and time stay bounded. Where a long timeline has no pause, the
+two events on either side of a cut may miss each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.judging.columns import (
+    LATEST,
+    NullableInts,
+    as_rows,
+    coalesce_rows,
+    encode,
+    find_groups,
+    is_near,
+    join_codes,
+    rank_words,
+    take_rows,
+)
+from spark_jobs.judging.folding import OTLP
+from spark_jobs.judging.identity import CONSUME, KINDS, MENTIONED, PUBLISH
+from spark_jobs.names import bare
+from spark_jobs.taxonomy import Kind
+
+if TYPE_CHECKING:
+    from spark_jobs.judging.columns import Codes, Column, Ints, Mask
+    from spark_jobs.judging.folding import Folded, Input
+
+__all__ = ["BLOCK", "EXACT", "Pairs", "pair_events"]
+
+EXACT: Final = 1
+_STRONG, _WEAK = 2, 3
+BLOCK: Final = 1024
+"""So many one-sided events of one message and kind are compared at least; at most five times as many."""
+_REACH: Final = 32
+"""How far an event looks for a partner, in places before and after its own and before and after its own time."""
+_PAUSES_MS: Final = (60_000, 1_000, 50, 0)
+"""Where a timeline may be cut, the best first: before a pause longer than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Groups of ``Folded`` that belong together: ``native[i]`` with ``otlp[i]`` at ``level[i]`` (2 or 3)."""
+
+    native: Ints
+    otlp: Ints
+    level: Ints
+
+
+_NO_PAIRS: Final = Pairs(*(np.empty(0, np.int64) for _ in range(3)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timeline:
+    """One-sided events, sorted by block, then side (native first), then time. ``place`` counts within block and side.
+
+    ``seen`` is how many spans of the message's timeline stand up to an event.
+    """
+
+    group: Ints
+    start: NullableInts
+    is_otlp: Mask
+    block: Ints
+    place: Ints
+    seen: Ints
+
+
+def pair_events(given: Input, folded: Folded, tolerance_ms: int) -> Pairs:
+    """Return the pairs made among one-sided events; starts within ``tolerance_ms`` belong together first."""
+    concerned = _groups_concerned(folded)
+    if not len(concerned):
+        return _NO_PAIRS
+    line = _lay_out(given, folded, concerned)
+    natives, spans = _candidates(line)
+    level = _level(_Features.of(given, folded, line.group), natives, spans)
+    natives, spans, level = (each[level > 0] for each in (natives, spans, level))
+    order = _best_first(line, natives, spans, level, tolerance_ms)
+    chosen = order[_choose(natives[order], spans[order], len(line.group))]
+    return Pairs(line.group[natives[chosen]], line.group[spans[chosen]], level[chosen])
+
+
+def _groups_concerned(folded: Folded) -> Ints:
+    """Return the one-sided groups of each message and kind that has some on either side."""
+    has_native, has_otlp = (folded.rows[:, :OTLP] >= 0).any(axis=1), folded.rows[:, OTLP] >= 0
+    alone = (has_native ^ has_otlp) & (folded.kind != MENTIONED)
+    of_message = folded.message * len(KINDS) + folded.kind
+    both = np.intersect1d(of_message[alone & has_native], of_message[alone & has_otlp])
+    return np.flatnonzero(alone & np.isin(of_message, both)) if len(both) else np.empty(0, np.int64)
+
+
+def _lay_out(given: Input, folded: Folded, groups: Ints) -> _Timeline:
+    is_otlp = folded.rows[groups, OTLP] >= 0
+    known = (folded.native_start, folded.native_end, folded.otlp_start, folded.otlp_end)
+    starts = known[0]
+    for other in known[1:]:
+        starts = starts.coalesce(other)
+    start = starts.take(groups).filled(LATEST)
+    identities = encode(take_rows(given.identities, folded.any_row[groups]))
+    hashes = NullableInts.of(_column(given, folded, groups, "raw_hash")).filled(0)
+    of_message = folded.message[groups] * len(KINDS) + folded.kind[groups]
+    order = np.lexsort((rank_words(identities.words)[identities.values], hashes, start, of_message))
+    groups, start, is_otlp, of_message = groups[order], start[order], is_otlp[order], of_message[order]
+    begins = _run_begins(of_message)
+    so_far = np.cumsum(is_otlp)
+    seen = so_far - (so_far - is_otlp)[begins]
+    block = _cut_blocks(start, begins)
+    order = np.lexsort((np.arange(len(block)), is_otlp, block))
+    block, is_otlp = block[order], is_otlp[order]
+    return _Timeline(
+        group=groups[order],
+        start=NullableInts(start[order], np.ones(len(order), bool)),
+        is_otlp=is_otlp,
+        block=block,
+        place=np.arange(len(block)) - _run_begins(block * 2 + is_otlp),
+        seen=seen[order],
+    )
+
+
+def _run_begins(codes: Ints) -> Ints:
+    """Return for each row where the run of equal codes that it lies in begins."""
+    rows = np.arange(len(codes))
+    is_first = np.r_[True, codes[1:] != codes[:-1]]
+    return np.maximum.accumulate(np.where(is_first, rows, 0))
+
+
+def _cut_blocks(start: Ints, begins: Ints) -> Ints:
+    """Return the number of each event's block; a timeline of ``BLOCK`` events or fewer is one block."""
+    rows = np.arange(len(start))
+    places = rows - begins
+    if places.max() < BLOCK:
+        return find_groups(begins)[1]
+    times = NullableInts(start, np.ones(len(start), bool))
+    pause = times - times.take(np.maximum(rows - 1, 0))
+    cuts = [np.zeros(len(start), np.int64)]
+    for longest_ms in _PAUSES_MS:
+        is_cut = (rows == begins) | ~pause.known | (pause.values > longest_ms)
+        cuts.append(np.maximum.accumulate(np.where(is_cut, rows, begins)) - begins)
+    cuts.append(places)
+    steps = [(after - before) // BLOCK for before, after in pairwise(cuts)]
+    return find_groups(join_codes((begins, len(begins)), *((step, int(step.max()) + 1) for step in steps)))[1]
+
+
+def _candidates(line: _Timeline) -> tuple[Ints, Ints]:
+    """Return every native event with every span of its block that is near by place or by time."""
+    blocks = int(line.block[-1]) + 1
+    spans = np.flatnonzero(line.is_otlp)
+    first_span, span_count = np.full(blocks, -1, np.int64), np.bincount(line.block[spans], minlength=blocks)
+    at_first = spans[line.place[spans] == 0]
+    first_span[line.block[at_first]] = at_first
+    natives = np.flatnonzero(~line.is_otlp & (span_count[line.block] > 0))
+    block, place = line.block[natives], line.place[natives]
+    beside = line.seen[natives] - line.seen[first_span[block]] + 1
+    last = span_count[block] - 1
+    low = np.clip(np.minimum(place, beside) - _REACH, 0, None)
+    high = np.minimum(np.maximum(place, beside) + _REACH, last)
+    sizes = np.maximum(high - low + 1, 0)
+    of_native = np.repeat(np.arange(len(natives)), sizes)
+    at = np.arange(len(of_native)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + low[of_native]
+    in_reach = (np.abs(at - place[of_native]) <= _REACH) | (np.abs(at - beside[of_native]) <= _REACH)
+    of_native, at = of_native[in_reach], at[in_reach]
+    return natives[of_native], first_span[block[of_native]] + at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Features:
+    """What decides whether two one-sided events agree, per event of a timeline."""
+
+    kind: Ints
+    is_full: Mask
+    group_name: Codes
+    state: Ints
+    check: Ints
+    retry_times: NullableInts
+    topic: Codes
+
+    @classmethod
+    def of(cls, given: Input, folded: Folded, groups: Ints) -> _Features:
+        def column(name: str) -> Column:
+            return _column(given, folded, groups, name)
+
+        topics = encode(column("topic"))
+        bare_topics = pa.array([bare(word) for word in topics.words] + [None], pa.string())
+        return cls(
+            kind=folded.kind[groups],
+            is_full=folded.is_full[groups],
+            group_name=encode(column("group_name")),
+            state=encode(column("transaction_state")).values,
+            check=encode(column("from_transaction_check")).values,
+            retry_times=NullableInts.of(column("retry_times")),
+            topic=encode(bare_topics.take(as_rows(topics.values))),
+        )
+
+
+def _column(given: Input, folded: Folded, groups: Ints, name: str) -> Column:
+    return coalesce_rows(given.events[name], [*folded.native_rows(groups), folded.otlp_rows(groups)])
+
+
+def _level(event: _Features, natives: Ints, spans: Ints) -> Ints:
+    """Return how strongly two one-sided events of one message and kind agree, 0 where they are no pair."""
+    kind = event.kind[natives]
+    groups = event.group_name.values
+    no_group = groups == event.group_name.room - 1
+    lacks_group = no_group[natives] | no_group[spans]
+    same_group = (groups[natives] == groups[spans]) & ~lacks_group
+    same_state = (event.state[natives] == event.state[spans]) & (event.check[natives] == event.check[spans])
+    level = np.select(
+        [
+            kind == PUBLISH,
+            kind == CONSUME,
+            kind == KINDS.index(Kind.TRANSACTION_END.value),
+            kind == KINDS.index(Kind.RECALL.value),
+        ],
+        [
+            np.where(same_group, _STRONG, _WEAK),
+            np.where(same_group, _STRONG, np.where(lacks_group, _WEAK, 0)),
+            np.where(same_state, _STRONG, _WEAK),
+            np.full(len(kind), _STRONG),
+        ],
+        0,
+    )
+    told_apart = event.is_full[natives] & event.is_full[spans]
+    return np.where(told_apart | _is_retried(event, natives, spans) | _is_elsewhere(event, natives, spans), 0, level)
+
+
+def _is_retried(event: _Features, natives: Ints, spans: Ints) -> Mask:
+    one, other = event.retry_times.take(natives), event.retry_times.take(spans)
+    retried: Mask = one.known & other.known & (one.values != other.values)
+    return retried
+
+
+def _is_elsewhere(event: _Features, natives: Ints, spans: Ints) -> Mask:
+    """Tell which sends went to different topics, prefixes and namespaces left out."""
+    one, other = event.topic.values[natives], event.topic.values[spans]
+    unknown = event.topic.room - 1
+    elsewhere: Mask = (event.kind[natives] == PUBLISH) & (one != unknown) & (other != unknown) & (one != other)
+    return elsewhere
+
+
+def _best_first(line: _Timeline, natives: Ints, spans: Ints, level: Ints, tolerance_ms: int) -> Ints:
+    starts = line.start.take(natives), line.start.take(spans)
+    near = is_near(*starts, tolerance_ms)
+    apart_ms = np.where(near, np.abs((starts[0] - starts[1]).values), 0)
+    return np.lexsort((line.place[spans], line.place[natives], apart_ms, ~near, level, line.block[natives]))
+
+
+def _choose(natives: Ints, spans: Ints, events: int) -> Ints:
+    """Return which candidates are made, each whose two events are free when its turn comes.
+
+    Candidates are given best first. All that are the best left for both of their events are made at once, again and
+    again: that chooses the same ones as going through the list.
+    """
+    left, made = np.arange(len(natives)), []
+    while len(left):
+        best_of_native, best_of_span = np.full(events, LATEST), np.full(events, LATEST)
+        np.minimum.at(best_of_native, natives[left], left)
+        np.minimum.at(best_of_span, spans[left], left)
+        is_best = (best_of_native[natives[left]] == left) & (best_of_span[spans[left]] == left)
+        made.append(left[is_best])
+        used = np.zeros(events, bool)
+        used[natives[made[-1]]] = True
+        used[spans[made[-1]]] = True
+        left = left[~(used[natives[left]] | used[spans[left]])]
+    return np.concatenate(made) if made else np.empty(0, np.int64)

@@ -1,0 +1,69 @@
+"""What a run tolerates and what is known of its whole input, as plain data that a task can be sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Alone", "Plan", "SideRule"]
+
+
+class Alone(NamedTuple):
+    """What a rule may ask of a one-sided key: its own record's fields, and whether its message was sent in a batch."""
+
+    kind: str
+    topic: str | None
+    group_name: str | None
+    service: str | None
+    success: bool | None
+    has_offset_msg_id: bool
+    has_msg_id: bool
+    id_source: str | None
+    sent_in_batch: bool
+
+
+class SideRule(NamedTuple):
+    """A key with this ``status`` for which ``holds`` is BY_DESIGN; ``rule`` becomes its ``reason_detail``."""
+
+    rule: str
+    status: str
+    holds: Callable[[Alone], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything the kernel needs beside the events of a bucket. Durations and instants are milliseconds.
+
+    Attributes:
+        tolerance_ms: of ``start_ms``, ``end_ms`` and ``cost_ms``.
+        native_lacks: per field the kinds for which a native record has no place for it.
+        otlp_lacks: per field the kinds for which a span's writer never says it.
+        wrong: per field the verdicts that make a key MISMATCHED.
+        side_rules: why a side never has a record, told from the key alone; the first that holds wins.
+        horizon_ms: until when the data is complete; ``None`` when a side is empty: then nothing can be settled.
+        grace_ms: how long the other side of a record may take; ages of open keys are counted in it.
+        forget_after_ms: an open key older than this is expired and no longer carried into the next run.
+        run: the number of this run in its history, from 1; ``None`` without a history.
+    """
+
+    tolerance_ms: Mapping[str, int]
+    native_lacks: Mapping[str, frozenset[str]]
+    otlp_lacks: Mapping[str, frozenset[str]]
+    wrong: Mapping[str, frozenset[str]]
+    side_rules: tuple[SideRule, ...] = ()
+    late_after_ms: int = 60_000
+    consume_timeout_ms: int = 15 * 60_000
+    value_length_limit: int | None = None
+    mask_keys: str = "none"
+    mask_text: str = "***"
+    mask_salt: str = ""
+    begin_ms: int | None = None
+    end_ms: int | None = None
+    data_end_ms: int | None = None
+    horizon_ms: int | None = None
+    grace_ms: int = 0
+    forget_after_ms: int = 7 * 86_400_000
+    run: int | None = None

@@ -1,0 +1,169 @@
+"""What the other events of a message say about one of its keys: its topic, its first send, its damaged records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.judging.columns import (
+    NullableInts,
+    coalesce_rows,
+    encode,
+    equals,
+    greatest,
+    least_per_group,
+    rank_words,
+    take_rows,
+)
+from spark_jobs.judging.folding import COUNTS, OTLP
+from spark_jobs.judging.identity import MENTIONED, PUBLISH
+from spark_jobs.judging.pairing import EXACT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_jobs.judging.columns import Column, Ints, Mask
+    from spark_jobs.judging.folding import Folded, Input
+    from spark_jobs.judging.pairing import Pairs
+
+__all__ = ["Keys", "fill_topics", "find_keys"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """One row per canonical key: its groups of ``Folded`` (-1 for an absent side) and what the message says of it.
+
+    ``level`` is 1 where both sides met at their full identity, 2 or 3 where they were paired, 0 on one-sided keys.
+    ``sent_topic`` is the row of ``topics`` with the topic of the message's send.
+    """
+
+    native: Ints
+    otlp: Ints
+    level: Ints
+    message: Ints
+    kind: Ints
+    counts: Mapping[str, Ints]
+    has_before: Mask
+    has_after: Mask
+    is_conflicting: Mask
+    is_equivalent: Mask
+    sent: NullableInts
+    sent_end: NullableInts
+    sent_in_batch: Mask
+    native_damaged: Mask
+    otlp_damaged: Mask
+    sent_topic: Ints
+    topics: Column
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+def find_keys(given: Input, folded: Folded, pairs: Pairs) -> Keys:
+    """Return the keys of a bucket; rows that only mention a message are none."""
+    native, otlp, level = _sides(folded, pairs)
+    one = np.where(native >= 0, native, otlp)
+    message, kind = folded.message[one], folded.kind[one]
+    about = _about_messages(given, folded, native, otlp)
+
+    def flag(of_group: Mask) -> Mask:
+        return (of_group[native] & (native >= 0)) | (of_group[otlp] & (otlp >= 0))
+
+    def total(of_group: Ints) -> Ints:
+        return np.where(native >= 0, of_group[native], 0) + np.where((otlp >= 0) & (otlp != native), of_group[otlp], 0)
+
+    return Keys(
+        native=native,
+        otlp=otlp,
+        level=level,
+        message=message,
+        kind=kind,
+        counts={name: total(folded.counts[name]) for name in COUNTS},
+        has_before=flag(folded.records[:, 0] > 0),
+        has_after=flag(folded.records[:, 1] > 0),
+        is_conflicting=flag(folded.is_conflicting),
+        is_equivalent=flag(folded.is_equivalent),
+        sent=about.sent.take(message),
+        sent_end=about.sent_end.take(message),
+        sent_in_batch=about.sent_in_batch[message],
+        native_damaged=about.native_damaged[message],
+        otlp_damaged=about.otlp_damaged[message],
+        sent_topic=about.topic[message],
+        topics=about.topics,
+    )
+
+
+def _sides(folded: Folded, pairs: Pairs) -> tuple[Ints, Ints, Ints]:
+    """Return native group, span group and level of each key: what met, what was paired, what stayed alone."""
+    groups = np.arange(len(folded.kind))
+    on_native, on_otlp = np.asarray((folded.rows[:, :OTLP] >= 0).any(axis=1)), folded.rows[:, OTLP] >= 0
+    partner, level = np.where(on_otlp, groups, -1), np.where(on_native & on_otlp, EXACT, 0)
+    partner[pairs.native], level[pairs.native] = pairs.otlp, pairs.level
+    is_key = np.ones(len(groups), bool)
+    is_key[np.flatnonzero(folded.kind == MENTIONED)] = False
+    is_key[pairs.otlp] = False
+    kept = groups[is_key]
+    return np.where(on_native[kept], kept, -1), partner[kept], level[kept]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _About:
+    """What each message of a bucket says, by its code."""
+
+    sent: NullableInts
+    sent_end: NullableInts
+    sent_in_batch: Mask
+    native_damaged: Mask
+    otlp_damaged: Mask
+    topic: Ints
+    topics: Column
+
+
+def _about_messages(given: Input, folded: Folded, native: Ints, otlp: Ints) -> _About:
+    one = np.where(native >= 0, native, otlp)
+    sends = folded.kind[one] == PUBLISH
+    native, otlp, message = native[sends], otlp[sends], folded.message[one[sends]]
+    starts = folded.native_start.take(native).coalesce(folded.otlp_start.take(otlp))
+    ends = folded.native_end.take(native).coalesce(folded.otlp_end.take(otlp))
+    topics = encode(_field(given, folded, native, otlp, "topic"))
+    ranks = rank_words(topics.words)[topics.values]
+    topic = least_per_group(message, given.messages, NullableInts(ranks, ranks >= 0))
+    in_batch = np.zeros(given.messages, bool)
+    in_batch[message[_is_of_batch(given, folded, native, otlp)]] = True
+    damaged: dict[str, Mask] = {}
+    for side, on_side in (("native", folded.rows[:, OTLP] < 0), ("otlp", folded.rows[:, OTLP] >= 0)):
+        damaged[f"{side}_damaged"] = np.zeros(given.messages, bool)
+        damaged[f"{side}_damaged"][folded.message[(folded.kind == MENTIONED) & on_side]] = True
+    return _About(
+        sent=least_per_group(message, given.messages, starts),
+        sent_end=least_per_group(message, given.messages, ends),
+        sent_in_batch=in_batch,
+        topic=topic.filled(-1),
+        topics=pa.array([*sorted(topics.words)], pa.string()),
+        **damaged,
+    )
+
+
+def _field(given: Input, folded: Folded, native: Ints, otlp: Ints, name: str) -> Column:
+    return coalesce_rows(given.events[name], [*folded.native_rows(native), folded.otlp_rows(otlp)])
+
+
+def _is_of_batch(given: Input, folded: Folded, native: Ints, otlp: Ints) -> Mask:
+    """Tell which sends are of a batch: their size says so, or the span is a ``create`` span, which has none."""
+    sizes = given.events["batch_size"]
+    spans = folded.otlp_rows(otlp)
+    of_native = NullableInts.of(coalesce_rows(sizes, folded.native_rows(native)))
+    of_span = NullableInts.of(take_rows(sizes, spans))
+    is_created = equals(take_rows(given.events["writer"], spans), "java-agent-new") & ~of_span.known
+    return greatest(of_native, of_span).exceeds(1) | is_created
+
+
+def fill_topics(topics: Column, keys: Keys, chosen: slice) -> Column:
+    """Return the topics of the chosen keys; one that names none has its send's (native deliveries carry no topic)."""
+    if not topics.null_count or not len(keys.topics):
+        return topics
+    return pc.coalesce(topics, take_rows(keys.topics, keys.sent_topic[chosen]))

@@ -1,0 +1,258 @@
+"""Lay out the verdict rows of some keys: compare, decide, and put both sides beside the answer."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.judging.columns import (
+    NullableInts,
+    apply_to_distinct,
+    as_rows,
+    encode,
+    find_groups,
+    greatest,
+    is_known,
+    join_codes,
+    take_rows,
+)
+from spark_jobs.judging.comparing import compare_sides
+from spark_jobs.judging.fields import HASH_DIGITS, digest
+from spark_jobs.judging.identity import CONSUME, KINDS
+from spark_jobs.judging.plan import Alone
+from spark_jobs.judging.sides import Sides
+from spark_jobs.judging.statuses import Evidence, decide
+from spark_jobs.judging.surroundings import fill_topics
+from spark_jobs.schemas import SIDE_FIELDS, VERDICT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_jobs.judging.columns import Column, Ints, Mask
+    from spark_jobs.judging.comparing import Compared
+    from spark_jobs.judging.folding import Folded, Input
+    from spark_jobs.judging.plan import Plan
+    from spark_jobs.judging.surroundings import Keys
+
+__all__ = ["lay_out"]
+
+_TIMINGS: Final = ("no_time", "future", "late_both", "late_native", "late_otlp", "on_time")
+_DUPLICATES: Final = ("conflicting", "equivalent", "exact", None)
+_BOOKS: Final = (
+    *("native_count", "otlp_count", "native_records", "native_exact_duplicates", "native_other_duplicates"),
+    *("half_merged", "otlp_records", "otlp_exact_duplicates", "otlp_other_duplicates"),
+)
+
+
+def lay_out(given: Input, folded: Folded, keys: Keys, chosen: slice, plan: Plan) -> pa.Table:
+    """Return ``VERDICT`` of the keys in ``chosen``; ``lifecycle`` is null."""
+    sides = Sides(given, folded, keys, chosen)
+    times = _Times(sides)
+    compared = compare_sides(sides, plan)
+    one = np.where(keys.native[chosen] >= 0, keys.native[chosen], keys.otlp[chosen])
+    msg_ids = take_rows(given.events["msg_id"], folded.any_row[one])
+    topics = fill_topics(_either(sides, "topic"), keys, chosen)
+    counts = {name: keys.counts[name][chosen] for name in _BOOKS}
+    rules = _find_rules(sides, topics, is_known(msg_ids), keys.sent_in_batch[chosen], plan)
+    status, reason, detail = _decide(sides, times, compared, counts, keys, chosen, rules, plan)
+    is_consume = sides.kind == CONSUME
+    queue = (times.own_start - keys.sent_end.take(np.arange(len(keys))[chosen])).where(is_consume)
+    end_to_end = (times.own_end - keys.sent.take(np.arange(len(keys))[chosen])).where(is_consume)
+    level = keys.level[chosen]
+    columns = {
+        "kind": pa.array(KINDS, pa.string()).take(as_rows(sides.kind)),
+        "msg_id": msg_ids,
+        "topic": topics,
+        "group": _either(sides, "group_name"),
+        "attempt_id": _either(sides, "attempt_id"),
+        "retry_times": _either(sides, "retry_times"),
+        "status": status,
+        "reason": reason,
+        "reason_detail": detail,
+        "key_level": pa.array(level, mask=level == 0),
+        "timing": pa.array(_TIMINGS).take(as_rows(times.timing(plan.late_after_ms))),
+        "event_ms": times.event.to_arrow(),
+        **counts,
+        "duplicates": _name_duplicates(keys, chosen, counts),
+        "queue_ms": queue.to_arrow(),
+        "end_to_end_ms": end_to_end.to_arrow(),
+        "field_verdicts": compared.field_verdicts,
+        **_lay_out_sides(sides, plan),
+        "lifecycle": pa.nulls(len(sides), pa.string()),
+        "first_seen_run": times.first_seen.to_arrow(),
+    }
+    arrays = [_typed(columns[field.name], field.type) for field in VERDICT]
+    return pa.table(arrays, schema=VERDICT)
+
+
+def _typed(column: Any, kind: Any) -> Column:
+    array = pa.array(column) if isinstance(column, np.ndarray) else column
+    return array if array.type == kind else array.cast(kind)
+
+
+def _either(sides: Sides, name: str) -> Column:
+    native = sides.native(name)
+    return pc.coalesce(native, sides.otlp(name)) if native.null_count else native
+
+
+class _Times:
+    """When the event of each key was: by either side, when its records arrived, which run first saw it."""
+
+    def __init__(self, sides: Sides) -> None:
+        def of(side: str, name: str) -> NullableInts:
+            return NullableInts.of(sides.native(name) if side == "native" else sides.otlp(name))
+
+        self.native_start, self.native_end = of("native", "start_ms"), of("native", "end_ms")
+        self.otlp_start, self.otlp_end = of("otlp", "start_ms"), of("otlp", "end_ms")
+        self.native_arrival, self.otlp_arrival = of("native", "arrival_ms"), of("otlp", "arrival_ms")
+        seen = of("native", "first_seen_run"), of("otlp", "first_seen_run")
+        self.first_seen = _least(*seen)
+        self.own_start = self.native_start.coalesce(self.otlp_start)
+        self.own_end = self.native_end.coalesce(self.otlp_end)
+        self.event = self.own_start.coalesce(self.own_end)
+        every = (self.native_start, self.native_end, self.otlp_start, self.otlp_end)
+        self.last = greatest(*(one.believable() for one in every))
+
+    def timing(self, late_after_ms: int) -> Ints:
+        """Return the place in ``_TIMINGS`` of each key: whether its records arrived soon after the event's end."""
+        native_late = (self.native_arrival - self.native_end.coalesce(self.native_start)).exceeds(late_after_ms)
+        otlp_late = (self.otlp_arrival - self.otlp_end.coalesce(self.otlp_start)).exceeds(late_after_ms)
+        from_future = (self.native_start - self.native_arrival).exceeds(late_after_ms) | (
+            self.otlp_start - self.otlp_arrival
+        ).exceeds(late_after_ms)
+        unknown = ~(self.native_arrival.known | self.otlp_arrival.known)
+        cases = [unknown, from_future, native_late & otlp_late, native_late, otlp_late]
+        return np.select(cases, list(range(len(cases))), len(cases))
+
+
+def _least(one: NullableInts, other: NullableInts) -> NullableInts:
+    both = one.known & other.known
+    return NullableInts(
+        np.where(both, np.minimum(one.values, other.values), one.coalesce(other).values), one.known | other.known
+    )
+
+
+def _find_rules(sides: Sides, topics: Column, has_id: Mask, in_batch: Mask, plan: Plan) -> Ints:
+    """Return for each one-sided key the number of the by-design rule that holds, from 1; 0 for none."""
+    found = np.zeros(len(sides), np.int64)
+    rows = np.flatnonzero(sides.on_native != sides.on_otlp)
+    if not plan.side_rules or not len(rows):
+        return found
+    columns = [
+        pa.array(KINDS, pa.string()).take(as_rows(sides.kind[rows])),
+        take_rows(topics, rows),
+        *(take_rows(_either(sides, name), rows) for name in ("group_name", "service", "success")),
+        pa.array(is_known(_either(sides, "offset_msg_id"))[rows]),
+        pa.array(has_id[rows]),
+        take_rows(_either(sides, "id_source"), rows),
+        pa.array(in_batch[rows]),
+        pa.array(sides.on_native[rows]),
+    ]
+    answers, answer_of = apply_to_distinct(partial(_find_rule, plan), *columns)
+    found[rows] = np.array(answers, np.int64)[answer_of]
+    return found
+
+
+def _find_rule(plan: Plan, *values: Any) -> int:
+    *own, on_native = values
+    status = "NATIVE_ONLY" if on_native else "OTLP_ONLY"
+    alone = Alone(*own)
+    holding = (at for at, rule in enumerate(plan.side_rules, start=1) if rule.status == status and rule.holds(alone))
+    return next(holding, 0)
+
+
+def _decide(  # noqa: PLR0913, PLR0917 - all that decides about a key
+    sides: Sides,
+    times: _Times,
+    compared: Compared,
+    counts: Mapping[str, Ints],
+    keys: Keys,
+    chosen: slice,
+    rules: Ints,
+    plan: Plan,
+) -> list[Column]:
+    """Return status, reason and detail: ``decide`` is called once per distinct evidence."""
+    age = NullableInts.constant(len(sides), plan.data_end_ms) - times.native_start
+    damaged = np.where(sides.on_native, keys.otlp_damaged[chosen], keys.native_damaged[chosen])
+    flags = {
+        "on_native": sides.on_native,
+        "on_otlp": sides.on_otlp,
+        "is_outside": _is_outside(times, plan),
+        "native_excess": counts["native_exact_duplicates"] + counts["native_other_duplicates"] > 0,
+        "otlp_excess": counts["otlp_exact_duplicates"] + counts["otlp_other_duplicates"] > 0,
+        "differs": compared.differs,
+        "all_equal": compared.all_equal,
+        "has_before": keys.has_before[chosen],
+        "has_after": keys.has_after[chosen],
+        "is_young": age.known & (age.values <= plan.consume_timeout_ms),
+        "is_damaged": damaged,
+        "is_unsettled": _is_unsettled(times, plan),
+    }
+    parts = ((sides.kind, len(KINDS)), (rules, len(plan.side_rules) + 1))
+    bits = ((flag.astype(np.int64), 2) for flag in flags.values())
+    examples, like = find_groups(join_codes(*parts, *bits))
+    names = [None, *(rule.rule for rule in plan.side_rules)]
+    decisions = [
+        decide(
+            Evidence(
+                kind=KINDS[sides.kind[row]],
+                rule=names[rules[row]],
+                **{name: bool(flag[row]) for name, flag in flags.items()},
+            )
+        )
+        for row in examples
+    ]
+    columns = zip(*decisions, strict=True) if decisions else ((), (), ())
+    return [pa.array(column, pa.string()).take(as_rows(like)) for column in columns]
+
+
+def _is_outside(times: _Times, plan: Plan) -> Mask:
+    outside = np.zeros(len(times.event.values), bool)
+    if plan.begin_ms is not None:
+        outside |= times.event.known & (times.event.values < plan.begin_ms)
+    if plan.end_ms is not None:
+        outside |= times.event.exceeds(plan.end_ms)
+    return outside & ~times.first_seen.known  # what an earlier run left open was in that run's window
+
+
+def _is_unsettled(times: _Times, plan: Plan) -> Mask:
+    if plan.horizon_ms is None:
+        return np.ones(len(times.last.values), bool)
+    return times.last.exceeds(plan.horizon_ms)
+
+
+def _name_duplicates(keys: Keys, chosen: slice, counts: Mapping[str, Ints]) -> Column:
+    exact = counts["native_exact_duplicates"] + counts["otlp_exact_duplicates"] > 0
+    codes = np.select([keys.is_conflicting[chosen], keys.is_equivalent[chosen], exact], [0, 1, 2], 3)
+    return pa.array(_DUPLICATES, pa.string()).take(as_rows(codes))
+
+
+def _lay_out_sides(sides: Sides, plan: Plan) -> dict[str, Column]:
+    made = {}
+    for side, read, on_side in (("native", sides.native, sides.on_native), ("otlp", sides.otlp, sides.on_otlp)):
+        columns = {name: read(name) for name in SIDE_FIELDS}
+        columns["keys"] = _mask_keys(columns["keys"], plan)
+        fields = [pa.field(name, kind) for name, kind in SIDE_FIELDS.items()]
+        made[side] = pa.StructArray.from_arrays(list(columns.values()), fields=fields, mask=pa.array(~on_side))
+    return made
+
+
+def _mask_keys(keys: Column, plan: Plan) -> Column:
+    """Return the message keys hidden as the policy wants it."""
+    if plan.mask_keys == "none":
+        return keys
+    coded = encode(pc.binary_join(keys, "\x00"))
+    examples, like = find_groups(coded.values)
+    hidden = [
+        None if some is None else sorted(_hide(key, plan) for key in some)
+        for some in keys.take(as_rows(examples)).to_pylist()
+    ]
+    return pa.array(hidden, keys.type).take(as_rows(like))
+
+
+def _hide(key: str, plan: Plan) -> str:
+    return plan.mask_text if plan.mask_keys == "mask" else digest(key, plan)[:HASH_DIGITS]

@@ -1,0 +1,185 @@
+"""This module knows when a run passes: every gate's value, the bound on what went unseen, verdict and exit code."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from spark_jobs.report.result import Gate, Loss
+from spark_jobs.taxonomy import ExitCode, Outcome, Reason, Status, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spark_jobs.judging.counts import Tally
+    from spark_jobs.judging.facts import Facts
+    from spark_jobs.policy.policy import Policy
+    from spark_jobs.policy.rules import GateRule
+
+__all__ = ["ATTRIBUTED", "concluded", "doubt", "judged", "losses", "upper_bound_95_ppm"]
+
+ATTRIBUTED: Final = frozenset(
+    reason.value
+    for reason in (
+        *(Reason.COUNTERPART_MALFORMED, Reason.NOT_SAMPLED, Reason.WRITER_SILENT, Reason.SHUTDOWN_WINDOW),
+        *(Reason.LATE_BEYOND_RETENTION, Reason.KEY_DEGRADED, Reason.DROP_ATTRIBUTED),
+    )
+)
+"""Reasons that name a loss: what a side lacks because of them is lost, but not silently."""
+
+_ALONE_ON_THE_OTHER: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
+_SIDE_NAMES: Final = {"native": "the native side", "otlp": "the OTLP side"}
+_ZERO_SEEN: Final = 3.0
+_Z_95_ONE_SIDED: Final = 1.6448536269514722
+_MILLION: Final = 1_000_000
+_PER_CENT: Final = 100.0
+_MS_PER_S: Final = 1_000
+
+
+def losses(tally: Tally) -> dict[str, Loss]:
+    """Return what each side lacks; ``checked`` are the keys it should have had, settled."""
+    found = {}
+    for side, status in _ALONE_ON_THE_OTHER.items():
+        unexplained = tally.one_sided[status.value, Reason.UNEXPLAINED.value]
+        attributed = sum(tally.one_sided[status.value, reason] for reason in ATTRIBUTED)
+        checked = tally.keys["both"] + unexplained + attributed
+        found[side] = Loss(
+            unexplained=unexplained,
+            attributed=attributed,
+            checked=checked,
+            upper_bound_95_ppm=upper_bound_95_ppm(unexplained, checked),
+        )
+    return found
+
+
+def upper_bound_95_ppm(seen: int, checked: int) -> float | None:
+    """Return a bound the true rate is below with 95 % confidence: 3/n when none was seen, else Wilson's."""
+    if checked <= 0:
+        return None
+    if seen == 0:
+        return min(1.0, _ZERO_SEEN / checked) * _MILLION
+    rate, square = seen / checked, _Z_95_ONE_SIDED**2
+    middle = rate + square / (2 * checked)
+    spread = _Z_95_ONE_SIDED * math.sqrt(rate * (1 - rate) / checked + square / (4 * checked**2))
+    return min(1.0, (middle + spread) / (1 + square / checked)) * _MILLION
+
+
+def judged(tally: Tally, facts: Facts, policy: Policy) -> tuple[Gate, ...]:
+    """Return every gate of the policy with its value; a strict policy lets warnings fail."""
+    measured = _measured(tally, facts, policy)
+    gates = []
+    for name, rule in policy.gates.items():
+        severity = "fail" if policy.strict else rule.severity
+        value, sample = measured[name]
+        gates.append(
+            Gate(
+                name=name,
+                op=rule.op,
+                threshold=rule.threshold,
+                value=value,
+                outcome=_outcome(value if sample >= rule.minimum_sample else None, rule, severity).value,
+                severity=severity,
+                explanation=rule.explanation,
+                sample=sample,
+                minimum_sample=rule.minimum_sample,
+            )
+        )
+    return tuple(gates)
+
+
+def _outcome(value: float | None, rule: GateRule, severity: str) -> Outcome:
+    if value is None:
+        return Outcome.INCONCLUSIVE
+    holds = value <= rule.threshold if rule.op == "<=" else value >= rule.threshold
+    if holds:
+        return Outcome.PASS
+    return Outcome.FAIL if severity == "fail" else Outcome.WARN
+
+
+def _measured(tally: Tally, facts: Facts, policy: Policy) -> dict[str, tuple[float | None, int]]:
+    """Return each gate's value, and on how many keys, records or comparisons it was measured."""
+    lost = losses(tally)
+    sums = tally.sums
+    excess = sum(sums[f"{side}_{kind}_duplicates"] for side in ("native", "otlp") for kind in ("exact", "other"))
+    late = sum(count for flag, count in tally.timing.items() if flag.startswith("late"))
+    timed = sum(count for flag, count in tally.timing.items() if flag != "no_time")
+    keys = sum(tally.keys[side] for side in ("native", "otlp")) - tally.keys["both"]
+    malformed = sum(facts.malformed.values())
+    records = sums["native_records"] + sums["otlp_records"]
+    return {
+        "unexplained_loss_native": (lost["native"].unexplained, lost["native"].checked),
+        "unexplained_loss_otlp": (lost["otlp"].unexplained, lost["otlp"].checked),
+        "conflicting_duplicates": (tally.duplicates["conflicting"], keys),
+        "malformed": (malformed, malformed + records),
+        "critical_field_agreement": _agreement(tally, policy, "fail"),
+        "duplicate_excess": (_per_cent(excess, records), records),
+        "field_agreement": _agreement(tally, policy, "warn"),
+        "late": (_per_cent(late, timed), timed),
+        **{
+            f"attributed_loss_{side}": (_per_cent(loss.attributed, loss.checked), loss.checked)
+            for side, loss in lost.items()
+        },
+        "writer_silent": (tally.reason[Reason.WRITER_SILENT.value], keys),
+    }
+
+
+def _agreement(tally: Tally, policy: Policy, severity: str) -> tuple[float | None, int]:
+    """Return the per cent of comparisons that agree, of fields whose disagreement has this severity, and how many.
+
+    What a side may or must leave out is no comparison; single verdicts mean what the policy says of them.
+    """
+    agreed = wrong = 0
+    for name, verdicts in tally.fields.items():
+        for verdict, count in verdicts.items():
+            judgement = policy.judgement(name, verdict)
+            wrong += count * (judgement == severity)
+            agreed += count * (judgement == "ok" and policy.severity[name] == severity)
+    return _per_cent(agreed, agreed + wrong), agreed + wrong
+
+
+def _per_cent(part: int, whole: int) -> float | None:
+    return _PER_CENT * part / whole if whole else None
+
+
+def doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
+    """Return why the run can vouch for nothing, and the mend, as one sentence; ``None`` when it can.
+
+    Two inputs without a key in common are no comparison: the wrong file, the wrong day. A window that ends after the
+    horizon still waits for records. A horizon before every event leaves only what met on both sides as settled; one
+    pending key then makes the whole run inconclusive, since what is missing cannot be told from what is late.
+    """
+    empty = [named for side, named in _SIDE_NAMES.items() if not facts.in_scope.get(side)]
+    if empty:
+        return f"{' and '.join(empty)} hold no events in scope: check the sources, the window and the trace topics"
+    if not tally.keys["both"]:
+        return "no event is on both sides: check that the two inputs are of the same system and the same time"
+    if policy.end_ms is not None and (facts.horizon_ms is None or policy.end_ms > facts.horizon_ms):
+        return "--end is later than the data is settled: run again when more has arrived, or choose an earlier --end"
+    unsettled = tally.status[Status.PENDING.value]
+    if sum(tally.keys[side] for side in ("native", "otlp")) - tally.keys["both"] - unsettled <= 0:
+        return "nothing is settled in the window: widen it"
+    if unsettled and (facts.horizon_ms is None or facts.first_ms is None or facts.horizon_ms < facts.first_ms):
+        return (
+            f"all of the data lies within the grace of {policy.grace_ms / _MS_PER_S:g} s before its end, and "
+            f"{unsettled} one-sided keys may still get their other half: give more data, or a shorter --grace if these "
+            "files are complete"
+        )
+    return None
+
+
+def concluded(gates: Sequence[Gate], policy: Policy, *, holds: bool, conclusive: bool) -> tuple[Verdict, ExitCode]:
+    """Return verdict and exit code: a broken identity outranks everything, then doubt, then a failed gate.
+
+    A gate that may fail a run but had nothing to measure leaves the run undecided. Strictness does not extend that to
+    the gates that only warn: it makes warnings fail, and such a gate has none.
+    """
+    outcomes = {gate.outcome for gate in gates}
+    if not holds:
+        return Verdict.FAIL, ExitCode.IDENTITY_BROKEN
+    if not conclusive:
+        return Verdict.INCONCLUSIVE, ExitCode.INCONCLUSIVE
+    if Outcome.FAIL.value in outcomes:
+        return Verdict.FAIL, ExitCode.GATE_FAILED
+    if any(gate.outcome == Outcome.INCONCLUSIVE.value and policy.gates[gate.name].severity == "fail" for gate in gates):
+        return Verdict.INCONCLUSIVE, ExitCode.INCONCLUSIVE
+    return (Verdict.WARN if Outcome.WARN.value in outcomes else Verdict.PASS), ExitCode.PASS

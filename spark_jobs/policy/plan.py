@@ -1,0 +1,65 @@
+"""Make the plan of a run: its policy and what is known of its input, as plain data for the kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from spark_jobs.judging.plan import Plan, SideRule
+from spark_jobs.policy.profiles import NATIVE_CARRIES, by_design_rules
+from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.taxonomy import FieldVerdict, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_jobs.policy.policy import Policy
+
+__all__ = ["make_plan"]
+
+_TIMED: Final = ("start_ms", "end_ms", "cost_ms")
+
+
+def make_plan(policy: Policy, *, data_end_ms: int | None, horizon_ms: int | None) -> Plan:
+    """Return the plan of a run.
+
+    Args:
+        policy: what the run tolerates.
+        data_end_ms: the end of the later side's data.
+        horizon_ms: until when both sides' data is complete; ``None`` when a side is empty.
+    """
+    rules = (*by_design_rules(policy.profile.name, policy.native_writer), *policy.declared)
+    return Plan(
+        tolerance_ms={name: policy.tolerance(name) for name in _TIMED},
+        native_lacks=_find_lacking(policy, "native", NATIVE_CARRIES),
+        otlp_lacks=_find_lacking(policy, "otlp", policy.profile.carries, policy.profile.may_carry),
+        wrong={
+            name: frozenset(
+                verdict.value for verdict in FieldVerdict if policy.judgement(name, verdict.value) in {"warn", "fail"}
+            )
+            for name in COMPARED_FIELDS
+        },
+        side_rules=tuple(SideRule(rule.rule, rule.status.value, rule.when) for rule in rules if rule.when is not None),
+        late_after_ms=policy.late_after_ms,
+        consume_timeout_ms=policy.consume_timeout_ms,
+        value_length_limit=policy.value_length_limit,
+        mask_keys=policy.mask_keys,
+        mask_text=policy.mask_text,
+        mask_salt=policy.mask_salt,
+        begin_ms=policy.begin_ms,
+        end_ms=policy.end_ms,
+        data_end_ms=data_end_ms,
+        horizon_ms=horizon_ms,
+        grace_ms=policy.grace_ms,
+        forget_after_ms=policy.forget_after_ms,
+    )
+
+
+def _find_lacking(policy: Policy, side: str, *carried: Mapping[Kind, frozenset[str]]) -> dict[str, frozenset[str]]:
+    """Return per field the kinds for which this side's writer never records it."""
+    never = policy.never_recorded(side)
+    return {
+        name: frozenset(
+            kind.value for kind in Kind if name in never or not any(name in table.get(kind, ()) for table in carried)
+        )
+        for name in COMPARED_FIELDS
+    }

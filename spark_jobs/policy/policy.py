@@ -1,0 +1,254 @@
+"""This module knows what a run tolerates: the policy file over the defaults, and one line for the first wrong thing.
+
+A policy is TOML; ``policy_rules`` has its keys, ``mqtrace reconcile --print-policy`` prints one in full.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the 'spark' extra brings the package the standard library's was made from
+    import tomli as tomllib
+
+from otel_mqtrace._errors import UnreadableInputError, UsageError
+from spark_jobs.policy.profiles import PROFILES, ByDesign, IsKind, Profile, parse_native_writer
+from spark_jobs.policy.rules import (
+    CRITICAL_FIELDS,
+    DEFAULT_GATES,
+    DISAGREEMENT,
+    FIELD_SETTINGS,
+    GATE_SETTINGS,
+    SETTINGS,
+    SILENT_SETTINGS,
+    TIMED_FIELDS,
+    WRITER_SETTINGS,
+    GateRule,
+    SilentRule,
+    WriterRule,
+)
+from spark_jobs.policy.values import parse_duration_ms, refuse_unknown
+from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.taxonomy import FieldVerdict, Kind, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from spark_jobs.judging.plan import Alone
+    from spark_jobs.policy.rules import Setting
+
+__all__ = ["CRITICAL_FIELDS", "DEFAULT_GATES", "GateRule", "Policy", "parse_duration_ms", "read_policy"]
+
+_ALONE: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
+_SEVERITIES: Final = {name: "fail" if name in CRITICAL_FIELDS else "warn" for name in COMPARED_FIELDS}
+
+
+@dataclass(frozen=True, slots=True)
+class _IsSilent:
+    """A rule about the one-sided keys that the names of a ``[[silent]]`` table fit."""
+
+    topic: str | None
+    group: str | None
+    service: str | None
+
+    def __call__(self, key: Alone) -> bool:
+        wanted = ((self.topic, key.topic), (self.group, key.group_name), (self.service, key.service))
+        return all(name is None or name == own for name, own in wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Everything a run tolerates; durations in milliseconds."""
+
+    profile: Profile = PROFILES["mqtrace"]
+    native_writer: str = "mqtrace"
+    grace_ms: int = 60_000
+    late_after_ms: int = 60_000
+    consume_timeout_ms: int = 15 * 60_000
+    forget_after_ms: int = 7 * 86_400_000
+    shutdown_window_ms: int = 5_000
+    writer_silent_minimum: int = 1
+    value_length_limit: int | None = None
+    sampling_ratio: float = 1.0
+    mask_keys: str = "none"
+    mask_text: str = "***"
+    mask_salt: str = ""
+    severity: Mapping[str, str] = field(default_factory=lambda: dict(_SEVERITIES))
+    verdicts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    tolerance_ms: Mapping[str, int] = field(default_factory=dict)
+    gates: Mapping[str, GateRule] = field(default_factory=lambda: dict(DEFAULT_GATES))
+    writers: tuple[WriterRule, ...] = ()
+    silent: tuple[SilentRule, ...] = ()
+    begin_ms: int | None = None
+    end_ms: int | None = None
+    strict: bool = False
+
+    @property
+    def critical(self) -> frozenset[str]:
+        """The fields whose disagreement fails the run."""
+        return frozenset(name for name, severity in self.severity.items() if severity == "fail")
+
+    def tolerance(self, name: str) -> int:
+        """Return the tolerance of a time field: the policy file's, else the profile's for this pair of writers."""
+        shared = self.profile.name == "mqtrace" and self.native_writer == "mqtrace"
+        start_ms = self.profile.shared_clock_ms if shared else self.profile.start_ms
+        defaults = {"start_ms": start_ms, "end_ms": self.profile.end_ms, "cost_ms": self.profile.cost_ms}
+        return self.tolerance_ms.get(name, defaults[name])
+
+    def judgement(self, name: str, verdict: str) -> str | None:
+        """Return what a field's verdict means: ``ok``, ``warn``, ``fail``, or ``None`` where nothing was compared."""
+        said = self.verdicts.get(name, {}).get(verdict)
+        if said is not None:
+            return said
+        missing = verdict == FieldVerdict.MISSING_OTLP.value and name in self.profile.tolerated
+        if missing or verdict == FieldVerdict.NOT_COMPARABLE.value:
+            return None
+        severity = self.severity[name]
+        if verdict not in DISAGREEMENT:
+            return None if severity == "ignore" else "ok"
+        return None if severity == "ignore" else severity
+
+    def hide(self, text: str) -> str:
+        """Return a text that may hold message keys, such as that of a damaged record, as it may be shown."""
+        return text if self.mask_keys == "none" else self.mask_text
+
+    def never_recorded(self, side: str) -> frozenset[str]:
+        """Return the fields that this run's writer of ``side`` is said never to record."""
+        return frozenset(name for rule in self._writers() if rule.side == side for name in rule.never_fields)
+
+    @property
+    def declared(self) -> tuple[ByDesign, ...]:
+        """What the file says never to be on a side, as rules of the capability matrix."""
+        kinds = ((rule, kind) for rule in self._writers() for kind in rule.never)
+        never = [
+            ByDesign(
+                rule=f"policy_says_{rule.writer}_never_records_{kind}",
+                status=_ALONE[rule.side],
+                when=IsKind(Kind(kind)),
+            )
+            for rule, kind in kinds
+        ]
+        silent = [
+            ByDesign(
+                rule="policy_says_silent",
+                status=_ALONE[rule.side],
+                when=_IsSilent(rule.topic, rule.group, rule.service),
+            )
+            for rule in self.silent
+        ]
+        return (*never, *silent)
+
+    def _writers(self) -> Iterable[WriterRule]:
+        own = {"native": parse_native_writer(self.native_writer), "otlp": (self.profile.name, ())}
+        for rule in self.writers:
+            named, mine = parse_native_writer(rule.writer) or (rule.writer, ()), own[rule.side]
+            if mine is not None and named[0] == mine[0] and mine[1][: len(named[1])] == named[1]:
+                yield rule
+
+
+def read_policy(path: Path | None, *, profile: str = "mqtrace", native_writer: str = "mqtrace") -> Policy:
+    """Return the policy in ``path`` over the defaults of ``profile``; raise ``UsageError`` if it is wrong."""
+    if profile not in PROFILES:
+        raise UsageError(f"--profile '{profile}' is unknown; choose one of {', '.join(PROFILES)}")
+    if parse_native_writer(native_writer) is None:
+        raise UsageError(f"--native-writer '{native_writer}' is unknown; write mqtrace, rocketmq or rocketmq-5.3.3")
+    policy = Policy(profile=PROFILES[profile], native_writer=native_writer)
+    policy = replace(policy, tolerance_ms={name: policy.tolerance(name) for name in TIMED_FIELDS})
+    return policy if path is None else _apply(policy, _load(path), str(path))
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--policy {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UnreadableInputError(f"--policy {path} is no TOML: {error}") from error
+
+
+def _apply(policy: Policy, wanted: Mapping[str, Any], where: str) -> Policy:
+    settings = {setting.key: setting for setting in SETTINGS}
+    refuse_unknown(wanted, {*settings, "fields", "gates", "writers", "silent"}, where)
+    scalars = {key: value for key, value in wanted.items() if key in settings}
+    return replace(
+        policy,
+        **_values(scalars, SETTINGS, where, sign=":"),
+        **_field_changes(policy, _tables(wanted, "fields", where), where),
+        gates=_gate_changes(policy, _tables(wanted, "gates", where), where),
+        writers=tuple(_writer(name, row, where) for name, row in _tables(wanted, "writers", where).items()),
+        silent=tuple(_silent(row, where) for row in _list(wanted, where)),
+    )
+
+
+def _values(row: Mapping[str, Any], settings: Iterable[Setting], where: str, *, sign: str = "") -> dict[str, Any]:
+    """Return the values of a table by the attribute each is for."""
+    known = {setting.key: setting for setting in settings}
+    refuse_unknown(row, known, where)
+    return {known[key].attribute: known[key].read(value, f"{where}{sign} {key}") for key, value in row.items()}
+
+
+_EXAMPLES: Final = {"fields": "start_ms", "gates": "malformed", "writers": '"rocketmq-5.3.3"'}
+
+
+def _tables(wanted: Mapping[str, Any], name: str, where: str) -> dict[str, dict[str, Any]]:
+    table = wanted.get(name, {})
+    if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
+        raise UsageError(f"{where}: {name} must be tables, as in [{name}.{_EXAMPLES[name]}]")
+    return table
+
+
+def _list(wanted: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    rows = wanted.get("silent", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UsageError(f"{where}: silent must be a list of tables, each headed [[silent]]")
+    return rows
+
+
+def _field_changes(policy: Policy, fields: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, Any]:
+    refuse_unknown(fields, COMPARED_FIELDS, f"{where}: [fields]")
+    changed: dict[str, dict[str, Any]] = {
+        "severity": dict(policy.severity),
+        "tolerance_ms": dict(policy.tolerance_ms),
+        "verdicts": dict(policy.verdicts),
+    }
+    for name, row in fields.items():
+        place = f"{where}: [fields.{name}]"
+        if {"critical", "severity"} <= set(row):
+            raise UsageError(f"{place}: critical is the older spelling of severity; give one of them")
+        settings = [each for each in FIELD_SETTINGS if name in TIMED_FIELDS or each.key != "tolerance_ms"]
+        for attribute, value in _values(row, settings, place).items():
+            spelt = {True: "fail", False: "warn"}[value] if isinstance(value, bool) else value
+            changed[attribute][name] = spelt
+    return changed
+
+
+def _gate_changes(policy: Policy, gates: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, GateRule]:
+    refuse_unknown(gates, policy.gates, f"{where}: [gates]")
+    changed = dict(policy.gates)
+    for name, row in gates.items():
+        changed[name] = replace(changed[name], **_values(row, GATE_SETTINGS, f"{where}: [gates.{name}]"))
+    return changed
+
+
+def _writer(name: str, row: Mapping[str, Any], where: str) -> WriterRule:
+    place = f'{where}: [writers."{name}"]'
+    values = _values(row, WRITER_SETTINGS, place)
+    side = values.setdefault("side", "native" if parse_native_writer(name) else "otlp")
+    if (parse_native_writer(name) is None) if side == "native" else (name not in PROFILES):
+        known = "mqtrace, rocketmq or rocketmq-5.3.3" if side == "native" else ", ".join(PROFILES)
+        raise UsageError(f"{place}: no writer of the {side} side; write {known}")
+    return WriterRule(writer=name, **values)
+
+
+def _silent(row: Mapping[str, Any], where: str) -> SilentRule:
+    place = f"{where}: [[silent]]"
+    values = _values(row, SILENT_SETTINGS, place)
+    if "side" not in values or len(values) == 1:
+        raise UsageError(f'{place}: write the side ("native" or "otlp") and a topic, group or service')
+    if values["side"] == "otlp" and "service" in values:
+        raise UsageError(f"{place}: what otlp lacks only native records tell, which name no service; name its group")
+    return SilentRule(**values)

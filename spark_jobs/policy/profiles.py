@@ -1,0 +1,272 @@
+"""This module knows what each writer can say: the tables a missing field or a missing side is judged by.
+
+Sources: the forms of the native records (``bridge.codec.native.layout``) and runs in which the same messages were
+recorded by RocketMQ's own trace and by OpenTelemetry's Java agent (clients 4.9.8, 5.3.3 and 5.5.0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bridge.codec.native.layout import DEFAULT_DIALECT
+from spark_jobs.taxonomy import Kind, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark_jobs.judging.plan import Alone
+
+__all__ = [
+    "BATCH_SENT",
+    "BY_DESIGN",
+    "CALL_WITHOUT_REGION",
+    "LITE_PULL",
+    "NATIVE_CARRIES",
+    "NEWEST_RELEASE",
+    "NO_TRACE_CONTEXT",
+    "PRODUCER_NOT_TRACED",
+    "PROFILES",
+    "TRACE_OFF",
+    "ByDesign",
+    "IsKind",
+    "Profile",
+    "by_design_rules",
+    "is_newer_than_known",
+    "parse_native_writer",
+]
+
+NEWEST_RELEASE: Final = DEFAULT_DIALECT
+"""The newest RocketMQ whose records are known here."""
+
+_ADDRESSED = frozenset({"topic", "group_name", "region_id", "start_ms"})
+_DESCRIBED = frozenset({"tags", "keys", "store_host", "msg_type"})
+
+NATIVE_CARRIES: Final[dict[Kind, frozenset[str]]] = {
+    Kind.PUBLISH: _ADDRESSED | _DESCRIBED | {"offset_msg_id", "body_length", "end_ms", "cost_ms", "success"},
+    Kind.CONSUME: frozenset(
+        {"group_name", "region_id", "start_ms", "keys", "retry_times", "end_ms", "cost_ms", "success", "context_code"}
+    ),
+    Kind.TRANSACTION_END: _ADDRESSED | _DESCRIBED | {"transaction_id", "transaction_state", "from_transaction_check"},
+    Kind.RECALL: _ADDRESSED | {"success"},
+}
+"""What the native wire has a place for; anything else that only the span knows is not comparable."""
+
+_EVERYTHING = frozenset().union(*NATIVE_CARRIES.values()) | {"client_host"}
+_TIMES = frozenset({"start_ms", "end_ms", "cost_ms"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What spans of one writer say. ``carries``: a missing field is a finding; ``may_carry``: tolerated when missing.
+
+    Anything in neither is never written, so it is not comparable. Tolerances are milliseconds; ``shared_clock_ms`` is
+    the one for starts when both records were made from one event object.
+    """
+
+    name: str
+    carries: dict[Kind, frozenset[str]]
+    may_carry: dict[Kind, frozenset[str]]
+    start_ms: int
+    end_ms: int
+    cost_ms: int
+    shared_clock_ms: int
+
+    @property
+    def tolerated(self) -> frozenset[str]:
+        """The fields whose absence from a span is no finding."""
+        return frozenset().union(*self.may_carry.values())
+
+
+PROFILES: Final[dict[str, Profile]] = {
+    "mqtrace": Profile(
+        name="mqtrace",
+        carries=dict.fromkeys(Kind, _EVERYTHING),
+        may_carry={},
+        start_ms=5,
+        end_ms=5,
+        cost_ms=5,
+        shared_clock_ms=0,
+    ),
+    # Start and duration differed by up to 331 ms where a hook loaded its classes or the JVM was cold.
+    "java-agent": Profile(
+        name="java-agent",
+        carries=dict.fromkeys(Kind, _TIMES),
+        may_carry={  # new conventions, experimental attributes
+            Kind.PUBLISH: frozenset({"topic", "tags", "store_host", "success"}),
+            Kind.CONSUME: frozenset(
+                {"topic", "group_name", "tags", "store_host", "body_length", "success", "context_code"}
+            ),
+        },
+        start_ms=500,
+        end_ms=500,
+        cost_ms=500,
+        shared_clock_ms=500,
+    ),
+}
+"""Every value of ``--profile``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByDesign:
+    """One rule of why a side never has a record: for whom it holds, from which release on, and until before which.
+
+    ``when`` tells it of a one-sided key; ``None`` where only the rest of the run can tell (``spark_jobs.explain``).
+    ``says`` describes the rule to people.
+    """
+
+    rule: str
+    status: Status
+    when: Callable[[Alone], bool] | None = None
+    says: str = ""
+    profiles: frozenset[str] = frozenset(PROFILES)
+    native_writers: frozenset[str] = frozenset({"mqtrace", "rocketmq"})
+    since: tuple[int, ...] = ()
+    until: tuple[int, ...] | None = None
+
+    def holds(self, profile: str, native_writer: str) -> bool:
+        """Say whether the rule is about this pair of writers; a writer without a version is the newest."""
+        name, version = parse_native_writer(native_writer) or ("mqtrace", ())
+        old_enough = self.until is None or (version != () and version < self.until)
+        new_enough = version == () or version >= self.since
+        return profile in self.profiles and name in self.native_writers and old_enough and new_enough
+
+
+_ROCKETMQ = frozenset({"rocketmq"})
+_JAVA_AGENT = frozenset({"java-agent"})
+
+
+@dataclass(frozen=True, slots=True)
+class IsKind:
+    """A rule about every one-sided key of one kind."""
+
+    kind: Kind
+
+    def __call__(self, key: Alone) -> bool:
+        """Tell whether the key is of the kind."""
+        return key.kind == self.kind.value
+
+
+def _is_failed_send(key: Alone) -> bool:
+    return key.kind == Kind.PUBLISH.value and key.success is False and not key.has_offset_msg_id
+
+
+def _is_one_way_send(key: Alone) -> bool:
+    has_own_id = key.has_msg_id and key.id_source in {None, "own"}
+    return key.kind == Kind.PUBLISH.value and not has_own_id
+
+
+def _is_named_like_the_trace_topic(key: Alone) -> bool:
+    return key.topic is not None and key.topic.startswith("RMQ_SYS_TRACE_TOPIC")
+
+
+def _is_delivery_of_batch(key: Alone) -> bool:
+    return key.kind == Kind.CONSUME.value and key.sent_in_batch
+
+
+BATCH_SENT: Final = "rocketmq_records_no_delivery_of_batch_sent_messages"
+"""The rule for deliveries of messages that were sent in a batch; what else was in such a call asks for it."""
+
+_FROM_THE_KEY: Final = (
+    ByDesign(
+        rule="java_agent_makes_no_span_for_transaction_end",
+        status=Status.NATIVE_ONLY,
+        when=IsKind(Kind.TRANSACTION_END),
+        says="the end of a transaction",
+        profiles=_JAVA_AGENT,
+    ),
+    ByDesign(
+        rule="java_agent_makes_no_span_for_recall",
+        status=Status.NATIVE_ONLY,
+        when=IsKind(Kind.RECALL),
+        says="a recall",
+        profiles=_JAVA_AGENT,
+    ),
+    ByDesign(
+        rule="rocketmq_records_no_failed_send",
+        status=Status.OTLP_ONLY,
+        when=_is_failed_send,
+        says="a send that the broker refused or that timed out",
+        native_writers=_ROCKETMQ,
+    ),
+    ByDesign(
+        rule="rocketmq_records_no_one_way_send",
+        status=Status.OTLP_ONLY,
+        when=_is_one_way_send,
+        says="a one-way send: its span has no message id, or has it from a captured property only",
+        native_writers=_ROCKETMQ,
+    ),
+    ByDesign(
+        rule="rocketmq_skips_topics_named_like_the_trace_topic",
+        status=Status.OTLP_ONLY,
+        when=_is_named_like_the_trace_topic,
+        says="a topic whose name begins like the trace topic's",
+        native_writers=_ROCKETMQ,
+    ),
+    ByDesign(
+        rule=BATCH_SENT,
+        status=Status.OTLP_ONLY,
+        when=_is_delivery_of_batch,
+        says="the delivery of a message that was sent in a batch",
+        native_writers=_ROCKETMQ,
+        since=(5, 3, 1),
+    ),
+)
+
+NO_TRACE_CONTEXT: Final = ByDesign(
+    rule="producer_made_no_trace_context",
+    status=Status.OTLP_ONLY,
+    says="a send after which its process drew no id for a trace context: native trace is off in that producer",
+    native_writers=_ROCKETMQ,
+)
+PRODUCER_NOT_TRACED: Final = ByDesign(
+    rule="producer_not_traced",
+    status=Status.OTLP_ONLY,
+    says="a send of a producer (client host and group) that made no trace context for two sends and recorded none",
+    native_writers=_ROCKETMQ,
+)
+CALL_WITHOUT_REGION: Final = ByDesign(
+    rule="rocketmq_records_no_call_that_ends_with_a_batch_sent_message",
+    status=Status.OTLP_ONLY,
+    says="a listener call whose last message was sent in a batch: nothing of the call is recorded",
+    native_writers=_ROCKETMQ,
+    since=(5, 3, 1),
+)
+TRACE_OFF: Final = ByDesign(
+    rule="rocketmq_4_records_no_delivery_of_messages_with_trace_off",
+    status=Status.OTLP_ONLY,
+    says="a message that several groups had and no consumer recorded: its property TRACE_ON is false",
+    native_writers=_ROCKETMQ,
+    until=(5,),
+)
+LITE_PULL: Final = ByDesign(
+    rule="java_agent_makes_no_span_for_lite_pull",
+    status=Status.NATIVE_ONLY,
+    says="a consumer group that has no span at all and took no time over any message: a lite pull consumer",
+    profiles=_JAVA_AGENT,
+)
+
+BY_DESIGN: Final = (*_FROM_THE_KEY, NO_TRACE_CONTEXT, PRODUCER_NOT_TRACED, CALL_WITHOUT_REGION, TRACE_OFF, LITE_PULL)
+"""The capability matrix: every rule of BY_DESIGN, in the order they are tried."""
+
+
+def parse_native_writer(text: str) -> tuple[str, tuple[int, ...]] | None:
+    """Split ``rocketmq-5.3.3`` into name and version; no version is the newest; ``None`` when it is no writer."""
+    name, dash, version = text.partition("-")
+    if name not in {"mqtrace", "rocketmq"} or (dash and name == "mqtrace"):
+        return None
+    parts = version.split(".") if dash else []
+    if not all(part.isdecimal() for part in parts):
+        return None
+    return name, tuple(int(part) for part in parts)
+
+
+def is_newer_than_known(native_writer: str) -> bool:
+    """Tell whether this names a release after the newest known one; it is then judged by the newest one's rules."""
+    _, version = parse_native_writer(native_writer) or ("", ())
+    return version > tuple(int(part) for part in NEWEST_RELEASE.split("."))
+
+
+def by_design_rules(profile: str, native_writer: str) -> tuple[ByDesign, ...]:
+    """Return the rules that hold for this pair of writers and can be told from the key, in the order they are tried."""
+    return tuple(rule for rule in _FROM_THE_KEY if rule.holds(profile, native_writer))

@@ -1,0 +1,209 @@
+"""This module knows the shape of every frame that one stage hands to the next; stages meet here and nowhere else.
+
+Times are epoch milliseconds (``*_ms``) unless the name says nanoseconds. ``null`` means absent, never a default.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+__all__ = [
+    "BAD",
+    "COMPARED_FIELDS",
+    "EVENT",
+    "LEDGER",
+    "MALFORMED",
+    "NATIVE_BODY",
+    "NORMALISED",
+    "READ_BODY",
+    "READ_SPAN",
+    "SIDE_FIELDS",
+    "SPAN",
+    "VERDICT",
+]
+
+
+def _struct(**columns: object) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])  # type: ignore[arg-type]
+
+
+_TEXT, _LONG, _INT, _BOOL = StringType(), LongType(), IntegerType(), BooleanType()
+
+NATIVE_BODY = _struct(
+    source=_TEXT,  # the trace topic
+    partition=_INT,
+    offset=_LONG,
+    arrival_ms=_LONG,
+    keys=_TEXT,
+    body=BinaryType(),
+    path=_TEXT,  # the file it was read from
+    line=_LONG,  # its ordinal in that file, for evidence
+)
+"""One trace message as it was landed: the raw bytes and where they came from."""
+
+_ATTRIBUTES = MapType(StringType(), StringType())
+_SPAN_PLACES = ArrayType(_struct(trace_id=_TEXT, span_id=_TEXT))
+SPAN = _struct(
+    trace_id=_TEXT,  # lower hex
+    span_id=_TEXT,
+    parent_span_id=_TEXT,  # null at a root
+    name=_TEXT,
+    kind=_TEXT,  # PRODUCER, CONSUMER, CLIENT, SERVER, INTERNAL, UNSPECIFIED
+    start_ns=_LONG,
+    end_ns=_LONG,
+    status=_TEXT,  # UNSET, OK, ERROR
+    service=_TEXT,
+    scope=_TEXT,
+    flags=_LONG,
+    attributes=_ATTRIBUTES,  # scalars as text; arrays as JSON text
+    links=ArrayType(_struct(trace_id=_TEXT, span_id=_TEXT, flags=_LONG, attributes=_ATTRIBUTES)),
+    dropped_attributes=_LONG,
+    dropped_links=_LONG,
+    path=_TEXT,
+    line=_LONG,
+    raw_hash=_LONG,
+)
+"""One span, whatever file layout or convention it came in."""
+
+SIDE_FIELDS = {
+    "offset_msg_id": _TEXT,
+    "topic": _TEXT,
+    "group_name": _TEXT,
+    "attempt_id": _TEXT,  # RocketMQ's requestId
+    "retry_times": _INT,
+    "region_id": _TEXT,
+    "tags": _TEXT,
+    "keys": ArrayType(StringType()),  # a set: sorted, distinct; null when absent
+    "store_host": _TEXT,
+    "client_host": _TEXT,
+    "body_length": _INT,
+    "msg_type": _TEXT,
+    "start_ms": _LONG,
+    "end_ms": _LONG,
+    "cost_ms": _LONG,
+    "success": _BOOL,
+    "context_code": _TEXT,
+    "transaction_id": _TEXT,
+    "transaction_state": _TEXT,
+    "from_transaction_check": _BOOL,
+    "trace_id": _TEXT,
+    "span_id": _TEXT,
+    "parent_span_id": _TEXT,
+    "service": _TEXT,
+    "batch_size": _INT,  # messages in the same call
+    "dropped_attributes": _LONG,
+    "arrival_ms": _LONG,
+    "path": _TEXT,
+    "line": _LONG,
+    "record_index": _INT,  # in its body, or of its link in its span
+    "writer": _TEXT,  # mqtrace, rocketmq, java-agent-old, java-agent-new, other
+    "raw_hash": _LONG,
+    "id_source": _TEXT,  # own, or where it was found instead: header (a captured property), delivery; null on native
+    "sent_sampled": _BOOL,  # what a delivery's link says of its send; null where the writer's flags say nothing
+    "first_seen_run": _INT,  # carried over from an earlier run: the one that first saw it open; null when read now
+    "left_as": _TEXT,  # carried over: the reason the last run left it with, else its status
+}
+"""What one side may know of an event: the evidence kept in a verdict."""
+
+COMPARED_FIELDS = (
+    *("topic", "group_name", "offset_msg_id", "tags", "keys", "store_host", "client_host", "region_id"),
+    *("body_length", "msg_type", "retry_times", "start_ms", "end_ms", "cost_ms", "success", "context_code"),
+    *("transaction_id", "transaction_state", "from_transaction_check"),
+)
+"""The fields that get a verdict of their own, in report order."""
+
+EVENT = _struct(
+    side=_TEXT,  # native, otlp
+    kind=_TEXT,  # publish, consume, transaction_end, recall
+    half=_TEXT,  # whole, before, after (native consume only)
+    msg_id=_TEXT,  # upper-cased when it is hex; null when the side does not know it
+    scope=_TEXT,  # null: in scope; else why it is not (TRACE_TRAFFIC, NOT_MESSAGING, POLL, BATCH_PARENT, ...)
+    links=_SPAN_PLACES,  # spans this message's span points at: the message's own link, else all; null on native rows
+    **SIDE_FIELDS,
+)
+"""One record or span about one message (batch ids and links exploded): what both sides are mapped to."""
+
+MALFORMED = _struct(
+    side=_TEXT,
+    path=_TEXT,
+    line=_LONG,
+    record_index=_INT,
+    field=_TEXT,
+    reason=_TEXT,
+    text=_TEXT,  # at most 200 characters of the offending text
+    mentions=ArrayType(StringType()),  # message ids that can still be read in it
+)
+"""One piece of input that could not be mapped, and where it is."""
+
+BAD = _struct(
+    field=_TEXT,
+    reason=_TEXT,
+    text=_TEXT,
+    mentions=ArrayType(StringType()),
+)
+"""Why a row is no body, span or event: null on every good row."""
+
+
+def _or_bad(good: StructType) -> StructType:
+    return StructType([*good.fields, StructField("bad", BAD)])
+
+
+READ_BODY = _or_bad(NATIVE_BODY)
+"""What a native source yields: bodies, and the lines that hold none."""
+
+READ_SPAN = _or_bad(SPAN)
+"""What an OTLP source yields: spans, and the lines or frames that hold none. ``raw_hash`` is null until normalised."""
+
+LEDGER = _struct(
+    due=_LONG,  # spans or records in a piece of input, or 1 for a piece that holds none; null on each of their rows
+    tails=_LONG,  # 1 for a file cut off inside a message
+)
+"""What a reader tells of its input beside the rows it makes of it, in rows of its own."""
+
+NORMALISED = _or_bad(EVENT)
+"""What one pass over a side writes: every row is an event or says why it is none, so the input is parsed once."""
+
+_SIDE = _struct(**SIDE_FIELDS)
+
+VERDICT = _struct(
+    kind=_TEXT,
+    msg_id=_TEXT,
+    topic=_TEXT,
+    group=_TEXT,
+    attempt_id=_TEXT,
+    retry_times=_INT,
+    status=_TEXT,  # Status
+    reason=_TEXT,  # Reason; null where the status needs none
+    reason_detail=_TEXT,
+    key_level=_INT,  # 1 exact .. 3 weak; null on one-sided keys
+    timing=_TEXT,
+    event_ms=_LONG,  # the start, from whichever side knows it
+    native_count=_INT,  # copies of the event on that side, 0 when absent
+    otlp_count=_INT,
+    duplicates=_TEXT,  # null, exact, equivalent, conflicting
+    native_records=_INT,  # the books: every record that became this key, halves included
+    native_exact_duplicates=_INT,
+    native_other_duplicates=_INT,
+    half_merged=_INT,
+    otlp_records=_INT,
+    otlp_exact_duplicates=_INT,
+    otlp_other_duplicates=_INT,
+    queue_ms=_LONG,  # consume: from the end of the first send to the start of this delivery
+    end_to_end_ms=_LONG,  # consume: from the start of the first send to the end of this delivery
+    field_verdicts=MapType(StringType(), StringType()),
+    native=_SIDE,  # null when the side is absent
+    otlp=_SIDE,
+    lifecycle=_TEXT,  # Lifecycle: of keys that are open, or were when an earlier run ended; null on all others
+    first_seen_run=_INT,  # the run of this history that first reported it open
+)
+"""The answer: one row per canonical key, with both sides' own words beside it."""

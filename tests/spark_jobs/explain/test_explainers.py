@@ -1,0 +1,253 @@
+"""What the rest of a run testifies of a key that its own message leaves unexplained, and what it must not excuse."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_jobs.policy.policy import read_policy
+from tests.support.events import START_MS, consumed, delivery, event, publish
+from tests.support.explained_runs import explain_events
+
+END_MS = 400_000
+HOST = "C0000202"
+
+
+def uid(counter: int, *, at_ms: int = 0, process: str = "62BB60E53B93") -> str:
+    """Return the id that a process of RocketMQ's client draws with this counter."""
+    return f"{HOST}{process}{0x69939000 + at_ms:08X}{counter:04X}"
+
+
+def sent(counter: int, *, at_ms: int, traced: bool = True, process: str = "62BB60E53B93", **fields: Any) -> list:
+    """Return both records of a send, or its span alone; its id is drawn when it starts."""
+    msg_id = uid(counter, at_ms=at_ms, process=process)
+    span = _agent(publish("otlp", msg_id, at_ms=at_ms, service="shop", batch_size=1, id_source="own", **fields))
+    native = publish("native", msg_id, at_ms=at_ms, writer="rocketmq", batch_size=1, **fields)
+    return [native, span] if traced else [span]
+
+
+def _agent(row: dict[str, Any]) -> dict[str, Any]:
+    unknown = ("attempt_id", "offset_msg_id", "retry_times", "region_id", "msg_type")
+    return {**row, **dict.fromkeys(unknown), "writer": "java-agent-new", "group_name": _group(row)}
+
+
+def _group(row: dict[str, Any]) -> str | None:
+    return row["group_name"] if row["kind"] == "consume" else None
+
+
+def taken(msg_id: str, *, group: str = "billing", at_ms: int, call: str | None = None, **fields: Any) -> dict:
+    """Return the agent's span of a delivery, or one link of a call's."""
+    row = _agent(consumed(msg_id, group=group, attempt=None, at_ms=at_ms, service="bill", batch_size=1))
+    return {**row, **({} if call is None else {"trace_id": call * 32, "span_id": call * 16}), **fields}
+
+
+def ends() -> list:
+    """Return a pair on both sides long after all else, from a process of its own."""
+    return [
+        *sent(1, at_ms=END_MS, process="0E0E0E0E0E0E"),
+        *delivery("LAST", at_ms=END_MS),
+        taken("LAST", at_ms=END_MS),
+    ]
+
+
+def _sequence() -> list:
+    one_way = _agent(publish("otlp", None, at_ms=5_100, cost_ms=5, service="shop", batch_size=1))
+    far = "0000000000F0"
+    return [
+        *(row for step in range(12) for row in sent(0x100 + 2 * step, at_ms=100 * step)),
+        *sent(0x200, at_ms=2_000, traced=False),  # U: the next number is the next message's
+        *sent(0x201, at_ms=2_050),
+        *sent(0x300, at_ms=3_000, traced=False),  # L: lost, its context took the next number
+        *sent(0x302, at_ms=3_050),
+        *sent(0x400, at_ms=4_000, traced=False, cost_ms=90),  # O: lost, another thread drew the next number meanwhile
+        *sent(0x401, at_ms=4_030),
+        *sent(0x500, at_ms=5_000, traced=False),  # W: a one-way send with its context in between
+        one_way,
+        *sent(0x503, at_ms=5_200),
+        *sent(0x600, at_ms=6_000, traced=False),  # X: lost, one more number than the one-way send took
+        {**one_way, "start_ms": START_MS + 6_100, "end_ms": START_MS + 6_105, "span_id": "5" * 16},
+        *sent(0x604, at_ms=6_200),
+        *(row for step in range(12) for row in sent(2 * step, at_ms=8_000 + step, process=far, traced=False)),
+    ]
+
+
+def _calls() -> list:
+    batch = [row for n in range(2) for row in sent(0x700 + n, at_ms=20_000, process="0BA7C4000000")]
+    batch = [{**row, "batch_size": 2, "span_id": "b" * 16 if row["side"] == "otlp" else None} for row in batch]
+    ids = [uid(0x700 + n, at_ms=20_000, process="0BA7C4000000") for n in range(2)]
+    call = {"batch_size": 2, "group": "mixed"}
+    return [
+        *batch,
+        *(row for name in ("PLAIN", "OTHER") for row in delivery(name, group="mixed", attempt=f"{name}1", at_ms=90)),
+        *(taken(name, group="mixed", at_ms=90) for name in ("PLAIN", "OTHER")),
+        # PLAIN before a batch-sent message: the whole call is missing. OTHER behind one: only OTHER's record is.
+        *(taken(name, at_ms=21_000, call="c", record_index=n, **call) for n, name in enumerate(("PLAIN", ids[0]))),
+        *(taken(name, at_ms=22_000, call="d", record_index=n, **call) for n, name in enumerate((ids[1], "OTHER"))),
+    ]
+
+
+def _without_ids() -> list:
+    nameless = {"topic": "odd", "service": "odd", "writer": "other", "success": True}
+    return [
+        *(publish(side, "PAIRED", at_ms=30_000, topic="odd") for side in ("native", "otlp")),
+        *delivery("N1", group="odd", at_ms=30_500),
+        {**consumed("N2", group="odd", at_ms=30_501), "msg_id": None, "attempt_id": None, **nameless},
+        *delivery("N3", group="odd", at_ms=60_000),
+        *delivery("N4", group="odd", attempt="A4", at_ms=70_000),
+        consumed("N4", group="odd", attempt="A4", at_ms=70_000),
+    ]
+
+
+SAMPLER = "5A5A00000000"
+OUTAGE = range(37_000, 44_800, 195)
+
+
+def _sampled() -> list:
+    """Return sends of a process that samples every other one; during the outage none has a span, sampled or not."""
+    times = [*range(0, 36_000, 225), *OUTAGE, *range(53_000, 61_000, 225)]
+    made = [(number, at_ms, sent(0x1000 + number, at_ms=at_ms, process=SAMPLER)) for number, at_ms in enumerate(times)]
+    spans = [rows[:1] if number % 2 and number < len(times) - 1 else rows for number, _, rows in made]
+    kept = [rows[:1] if at_ms in OUTAGE else rows for (_, at_ms, _), rows in zip(made, spans, strict=True)]
+    links = [
+        taken(rows[0]["msg_id"], group="mixed", at_ms=at_ms, call=f"{number % 16:x}", batch_size=2)
+        for number, at_ms, rows in made[:20]
+    ]
+    linked = [{**row, "sent_sampled": number % 2 == 0} for number, row in enumerate(links)]
+    return [*(row for rows in kept for row in rows), *linked]
+
+
+def _same_place() -> list:
+    """Return a call whose last place is taken twice: by a message sent in a batch, and by one that was not."""
+    batch = [row for n in range(2) for row in sent(0x7F0 + n, at_ms=24_000, process="0BA7C4000000")]
+    batch = [{**row, "batch_size": 2, "span_id": "e" * 16 if row["side"] == "otlp" else None} for row in batch]
+    sent_in_batch = uid(0x7F0, at_ms=24_000, process="0BA7C4000000")
+    calls = {"e": ("FIRST", sent_in_batch), "f": (sent_in_batch, "SECOND")}
+    return [
+        *batch,
+        *(taken(name, group="mixed", at_ms=25_000, call=call, batch_size=2) for call in calls for name in calls[call]),
+    ]
+
+
+def _span_of_nobody() -> dict:
+    return event("otlp", "publish", None, scope="NOT_MESSAGING", start_ms=START_MS, end_ms=START_MS)
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """Return reason and detail of every one-sided key, by message and kind: RocketMQ 5.3.3 and the Java agent."""
+    events = [*_sequence(), *_calls(), *_without_ids(), *_sampled(), *_same_place(), *ends(), _span_of_nobody()]
+    policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3"), grace_ms=1_000)
+    rows = explain_events(events, policy=policy)
+    return {
+        (row["msg_id"], row["kind"], row["event_ms"] - START_MS): (row["reason"], row["reason_detail"])
+        for row in rows
+        if row["reason"]
+    }
+
+
+def _sent_reason(answers, counter: int, at_ms: int, process: str = "62BB60E53B93"):
+    return answers[uid(counter, at_ms=at_ms, process=process), "publish", at_ms]
+
+
+UNTRACED = ("BY_DESIGN", "producer_made_no_trace_context")
+UNEXPLAINED = ("UNEXPLAINED", None)
+
+
+def test_a_send_whose_next_number_is_another_message_made_no_context(answers):
+    """Directly behind it, or behind a one-way send that took two numbers."""
+    assert _sent_reason(answers, 0x200, 2_000) == UNTRACED
+    assert _sent_reason(answers, 0x500, 5_000) == UNTRACED
+
+
+def test_a_lost_record_of_a_traced_send_is_not_excused_by_the_ids_around_it(answers):
+    """Its context took a number; or the sends overlap, so that nothing can be said."""
+    assert _sent_reason(answers, 0x300, 3_000) == UNEXPLAINED
+    assert _sent_reason(answers, 0x400, 4_000) == UNEXPLAINED
+    assert _sent_reason(answers, 0x600, 6_000) == UNEXPLAINED
+
+
+def test_a_call_is_missing_whole_when_its_last_message_was_sent_in_a_batch(answers):
+    """And only then: a plain message behind a batch-sent one is recorded, so its missing record is a loss."""
+    lost_call = ("BY_DESIGN", "rocketmq_records_no_call_that_ends_with_a_batch_sent_message")
+    assert answers["PLAIN", "consume", 21_000] == lost_call
+    assert answers["OTHER", "consume", 22_000] == UNEXPLAINED
+
+
+def test_a_span_without_an_id_may_be_the_missing_one_where_time_and_group_agree(answers):
+    """Both are KEY_DEGRADED; a record that no such span lies near stays unexplained."""
+    degraded = ("KEY_DEGRADED", "partner_without_id")
+    assert answers["N1", "consume", 30_500] == degraded
+    assert answers[None, "consume", 30_501] == degraded
+    assert answers["N3", "consume", 60_000] == UNEXPLAINED
+
+
+def test_a_call_whose_last_place_is_taken_twice_is_by_design_only_when_both_were_sent_in_a_batch(answers):
+    """Row order must not say which of the two is the last one."""
+    assert answers["FIRST", "consume", 25_000] == answers["SECOND", "consume", 25_000] == UNEXPLAINED
+
+
+def test_a_sampler_excuses_its_share_but_not_an_outage(answers):
+    """Half of the sends have no span, by chance; for eight seconds none at all has: those are lost."""
+    sends = {msg_id: at_ms for msg_id, kind, at_ms in answers if kind == "publish" and SAMPLER in (msg_id or "")}
+    found = {at_ms: answers[msg_id, "publish", at_ms] for msg_id, at_ms in sends.items()}
+    assert {found[at_ms] for at_ms in OUTAGE} == {UNEXPLAINED}
+    others = Counter(why for at_ms, why in found.items() if at_ms not in OUTAGE)
+    assert set(others) == {("NOT_SAMPLED", "whole_message"), ("NOT_SAMPLED", "link_flags")}
+    assert others["NOT_SAMPLED", "whole_message"] > 60
+
+
+@pytest.fixture(scope="module")
+def older_answers():
+    """Return the same of RocketMQ 4.9.8, with a native input that begins late and a service nobody traced."""
+    off = [taken("OFF", group=group, at_ms=200_000) for group in ("billing", "shipping")]
+    half_off = [taken("HALF", group="billing", at_ms=210_000), taken("HALF", group="shipping", at_ms=210_000)]
+    half_off += delivery("HALF", group="shipping", at_ms=210_000)
+    only = [taken("ONLY", group="billing", at_ms=220_000)]
+    burst = [
+        taken(f"BURST{n}", group=group, at_ms=205_000 + 10 * n) for n in range(5) for group in ("billing", "shipping")
+    ]
+    seen = [
+        row
+        for n, group in enumerate(("billing", "shipping"))
+        for name, at_ms in (("SEEN", 190_000), ("LATER", 203_000))
+        for row in (
+            *delivery(name, group=group, attempt=f"S{n}", at_ms=at_ms),
+            taken(name, group=group, at_ms=at_ms),
+        )
+    ]
+    early = [_agent(publish("otlp", "EARLY", at_ms=at_ms, service="shop", batch_size=1)) for at_ms in (0,)]
+    mute = [row for n in range(12) for row in sent(n * 2, at_ms=230_000 + n, traced=False, process="0000000000AA")]
+    mute = [{**row, "service": "mute", "topic": "orders"} for row in mute]
+    known = sent(9, at_ms=185_000)
+    policy = replace(read_policy(None, profile="java-agent", native_writer="rocketmq-4.9.8"), grace_ms=1_000)
+    events = [*off, *half_off, *only, *burst, *seen, *early, *mute, *known, *ends()]
+    rows = explain_events(events, policy=policy)
+    return {(row["msg_id"], row["group"]): (row["reason"], row["reason_detail"]) for row in rows if row["reason"]}
+
+
+def test_a_message_with_its_trace_switched_off_is_recorded_by_no_group(older_answers):
+    """All groups miss it; where one of two has it, or there is only one, it may as well be lost."""
+    rule = ("BY_DESIGN", "rocketmq_4_records_no_delivery_of_messages_with_trace_off")
+    assert older_answers["OFF", "billing"] == older_answers["OFF", "shipping"] == rule
+    assert older_answers["HALF", "billing"] == UNEXPLAINED
+    assert older_answers["ONLY", "billing"] == UNEXPLAINED
+
+
+def test_a_burst_of_messages_that_no_group_recorded_is_a_gap_and_no_switch(older_answers):
+    """Both groups miss each of them, and its neighbours as well: nobody switched off trace for those five."""
+    burst = {older_answers[f"BURST{n}", group] for n in range(5) for group in ("billing", "shipping")}
+    assert burst == {UNEXPLAINED}
+
+
+def test_what_lies_before_the_other_input_begins_was_not_kept_there(older_answers):
+    """By more than a late record could be late."""
+    assert older_answers["EARLY", None] == ("LATE_BEYOND_RETENTION", "before_first_native")
+
+
+def test_a_service_without_any_record_is_silent_though_others_send_to_its_topic(older_answers):
+    """Ten events and more; the topic itself is well known on the other side."""
+    msg_id = uid(0, at_ms=230_000, process="0000000000AA")
+    assert older_answers[msg_id, None] == ("WRITER_SILENT", "service and topic")

@@ -1,0 +1,203 @@
+"""From verdicts to the numbers of a report: counts, durations, groups, samples, differing values."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.hashing import hash_texts
+from spark_jobs.history.lifecycle import Runs, assign_lifecycle
+from spark_jobs.jobs.judge_tasks import Counted
+from spark_jobs.jobs.sampled import read_samples, read_slowest
+from spark_jobs.judging.columns import flatten_sides
+from spark_jobs.judging.counts import CountPlan, add_patterns, count_patterns
+from spark_jobs.judging.durations import MEASURES, count_messages, measure, merge_durations
+from spark_jobs.judging.evidence import PER_STRATUM, merge_samples, rank_differing, rank_hosts
+from spark_jobs.judging.histograms import Histogram, merge_histograms
+from spark_jobs.judging.kernel import judge
+from spark_jobs.policy.policy import read_policy
+from tests.support.events import START_MS, before, consumed, delivery, publish
+from tests.support.kernel_runs import plan_of, table_of
+
+SENDS = 60
+LOST = 55
+HOW = CountPlan(width_ms=600_000, data_end_ms=None, grace_ms=60_000, per_stratum=PER_STRATUM)
+
+
+def verdicts_on(events):
+    return judge(table_of(events), plan_of(events, read_policy(None))).verdicts
+
+
+def parts_of(verdicts, pieces=3):
+    """Return the rows in several tables, all of a message in one, as tasks have them."""
+    bucket = hash_texts(verdicts["msg_id"].combine_chunks()) % np.uint64(pieces)
+    return [verdicts.filter(pa.array(bucket == number)) for number in range(pieces)]
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    """Sixty sends with one delivery each, redelivered once when odd; 55 spans lost; three topics told differently."""
+    events = [publish("native", "END", at_ms=9_000_000), publish("otlp", "END", at_ms=9_000_000)]
+    for number in range(SENDS):
+        msg_id = f"M{number:02}"
+        topic = "other" if number < 3 else "orders"
+        events += [publish("native", msg_id, cost_ms=number), publish("otlp", msg_id, cost_ms=number, topic=topic)]
+        events += delivery(msg_id, at_ms=100)
+        events += [consumed(msg_id)] if number >= LOST else []
+        if number % 2:
+            failed = {"attempt": "A2", "at_ms": 5_000, "success": False, "context_code": "FAILED"}
+            events += delivery(msg_id, **failed, retry_times=1)
+            events += [consumed(msg_id, **failed, retry_times=1)]
+    return verdicts_on(events)
+
+
+@pytest.fixture(scope="module")
+def durations(verdicts):
+    found = merge_durations(measure(flatten_sides(part)) for part in parts_of(verdicts))
+    for part in parts_of(verdicts):
+        count_messages(found, flatten_sides(part))
+    return found
+
+
+@pytest.fixture(scope="module")
+def counted(verdicts):
+    return [Counted.of(part, HOW) for part in parts_of(verdicts)]
+
+
+def test_tally_equals_counting_the_verdicts_one_by_one(verdicts, counted):
+    counts, rows = add_patterns(one.patterns for one in counted), verdicts.to_pylist()
+    assert counts.status == Counter(row["status"] for row in rows)
+    assert counts.status_by_kind["consume"] == Counter(row["status"] for row in rows if row["kind"] == "consume")
+    assert counts.reason == {"UNEXPLAINED": LOST}
+    fields = [dict(row["field_verdicts"] or ()) for row in rows]
+    assert counts.fields["topic"] == Counter(found["topic"] for found in fields if "topic" in found)
+    assert counts.sums["native_records"] == sum(row["native_records"] for row in rows) == 60 * 3 + 30 * 2 + 1
+    assert counts.sums["half_merged"] == 90
+    assert counts.keys == {"native": len(rows), "otlp": len(rows) - LOST, "both": len(rows) - LOST}
+    assert {start_ms: sum(found.values()) for start_ms, found in counts.buckets.items()} == {
+        START_MS: len(rows) - 1,
+        START_MS + 9_000_000: 1,
+    }
+
+
+def test_latencies_are_exact_on_a_small_input(durations):
+    latency = durations.latency()
+    assert [*latency] == [*MEASURES]
+    publishing = sorted([*range(SENDS), 10])
+    assert (latency["publish"].count, latency["publish"].max) == (61, 59)
+    assert latency["publish"].p50 == publishing[30]
+    assert (latency["process"].count, latency["process"].p99) == (90, 10)
+    assert latency["queue"].max == 5_000 - 1
+    assert latency["end_to_end"].max == 5_010
+
+
+def test_distribution_of_a_latency_is_a_rising_curve(durations):
+    latency = durations.latency()["publish"]
+    shares, values = zip(*latency.curve, strict=True)
+    assert list(shares) == sorted(shares)
+    assert list(values) == sorted(values)
+    assert (dict(latency.curve)[0.5], dict(latency.curve)[0.99]) == (latency.p50, latency.p99)
+    (group,) = durations.groups()
+    assert group.process.curve == ()
+
+
+def test_topics_count_sends_and_arrivals_only_where_a_side_has_them(durations):
+    topics = {topic.topic: topic for topic in durations.topics()}
+    assert sum(topic.sends for topic in topics.values()) == SENDS + 1
+    assert topics["orders"].publish.max == SENDS - 1
+    assert topics["orders"].unmatched == 0
+    assert set(durations.arrival()) <= {"native", "otlp"}
+
+
+def test_groups_count_messages_once_and_deliveries_each_time(durations):
+    (group,) = durations.groups()
+    assert (group.topic, group.group) == ("orders", "billing")
+    assert (group.messages, group.deliveries, group.redeliveries, group.failures) == (60, 90, 30, 30)
+    assert group.unmatched == LOST
+    assert group.process.p50 == 10
+
+
+@given(
+    parts=st.lists(st.lists(st.integers(-5, 50), min_size=1, max_size=40), min_size=1, max_size=5),
+    share=st.sampled_from([0.01, 0.5, 0.95, 0.99, 1.0]),
+)
+def test_merged_histogram_ranks_like_the_sorted_values(parts, share):
+    merged = merge_histograms(Histogram.of(np.array(part)) for part in parts)
+    values = sorted(value for part in parts for value in part)
+    assert merged.rank([share]) == [values[math.ceil(share * len(values)) - 1]]
+    assert (merged.count, merged.least, merged.most) == (len(values), values[0], values[-1])
+
+
+def test_histogram_of_many_values_stays_small_and_near():
+    values = np.arange(1, 200_001, dtype=np.int64) * 7
+    found = Histogram.of(values)
+    assert len(found.values) <= 40_000
+    for share in (0.5, 0.99):
+        assert found.rank([share])[0] == pytest.approx(share * 1_400_000, rel=2e-3)
+    assert (found.count, found.most) == (200_000, 1_400_000)
+
+
+def test_slowest_samples_are_the_slowest_events(counted):
+    found = read_slowest(read_samples(merge_samples((one.samples for one in counted), PER_STRATUM)))
+    assert [one.took_ms for one in found["publish"]] == [59, 58, 57, 56, 55]
+    assert [one.msg_id for one in found["publish"]] == [f"M{number}" for number in (59, 58, 57, 56, 55)]
+    assert {len(each) for each in found.values()} == {5}
+
+
+def test_samples_are_stratified_capped_and_independent_of_tasks(verdicts, counted):
+    first = read_samples(merge_samples((one.samples for one in counted), PER_STRATUM))
+    assert first == read_samples(merge_samples([Counted.of(verdicts, HOW).samples], PER_STRATUM))
+    strata = Counter(sample.stratum for sample in first)
+    assert strata["NATIVE_ONLY UNEXPLAINED consume"] == PER_STRATUM
+    assert 0 < strata["MATCHED_EXACT publish"] < PER_STRATUM
+    lost = next(sample for sample in first if sample.stratum == "NATIVE_ONLY UNEXPLAINED consume")
+    assert lost.otlp is None
+    assert lost.native["attempt_id"] == "A1"
+    assert lost.verdict["msg_id"].startswith("M")
+    assert not {"native", "otlp", "stratum", "nth"} & set(lost.verdict)
+
+
+def test_losses_are_counted_by_the_host_they_come_from(verdicts, counted):
+    (only,), left_off = rank_hosts(one.hosts for one in counted)
+    assert (only.lost_otlp, only.lost_native, only.attributed, left_off) == (LOST, 0, 0, 0)
+    assert only.events == len(verdicts)
+    assert only.first_ms == START_MS + 100
+
+
+def test_most_frequent_differing_values_are_counted(counted):
+    assert rank_differing(one.differing for one in counted) == {"topic": (("orders", "other", 3),)}
+
+
+def test_open_events_have_an_age_before_the_end_of_the_data():
+    minute = 60_000
+    ends = [publish(side, "END", at_ms=30 * minute) for side in ("native", "otlp")]
+    began = [before(f"B{at}", at_ms=at * minute) for at in (2, 20, 27)]
+    fresh = [publish("native", "NEW", at_ms=30 * minute - 5)]
+    verdicts = verdicts_on([*ends, *began, *fresh, publish("native", "OLD"), publish("otlp", "OLD")])
+    end_ms = START_MS + 30 * minute
+    runs = Runs(run=None, data_end_ms=end_ms, horizon_ms=end_ms - minute, forget_after_ms=7 * 86_400_000)
+    how = CountPlan(width_ms=600_000, data_end_ms=end_ms, grace_ms=minute, per_stratum=1)
+    counts = add_patterns([count_patterns(flatten_sides(assign_lifecycle(verdicts, runs)), how)])
+    assert counts.ageing == {
+        "PENDING": {"under 1 min": 1},
+        "IN_FLIGHT": {"5 to 15 min": 1, "1 to 5 min": 1},
+        "ABANDONED": {"15 to 60 min": 1},
+    }
+    assert counts.lifecycle == {"new": 4}
+    assert sum(counts.open_age.values()) == 4
+
+
+@given(texts=st.lists(st.one_of(st.none(), st.text(max_size=30))))
+def test_equal_texts_and_only_they_have_equal_hashes(texts):
+    column = pa.array(texts, pa.string())
+    hashes = hash_texts(column).tolist()
+    assert len(set(hashes)) == len(set(texts))
+    assert hash_texts(column.dictionary_encode()).tolist() == hashes
+    if len(texts) > 1:
+        assert hash_texts(column.slice(1)).tolist() == hashes[1:]

@@ -1,0 +1,83 @@
+"""The kernel against a plain Python reconciliation, and on one message given to thousands of deliveries."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+
+from spark_jobs.judging.kernel import judge, judge_slices
+from spark_jobs.judging.pairing import BLOCK
+from spark_jobs.policy.policy import read_policy
+from tests.support import oracle
+from tests.support.drawn_runs import runs
+from tests.support.events import START_MS, consumed, delivery
+from tests.support.kernel_runs import judge_events, plan_of, table_of
+
+GRACE_MS = 200_000
+BEGIN_MS = START_MS + 5
+NAMES = ("msg_id", "kind", "status", "reason", "key_level", "native_count", "otlp_count", "duplicates", "timing")
+POLICY = replace(read_policy(None), grace_ms=GRACE_MS, begin_ms=BEGIN_MS)
+COPIES, LOST = 2 * BLOCK, 100
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(made=runs())
+def test_kernel_and_plain_python_give_every_key_the_same_verdict(made):
+    events, malformed = made
+    damaged = {side: {msg_id for where, msg_id in malformed if where == side} for side in ("native", "otlp")}
+    expected = oracle.verdicts(events, grace_ms=GRACE_MS, damaged=damaged, begin_ms=BEGIN_MS) if events else []
+    found = judge_events(events, policy=POLICY, malformed=malformed)
+    rows = [tuple(row[name] for name in NAMES) for row in found]
+    assert sorted(rows, key=repr) == sorted((key.said() for key in expected), key=repr)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@given(made=runs())
+def test_verdicts_do_not_depend_on_row_order_or_slices(made):
+    events, malformed = made
+    plan, shuffled = plan_of(events, POLICY), [*events]
+    random.Random(7).shuffle(shuffled)
+    whole = judge(table_of(events, malformed), plan).verdicts.to_pylist()
+    slices = judge_slices(table_of(shuffled, malformed), plan, keys_per_slice=3)
+    parts = [row for judged in slices for row in judged.verdicts.to_pylist()]
+    assert sorted(map(repr, whole)) == sorted(map(repr, parts))
+
+
+def test_event_rows_name_the_verdict_they_became():
+    events = [*delivery("A"), consumed("A"), *delivery("B", at_ms=5)]
+    found = judge(table_of(events, [("native", "C")]), plan_of(events, read_policy(None)))
+    names = found.verdicts["msg_id"].to_pylist()
+    assert [None if at < 0 else names[at] for at in found.verdict_of] == ["A", "A", "A", "B", "B", None]
+
+
+def test_each_delivery_of_a_huge_message_meets_its_own_span():
+    """A millisecond apart, a hundred spans lost at the start (more than a place may be off), one in the midst."""
+    gone = {*range(LOST), COPIES // 2}
+    events = []
+    for number in range(COPIES):
+        events += delivery("DENSE", attempt=f"A{number}", at_ms=number)
+        if number not in gone:
+            events.append(consumed("DENSE", attempt=None, at_ms=number, span_id=f"{number:016x}"))
+        events += delivery("SPARSE", attempt=f"A{number}", at_ms=2_000 * number)
+        events.append(consumed("SPARSE", attempt=None, at_ms=2_000 * number + 300, span_id=f"{number:016x}"))
+    expected = {
+        ("DENSE", "MATCHED_EXACT", 0): COPIES - len(gone),
+        ("DENSE", "NATIVE_ONLY", None): len(gone),
+        ("SPARSE", "MISMATCHED", 300): COPIES,
+    }
+    assert _count_apart(judge_events(events)) == _count_apart(judge_events(events[::-1])) == expected
+
+
+def _count_apart(rows):
+    """Return how many keys each message has of each status, and how far the starts of its pairs lie apart."""
+    return Counter(
+        (
+            row["msg_id"],
+            row["status"],
+            row["native"] and row["otlp"] and abs(row["native"]["start_ms"] - row["otlp"]["start_ms"]),
+        )
+        for row in rows
+    )

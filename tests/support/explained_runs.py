@@ -1,0 +1,85 @@
+"""Events in, final verdict rows out: the kernel, the questions of the residue, its explainers; no Spark, no files."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.explain.answers import merge_answers
+from spark_jobs.explain.explainers import explain, find_evidence, find_gap_questions
+from spark_jobs.explain.gaps import find_neighbours, is_in_gap
+from spark_jobs.explain.questions import answer, answer_traffic, wanted_questions
+from spark_jobs.explain.residue import is_residue, narrow
+from spark_jobs.judging.facts import read_facts, survey
+from spark_jobs.judging.kernel import judge
+from spark_jobs.policy.plan import make_plan
+from spark_jobs.policy.policy import read_policy
+from spark_jobs.schemas import EVENT
+from tests.support.kernel_runs import table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from spark_jobs.explain.explainers import Reasons
+    from spark_jobs.judging.facts import Facts
+    from spark_jobs.policy.policy import Policy
+
+BUCKETS = 3
+SLICES = 2
+
+
+def explain_events(
+    events: list[dict[str, Any]], *, policy: Policy | None = None, malformed: Iterable[tuple[str, str]] = ()
+) -> list[dict[str, Any]]:
+    """Return the final verdicts on ``events``, but for budgets; ``malformed`` names side and message id of bad records."""
+    policy = policy or read_policy(None)
+    facts = facts_of(events, policy)
+    plan = make_plan(policy, data_end_ms=facts.data_end_ms, horizon_ms=facts.horizon_ms)
+    buckets = split_by_message(judge(table_of(events, malformed), plan).verdicts)
+    traffic = pa.Table.from_pylist([row for row in events if row["scope"] == "TRACE_TRAFFIC"], schema=EVENT)
+    given = explain_buckets(buckets, traffic, policy, facts)
+    return rows_with(pa.concat_tables(buckets), given)
+
+
+def facts_of(events: list[dict[str, Any]], policy: Policy) -> Facts:
+    """Return what is known of the whole input."""
+    return read_facts(survey(pa.Table.from_pylist(events, schema=EVENT)), policy.grace_ms)
+
+
+def split_by_message(verdicts: pa.Table, buckets: int = BUCKETS) -> list[pa.Table]:
+    """Return ``VERDICT`` in parts, each with all rows of its messages, as tasks hold them."""
+    bucket_of = np.array([zlib.crc32(repr(msg_id).encode()) % buckets for msg_id in verdicts["msg_id"].to_pylist()])
+    return [verdicts.filter(pa.array(bucket_of == bucket)) for bucket in range(buckets)]
+
+
+def explain_buckets(buckets: Sequence[pa.Table], traffic: pa.Table, policy: Policy, facts: Facts) -> Reasons:
+    """Return the reasons of the residue of all buckets, one bucket after the other."""
+    residue = pa.concat_tables([narrow(bucket) for bucket in buckets])
+    evidence = []
+    for rows in _slices(residue):
+        questions = wanted_questions(rows, policy)
+        answers = [answer(bucket, questions) for bucket in buckets]
+        told = merge_answers([*answers, answer_traffic(traffic, questions)])
+        evidence.append(find_evidence(rows, told, policy=policy, facts=facts))
+    wanted = find_gap_questions(residue, evidence)
+    in_gap = is_in_gap([find_neighbours(bucket, wanted) for bucket in buckets], len(wanted))
+    return explain(residue, evidence, (wanted, in_gap), policy=policy)
+
+
+def _slices(residue: pa.Table) -> list[pa.Table]:
+    size = max(-(-len(residue) // SLICES), 1)
+    return [residue.slice(begin, size) for begin in range(0, max(len(residue), 1), size)]
+
+
+def rows_with(verdicts: pa.Table, given: Reasons) -> list[dict[str, Any]]:
+    """Return verdict rows as dictionaries, the residue among them with its reasons."""
+    told = zip(given.reasons.to_pylist(), given.details.to_pylist(), strict=True)
+    rows = verdicts.to_pylist()
+    for row, is_open in zip(rows, is_residue(verdicts), strict=True):
+        row["field_verdicts"] = dict(row["field_verdicts"] or ())
+        if is_open:
+            row["reason"], row["reason_detail"] = next(told)
+    return rows
