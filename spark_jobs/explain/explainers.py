@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
 
-__all__ = ["EXPLAINERS", "Evidence", "Explainer", "Reasons", "explain", "find_evidence", "find_gap_questions"]
+__all__ = ["EXPLAINERS", "Evidence", "Explainer", "Reasons", "Whole", "explain", "find_evidence", "find_gap_questions"]
 
 
 class Whole(NamedTuple):
