@@ -68,8 +68,8 @@ def test_messages_of_topics_are_taken_in_once_in_however_many_rounds(spark, kafk
     at_once = one_native, normalise_otlp(spark, [otlp], tmp_path / "once", options=how)
     told = [said(side.events) for side in at_once]
     assert [said(side.events) for side in in_rounds] == told
+    elsewhere = {"events": None, "malformed": None, "files": None, "scoped_topics": ()}
     for taken, read in zip(in_rounds, at_once, strict=True):
-        elsewhere = {"events": None, "malformed": None, "files": None, "scoped_topics": ()}
         held = tuple(one for one in read.offsets if one.first < one.end)
         assert replace(taken, **elsewhere) == replace(read, **elsewhere, offsets=held)
     batches = sorted((tmp_path / "stream" / "events").glob("batch=*"))
@@ -82,7 +82,7 @@ def test_messages_of_topics_are_taken_in_once_in_however_many_rounds(spark, kafk
     assert joined.startswith("joined-")
     again = taking.intake.sides(spark)
     assert [said(side.events) for side in again] == told
-    books = [[replace(side, events=None, malformed=None) for side in sides] for sides in (in_rounds, again)]
+    books = [[replace(side, **elsewhere) for side in sides] for sides in (in_rounds, again)]
     assert books[0] == books[1]
     assert taking.take_in(spark) == 0
     assert "TRACE_TRAFFIC" in {row["scope"] for row in in_rounds[1].events.select("scope").collect()}
