@@ -30,15 +30,16 @@ _COMPLETION: Final = f"_{_NAME.upper()}_COMPLETE"  # set by a shell that asks wh
 
 _EXTRA_OF_MODULE: Final = {
     "confluent_kafka": "kafka",
-    "google": "spark",  # protobuf, which comes with opentelemetry-proto
-    "jinja2": "spark",
+    "google": "reconcile",  # protobuf, which comes with opentelemetry-proto
+    "jinja2": "reconcile",
+    "numpy": "reconcile",
     "opentelemetry.exporter": "otlp",
-    "opentelemetry.proto": "spark",
+    "opentelemetry.proto": "reconcile",
     "pandas": "spark",
-    "pyarrow": "spark",
+    "pyarrow": "reconcile",
     "pyspark": "spark",
-    "tomli": "spark",
-    "zstandard": "spark",
+    "tomli": "reconcile",
+    "zstandard": "reconcile",
 }
 
 # typer's wrong-usage errors are click's, or since 0.26 a copy of its own: reached through the one public name of both.

@@ -35,6 +35,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     begin: asked.Begin = None,
     end: asked.End = None,
     strict: asked.Strict = False,
+    engine: asked.EngineName = None,
     master: asked.Master = None,
     driver_memory: asked.DriverMemory = "1g",
     conf: asked.Conf = None,
@@ -50,7 +51,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     as_json: asked.AsJson = False,
     print_policy: asked.PrintPolicy = False,
 ) -> int:
-    """Compare the native trace with the spans, and report what was lost, doubled, late or different.
+    """Compare the native trace with the spans, and report what was lost, duplicated, late or different.
 
     Exit codes: 0 pass, 1 a gate failed, 2 wrong usage or unreadable input, 3 the books do not balance,
     4 inconclusive, 130 interrupted.
@@ -58,6 +59,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     Example:
         mqtrace reconcile --native landing/native --otlp spans.jsonl --out report
         mqtrace reconcile --native a.jsonl b.jsonl --otlp 'otlp/*.jsonl' --out report --profile java-agent --grace 5m
+        mqtrace reconcile --native landing/native --otlp spans.jsonl --out report --engine local
         mqtrace reconcile --native landing/native --otlp 'otlp/done-*.jsonl' --out report --stream --every 5m
         mqtrace reconcile --print-policy --profile java-agent --native-writer rocketmq-5.3.3 > policy.toml
     """
@@ -70,11 +72,11 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     how_read = {"msg_type_map": msg_type_map, "otlp_format": otlp_format, "charset": charset}
     rules = {"policy": policy, "profile": profile, "native_writer": native_writer, "strict": strict}
     window = {**_durations(policies, grace=grace), **_instants(begin=begin, end=end)}
-    engine = {"master": master, "driver_memory": driver_memory, "conf": parse_settings(conf or ())}
+    where = {"engine": engine, "master": master, "driver_memory": driver_memory, "conf": parse_settings(conf or ())}
     sources = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
     servers = {"client_config": client_config}
     left = {"out": out, "history": history or out / "history", "samples": samples}
-    options = batch.ReconcileOptions(**sources, **servers, **how_read, **rules, **window, **engine, **left)
+    options = batch.ReconcileOptions(**sources, **servers, **how_read, **rules, **window, **where, **left)
     _warn_of_newer(profiles, native_writer)
     rhythm = _durations(policies, every=every)
     return _run(options, stream=stream, **rhythm, link_template=link_template, as_json=as_json)
@@ -161,7 +163,7 @@ def _streaming() -> Any:
 
 
 def _machinery() -> tuple[Any, Any, Any]:
-    from spark_jobs.jobs import batch  # noqa: PLC0415  (Spark, of the optional extra)
+    from spark_jobs.jobs import batch  # noqa: PLC0415  (pyarrow, of the optional extra)
     from spark_jobs.policy import policy, profiles  # noqa: PLC0415
 
     return batch, policy, profiles

@@ -1,4 +1,4 @@
-"""This module knows what differs between a session with a JVM of its own and one over Spark Connect.
+"""Prepare a session for a run and measure the run, with a JVM of its own or over Spark Connect.
 
 Over Connect there is no context: no job group, no count of jobs; what cannot be known is ``None``, never 0.
 """
@@ -6,10 +6,7 @@ Over Connect there is no context: no job group, no count of jobs; what cannot be
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from typing import TYPE_CHECKING
-
-from pyspark.sql import functions as F
 
 from spark_jobs.interrupt import job_group
 from spark_jobs.session import MEANING
@@ -23,14 +20,14 @@ __all__ = ["as_meant", "cores", "cost", "grouped", "is_connect", "versions"]
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Say whether the session is a client of a Spark Connect server."""
+    """Return whether the session is a client of a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 @contextmanager
 def as_meant(spark: SparkSession) -> Iterator[None]:
     """Give the session the settings of ``session.MEANING`` for the block, and its own back after it."""
-    before = {name: spark.conf.get(name) for name in MEANING}
+    before = {name: spark.conf.get(name, None) for name in MEANING}
     for name, value in MEANING.items():
         spark.conf.set(name, value)
     try:
@@ -38,12 +35,15 @@ def as_meant(spark: SparkSession) -> Iterator[None]:
     finally:
         with suppress(Exception):  # the JVM or the server may be gone
             for name, own in before.items():
-                spark.conf.set(name, str(own))
+                if own is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, own)
 
 
 @contextmanager
 def grouped(spark: SparkSession, name: str, description: str) -> Iterator[None]:
-    """Let the jobs of the block belong together; an interrupt cancels those that still run."""
+    """Put the jobs of the block into a group; an interrupt cancels those that still run."""
     if not is_connect(spark):
         with job_group(spark, name, description):
             yield
@@ -60,7 +60,7 @@ def grouped(spark: SparkSession, name: str, description: str) -> Iterator[None]:
 
 
 def cost(spark: SparkSession, group: str) -> tuple[int | None, int | None]:
-    """Return how many jobs and stages a group of jobs took; ``None`` over Connect, which does not tell."""
+    """Return how many jobs and stages a group of jobs took; ``None`` over Connect, where that is unknown."""
     if is_connect(spark):
         return None, None
     tracker = spark.sparkContext.statusTracker()
@@ -69,20 +69,20 @@ def cost(spark: SparkSession, group: str) -> tuple[int | None, int | None]:
 
 
 def cores(spark: SparkSession) -> int:
-    """Return how many tasks Spark runs at once; over Connect, which does not tell, its usual number of partitions."""
+    """Return how many tasks Spark runs at once; over Connect, where that is unknown, its usual number of partitions."""
     if is_connect(spark):
         return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     return int(spark.sparkContext.defaultParallelism)
 
 
 def versions(spark: SparkSession) -> dict[str, str]:
-    """Return the versions that a result was made with: ours, Spark's, Java's."""
-    return {"otel-mqtrace": version("otel-mqtrace"), "spark": spark.version, "java": _java_version(spark)}
+    """Return the versions of Spark and of its Java."""
+    return {"spark": spark.version, "java": _java_version(spark)}
 
 
 def _java_version(spark: SparkSession) -> str:
     if not is_connect(spark):
         jvm = spark.sparkContext._jvm  # noqa: SLF001  (no public way, and no job for it)
         return str(jvm.java.lang.System.getProperty("java.version"))  # type: ignore[union-attr]
-    asked = F.java_method(F.lit("java.lang.System"), F.lit("getProperty"), F.lit("java.version"))
-    return str(spark.range(1).select(asked.alias("version")).collect()[0]["version"])
+    frame = spark.range(1).selectExpr("java_method('java.lang.System', 'getProperty', 'java.version') as version")
+    return str(frame.collect()[0]["version"])

@@ -1,37 +1,23 @@
-"""This module knows how a piece of input that could not be mapped is written down: what, why, and whom it mentions."""
+"""The evidence that is kept of a piece of input that could not be mapped: what, why, and the messages it names."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+from spark_jobs.mentions import mentioned_in
 
-from spark_jobs.mentions import MESSAGE_ID
-from spark_jobs.spark_schemas import BAD
-
-__all__ = ["SAMPLE_CHARACTERS", "bad"]
+__all__ = ["SAMPLE_CHARACTERS", "bad_piece"]
 
 SAMPLE_CHARACTERS: Final = 200
 """Characters of an offending text that are kept."""
 
 
-def bad(field: str, reason: str, text: Column) -> Column:
-    """Return the ``schemas.BAD`` of one bad piece.
+def bad_piece(field: str, reason: str, text: str) -> dict[str, Any]:
+    """Return a value of ``schemas.BAD``.
 
     Args:
         field: the field at fault.
         reason: why it could not be mapped.
-        text: the offending text; its first ``SAMPLE_CHARACTERS`` are kept.
+        text: the offending text; its first ``SAMPLE_CHARACTERS`` are kept, and the message ids in all of it.
     """
-    return F.struct(
-        F.lit(field).alias("field"),
-        F.lit(reason).alias("reason"),
-        F.left(text, F.lit(SAMPLE_CHARACTERS)).alias("text"),
-        _mentioned_ids(text).alias("mentions"),
-    ).cast(BAD)
-
-
-def _mentioned_ids(text: Column) -> Column:
-    """Return the message ids readable in ``text``: distinct, upper case, in order of appearance."""
-    return F.array_distinct(F.transform(F.regexp_extract_all(text, F.lit(MESSAGE_ID)), F.upper))
+    return {"field": field, "reason": reason, "text": text[:SAMPLE_CHARACTERS], "mentions": mentioned_in(text)}

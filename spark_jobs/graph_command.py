@@ -1,4 +1,4 @@
-"""This module knows ``mqtrace graph``: its options, the table it prints, nothing else.
+"""The command ``mqtrace graph``: its options and the table it prints.
 
 Nothing heavy is imported before the command runs: ``mqtrace --help`` reads this module.
 """
@@ -77,7 +77,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         mqtrace graph --native landing/native --otlp 'otlp/*.jsonl' --out graph --format html --format dependencies
     """
     wanted = _wanted(formats)
-    from spark_jobs.jobs import graph as job  # noqa: PLC0415  (Spark, of the optional extra)
+    from spark_jobs.jobs import graph as job  # noqa: PLC0415  (of the optional extra)
     from spark_jobs.policy.policy import parse_duration_ms  # noqa: PLC0415
     from spark_jobs.progress import shown_progress  # noqa: PLC0415
     from spark_jobs.report.files import write_texts  # noqa: PLC0415

@@ -27,7 +27,7 @@ from otel_mqtrace.model import TraceType
 from spark_jobs.normalise.aliases import ALIASES
 from spark_jobs.sources.containers import Bad, Message, read_messages
 from spark_jobs.sources.detect import Layout, Side
-from spark_jobs.sources.files import SourceFile, source_files, torn_tail
+from spark_jobs.sources.files import SourceFile, last_line, source_files
 from spark_jobs.sources.kafka.address import TopicAddress, apart
 from spark_jobs.sources.kafka.offsets import topic_ranges
 from spark_jobs.sources.kafka.reading import messages_in
@@ -177,12 +177,12 @@ def _write(item: dict[str, Any]) -> None:
 
 # -- native ---------------------------------------------------------------------------------------------------------
 def _native(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
-    tail = torn_tail(file.path) if file.layout is Layout.LANDING_JSONL else None
+    tail = last_line(file.path).decode("utf-8", "replace").strip() if file.layout is Layout.LANDING_JSONL else ""
     with file.path.open("rb") as stream:
         for at, body in enumerate(read_bodies(stream, _FRAMINGS[file.layout], name=str(file.path))):
             if isinstance(body, bytes):
                 yield from _records(_Place(str(file.path), at + 1), at, body, inventory)
-            elif tail is not None and tail.strip().startswith(body.text.strip()) and body.reason == "not JSON":
+            elif tail and tail.startswith(body.text.strip()) and body.reason == "not JSON":
                 inventory.truncated_tail = True
             else:
                 inventory.damaged(_bad_body(file.path, at, body))

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["PREFIXES", "RESOURCE", "bare"]
+__all__ = ["PREFIXES", "bare"]
 
 PREFIXES: Final = "^(?:%(RETRY|DLQ)%)?(?:([^%]+)%)?"
 """Before a name: that of a retry or dead-letter topic, and a namespace."""
-
-RESOURCE: Final = PREFIXES + "(.*)$"
-"""A whole topic or group: retry or dead-letter prefix, namespace, name."""
 
 _PREFIXES: Final = re.compile(PREFIXES)
 

@@ -1,4 +1,4 @@
-"""This module knows the options of the commands on Spark: an alias each, with what ``--help`` says of it.
+"""The options of the reconciling commands: an alias each, with its text in ``--help``.
 
 A command names them in its signature, where typer reads them; the default stands there.
 """
@@ -18,6 +18,7 @@ __all__ = [
     "Conf",
     "DriverMemory",
     "End",
+    "EngineName",
     "Every",
     "Grace",
     "History",
@@ -66,6 +67,14 @@ Grace = Annotated[
 Begin = Annotated[str | None, typer.Option(help="Start of the window: ISO 8601 or epoch milliseconds.")]
 End = Annotated[str | None, typer.Option(help="End of the window.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Let warnings fail the run.")]
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Where to judge: on Spark, or in this process without Java (local).",
+        show_default="spark where pyspark and a Java are found, else local",
+    ),
+]
 Master = Annotated[
     str | None,
     typer.Option(help="Spark's master URL, sc://HOST:PORT included.", show_default="spark-submit's, else local[*]"),

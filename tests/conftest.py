@@ -1,7 +1,10 @@
-"""This module knows what the whole run of tests shares: one Spark session, and which tests come first."""
+"""What the whole run of tests shares: one Spark session, and which tests come first."""
 
 from __future__ import annotations
 
+import re
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,53 +16,48 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_ON_THE_SESSION = ("tests/spark_jobs/", "tests/faults/")
-_RUN_ALONE = ("tests/peers/", "tests/cluster/")
+_ROOT = Path(__file__).parents[1]
+_ASKS_FOR_SPARK = re.compile(r"^ *def \w+\((?:[^)]*\W)?spark\W", re.MULTILINE)
+
+
+@cache
+def _is_on_session(file: str) -> bool:
+    """Tell whether a file of tests, relative to the root, has a test or a fixture that asks for the Spark session."""
+    return bool(_ASKS_FOR_SPARK.search((_ROOT / file).read_text(encoding="utf-8")))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Under ``--dist loadfile``, have all of ``tests/spark_jobs`` and ``tests/faults`` in the one process with the session."""
+    """Under ``--dist loadfile``, have all files on the Spark session in one process."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415  (needed by the process that shares out, not by others)
 
     class OneSession(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return _ON_THE_SESSION[0] if nodeid.startswith(_ON_THE_SESSION) else super()._split_scope(nodeid)
+            file = super()._split_scope(nodeid)
+            return "session" if _is_on_session(file) else file
 
     return OneSession(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put first what takes longest: the files on the session, then those that start a Spark of their own.
-
-    A test elsewhere that asked for the session would start another one, of 3 GB.
-    """
-    asking = [item.nodeid for item in items if "spark" in getattr(item, "fixturenames", ())]
-    if strays := [name for name in asking if not name.startswith(_ON_THE_SESSION + _RUN_ALONE)]:
-        raise pytest.UsageError(f"{strays[0]} asks for the Spark session: move it below {' or '.join(_ON_THE_SESSION)}")
+    """Put first what takes longest: the files on the session, then those that start a Spark of their own."""
     slow = {item.path for item in items if item.get_closest_marker("spark")}
 
     def turn(item: pytest.Item) -> int:
-        return 0 if item.nodeid.startswith(_ON_THE_SESSION) else 2 - (item.path in slow)
+        return 0 if _is_on_session(item.nodeid.partition("::")[0]) else 2 - (item.path in slow)
 
     items.sort(key=turn)
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Give the one SparkSession of the run: two threads, two shuffle partitions."""
+    """Give the one SparkSession of the run: two threads."""
     pytest.importorskip("pyspark", reason="the spark extra is not installed")
     from spark_jobs.session import build_session  # noqa: PLC0415  (a run without Spark tests never loads pyspark)
 
-    session = build_session(
-        master="local[2]",
-        app_name="mqtrace-tests",
-        driver_memory="3g",
-        lasting=True,
-        extra={"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "2"},
-    )
+    session = build_session(master="local[2]", app_name="mqtrace-tests", driver_memory="1g")
     yield session
     session.stop()
 

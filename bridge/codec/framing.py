@@ -112,7 +112,7 @@ def _parquet(stream: io.BufferedReader, name: str) -> Iterator[bytes | BadBody]:
         import pyarrow as pa  # noqa: PLC0415  comes with the 'spark' extra
         import pyarrow.parquet as pq  # noqa: PLC0415
     except ImportError as error:
-        raise MissingExtraError("reading Parquet", "spark") from error
+        raise MissingExtraError("reading Parquet", "reconcile") from error
     source: Any = stream if stream.seekable() else io.BytesIO(stream.read())
     try:
         file = pq.ParquetFile(source)

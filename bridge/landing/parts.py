@@ -95,7 +95,7 @@ class ParquetPart:
             import pyarrow as pa  # noqa: PLC0415 - optional extra
             from pyarrow import parquet  # noqa: PLC0415 - optional extra
         except ImportError as error:
-            raise MissingExtraError("landing in parquet", "spark") from error
+            raise MissingExtraError("landing in parquet", "reconcile") from error
         columns: Any = (
             *(("source", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())),
             *(("arrival_ms", pa.int64()), ("keys", pa.string()), ("body", pa.binary())),

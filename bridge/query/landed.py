@@ -195,7 +195,7 @@ def _parquet(part: Path, remark: Callable[[str], None]) -> Iterator[LandedMessag
         import pyarrow as pa  # noqa: PLC0415 - optional extra
         from pyarrow import parquet  # noqa: PLC0415 - optional extra
     except ImportError as error:
-        raise MissingExtraError(f"reading {part.name}", "spark") from error
+        raise MissingExtraError(f"reading {part.name}", "reconcile") from error
     try:
         file: Any = parquet.ParquetFile(part)
         for batch in file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=list(FIELDS)):

@@ -218,7 +218,7 @@ def _streamed(codec: Literal["lz4", "zstd"]) -> Callable[[bytes], bytes]:
         try:
             import pyarrow as pa  # noqa: PLC0415 - optional extra; only producers told to use lz4 or zstd need it
         except ImportError as error:
-            raise MissingExtraError(f"a RocketMQ message compressed by {codec}", "spark") from error
+            raise MissingExtraError(f"a RocketMQ message compressed by {codec}", "reconcile") from error
         stream: Any = pa.CompressedInputStream(pa.BufferReader(body), codec)
         with stream:
             inflated: bytes = stream.read(_MAX_BODY_BYTES + 1)

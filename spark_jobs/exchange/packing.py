@@ -16,11 +16,11 @@ from spark_jobs.judging.identity import message_key
 from spark_jobs.schemas import EVENT, MENTION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
-__all__ = ["Piece", "count_buckets", "group_pieces", "open_blobs", "pack_pieces", "pieces_of"]
+__all__ = ["Piece", "count_buckets", "group_pieces", "open_blobs", "pack_pieces", "pack_rows", "pieces_of"]
 
 _BUCKET_ROWS: Final = 60_000
 """So many rows are judged at a time: about 150 MiB of a worker with both sides' words beside each verdict."""
@@ -85,12 +85,20 @@ def count_buckets(pieces: Iterable[Piece], cores: int) -> int:
     return max(1, min(_MOST_BUCKETS, max(-(-rows // _BUCKET_ROWS), min(cores, -(-rows // _BLOB_ROWS)))))
 
 
-def pack_pieces(buckets: int, pieces: Sequence[Piece]) -> Iterator[tuple[int, bytes]]:
-    """Yield ``(bucket, blob)``: the rows of the pieces, those of one message all in one bucket."""
+def pack_pieces(
+    buckets: int, pieces: Sequence[Piece], *, keep: Callable[[pa.Table], pa.Table] | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """Yield ``(bucket, blob)``: the rows of the pieces, those of one message all in one bucket.
+
+    Args:
+        buckets: how many there are.
+        pieces: what to read.
+        keep: returns those of some rows that are packed; all are by default.
+    """
     held: list[pa.Table] = []
     rows = 0
     for piece in pieces:
-        table = _read(piece)
+        table = _read(piece) if keep is None else keep(_read(piece))
         held.append(table)
         rows += len(table)
         if rows >= _TASK_ROWS:
@@ -144,14 +152,15 @@ def _split(tables: Sequence[pa.Table], buckets: int) -> Iterator[tuple[int, byte
     for batch in whole.to_batches():
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns["path"] = columns["path"].cast(pa.string())
-        yield from _pack(batch, _bucket_of(message_key(columns), buckets), buckets)
+        yield from pack_rows(batch, _bucket_of(message_key(columns), buckets), buckets)
 
 
 def _bucket_of(keys: Any, buckets: int) -> npt.NDArray[np.int64]:
     return (hash_texts(keys) % np.uint64(buckets)).astype(np.int64)
 
 
-def _pack(batch: pa.RecordBatch, bucket_of: npt.NDArray[np.int64], buckets: int) -> Iterator[tuple[int, bytes]]:
+def pack_rows(batch: pa.RecordBatch, bucket_of: npt.NDArray[np.int64], buckets: int) -> Iterator[tuple[int, bytes]]:
+    """Yield ``(bucket, blob)``: the rows of each bucket, in their order."""
     counts = np.bincount(bucket_of, minlength=buckets)
     rows = batch.take(as_rows(np.argsort(bucket_of, kind="stable")))
     options = pa.ipc.IpcWriteOptions(compression="lz4")

@@ -25,18 +25,31 @@ _ANSWER: Any = pa.schema([pa.field("answer", pa.binary())])
 class SparkEngine:
     """Runs picklable functions on picklable tasks; a task that Spark runs twice is answered once."""
 
-    def __init__(self, spark: SparkSession, parallelism: int) -> None:
-        self._spark = spark
+    name = "spark"
+
+    def __init__(self, session: SparkSession, parallelism: int, *, group: str = "") -> None:
+        self.session = session
         self.parallelism = parallelism
+        self.group = group
 
     def map(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> list[_Answer]:
         """Return the answer of each task, in order; answers are small."""
         if not tasks:
             return []
-        one_each = self._spark.range(0, len(tasks), 1, min(len(tasks), _TASKS_PER_CORE * self.parallelism))
+        one_each = self.session.range(0, len(tasks), 1, min(len(tasks), _TASKS_PER_CORE * self.parallelism))
         answers = one_each.mapInArrow(partial(_map_tasks, function, tasks), "id long, answer binary").collect()
         found = {row["id"]: row["answer"] for row in answers}
         return [pickle.loads(found[number]) for number in range(len(tasks))]  # noqa: S301 - our own tasks' answers
+
+    def map_frame(self, function: Callable[[Iterator[pa.RecordBatch]], _Answer], frame: DataFrame) -> list[_Answer]:
+        """Return the answer for each partition of a frame, in no order.
+
+        Args:
+            function: is given the partition's batches; it may be called again for one whose first call was lost.
+            frame: of columns that Arrow has.
+        """
+        answers = frame.mapInArrow(partial(_map_partition, function), "answer binary")
+        return [pickle.loads(row["answer"]) for row in answers.collect()]  # noqa: S301 - our own tasks' answers
 
     def exchange(
         self,
@@ -55,7 +68,7 @@ class SparkEngine:
         """
         if not tasks:
             return []
-        one_each = self._spark.range(0, len(tasks), 1, len(tasks))
+        one_each = self.session.range(0, len(tasks), 1, len(tasks))
         blobs = one_each.mapInArrow(partial(_pack_tasks, pack, tasks), "bucket int, blob binary")
         answers = _by_bucket(blobs, buckets).mapInArrow(partial(_receive_buckets, receive), "answer binary")
         return [pickle.loads(row["answer"]) for row in answers.collect()]  # noqa: S301 - our own tasks' answers
@@ -78,6 +91,12 @@ def _pack_tasks(
                 yield pa.RecordBatch.from_arrays(
                     [pa.array([bucket], pa.int32()), pa.array([blob], pa.binary())], schema=_BLOB
                 )
+
+
+def _map_partition(
+    function: Callable[[Iterator[pa.RecordBatch]], Any], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(function(batches))], pa.binary())], schema=_ANSWER)
 
 
 def _map_tasks(

@@ -1,1 +1,1 @@
-"""Who sends what to whom: producer → topic → consumer group, and service → service, from events and verdicts."""
+"""Who sends what to whom: legs of messages, their journeys, and the sums that a dependency graph is drawn from."""

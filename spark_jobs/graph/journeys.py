@@ -1,25 +1,23 @@
-"""This module knows what a message's other legs say about one leg: its topic, its sender, and what became of it.
-
-One exchange (by message) and windows within it; a message with very many legs is spilled to disk, not held.
-"""
+"""What a message's other legs say about one leg: its topic, its sender, and what became of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import Window
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
 
 from otel_mqtrace.model import MessageType, TransactionState
-from spark_jobs.graph.owners import with_owner
+from spark_jobs.judging.columns import NullableInts, encode, find_groups, is_true, join_codes
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from spark_jobs.judging.columns import Codes, Column, Ints, Mask
 
-__all__ = ["FATES", "journeys"]
+__all__ = ["FATES", "ORIGINS", "End", "Journeys", "follow"]
 
 FATES: Final = (
     "consumed",
@@ -33,106 +31,257 @@ FATES: Final = (
     "delayed",
     "never_consumed",
 )
-"""What became of a sent message, the first that applies: of none but ``never_consumed`` a delivery is missing."""
+"""What became of a sent message, the first that applies; only of ``never_consumed`` is a delivery missing."""
+ORIGINS: Final = ("published", "unidentified", "unjudged", "never_published")
+"""Whether the send of a delivered message is known, the first that applies."""
 
-_REPLY_TOPIC: Final = "%\\_REPLY\\_TOPIC"  # LIKE; RocketMQ appends it to the cluster's name
+_REPLY_TOPIC: Final = "_REPLY_TOPIC"  # RocketMQ appends it to the cluster's name
 _PUBLISH, _CONSUME = Kind.PUBLISH.value, Kind.CONSUME.value
+_WORDS: Final = ("kind", "via", "namespace", "bare_topic", "group", "service")
+_LAST: Final = np.iinfo(np.int64).max
 
 
-def journeys(
-    legs: DataFrame, owned: Mapping[tuple[str, str], str], *, opening_ms: int | None, horizon_ms: int | None
-) -> DataFrame:
-    """Return sends and deliveries with ``party``, ``topic``, ``sender``, ``first``, ``fate`` and ``origin``.
+@dataclass(frozen=True, slots=True)
+class End:
+    """What legs of a kind have in common.
 
-    ``party`` is the producer (its service, else its group) or the consumer group (else its service). ``topic`` is the
-    business topic: a retry or dead-letter topic is folded into the one its message was sent to. ``first`` marks one
-    leg per message, topic and party. ``fate`` (first sends, one of ``FATES``) says what became of the message,
-    ``origin`` (first deliveries) whether its send is known: ``published``, ``never_published``, ``unidentified``, or
-    ``unjudged`` near either end of the data.
+    ``party`` is the producer (its service, else its group) or the consumer group (else its service). ``folded`` is the
+    topic of a leg over a retry or dead-letter topic whose message's own topic is not known.
+    """
+
+    kind: str
+    via: str | None
+    namespace: str | None
+    bare_topic: str | None
+    group: str | None
+    service: str | None
+    party: str | None
+
+    @property
+    def folded(self) -> str | None:
+        """The name of a retry or dead-letter topic without its namespace."""
+        return None if self.via is None or self.bare_topic is None else f"%{self.via}%{self.bare_topic}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journeys:
+    """The sends and deliveries inside the window; arrays have a value for each.
+
+    Attributes:
+        legs: of each its row in ``LEG``.
+        ends, end: the distinct ends, and which is each leg's.
+        topics, topic: the distinct business topics, and which is each leg's, -1 for none; a retry or dead-letter topic
+            is folded into the topic that its message was sent to.
+        senders, sender: the parties that sent messages, and which sent each leg's, -1 where that is not known.
+        is_consume: whether it is a delivery.
+        is_first: whether it stands for its message: one leg per message, topic and party does.
+        fate: of first sends the place in ``FATES``, else -1.
+        origin: of first deliveries the place in ``ORIGINS``, else -1.
+    """
+
+    legs: Ints
+    ends: list[End]
+    end: Ints
+    topics: list[str]
+    topic: Ints
+    senders: list[str]
+    sender: Ints
+    is_consume: Mask
+    is_first: Mask
+    fate: Ints
+    origin: Ints
+
+
+def follow(
+    legs: pa.Table, owned: Mapping[tuple[str, str], str], *, opening_ms: int | None, horizon_ms: int | None
+) -> Journeys:
+    """Return the journeys of messages.
 
     Args:
-        legs: ``LEG``.
-        owned: ``owners.read_owners`` of the same legs.
+        legs: ``LEG``, all legs of each message that has any.
+        owned: ``legs.choose_owners`` of the legs of the whole run.
         opening_ms: deliveries before it may be of messages sent before the data begins; ``None``: none is judged.
         horizon_ms: what was sent or delivered after it may still be completed; ``None``: none is judged.
     """
-    together = _with_party(with_owner(legs, owned)).repartition("message")
-    known = together.withColumns(_of_message()).where(F.col("kind").isin(_PUBLISH, _CONSUME))
-    placed = known.withColumn("topic", _topic())
-    one = Window.partitionBy("message", "kind", "party", "topic").orderBy(
-        *(~F.col("inside"), F.col("via").isNotNull(), F.col("event_ms").asc_nulls_last()),
-        F.coalesce("retry_times", F.lit(0)),
+    given = _Given(legs, owned)
+    messages = _Messages(given)
+    rows = np.flatnonzero(given.is_publish | given.is_consume)
+    message, end = given.message[rows], given.end[rows]
+    topic = np.where(given.is_via[rows], messages.topic[message], given.bare_topics[end])
+    topic = np.where(topic == _LAST, given.folded[end], topic)
+    is_first = _is_first(given, rows, topic)
+    is_publish = given.is_publish[rows]
+    fate, origin = np.full(len(rows), -1), np.full(len(rows), -1)
+    sends, deliveries = np.flatnonzero(is_first & is_publish), np.flatnonzero(is_first & ~is_publish)
+    is_reply = np.array([name.endswith(_REPLY_TOPIC) for name in given.topics] + [False])
+    fate[sends] = _find_fates(given, messages, rows[sends], is_reply[topic[sends]], horizon_ms)
+    origin[deliveries] = _find_origins(given, messages, rows[deliveries], opening_ms, horizon_ms)
+    inside = np.flatnonzero(given.inside[rows])
+    sender = messages.sender[message[inside]]
+    return Journeys(
+        legs=rows[inside],
+        ends=given.ends,
+        end=end[inside],
+        topics=given.topics,
+        topic=topic[inside],
+        senders=given.parties,
+        sender=np.where(sender == _LAST, -1, sender),
+        is_consume=~is_publish[inside],
+        is_first=is_first[inside],
+        fate=fate[inside],
+        origin=origin[inside],
     )
-    numbered = placed.withColumn("first", (F.row_number().over(one) == 1) & _is_direct())
-    return numbered.withColumns({"fate": _fate(horizon_ms), "origin": _origin(opening_ms, horizon_ms)})
 
 
-def _with_party(legs: DataFrame) -> DataFrame:
-    by_service, by_group = F.coalesce("service", "group"), F.coalesce("group", "service")
-    return legs.withColumn("party", F.when(F.col("kind") == _PUBLISH, by_service).otherwise(by_group))
+class _Given:
+    """The columns of legs as arrays; what is only about words is found once per distinct combination of them."""
+
+    def __init__(self, legs: pa.Table, owned: Mapping[tuple[str, str], str]) -> None:
+        columns: dict[str, Any] = {name: legs[name].combine_chunks() for name in legs.column_names}
+        coded = [encode(columns[name]) for name in _WORDS]
+        examples, self.end = find_groups(join_codes(*((one.values, one.room) for one in coded)))
+        words = zip(*(_words_of(one, examples) for one in coded), strict=True)
+        self.ends = [_end(some, owned) for some in words]
+        self.topics = _distinct(name for end in self.ends for name in (end.bare_topic, end.folded))
+        self.parties = _distinct(end.party for end in self.ends)
+        self.bare_topics = _places((end.bare_topic for end in self.ends), self.topics)
+        self.folded = _places((end.folded for end in self.ends), self.topics)
+        self.party = _places((end.party for end in self.ends), self.parties)
+        self.is_publish = self._where(lambda end: end.kind == _PUBLISH)
+        self.is_consume = self._where(lambda end: end.kind == _CONSUME)
+        self.is_recall = self._where(lambda end: end.kind == Kind.RECALL.value)
+        self.is_via = self._where(lambda end: end.via is not None)
+        self.message, self.messages = _encode_messages(columns["message"])
+        self.identified, self.inside = is_true(columns["identified"]), is_true(columns["inside"])
+        self.event = NullableInts.of(columns["event_ms"])
+        self.retries = NullableInts.of(columns["retry_times"]).filled(0)
+        self.is_accepted = is_true(columns["success"].fill_null(True))  # noqa: FBT003 - Arrow's own signature
+        self.types, self.states = (encode(columns[name]) for name in ("msg_type", "transaction_state"))
+
+    def _where(self, holds: Any) -> Mask:
+        found: Mask = np.array([holds(end) for end in self.ends], bool)[self.end]
+        return found
 
 
-def _of_message() -> dict[str, Column]:
-    message = Window.partitionBy("message")
+def _words_of(coded: Codes, rows: Ints) -> list[str | None]:
+    words = [*coded.words, None]
+    return [words[place] for place in coded.values[rows].tolist()]
 
-    def some(condition: Column) -> Column:
-        return F.coalesce(F.max(F.when(condition, F.lit(True))).over(message), F.lit(False))
 
-    publish = F.col("kind") == _PUBLISH
-    state = F.col("transaction_state")
-    return {
-        "base_topic": F.min(F.when(publish & F.col("via").isNull(), F.col("bare_topic"))).over(message),
-        "sender": F.min(F.when(publish & F.col("via").isNull(), F.col("party"))).over(message),
-        "published": some(publish),
-        "accepted": some(publish & F.coalesce("success", F.lit(True))),
-        "consumed": some(F.col("kind") == _CONSUME),
-        "half": some(F.col("msg_type") == MessageType.TRANS_HALF.value),
-        "delayed": some(F.col("msg_type") == MessageType.DELAY.value),
-        "recalled": some(F.col("kind") == Kind.RECALL.value),
-        "committed": some(state == TransactionState.COMMIT_MESSAGE.value),
-        "rolled_back": some(state == TransactionState.ROLLBACK_MESSAGE.value),
+def _end(words: Sequence[Any], owned: Mapping[tuple[str, str], str]) -> End:
+    kind, via, namespace, bare_topic, group, service = words
+    service = owned.get((kind, group)) if service is None else service
+    best, other = (service, group) if kind == _PUBLISH else (group, service)
+    return End(kind, via, namespace, bare_topic, group, service, other if best is None else best)
+
+
+def _distinct(names: Iterable[str | None]) -> list[str]:
+    return sorted({name for name in names if name is not None})
+
+
+def _places(names: Iterable[str | None], among: list[str]) -> Ints:
+    """Return the place of each name, -1 for none."""
+    places: dict[str | None, int] = {name: at for at, name in enumerate(among)}
+    return np.array([places.get(name, -1) for name in names], np.int64)
+
+
+def _encode_messages(texts: Column) -> tuple[Ints, int]:
+    """Return a number of each message, and how many there are; ``encode`` would make every text in Python."""
+    coded = texts.dictionary_encode()
+    return np.asarray(coded.indices.cast(pa.int64())), len(coded.dictionary)
+
+
+class _Messages:
+    """What all legs of a message say; arrays by message."""
+
+    def __init__(self, given: _Given) -> None:
+        self._given = given
+        direct = given.is_publish & ~given.is_via
+        self.topic = self._least(direct, given.bare_topics)
+        self.sender = self._least(direct, given.party)
+        self.is_published = self._any(given.is_publish)
+        self.is_accepted = self._any(given.is_publish & given.is_accepted)
+        self.is_consumed = self._any(given.is_consume)
+        self.is_recalled = self._any(given.is_recall)
+        self.is_half = self._any(_matches(given.types, MessageType.TRANS_HALF.value))
+        self.is_delayed = self._any(_matches(given.types, MessageType.DELAY.value))
+        self.is_committed = self._any(_matches(given.states, TransactionState.COMMIT_MESSAGE.value))
+        self.is_rolled_back = self._any(_matches(given.states, TransactionState.ROLLBACK_MESSAGE.value))
+
+    def _any(self, holds: Mask) -> Mask:
+        found = np.zeros(self._given.messages, bool)
+        found[self._given.message[holds]] = True
+        return found
+
+    def _least(self, holds: Mask, of_end: Ints) -> Ints:
+        """Return the least known place among the legs of each message; ``_LAST`` for none."""
+        found = np.full(self._given.messages, _LAST)
+        rows = np.flatnonzero(holds & (of_end >= 0)[self._given.end])
+        np.minimum.at(found, self._given.message[rows], of_end[self._given.end[rows]])
+        return found
+
+
+def _matches(codes: Codes, word: str) -> Mask:
+    found: Mask = np.array([one == word for one in codes.words] + [False])[codes.values]
+    return found
+
+
+def _is_first(given: _Given, rows: Ints, topic: Ints) -> Mask:
+    """Tell which legs stand for their message: of each topic and party the earliest, best one inside the window.
+
+    A copy that came back over a retry topic is no further message.
+    """
+    whose, is_publish = given.party[given.end[rows]], given.is_publish[rows]
+    parts = ((given.message[rows], given.messages), (is_publish.astype(np.int64), 2))
+    names = ((whose + 1, len(given.parties) + 1), (topic + 1, len(given.topics) + 1))
+    examples, group = find_groups(join_codes(*parts, *names))
+    is_first = np.zeros(len(rows), bool)
+    is_first[examples] = True
+    several = np.flatnonzero((np.bincount(group, minlength=len(examples)) > 1)[group])
+    if len(several):
+        chosen, groups = rows[several], group[several]
+        event = given.event.filled(_LAST)[chosen]
+        order = np.lexsort((given.retries[chosen], event, given.is_via[chosen], ~given.inside[chosen], groups))
+        ranked = groups[order]
+        is_first[several] = False
+        is_first[several[order[np.r_[True, ranked[1:] != ranked[:-1]]]]] = True
+    return is_first & ~(is_publish & given.is_via[rows])
+
+
+def _find_fates(given: _Given, messages: _Messages, rows: Ints, is_reply: Mask, horizon_ms: int | None) -> Ints:
+    """Return the place in ``FATES`` of each of these first sends."""
+    message = given.message[rows]
+    is_open = ~messages.is_committed[message]
+    holds = {
+        "consumed": messages.is_consumed[message],
+        "failed": ~messages.is_accepted[message],
+        "rolled_back": messages.is_rolled_back[message] & is_open,
+        "uncommitted": messages.is_half[message] & is_open,
+        "recalled": messages.is_recalled[message],
+        "reply": is_reply,
+        "unidentified": ~given.identified[rows],
+        "pending": ~_is_before(given, rows, horizon_ms),
+        "delayed": messages.is_delayed[message],
     }
+    return np.select([holds[name] for name in FATES[:-1]], list(range(len(holds))), len(holds))
 
 
-def _topic() -> Column:
-    folded = F.concat(F.lit("%"), "via", F.lit("%"), "bare_topic")
-    return F.when(F.col("via").isNull(), F.col("bare_topic")).otherwise(F.coalesce("base_topic", folded))
-
-
-def _is_direct() -> Column:
-    """Say whether a leg counts its message: a copy that came back over a retry topic is no message more."""
-    return (F.col("kind") == _CONSUME) | F.col("via").isNull()
-
-
-def _fate(horizon_ms: int | None) -> Column:
-    reply = F.coalesce(F.col("topic").like(_REPLY_TOPIC), F.lit(False))
-    conditions = {
-        "consumed": F.col("consumed"),
-        "failed": ~F.col("accepted"),
-        "rolled_back": F.col("rolled_back") & ~F.col("committed"),
-        "uncommitted": F.col("half") & ~F.col("committed"),
-        "recalled": F.col("recalled"),
-        "reply": reply,
-        "unidentified": ~F.col("identified"),
-        "pending": ~_before(horizon_ms),
-        "delayed": F.col("delayed"),
+def _find_origins(
+    given: _Given, messages: _Messages, rows: Ints, opening_ms: int | None, horizon_ms: int | None
+) -> Ints:
+    """Return the place in ``ORIGINS`` of each of these first deliveries."""
+    event = given.event.take(rows)
+    is_after = event.known & (event.values >= opening_ms) if opening_ms is not None else np.zeros(len(rows), bool)
+    holds = {
+        "published": messages.is_published[given.message[rows]],
+        "unidentified": ~given.identified[rows],
+        "unjudged": ~is_after | ~_is_before(given, rows, horizon_ms),
     }
-    chain = F.when(F.lit(False), F.lit(None))
-    for fate, condition in conditions.items():
-        chain = chain.when(condition, F.lit(fate))
-    return F.when(F.col("first") & (F.col("kind") == _PUBLISH), chain.otherwise(F.lit("never_consumed")))
+    return np.select([holds[name] for name in ORIGINS[:-1]], list(range(len(holds))), len(holds))
 
 
-def _origin(opening_ms: int | None, horizon_ms: int | None) -> Column:
-    after = F.lit(False) if opening_ms is None else F.coalesce(F.col("event_ms") >= opening_ms, F.lit(False))
-    chain = (
-        F.when(F.col("published"), F.lit("published"))
-        .when(~F.col("identified"), F.lit("unidentified"))
-        .when(~after | ~_before(horizon_ms), F.lit("unjudged"))
-        .otherwise(F.lit("never_published"))
-    )
-    return F.when(F.col("first") & (F.col("kind") == _CONSUME), chain)
-
-
-def _before(horizon_ms: int | None) -> Column:
-    return F.lit(False) if horizon_ms is None else F.coalesce(F.col("event_ms") <= horizon_ms, F.lit(False))
+def _is_before(given: _Given, rows: Ints, horizon_ms: int | None) -> Mask:
+    if horizon_ms is None:
+        return np.zeros(len(rows), bool)
+    event = given.event.take(rows)
+    return event.known & (event.values <= horizon_ms)

@@ -1,102 +1,251 @@
-"""This module knows a leg of a message's way: one send to a topic, or one delivery to a consumer group, as one row.
+"""One row per leg of a message's way: a send to a topic, a delivery to a consumer group, a recall.
 
-Whatever the inputs (native records, spans, both), a verdict is a leg already without doubles: copies of a record are
-one row, and so are the record and the span of one event.
+A verdict is a leg without doubles already: copies of a record are one row, and so are the record and the span of one
+event.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
 
 from otel_mqtrace._clock import LAST_MS
-from spark_jobs.names import RESOURCE
+from spark_jobs.judging.coded import CodedVerdicts
+from spark_jobs.judging.columns import encode, find_groups, flatten_sides, join_codes
+from spark_jobs.names import PREFIXES
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["LEG", "bare", "legs"]
+    from spark_jobs.judging.columns import Column
+
+__all__ = [
+    "LEG",
+    "Owners",
+    "choose_owners",
+    "find_owners",
+    "find_verdict_owners",
+    "make_legs",
+    "merge_owners",
+    "read_verdict_legs",
+    "read_verdict_owners",
+]
 
 _LONGEST_NAME: Final = 1_000
+_MOST_OWNERS: Final = 1_000
+"""So many groups are given their service, those with the most legs that name it first."""
 
-_KINDS: Final = {
-    "message": StringType(),  # the id, or a place of the row's own
-    "identified": BooleanType(),  # whether the id is one that others could name
-    "kind": StringType(),
-    "raw_topic": StringType(),
-    "group": StringType(),  # without its namespace
-    "service": StringType(),
-    "via": StringType(),  # RETRY, DLQ, or nothing
-    "namespace": StringType(),
-    "bare_topic": StringType(),  # for a retry or dead-letter topic: the group it belongs to
-    "event_ms": LongType(),
-    "busy_ms": LongType(),  # start to end
-    "queue_ms": LongType(),
-    "finished": BooleanType(),
-    "success": BooleanType(),
-    "retry_times": IntegerType(),
-    "msg_type": StringType(),
-    "transaction_state": StringType(),
-    "inside": BooleanType(),  # of the window
-    "on_native": BooleanType(),
-    "on_otlp": BooleanType(),
-}
-LEG: Final = StructType([StructField(name, kind) for name, kind in _KINDS.items()])
+_TEXT: Final[Any] = pa.string()
+_WORD: Final[Any] = pa.dictionary(pa.int32(), pa.string())
+_LONG: Final[Any] = pa.int64()
+_BOOL: Final[Any] = pa.bool_()
+
+LEG: Final = pa.schema(
+    {
+        "message": _TEXT,  # the id, or a place of the row's own; never null
+        "identified": _BOOL,  # whether the id is one that others could name
+        "kind": _WORD,
+        "group": _WORD,  # without its namespace
+        "service": _WORD,
+        "via": _WORD,  # RETRY, DLQ, or null
+        "namespace": _WORD,
+        "bare_topic": _WORD,  # for a retry or dead-letter topic: the group it belongs to
+        "event_ms": _LONG,
+        "busy_ms": _LONG,  # start to end
+        "queue_ms": _LONG,
+        "finished": _BOOL,  # deliveries only
+        "success": _BOOL,
+        "retry_times": pa.int32(),
+        "msg_type": _WORD,
+        "transaction_state": _WORD,
+        "inside": _BOOL,  # of the window
+        "on_native": _BOOL,
+        "on_otlp": _BOOL,
+    }
+)
 """One send, delivery, end of a transaction or recall. Times are epoch milliseconds."""
 
+_REPEATED: Final = ("kind", "topic", "group", "status", "otlp.service")
+_OF_SIDE: Final = ("start_ms", "end_ms", "success", "msg_type", "transaction_state")
+_COLUMNS: Final = (
+    *("kind", "msg_id", "topic", "group", "retry_times", "status", "event_ms", "queue_ms"),
+    *(f"{side}.{name}" for side in ("native", "otlp") for name in _OF_SIDE),
+    "otlp.service",
+)
+_PLACES: Final = (
+    *("msg_id", "otlp.trace_id", "otlp.span_id"),
+    *(f"{side}.{name}" for side in ("native", "otlp") for name in ("path", "line", "record_index")),
+)
+"""Columns that are read only where a message has no id."""
 
-def legs(verdicts: DataFrame) -> DataFrame:
-    """Return ``LEG`` of ``VERDICT``: nothing is added up, nothing is left out."""
-    named = verdicts.select(
-        F.coalesce("msg_id", *_own_place()).alias("message"),
-        F.col("msg_id").isNotNull().alias("identified"),
-        "kind",
-        _short("topic").alias("raw_topic"),
-        bare(_short("group")).alias("group"),
-        F.substring(_present(F.col("otlp.service")), 1, _LONGEST_NAME).alias("service"),
-        F.when(F.col("event_ms").between(0, LAST_MS), F.col("event_ms")).alias("event_ms"),
-        F.try_subtract(_either("end_ms"), _either("start_ms")).alias("busy_ms"),
-        "queue_ms",
-        _either("end_ms").isNotNull().alias("finished"),
-        *(_either(name).alias(name) for name in ("success", "retry_times", "msg_type", "transaction_state")),
-        (F.col("status") != Status.OUT_OF_SCOPE.value).alias("inside"),
-        F.col("native").isNotNull().alias("on_native"),
-        F.col("otlp").isNotNull().alias("on_otlp"),
-    )
-    parts = {
-        "via": F.regexp_extract("raw_topic", RESOURCE, 1),
-        "namespace": F.regexp_extract("raw_topic", RESOURCE, 2),
-        "bare_topic": bare(F.col("raw_topic")),
+# As Spark's regular expressions read it, in which more than a line feed ends a line.
+_BREAK: Final = "\n\r\u0085\u2028\u2029"
+_RESOURCE: Final = re.compile(f"{PREFIXES}([^{_BREAK}]*)(?=(?:\r\n|[{_BREAK}])?\\Z)")
+"""A whole topic or group: retry or dead-letter prefix, namespace, name."""
+
+
+def read_verdict_legs(paths: Sequence[str]) -> pa.Table:
+    """Return ``LEG`` of the verdicts in parquet files of ``VERDICT``; all verdicts of a message are among them."""
+    verdicts = _read(paths, _COLUMNS)
+    places = _read(paths, _PLACES) if verdicts["msg_id"].null_count else None
+    return make_legs(verdicts, places)
+
+
+def _read(paths: Iterable[str], columns: Sequence[str]) -> pa.Table:
+    files = (parquet.ParquetFile(path, read_dictionary=list(_REPEATED)) for path in paths)
+    tables = [file.read(columns=list(columns), use_threads=False) for file in files]
+    return pa.concat_tables(tables, promote_options="permissive")  # Spark writes some columns as never null
+
+
+def make_legs(verdicts: pa.Table, places: pa.Table | None = None) -> pa.Table:
+    """Return ``LEG`` of ``VERDICT``: nothing is added up, nothing is left out.
+
+    Args:
+        verdicts: ``VERDICT``, or of it what a leg is made of.
+        places: columns of the same rows that say where a row without a message id stands, if not among ``verdicts``.
+    """
+    coded = CodedVerdicts(verdicts)
+    columns = coded.columns
+    is_consume = coded.matches("kind", Kind.CONSUME.value)
+    start, end = (coded.ints(f"native.{name}").coalesce(coded.ints(f"otlp.{name}")) for name in ("start_ms", "end_ms"))
+    event = coded.ints("event_ms")
+    made = {
+        "message": _messages(columns if places is None else CodedVerdicts(places).columns),
+        "identified": columns["msg_id"].is_valid(),
+        "kind": _rename(columns["kind"], str),
+        **_groups_and_services(columns),
+        "via": _rename(columns["topic"], lambda name: _part(name, 1)),
+        "namespace": _rename(columns["topic"], lambda name: _part(name, 2)),
+        "bare_topic": _rename(columns["topic"], lambda name: _bare(name[:_LONGEST_NAME])),
+        "event_ms": event.where((event.values >= 0) & (event.values <= LAST_MS)).to_arrow(),
+        "busy_ms": (end - start).to_arrow(),
+        "queue_ms": columns["queue_ms"],
+        "finished": pa.array(end.known, mask=~is_consume),
+        "success": _either(columns, "success"),
+        "retry_times": columns["retry_times"],
+        **{name: _rename(_either(columns, name), str) for name in ("msg_type", "transaction_state")},
+        "inside": pa.array(~coded.matches("status", Status.OUT_OF_SCOPE.value)),
+        "on_native": columns["on_native"],
+        "on_otlp": columns["on_otlp"],
     }
-    finished = F.when(F.col("kind") == Kind.CONSUME.value, F.col("finished"))
-    split = named.withColumns({name: _present(value) for name, value in parts.items()}).withColumn("finished", finished)
-    return split.select(*(F.col(name).cast(kind) for name, kind in _KINDS.items()))
+    arrays = [made[field.name] for field in LEG]
+    return pa.table(arrays, schema=LEG)
 
 
-def bare(resource: Column) -> Column:
+def _groups_and_services(columns: Mapping[str, Column]) -> dict[str, Column]:
+    return {
+        "group": _rename(columns["group"], lambda name: _bare(name[:_LONGEST_NAME])),
+        "service": _rename(columns["otlp.service"], lambda name: name[:_LONGEST_NAME] or None),
+    }
+
+
+def _either(columns: Mapping[str, Column], name: str) -> Column:
+    native, otlp = columns[f"native.{name}"], columns[f"otlp.{name}"]
+    return pc.coalesce(native, otlp) if native.null_count and otlp.null_count < len(otlp) else native
+
+
+def _messages(columns: Mapping[str, Column]) -> Column:
+    """Return the id of each row's message, else the place of its span, else that of its record."""
+    ids = columns["msg_id"]
+    if not ids.null_count:
+        return ids
+    found = [ids, pc.binary_join_element_wise("span:", columns["otlp.trace_id"], "/", columns["otlp.span_id"], "")]
+    for side in ("native", "otlp"):
+        place = [columns[f"{side}.{name}"].cast(pa.string()) for name in ("path", "line", "record_index")]
+        found.append(pc.binary_join_element_wise("row", *place, ":"))
+    return pc.coalesce(*found, pa.scalar("row:"))
+
+
+def _rename(column: Column, rule: Callable[[str], str | None]) -> Column:
+    """Return ``rule`` of each text of a column, called once per distinct one, as a dictionary array."""
+    codes = encode(column)
+    answers = [rule(word) for word in codes.words]
+    words = sorted({word for word in answers if word is not None})
+    place = {word: at for at, word in enumerate(words)}
+    lookup = np.array([-1 if word is None else place[word] for word in answers] + [-1], np.int32)
+    indices: Any = lookup[codes.values]
+    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=indices < 0), pa.array(words, _TEXT))
+
+
+def _part(resource: str, number: int) -> str | None:
+    found = _RESOURCE.match(resource[:_LONGEST_NAME])
+    return found[number] or None if found else None
+
+
+def _bare(resource: str) -> str | None:
     """Return a topic's or group's name without prefix and namespace; as it is where nothing would be left."""
-    return F.coalesce(_present(F.regexp_extract(resource, RESOURCE, 3)), _present(resource))
+    return _part(resource, 3) or resource or None
 
 
-def _own_place() -> list[Column]:
-    spans = F.concat(F.lit("span:"), "otlp.trace_id", F.lit("/"), "otlp.span_id")
-    lines = [
-        F.concat(F.lit("row:"), F.concat_ws(":", *(f"{side}.{name}" for name in ("path", "line", "record_index"))))
-        for side in ("native", "otlp")
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """How a group's legs name services: the least and the greatest name, how many legs name one, how many there are."""
+
+    least: str | None
+    greatest: str | None
+    naming: int
+    legs: int
+
+
+Owners = dict[tuple[str, str], _Use]
+"""The use of each ``(kind, group)``: it adds up over tables of legs."""
+
+
+def read_verdict_owners(paths: Iterable[str]) -> Owners:
+    """Return what ``find_owners`` does of the legs of the verdicts in parquet files of ``VERDICT``."""
+    return find_verdict_owners(_read(paths, ("kind", "group", "otlp.service")))
+
+
+def find_verdict_owners(verdicts: pa.Table) -> Owners:
+    """Return what ``find_owners`` does of the legs of ``VERDICT``, or of its kind, group and OTLP service."""
+    columns = flatten_sides(verdicts)
+    return find_owners(pa.table({"kind": columns["kind"], **_groups_and_services(columns)}))
+
+
+def find_owners(legs: pa.Table) -> Owners:
+    """Return how each kind and group of ``LEG`` names its services."""
+    kinds, groups, services = (encode(legs[name].combine_chunks()) for name in ("kind", "group", "service"))
+    codes = join_codes(*((one.values, one.room) for one in (kinds, groups, services)))
+    examples, like = find_groups(codes)
+    parts = []
+    for row, count in zip(examples.tolist(), np.bincount(like, minlength=len(examples)).tolist(), strict=True):
+        if groups.values[row] == groups.room - 1:
+            continue
+        key = (kinds.words[kinds.values[row]], groups.words[groups.values[row]])
+        service = None if services.values[row] == services.room - 1 else services.words[services.values[row]]
+        parts.append({key: _Use(service, service, 0 if service is None else count, count)})
+    return merge_owners(parts)
+
+
+def merge_owners(parts: Iterable[Owners]) -> Owners:
+    """Return the sum of the parts."""
+    merged: Owners = {}
+    for part in parts:
+        for key, use in part.items():
+            merged[key] = _merge(merged[key], use) if key in merged else use
+    return merged
+
+
+def _merge(one: _Use, other: _Use) -> _Use:
+    names = [name for use in (one, other) for name in (use.least, use.greatest) if name is not None]
+    return _Use(min(names, default=None), max(names, default=None), one.naming + other.naming, one.legs + other.legs)
+
+
+def choose_owners(found: Owners) -> dict[tuple[str, str], str]:
+    """Return the service of each ``(kind, group)`` of one service only, some of whose legs name none.
+
+    Only the native side saw those legs: the one service that else uses their group is theirs.
+    """
+    sole = [
+        (-use.naming, key, use.least)
+        for key, use in found.items()
+        if use.least is not None and use.least == use.greatest and use.naming < use.legs
     ]
-    return [spans, *lines]
-
-
-def _short(name: str) -> Column:
-    return F.substring(_present(F.col(name)), 1, _LONGEST_NAME)
-
-
-def _present(text: Column) -> Column:
-    return F.when(text != "", text)
-
-
-def _either(name: str) -> Column:
-    return F.coalesce(F.col("native")[name], F.col("otlp")[name])
+    return {key: owner for _, key, owner in sorted(sole)[:_MOST_OWNERS]}

@@ -1,87 +1,209 @@
-"""This module knows which message a span is about when it does not say: the one whose send it points at.
+"""Find which message a span is about when it does not say: the one whose send it points at.
 
 Semantic conventions let a consumer point at the send of its message by a link or by its parent, in the same trace or
-in another; both are followed here, by joins on span ids. No trace is ever put together.
+in another. Both are followed here, by an exchange on span ids: no trace is ever put together.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from pyarrow import parquet
 
-from spark_jobs.spark_schemas import EVENT
+from spark_jobs.exchange.packing import open_blobs, pack_rows
+from spark_jobs.hashing import hash_texts
+from spark_jobs.judging.columns import as_rows, encode, find_groups, is_known, join_codes
+from spark_jobs.schemas import NORMALISED
+from spark_jobs.storage import committed, list_files, make_directory
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["named_by_position", "tied", "unnamed"]
+    from spark_jobs.exchange.engine import Engine
+    from spark_jobs.judging.columns import Column, Ints, Mask
+
+__all__ = ["tie_spans"]
+
+pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
+_BUCKET_ROWS: Final = 60_000
+_MOST_BUCKETS: Final = 2_000
+_NAMES: Final = ("kind", "scope", "msg_id", "offset_msg_id")
+
+_WAITING: Final = NORMALISED.append(pa.field("at", pa.string()))
+"""A send or delivery without an id; ``at`` is the place (trace id, slash, span id) of the send: its own, or where it
+points."""
+_TEXT: Final[Any] = pa.string()
+_CLAIM: Final = pa.schema({"at": _TEXT, "msg_id": _TEXT, "is_send": pa.bool_()})
+"""The id that a send has, or that a delivery has for the send at a place."""
 
 
-def named_by_position(events: DataFrame) -> DataFrame:
-    """Give an event without a message id its place on the broker (a Kafka topic, partition and offset) for one."""
-    return events.withColumn("msg_id", F.coalesce("msg_id", "offset_msg_id"))
+def tie_spans(engine: Engine, files: Sequence[str], directory: str) -> tuple[str, ...]:
+    """Return files with the same spans, in which a send and the deliveries that point at it name the same message.
 
-
-def unnamed(events: DataFrame) -> DataFrame:
-    """Return one row: ``unnamed``, how many sends and deliveries name no message, so that :func:`tied` is needed."""
-    nameless = _is(Kind.PUBLISH, Kind.CONSUME) & F.col("msg_id").isNull()
-    return events.agg(F.count_if(nameless).alias("unnamed"))
-
-
-def tied(spans: DataFrame) -> DataFrame:
-    """Return ``EVENT`` in which a send and the deliveries that point at it name the same message.
-
-    A send without an id gets the one its consumers name (sends one way learn theirs only so), or its own span's place
+    An event without a message id has its place on the broker (a Kafka topic, partition and offset) for one. A send
+    that still has none gets the one its consumers name (one-way sends learn theirs only so), or its own span's place
     when they know none either. A delivery without an id gets its send's; one that points at several sends becomes one
-    delivery of each. What nobody points at stays without.
+    delivery of each. A span that nothing points at stays without. Files in which all spans name their message stay as
+    they are if no other span lacks an id.
 
     Args:
-        spans: ``EVENT`` of the OTLP side.
+        engine: runs the tasks.
+        files: parquet files of ``NORMALISED``, of the OTLP side.
+        directory: where new files go; it has none before.
     """
-    sends, deliveries = (spans.where(_is(kind)) for kind in (Kind.PUBLISH, Kind.CONSUME))
-    rest = spans.where(~_is(Kind.PUBLISH, Kind.CONSUME))
-    sends = _told_by_consumers(sends, deliveries)
-    named = deliveries.where(F.col("msg_id").isNotNull())
-    found = _told_by_sends(deliveries.where(F.col("msg_id").isNull()), sends)
-    parts = (sends, named, found, rest)
-    answer, *others = (part.select(*EVENT.names) for part in parts)
-    for other in others:
-        answer = answer.unionByName(other)
-    return answer
+    counts = engine.map(_count_nameless, files)
+    nameless, placed = (sum(found) for found in zip(*counts, strict=True)) if counts else (0, 0)
+    if not nameless and not placed:
+        return tuple(files)
+    make_directory(directory)
+    tasks = list(enumerate(files))
+    if nameless:
+        buckets = min(
+            sum(parquet.ParquetFile(path).metadata.num_rows for path in files) // _BUCKET_ROWS + 1, _MOST_BUCKETS
+        )
+        engine.exchange(partial(_pack, directory, buckets), tasks, partial(_tie_bucket, directory), buckets)
+    else:
+        engine.map(partial(_name_by_place, directory), tasks)
+    return tuple(list_files(directory))
 
 
-def _is(*kinds: Kind) -> Column:
-    named = F.col("kind").isin(*(kind.value for kind in kinds)) & F.col("scope").isNull()
-    return F.coalesce(named, F.lit(False))
+def _count_nameless(path: str) -> tuple[int, int]:
+    """Return how many sends and deliveries have no id of any kind, and how many events have only their place's."""
+    nameless = placed = 0
+    file = parquet.ParquetFile(path)
+    for group in range(file.metadata.num_row_groups):
+        table = file.read_row_group(group, columns=list(_NAMES), use_threads=False)
+        columns = {name: table[name] for name in _NAMES}
+        has_place = is_known(columns["offset_msg_id"])
+        has_id = is_known(columns["msg_id"])
+        nameless += int(
+            np.count_nonzero((_is(columns, Kind.PUBLISH) | _is(columns, Kind.CONSUME)) & ~has_id & ~has_place)
+        )
+        placed += int(np.count_nonzero(~has_id & has_place))
+    return nameless, placed
 
 
-def _told_by_consumers(sends: DataFrame, deliveries: DataFrame) -> DataFrame:
-    pointed = deliveries.select("msg_id", F.explode(_pointed_at()).alias("at"))
-    heard = pointed.groupBy(F.col("at.trace_id").alias("at_trace"), F.col("at.span_id").alias("at_span")).agg(
-        F.min("msg_id").alias("heard_id")
+def _is(columns: Mapping[str, Column], kind: Kind) -> Mask:
+    is_kind = np.asarray(pc.fill_null(pc.equal(columns["kind"], kind.value), False))  # noqa: FBT003
+    found: Mask = is_kind & ~is_known(columns["scope"])
+    return found
+
+
+def _name_by_place(directory: str, task: tuple[int, str]) -> None:
+    number, path = task
+    with (
+        committed(f"{directory}/kept-{number:05d}.parquet") as unready,
+        parquet.ParquetWriter(unready, NORMALISED) as file,
+    ):
+        for table in _row_groups(path):
+            file.write_table(table)
+
+
+def _row_groups(path: str) -> Iterator[pa.Table]:
+    """Yield the rows of a file as ``NORMALISED``, each column in one piece, named by their place for want of an id."""
+    file = parquet.ParquetFile(path)
+    at = NORMALISED.get_field_index("msg_id")
+    for group in range(file.metadata.num_row_groups):
+        read = file.read_row_group(group, use_threads=False).combine_chunks()
+        table = read.select(NORMALISED.names).cast(NORMALISED)
+        yield table.set_column(at, NORMALISED.field(at), pc.coalesce(table["msg_id"], table["offset_msg_id"]))
+
+
+def _pack(directory: str, buckets: int, task: tuple[int, str]) -> Iterator[tuple[int, bytes]]:
+    """Yield the claims of a file and its rows that wait for a name; write all others."""
+    number, path = task
+    with (
+        committed(f"{directory}/kept-{number:05d}.parquet") as unready,
+        parquet.ParquetWriter(unready, NORMALISED) as file,
+    ):
+        for table in _row_groups(path):
+            columns = {name: table[name].combine_chunks() for name in table.column_names}
+            kept, waiting, claims = _sort_out(columns)
+            file.write_table(table.take(as_rows(kept)))
+            rows, places = waiting
+            some = table.take(as_rows(rows)).append_column("at", places).cast(_WAITING)
+            for part in (some, claims):
+                for batch in part.combine_chunks().to_batches():
+                    bucket_of = (hash_texts(batch.column("at")) % np.uint64(buckets)).astype(np.int64)
+                    yield from pack_rows(batch, bucket_of, buckets)
+
+
+def _sort_out(columns: Mapping[str, Column]) -> tuple[Ints, tuple[Ints, Column], pa.Table]:
+    """Return the rows that stay as they are, those that wait with the places they wait for, and ``_CLAIM``."""
+    has_id = is_known(columns["msg_id"])
+    is_send, is_delivery = _is(columns, Kind.PUBLISH), _is(columns, Kind.CONSUME)
+    rows, at = _find_pointers(columns, np.flatnonzero(is_delivery))
+    sends = np.flatnonzero(is_send)
+    rows = np.concatenate([sends, rows])
+    at = pa.concat_arrays([_join(columns["trace_id"], columns["span_id"]).take(as_rows(sends)), at])
+    is_placed, is_named = is_known(at), has_id[rows]
+    claiming = is_placed & is_named
+    claims = pa.table(
+        [
+            at.filter(as_rows(claiming)),
+            columns["msg_id"].take(as_rows(rows[claiming])),
+            pa.array(is_send[rows[claiming]]),
+        ],
+        schema=_CLAIM,
     )
-    lacking = sends.where(F.col("msg_id").isNull())
-    here = (F.col("trace_id") == F.col("at_trace")) & (F.col("span_id") == F.col("at_span"))
-    own = F.concat(F.lit("span:"), "trace_id", F.lit("/"), "span_id")
-    told = lacking.join(heard, here, "left").withColumn(
-        "msg_id", F.when(F.col("at_span").isNotNull(), F.coalesce("heard_id", own))
-    )
-    return sends.where(F.col("msg_id").isNotNull()).unionByName(told.select(*sends.columns))
+    waits = is_placed & ~is_named
+    kept = np.ones(len(has_id), bool)
+    kept[rows[~is_named]] = False
+    # A delivery that points at several spans becomes several rows, those without a whole place among them.
+    stays = np.concatenate([np.flatnonzero(kept), rows[~is_placed & ~is_named]])
+    return stays, (rows[waits], at.filter(as_rows(waits))), claims
 
 
-def _told_by_sends(deliveries: DataFrame, sends: DataFrame) -> DataFrame:
-    one_each = deliveries.withColumn("at", F.explode_outer(_pointed_at()))
-    sent = sends.groupBy(F.col("trace_id").alias("at_trace"), F.col("span_id").alias("at_span")).agg(
-        F.min("msg_id").alias("sent_id")
-    )
-    here = (F.col("at.trace_id") == F.col("at_trace")) & (F.col("at.span_id") == F.col("at_span"))
-    return one_each.join(sent, here, "left").withColumn("msg_id", F.col("sent_id"))
+def _find_pointers(columns: Mapping[str, Column], rows: Ints) -> tuple[Ints, Column]:
+    """Return the spans that rows point at, as pairs of row and place: what they link to, else their parent."""
+    links = columns["links"].take(as_rows(rows))
+    linking, linked = np.asarray(pc.list_parent_indices(links)), links.flatten()
+    at = _join(linked.field("trace_id"), linked.field("span_id"))
+    codes = encode(at)
+    first, _ = find_groups(join_codes((linking, max(len(rows), 1)), (codes.values, codes.room)))
+    has_links = np.zeros(len(rows), bool)
+    has_links[linking] = True
+    children = rows[~has_links]
+    children = children[is_known(columns["parent_span_id"])[children]]
+    parents = _join(columns["trace_id"], columns["parent_span_id"]).take(as_rows(children))
+    return np.concatenate([rows[linking[first]], children]), pa.concat_arrays([at.take(as_rows(first)), parents])
 
 
-def _pointed_at() -> Column:
-    """Return the spans a delivery points at: what it links to, else its parent."""
-    parent = F.struct(F.col("trace_id"), F.col("parent_span_id").alias("span_id"))
-    linked = F.when(F.size("links") > 0, F.array_distinct("links"))
-    return F.coalesce(linked, F.when(F.col("parent_span_id").isNotNull(), F.array(parent)))
+def _join(trace_ids: Column, span_ids: Column) -> Column:
+    return pc.binary_join_element_wise(trace_ids, span_ids, "/")
+
+
+def _tie_bucket(directory: str, bucket: int, blobs: Iterable[bytes]) -> None:
+    """Write the waiting rows of a bucket with the names that its claims give them."""
+    tables = [open_blobs([blob]) for blob in sorted(blobs)]
+    waiting = pa.concat_tables([_WAITING.empty_table(), *(one for one in tables if one.column_names != _CLAIM.names)])
+    claims = pa.concat_tables([_CLAIM.empty_table(), *(one for one in tables if one.column_names == _CLAIM.names)])
+    if not len(waiting):
+        return
+    places: list[Any] = waiting["at"].to_pylist()
+    is_send = _is({name: waiting[name] for name in _NAMES}, Kind.PUBLISH).tolist()
+    names = _name_rows(list(zip(places, is_send, strict=True)), claims.to_pylist())
+    at = NORMALISED.get_field_index("msg_id")
+    rows = waiting.select(NORMALISED.names).set_column(at, NORMALISED.field(at), pa.array(names, pa.string()))
+    with committed(f"{directory}/tied-{bucket:05d}.parquet") as unready:
+        parquet.write_table(rows, unready)
+
+
+def _name_rows(waiting: Sequence[tuple[str, bool]], claims: Iterable[Mapping[str, Any]]) -> list[str | None]:
+    """Return the id of each waiting row, given its place and whether it is a send; the least where several claim it."""
+    by_consumers: dict[str, str] = {}
+    by_sends: dict[str, str] = {}
+    for claim in claims:
+        names, place, msg_id = by_sends if claim["is_send"] else by_consumers, claim["at"], claim["msg_id"]
+        names[place] = min(names.get(place, msg_id), msg_id)
+    pointed_at = {*by_consumers, *(place for place, is_send in waiting if not is_send)}
+    for place, is_send in waiting:
+        if is_send and place in pointed_at:
+            msg_id = by_consumers.setdefault(place, f"span:{place}")
+            by_sends[place] = min(by_sends.get(place, msg_id), msg_id)
+    return [(by_consumers if is_send else by_sends).get(place) for place, is_send in waiting]

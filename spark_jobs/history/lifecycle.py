@@ -13,23 +13,36 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.history.places import PLACE, Places
 from spark_jobs.judging.ages import find_last
 from spark_jobs.judging.columns import NullableInts, as_rows, encode, find_groups, flatten_sides, join_codes
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from spark_jobs.judging.columns import Column, Ints
 
-__all__ = ["Runs", "assign_lifecycle"]
+__all__ = [
+    "COVERED",
+    "LEAVING_OPEN",
+    "Answer",
+    "ClosedPositions",
+    "Key",
+    "Runs",
+    "assign_lifecycle",
+    "decide_lifecycle",
+    "find_closed_runs",
+]
 
+COVERED: Final = Reason.DROP_ATTRIBUTED.value
+"""The reason of a key that a counted loss pays for."""
 _OPEN_REASONS: Final = frozenset({Reason.IN_FLIGHT.value, Reason.ABANDONED.value, Reason.UNEXPLAINED.value})
-_COVERED: Final = Reason.DROP_ATTRIBUTED.value
+LEAVING_OPEN: Final = _OPEN_REASONS | {COVERED, Reason.HALF_RECORD.value}
+"""The reasons with which a key may be left to the next run; PENDING has none and may be, too."""
 _OF_THIS_INPUT: Final = frozenset(
     {Reason.WRITER_SILENT.value, Reason.SHUTDOWN_WINDOW.value, Reason.LATE_BEYOND_RETENTION.value}
 )
-_PLACE: Final = ("path", "record_index", "raw_hash")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +54,42 @@ class Runs:
         data_end_ms: the end of the data; ages count from there.
         horizon_ms: until when the data is complete.
         forget_after_ms: open keys older than this are waited for no longer.
-        closed: of each record that earlier runs closed ``side, path, record_index, raw_hash, first_seen_run``.
     """
 
     run: int | None
     data_end_ms: int | None
     horizon_ms: int | None
     forget_after_ms: int
-    closed: pa.Table | None = None
 
 
-class _Key(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ClosedPositions:
+    """Where the records came from that earlier runs closed, and the run that had first reported each open."""
+
+    places: Places
+    runs: NullableInts
+
+    @classmethod
+    def of(cls, parts: Iterable[pa.Table]) -> ClosedPositions:
+        """Return the positions in parts of ``leaving.CLOSED``, each place in one of them only."""
+        columns = [flatten_sides(part.select([*PLACE, "first_seen_run"])) for part in parts]
+        places, numbers = Places.of(columns)
+        runs = [NullableInts.of(one["first_seen_run"]) for one in columns]
+        values, known = np.zeros(len(places), np.int64), np.zeros(len(places), bool)
+        if runs:
+            values[numbers] = np.concatenate([one.values for one in runs])
+            known[numbers] = np.concatenate([one.known for one in runs])
+        return cls(places, NullableInts(values, known))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def find_run(self, columns: Mapping[str, Column]) -> NullableInts:
+        """Return the run of the record at each place, null where none was closed; ``columns`` are ``PLACE``."""
+        return self.runs.take(self.places.find(columns))
+
+
+class Key(NamedTuple):
     """What decides about the lifecycle of one key."""
 
     status: str
@@ -65,7 +103,7 @@ class _Key(NamedTuple):
     is_young: bool
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
     """The reason as it stays, the lifecycle, and whether the key is left open or covered."""
 
     reason: str | None
@@ -74,16 +112,21 @@ class _Answer(NamedTuple):
     is_left: bool
 
 
-def assign_lifecycle(verdicts: pa.Table, runs: Runs) -> pa.Table:
+def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: ClosedPositions | None = None) -> pa.Table:
     """Return ``VERDICT`` with ``lifecycle`` and ``first_seen_run``, the reasons being final.
 
     What only this run's input seems to explain is no explanation of what an earlier run could not explain: its reason
-    is UNEXPLAINED again. The ``first_seen_run`` given tells which rows hold a carried event.
+    is UNEXPLAINED again.
+
+    Args:
+        verdicts: ``VERDICT``; a ``first_seen_run`` marks the rows that hold a carried event.
+        runs: what lifecycles depend on beside the verdict.
+        closed: what earlier runs closed: an open key found there is open again.
     """
     if not len(verdicts):
         return verdicts
     columns = flatten_sides(verdicts)
-    first_seen, closed_run = NullableInts.of(columns["first_seen_run"]), _find_closed(columns, runs.closed)
+    first_seen, closed_run = NullableInts.of(columns["first_seen_run"]), find_closed_runs(columns, closed)
     answers, answer_of = _answer(columns, first_seen, closed_run, runs)
     is_left = np.array([answer.is_left for answer in answers])[answer_of]
     this_run = NullableInts.constant(len(verdicts), runs.run)
@@ -97,7 +140,7 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs) -> pa.Table:
 
 def _answer(
     columns: Mapping[str, Column], first_seen: NullableInts, closed_run: NullableInts, runs: Runs
-) -> tuple[list[_Answer], Ints]:
+) -> tuple[list[Answer], Ints]:
     """Decide once per distinct key; return the answers, and of each row which is its own."""
     rows, last = len(first_seen.values), find_last(columns)
     age = NullableInts.constant(rows, runs.data_end_ms) - last
@@ -111,7 +154,7 @@ def _answer(
     answers = []
     for row in examples.tolist():
         texts = ([*one.words, None][one.values[row]] for one in words)
-        answers.append(_decide(_Key(*texts, *(bool(flag[row]) for flag in flags))))
+        answers.append(decide_lifecycle(Key(*texts, *(bool(flag[row]) for flag in flags))))
     return answers, answer_of
 
 
@@ -121,33 +164,34 @@ def _replace(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
     return table
 
 
-def _decide(key: _Key) -> _Answer:
+def decide_lifecycle(key: Key) -> Answer:
+    """Return what one key comes to."""
     reason, detail = (Reason.UNEXPLAINED.value, None) if _is_taken_back(key) else (key.reason, key.reason_detail)
-    is_open, is_covered = _is_open(key, reason), reason == _COVERED
+    is_open, is_covered = _is_open(key, reason), reason == COVERED
     lifecycle = _name_lifecycle(key, is_open=is_open, is_covered=is_covered)
-    return _Answer(reason, detail, lifecycle, is_open or (is_covered and not key.is_old))
+    return Answer(reason, detail, lifecycle, is_open or (is_covered and not key.is_old))
 
 
-def _is_taken_back(key: _Key) -> bool:
+def _is_taken_back(key: Key) -> bool:
     """Tell whether a key known before has its reason only because this run's input holds little around it.
 
     A file of today begins after an event of yesterday, and may hold nothing of its topic or its process. Where only
     the record was amiss yesterday, nothing of today's excuses it; where yesterday's run could not yet tell, that a
     process or a topic is gone for good is news.
     """
-    lost = key.left_as in {Reason.UNEXPLAINED.value, _COVERED} and key.reason in _OF_THIS_INPUT
+    lost = key.left_as in {Reason.UNEXPLAINED.value, COVERED} and key.reason in _OF_THIS_INPUT
     cut = (key.is_known or key.was_closed) and key.reason == Reason.LATE_BEYOND_RETENTION.value
     return lost or cut
 
 
-def _is_open(key: _Key, reason: str | None) -> bool:
+def _is_open(key: Key, reason: str | None) -> bool:
     """Tell whether a key is waited for: one-sided for want of a better reason, or half recorded and not yet settled."""
     alone = key.status in {Status.NATIVE_ONLY.value, Status.OTLP_ONLY.value}
     half = reason == Reason.HALF_RECORD.value and key.is_young
     return key.status == Status.PENDING.value or (alone and reason in _OPEN_REASONS) or half
 
 
-def _name_lifecycle(key: _Key, *, is_open: bool, is_covered: bool) -> str | None:
+def _name_lifecycle(key: Key, *, is_open: bool, is_covered: bool) -> str | None:
     cases = (
         ((is_open or (key.is_known and is_covered)) and key.is_old, Lifecycle.EXPIRED),
         (is_open and key.is_known, Lifecycle.STILL_OPEN),
@@ -159,18 +203,11 @@ def _name_lifecycle(key: _Key, *, is_open: bool, is_covered: bool) -> str | None
     return next((lifecycle.value for holds, lifecycle in cases if holds), None)
 
 
-def _find_closed(columns: Mapping[str, Column], closed: pa.Table | None) -> NullableInts:
+def find_closed_runs(columns: Mapping[str, Column], closed: ClosedPositions | None) -> NullableInts:
     """Return for each one-sided key the run that had first reported it open, where an earlier run closed it."""
-    rows = len(columns["status"])
     if closed is None or not len(closed):
-        return NullableInts.constant(rows, None)
-    places = _join_place(*(closed[name].combine_chunks() for name in ("side", *_PLACE)))
+        return NullableInts.constant(len(columns["status"]), None)
     on_native, on_otlp = np.asarray(columns["on_native"]), np.asarray(columns["on_otlp"])
+    own = {name: pc.coalesce(columns[f"native.{name}"], columns[f"otlp.{name}"]) for name in PLACE[1:]}
     side = pa.array(np.where(on_native, "native", "otlp"), pa.string())
-    own = [pc.coalesce(columns[f"native.{name}"], columns[f"otlp.{name}"]) for name in _PLACE]
-    at = NullableInts.of(pc.index_in(_join_place(side, *own), places)).where(on_native != on_otlp)
-    return NullableInts.of(closed["first_seen_run"].combine_chunks()).take(at.filled(-1))
-
-
-def _join_place(*parts: Column) -> Column:
-    return pc.binary_join_element_wise(*(part.cast(pa.string()).fill_null("") for part in parts), "\x00")
+    return closed.find_run({"side": side, **own}).where(on_native != on_otlp)

@@ -1,4 +1,4 @@
-"""This module knows the batch run: read both sides, judge every key once, add up, report, remember."""
+"""Reconcile once: read both sides, judge every key, add up, report, leave the rest to the next run."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from otel_mqtrace._clock import SystemClock
-from spark_jobs.jobs.conclude import concluded
-from spark_jobs.jobs.judge import judge
-from spark_jobs.jobs.normalise import normalise_native, normalise_otlp
+from spark_jobs.jobs.engines import engine_opener
 from spark_jobs.jobs.options import (
     ReconcileOptions,
     checked,
     counted_losses,
     reading,
     silent,
-    starter,
     unreported,
 )
-from spark_jobs.jobs.workplace import workplace
+from spark_jobs.jobs.reading import read_native, read_otlp
+from spark_jobs.jobs.reconcile import conclude, reconcile
+from spark_jobs.jobs.workplace import open_workplace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from otel_mqtrace._clock import Clock
-    from spark_jobs.jobs.normalise import NormalisedSide
+    from spark_jobs.exchange.engine import Engine
+    from spark_jobs.jobs.reading import EventSide
     from spark_jobs.report.result import Result
 
 __all__ = ["ReconcileOptions", "read_sides", "run"]
@@ -55,12 +55,12 @@ def run(
         UnreadableInputError: a source exists but is not what it should be.
         MissingExtraError, PeerError: there is no Spark or no Java to run it, or Spark gave up.
     """
-    ledger = counted_losses(options)
+    ledger, clock = counted_losses(options), clock or SystemClock()
+    start = engine_opener(options, spark, progress, clock)
     policy = checked(options)
-    start = starter(options, spark, progress)
-    with workplace(options.out, options.history, start, clock or SystemClock()) as place:
-        sides = read_sides(place.spark, options, place.work, progress)
-        result = judge(
+    with open_workplace(options.out, options.history, start, clock) as place:
+        sides = read_sides(place.engine, options, place.work, progress)
+        result = reconcile(
             place,
             sides,
             policy,
@@ -69,20 +69,20 @@ def run(
             progress=progress,
             ledger=ledger,
         )
-        return concluded(place, result, report)
+        return conclude(place, result, report)
 
 
 def read_sides(
-    spark: SparkSession, options: ReconcileOptions, workdir: Path, progress: Callable[[str], None]
-) -> tuple[NormalisedSide, NormalisedSide]:
-    """Read what the options name and write its events under ``workdir``, each side by one job: native, then OTLP.
+    engine: Engine, options: ReconcileOptions, work: Path, progress: Callable[[str], None]
+) -> tuple[EventSide, EventSide]:
+    """Read what the options name and write its events under ``work``: native, then OTLP.
 
     Raises:
-        UsageError, UnreadableInputError, PeerError: as ``normalise_native`` and ``normalise_otlp``.
+        UsageError, UnreadableInputError, PeerError: as ``read_native`` and ``read_otlp``.
     """
     progress("reading the native trace")
     how = reading(options)
-    native = normalise_native(spark, options.native, workdir, options=how)
+    native = read_native(engine, options.native, str(work / "native"), options=how)
     progress("reading the spans")
     how = replace(how, trace_topics=native.trace_topics)
-    return native, normalise_otlp(spark, options.otlp, workdir, options=how)
+    return native, read_otlp(engine, options.otlp, str(work / "otlp"), options=how)

@@ -1,50 +1,54 @@
-"""This module knows the graph run: read one side or both, make every event a leg once, add legs up to edges.
+"""Draw the graph of one side or both: read, judge every event once, make it a leg, add legs up to edges.
 
-The only place of the graph that reads, writes or calls an action. Memory is bounded by the number of edges that are
-told, not by traces or messages.
+Memory is bounded by the number of distinct edges, not by traces or messages.
 """
 
 from __future__ import annotations
 
 import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+from pyarrow import parquet
 
 from bridge.client_properties import read_properties
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
-from spark_jobs.engine import as_meant, grouped
-from spark_jobs.failure import told_by_cause
-from spark_jobs.graph.calls import direct_calls
-from spark_jobs.graph.edges import MOST_EDGES, most_frequent
-from spark_jobs.graph.legs import LEG, legs
-from spark_jobs.graph.owners import owners, read_owners
-from spark_jobs.graph.ties import named_by_position, tied, unnamed
-from spark_jobs.interrupt import unlogged
-from spark_jobs.jobs.drawing import drawing, judged_span
-from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs, normalise_native, normalise_otlp
-from spark_jobs.jobs.places import with_message_ids
+from spark_jobs.exchange.local import LocalEngine
+from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs, pack_pieces, pieces_of
+from spark_jobs.graph.build import MOST_EDGES, build_graph
+from spark_jobs.graph.calls import count_direct_calls
+from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs, merge_owners
+from spark_jobs.graph.parts import add_up, merge_parts
+from spark_jobs.graph.ties import tie_spans
+from spark_jobs.jobs.drawing import judged_span
+from spark_jobs.jobs.engines import open_engine
+from spark_jobs.jobs.naming import with_message_ids
+from spark_jobs.jobs.reading import EventSide, ReadOptions, check_inputs, read_native, read_otlp
+from spark_jobs.judging.facts import merge_surveys, read_facts
+from spark_jobs.judging.kernel import judge_slices
+from spark_jobs.policy.plan import make_plan
 from spark_jobs.policy.policy import read_policy
-from spark_jobs.reconcile import facts
-from spark_jobs.reconcile.together import apart as answers
-from spark_jobs.reconcile.together import together
-from spark_jobs.reconcile.verdicts import verdicts
-from spark_jobs.session import DEFAULT_DRIVER_MEMORY, build_session, check_start
-from spark_jobs.sources.files import input_bytes, spark_path, spark_target
-from spark_jobs.sources.kafka.address import apart
-from spark_jobs.spark_schemas import EVENT, MALFORMED
+from spark_jobs.storage import committed, make_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from pyspark.sql import DataFrame, SparkSession
-
+    from spark_jobs.exchange.engine import Engine
+    from spark_jobs.graph.legs import Owners
+    from spark_jobs.graph.parts import GraphPart
     from spark_jobs.judging.facts import Facts
+    from spark_jobs.judging.plan import Plan
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.graph import Graph
 
-__all__ = ["GraphOptions", "run"]
+__all__ = ["GraphOptions", "draw_events", "run"]
+
+_DRIVER_MEMORY: Final = "1g"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,8 @@ class GraphOptions:
     """What to draw, and how. ``native`` and ``otlp`` are sources as the command line takes them; one may be empty.
 
     ``begin_ms`` and ``end_ms`` are epoch milliseconds, both included: an event belongs to the window when its start
-    does; events outside of it still say what became of those inside.
+    does; events outside of it still tell the fate of messages inside. Spark runs the tasks where ``master`` or ``conf``
+    is given, else processes of this machine do.
     """
 
     native: tuple[str, ...] = ()
@@ -63,7 +68,7 @@ class GraphOptions:
     grace_ms: int | None = None
     native_writer: str = "mqtrace"
     master: str | None = None
-    driver_memory: str = DEFAULT_DRIVER_MEMORY
+    driver_memory: str = _DRIVER_MEMORY
     msg_type_map: str = "a"
     otlp_format: str | None = None
     charset: str = "utf-8"
@@ -71,54 +76,43 @@ class GraphOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
     at_most: int = MOST_EDGES
 
+    @property
+    def needs_spark(self) -> bool:
+        """Whether an option was given that means something to Spark only."""
+        return self.master is not None or bool(self.conf)
+
 
 def _silent(_stage: str) -> None:
     """Report no progress."""
 
 
-def run(
-    options: GraphOptions, *, spark: SparkSession | None = None, progress: Callable[[str], None] = _silent
-) -> Graph:
+def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callable[[str], None] = _silent) -> Graph:
     """Return the graph; ``options.out`` exists then, and is as it was otherwise.
 
     Args:
         options: what to draw, and how.
-        spark: a session to use; built from the options when absent.
-        progress: told the name of each stage as it begins.
+        engine: what to compute on; made from the options when absent.
+        progress: called with the name of each stage as it begins.
 
     Raises:
         UsageError: an option or a source is wrong, or there is no source.
         UnreadableInputError: a source exists but is not what it should be.
-        MissingExtraError, PeerError: there is no Spark or no Java to run it, or Spark gave up.
+        MissingExtraError, PeerError: there is no Spark or no Java to run it, or the engine gave up.
     """
-    policy = _policy(options)
-    check_start(master=options.master, driver_memory=options.driver_memory)
-    check_inputs(options.native, options.otlp, _reading(options))
+    _policy(options)
+    reading = _reading(options)
+    check_inputs(options.native, options.otlp, reading)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {options.out} cannot be made: {error.strerror}; name a directory that can") from error
-    progress("starting Spark")
-    with unlogged():
-        session = spark or _session(options)
-        with (
-            # A cancelled job may still be writing there, which must not hide that it was cancelled.
-            tempfile.TemporaryDirectory(prefix=".work-", dir=options.out, ignore_cleanup_errors=True) as work,
-            as_meant(session),
-            grouped(session, f"mqtrace-{SystemClock().monotonic_ns()}", "mqtrace graph"),
-            told_by_cause(),
-        ):
-            return _drawn(session, options, policy, Path(work), progress)
-
-
-def _session(options: GraphOptions) -> SparkSession:
-    files, _ = apart((*options.native, *options.otlp))
-    return build_session(
-        master=options.master,
-        driver_memory=options.driver_memory,
-        input_bytes=input_bytes(files),
-        extra=options.conf,
-    )
+    # A cancelled task may still be writing there, which must not hide that it was cancelled.
+    temporary = tempfile.TemporaryDirectory(prefix=".work-", dir=options.out, ignore_cleanup_errors=True)
+    opened = _engine(options, progress) if engine is None else nullcontext(engine)
+    with temporary as made, opened as chosen:
+        work = str(Path(made).absolute())
+        sides = _read(chosen, options, reading, work, progress)
+        return draw_events(chosen, sides, options, work=work, progress=progress)
 
 
 def _policy(options: GraphOptions) -> Policy:
@@ -131,8 +125,8 @@ def _policy(options: GraphOptions) -> Policy:
     return replace(policy, grace_ms=grace_ms, begin_ms=options.begin_ms, end_ms=options.end_ms)
 
 
-def _reading(options: GraphOptions) -> NormaliseOptions:
-    return NormaliseOptions(
+def _reading(options: GraphOptions) -> ReadOptions:
+    return ReadOptions(
         native_writer=options.native_writer,
         msg_type_map=options.msg_type_map,
         charset=options.charset,
@@ -141,53 +135,102 @@ def _reading(options: GraphOptions) -> NormaliseOptions:
     )
 
 
-def _drawn(
-    spark: SparkSession, options: GraphOptions, policy: Policy, work: Path, progress: Callable[[str], None]
-) -> Graph:
-    native, otlp, malformed = _read(spark, options, work, progress)
-    progress("following links")
-    named = named_by_position(otlp)
-    spans = tied(named) if options.otlp and unnamed(named).collect()[0]["unnamed"] else named
-    progress("surveying the input")
-    known = facts.read_facts(facts.overview(native, spans, malformed).collect(), policy)
-    both = bool(options.native and options.otlp)
-    progress("making every event a leg")
-    once = verdicts(native, spans, malformed, policy=policy, facts=known)
-    legs(once).write.parquet(spark_target((work / "legs").absolute()))
-    progress("adding up")
-    called = direct_calls(otlp, begin_ms=options.begin_ms, end_ms=options.end_ms)
-    frame = spark.read.schema(LEG).parquet(spark_path(work / "legs"))
-    drawn = drawing(
-        frame,
-        read_owners(owners(frame).collect()),
-        sides=tuple(name for name, given in (("native", options.native), ("otlp", options.otlp)) if given),
-        judged=judged_span(known.first_ms, _settled(known, policy) if both else known.data_end_ms, policy.grace_ms),
-        at_most=options.at_most,
-        direct=most_frequent(called, options.at_most) if options.otlp else None,
-    )
-    return drawn.read(answers(together(drawn.tables).collect()))
+def _engine(options: GraphOptions, progress: Callable[[str], None]) -> AbstractContextManager[Engine]:
+    """Return the engine that the options choose: this process draws, unless Spark is asked for."""
+    if not options.needs_spark:
+        return LocalEngine()
+    from spark_jobs.session import build_session, check_start  # noqa: PLC0415  (pyspark, of the optional extra)
 
+    check_start(master=options.master, driver_memory=options.driver_memory)
 
-def _settled(known: Facts, policy: Policy) -> int | None:
-    """Return where the shorter side ends; where only one side has anything, where that ends."""
-    return known.data_end_ms if known.horizon_ms is None else known.horizon_ms + policy.grace_ms
+    def start() -> Any:
+        progress("starting Spark")
+        return build_session(master=options.master, driver_memory=options.driver_memory, extra=options.conf)
+
+    return open_engine("spark", start, clock=SystemClock(), description="mqtrace graph")
 
 
 def _read(
-    spark: SparkSession, options: GraphOptions, work: Path, progress: Callable[[str], None]
-) -> tuple[DataFrame, DataFrame, DataFrame]:
-    nothing, reading = spark.createDataFrame([], EVENT), _reading(options)
-    native = otlp = nothing
-    malformed = spark.createDataFrame([], MALFORMED)
+    engine: Engine, options: GraphOptions, reading: ReadOptions, work: str, progress: Callable[[str], None]
+) -> tuple[EventSide, EventSide]:
+    native = otlp = EventSide()
     if options.native:
         progress("reading the native trace")
-        side = normalise_native(spark, options.native, work, options=reading)
-        native, malformed = side.events, malformed.unionByName(side.malformed)
-        reading = replace(reading, trace_topics=side.trace_topics)
+        native = read_native(engine, options.native, f"{work}/native", options=reading)
+        reading = replace(reading, trace_topics=native.trace_topics)
     if options.otlp:
         progress("reading the spans")
-        side = normalise_otlp(spark, options.otlp, work, options=reading)
-        otlp, malformed = side.events, malformed.unionByName(side.malformed)
-        if options.native:
-            otlp = with_message_ids(otlp, native, work, by_place=side.by_place)
-    return native, otlp, malformed
+        otlp = read_otlp(engine, options.otlp, f"{work}/otlp", options=reading)
+    if options.native and options.otlp:
+        named = with_message_ids(engine, native.files, otlp.files, f"{work}/named", by_place=otlp.by_place)
+        otlp = replace(otlp, files=named)
+    return native, otlp
+
+
+def draw_events(
+    engine: Engine,
+    sides: tuple[EventSide, EventSide],
+    options: GraphOptions,
+    *,
+    work: str,
+    progress: Callable[[str], None] = _silent,
+) -> Graph:
+    """Return the graph of events that have been read.
+
+    Args:
+        engine: runs the tasks.
+        sides: native and OTLP; one that was not given has no files.
+        options: which sides were given, the window, how many edges are shown.
+        work: an existing directory for what tasks leave each other.
+        progress: called with the name of each stage as it begins.
+    """
+    policy, (native, otlp) = _policy(options), sides
+    progress("following links")
+    spans = tie_spans(engine, otlp.files, f"{work}/tied")
+    progress("surveying the input")
+    known = read_facts(merge_surveys([native.survey, otlp.survey]), policy.grace_ms)
+    plan = make_plan(policy, data_end_ms=known.data_end_ms, horizon_ms=known.horizon_ms)
+    progress("making every event a leg")
+    make_directory(f"{work}/legs")
+    pieces = pieces_of([*native.files, *spans])
+    buckets, tasks = count_buckets(pieces, engine.parallelism), group_pieces(pieces, engine.parallelism)
+    legs = engine.exchange(partial(pack_pieces, buckets), tasks, partial(_judge_legs, plan, f"{work}/legs"), buckets)
+    progress("adding up")
+    given = tuple(name for name, some in (("native", options.native), ("otlp", options.otlp)) if some)
+    judged = judged_span(known.first_ms, _settled_ms(known, policy, given), policy.grace_ms)
+    owned = choose_owners(merge_owners(one.owners for one in legs))
+    parts = engine.map(partial(_part_of, owned, judged), sorted(one.path for one in legs))
+    direct = count_direct_calls(engine, otlp.files, begin_ms=options.begin_ms, end_ms=options.end_ms)
+    return build_graph(merge_parts(parts), sides=given, judged=judged, direct=direct, at_most=options.at_most)
+
+
+def _settled_ms(known: Facts, policy: Policy, given: tuple[str, ...]) -> int | None:
+    """Return where the shorter side ends; where only one side has anything, where that ends."""
+    if len(given) == 1 or known.horizon_ms is None:
+        return known.data_end_ms
+    return known.horizon_ms + policy.grace_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Legs:
+    """A file of ``LEG``, all legs of each message that has any, and how its groups name their services."""
+
+    path: str
+    owners: Owners
+
+
+def _judge_legs(plan: Plan, directory: str, bucket: int, blobs: Sequence[bytes]) -> _Legs:
+    """Write the legs of a bucket of messages."""
+    path = f"{directory}/part-{bucket:05d}.parquet"
+    owners = []
+    with committed(path) as unready, parquet.ParquetWriter(unready, LEG, compression="zstd") as file:
+        for judged in judge_slices(open_blobs(blobs), plan):
+            legs = make_legs(judged.verdicts)
+            owners.append(find_owners(legs))
+            file.write_table(legs)
+    return _Legs(path, merge_owners(owners))
+
+
+def _part_of(owned: Mapping[tuple[str, str], str], judged: tuple[int | None, int | None], path: str) -> GraphPart:
+    legs = parquet.ParquetFile(path).read(use_threads=False).cast(LEG).unify_dictionaries()
+    return add_up(legs, owned, opening_ms=judged[0], horizon_ms=judged[1])

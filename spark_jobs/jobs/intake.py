@@ -1,4 +1,4 @@
-"""This module knows what a stream has taken in: canonical events and their books, one directory a batch.
+"""What a stream has taken in: canonical events and their books, one directory a batch.
 
 A batch is written beside its place and renamed, events of both sides and books at once: it is there whole or not at
 all, and the same batch again replaces itself. Together they are what one batch run would have read.
@@ -8,75 +8,49 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
 
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.jobs.normalise import NormalisedSide
-from spark_jobs.sources.files import spark_path, spark_target
-from spark_jobs.sources.kafka.address import TopicAddress
-from spark_jobs.sources.kafka.offsets import PartitionRange
-from spark_jobs.spark_schemas import BAD, EVENT, NORMALISED
+from spark_jobs.jobs.event_writer import EventFile
+from spark_jobs.jobs.reading import EventSide
+from spark_jobs.judging.columns import flatten_sides, is_true
+from spark_jobs.judging.facts import merge_surveys, survey
+from spark_jobs.schemas import NORMALISED
+from spark_jobs.storage import list_files
 from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from spark_jobs.exchange.engine import Engine
+    from spark_jobs.judging.facts import Survey
+    from spark_jobs.sources.kafka.offsets import PartitionRange
 
-__all__ = ["Books", "Intake"]
+__all__ = ["Intake", "survey_again", "with_trace_topics"]
 
 _SIDES: Final = ("native", "otlp")
 _BOOKS: Final = "books.json"
 _INSTEAD_OF: Final = "instead_of"
+_SIZES: Final = "sizes"
 _INCOMING: Final = ".incoming-"
 _JOINED: Final = "joined-"
 _MOST_BATCHES: Final = 64
+_SURVEYED: Final = ["side", "kind", "scope", "topic", "group_name", "start_ms", "end_ms", "arrival_ms", "bad"]
 _FILES: Final = 8  # of a side when batches are joined
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
-    """What is told of one side of one batch beside its events; ``sizes`` are bytes of each file when it was read."""
-
-    records_read: int
-    exploded: int
-    sources: tuple[str, ...]
-    layouts: tuple[str, ...]
-    truncated_tails: int
-    last_event_ms: int | None
-    trace_topics: tuple[str, ...] = ()
-    offsets_without_message: int = 0
-    offsets: tuple[tuple[str, str, int, int, int], ...] = ()  # servers, topic, partition, first, end
-    by_place: int | None = None
-    sizes: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, side: NormalisedSide, sizes: Mapping[str, int]) -> Books:
-        """Return the books of a side just normalised."""
-        return cls(
-            records_read=side.records_read,
-            exploded=side.exploded,
-            sources=side.sources,
-            layouts=side.layouts,
-            truncated_tails=side.truncated_tails,
-            last_event_ms=side.last_event_ms,
-            trace_topics=side.trace_topics,
-            offsets_without_message=side.offsets_without_message,
-            offsets=tuple(
-                (one.address.bootstrap_servers, one.address.topic, one.partition, one.first, one.end)
-                for one in side.offsets
-            ),
-            by_place=side.by_place,
-            sizes=sizes,
-        )
-
-
 class Intake:
-    """The batches below one directory; ``name`` of a batch is its own and never another's."""
+    """The batches below one directory; the name of a batch is its own and never another's."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.absolute()
@@ -88,41 +62,78 @@ class Intake:
         path.mkdir(parents=True)
         return path
 
-    def take_in(self, name: str, books: Mapping[str, Books], *, instead_of: Sequence[str] = ()) -> None:
-        """Let what was written to :meth:`incoming` count as batch ``name``, and no longer those it stands for.
+    def take_in(
+        self,
+        name: str,
+        sides: Mapping[str, EventSide],
+        *,
+        sizes: Mapping[str, int] | None = None,
+        instead_of: Sequence[str] = (),
+    ) -> None:
+        """Let what was written to :meth:`incoming` count as batch ``name``.
 
-        ``books`` are per side.
+        Args:
+            name: of the batch.
+            sides: those read, by ``native`` and ``otlp``; their files are those in the batch's directories.
+            sizes: bytes of each source file when it was read.
+            instead_of: batches that this one replaces.
         """
         incoming, final = self.directory / f"{_INCOMING}{name}", self._path(name)
-        plain = {**{side: asdict(book) for side, book in books.items()}, _INSTEAD_OF: list(instead_of)}
+        books = {side: {**read.to_plain(), "files": []} for side, read in sides.items()}
+        plain = {**books, _SIZES: dict(sizes or {}), _INSTEAD_OF: list(instead_of)}
         (incoming / _BOOKS).write_text(json.dumps(plain, ensure_ascii=False), encoding="utf-8")
         if final.exists():
             shutil.rmtree(final)
         incoming.rename(final)
 
-    def compact(self, spark: SparkSession, *, most_batches: int = _MOST_BATCHES) -> None:
+    def compact(self, *, most_batches: int = _MOST_BATCHES) -> None:
         """Make one batch of all when there are more than ``most_batches``: reading takes longer with every file."""
-        batches = self.books()
+        batches = self.batches()
         if len(batches) <= most_batches:
             return
         name = f"{_JOINED}{self._times_joined() + 1:09d}"
         incoming = self.incoming(name)
-        for side in _SIDES:
-            paths = [spark_path(self._path(batch) / side) for batch, books in batches.items() if side in books]
-            if paths:
-                _read(spark, paths).coalesce(_FILES).write.parquet(spark_target(incoming / side))
-        joined = {side: [books[side] for books in batches.values() if side in books] for side in _SIDES}
+        joined = {side: _join(found) for side in _SIDES if (found := _of_side(batches, side))}
+        for side, read in joined.items():
+            _join_files(read.files, incoming / side)
         old = self._on_disk()  # what a killed run had joined already, too
-        self.take_in(name, {side: _sum(books) for side, books in joined.items() if books}, instead_of=sorted(old))
+        self.take_in(name, joined, sizes=self.sizes(), instead_of=sorted(old))
         for batch in old:
             shutil.rmtree(self._path(batch))
 
     def names(self) -> tuple[str, ...]:
-        """Return the batches taken in; what a killed run left half-written, or had joined already, is none."""
+        """Return the batches taken in, without those that a killed run left half-written or had joined already."""
         found = self._on_disk()
         joined = [name for name in found if name.startswith(_JOINED)]
         replaced = {name for each in joined for name in self._plain(each)[_INSTEAD_OF]}
         return tuple(sorted(found - replaced))
+
+    def batches(self) -> dict[str, dict[str, EventSide]]:
+        """Return every batch taken in, per side.
+
+        Raises:
+            UnreadableInputError: the books of a batch cannot be read.
+        """
+        return {name: self._read(name) for name in self.names()}
+
+    def offsets(self) -> dict[str, tuple[PartitionRange, ...]]:
+        """Return what has been taken in of each partition of topics, per side."""
+        batches = self.batches()
+        return {side: _join_offsets(_of_side(batches, side)) for side in _SIDES}
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many bytes each source file had when it was read."""
+        return {path: size for name in self.names() for path, size in self._plain(name)[_SIZES].items()}
+
+    def sides(self) -> tuple[EventSide, EventSide]:
+        """Return both sides of everything taken in so far, as one batch run would have read them.
+
+        The native side's ``trace_topics`` are those of all batches. A span of an earlier one may be trace traffic that
+        only a later one shows: its ``scope``, and the survey of its side, are those of before (:func:`survey_again`).
+        """
+        batches = self.batches()
+        native, otlp = (_join(_of_side(batches, side)) for side in _SIDES)
+        return native, replace(otlp, trace_topics=())
 
     def _times_joined(self) -> int:
         """Return how often batches were joined: the number of the last time, for that batch is there until the next."""
@@ -135,27 +146,12 @@ class Intake:
     def _path(self, name: str) -> Path:
         return self.directory / f"batch={name}"
 
-    def books(self) -> dict[str, dict[str, Books]]:
-        """Return the books of every batch, per side.
-
-        Raises:
-            UnreadableInputError: a batch has none that can be read.
-        """
-        return {name: self._books(name) for name in self.names()}
-
-    def offsets(self) -> dict[str, tuple[PartitionRange, ...]]:
-        """Return what has been taken in of each partition of topics, per side."""
-        batches = self.books().values()
-        return {side: _joined(books[side] for books in batches if side in books) for side in _SIDES}
-
-    def sizes(self) -> dict[str, int]:
-        """Return how many bytes each file had when it was read."""
-        every = (book for books in self.books().values() for book in books.values())
-        return {path: size for book in every for path, size in book.sizes.items()}
-
-    def _books(self, name: str) -> dict[str, Books]:
+    def _read(self, name: str) -> dict[str, EventSide]:
         plain = self._plain(name)
-        return {side: Books(**_tuples(plain[side])) for side in _SIDES if side in plain}
+        read = {side: EventSide.from_plain(plain[side]) for side in _SIDES if side in plain}
+        return {
+            side: replace(found, files=tuple(list_files(str(self._path(name) / side)))) for side, found in read.items()
+        }
 
     def _plain(self, name: str) -> dict[str, Any]:
         path = self._path(name) / _BOOKS
@@ -166,87 +162,88 @@ class Intake:
                 f"{path} cannot be read: {error}; remove {self.directory.parent} to read everything again"
             ) from error
 
-    def sides(self, spark: SparkSession) -> tuple[NormalisedSide, NormalisedSide]:
-        """Return both sides of everything taken in so far, as one batch run would have normalised them."""
-        batches = self.books()
-        topics = {topic for books in batches.values() if "native" in books for topic in books["native"].trace_topics}
-        native, otlp = (self._side(spark, side, batches, sorted(topics)) for side in _SIDES)
-        return native, otlp
 
-    def _side(
-        self, spark: SparkSession, side: str, batches: Mapping[str, Mapping[str, Books]], topics: list[str]
-    ) -> NormalisedSide:
-        found = {name: books[side] for name, books in batches.items() if side in books}
-        paths = [spark_path(self._path(name) / side) for name in found]
-        rows = _read(spark, paths).withColumn("scope", _scope(topics) if side == "otlp" else F.col("scope"))
-        good = F.col("bad").isNull()
-        books = _sum(list(found.values()))
-        return NormalisedSide(
-            events=rows.where(good).select(*EVENT.names),
-            malformed=rows.where(~good).select(
-                "side", "path", "line", "record_index", *(f"bad.{name}" for name in BAD.names)
-            ),
-            records_read=books.records_read,
-            exploded=books.exploded,
-            sources=books.sources,
-            layouts=books.layouts,
-            truncated_tails=books.truncated_tails,
-            last_event_ms=books.last_event_ms,
-            offsets=_joined([books]),
-            offsets_without_message=books.offsets_without_message,
-            by_place=books.by_place,
-            trace_topics=tuple(topics) if side == "native" else (),
-            files=tuple(str(file) for name in found for file in sorted((self._path(name) / side).glob("*.parquet"))),
-            scoped_topics=tuple(topics) if side == "otlp" else (),
-        )
+def with_trace_topics(events: pa.Table, topics: Sequence[str]) -> pa.Table:
+    """Return spans, those of ``topics`` out of scope as trace traffic.
+
+    Args:
+        events: rows of the OTLP side; columns ``topic`` and ``scope``, and ``bad`` where malformed rows are among them.
+        topics: the topics that are trace topics.
+    """
+    if not topics:
+        return events
+    columns = flatten_sides(events.select(["topic", "scope"]))
+    traffic = is_true(pc.is_in(columns["topic"], pa.array(list(topics))))
+    if "bad" in events.column_names:
+        traffic &= np.asarray(events["bad"].is_null())
+    scope = pc.if_else(pa.array(traffic), Reason.TRACE_TRAFFIC.value, columns["scope"].cast(pa.string()))
+    return events.set_column(events.column_names.index("scope"), NORMALISED.field("scope"), scope)
 
 
-def _read(spark: SparkSession, paths: list[str]) -> DataFrame:
-    if not paths:
-        return spark.createDataFrame([], NORMALISED)
-    return spark.read.schema(NORMALISED).parquet(*paths)
+def survey_again(engine: Engine, spans: EventSide, topics: Sequence[str]) -> EventSide:
+    """Return the OTLP side of a stream with the survey that it has where ``topics`` are trace topics."""
+    if not topics:
+        return spans
+    return replace(spans, survey=merge_surveys(engine.map(partial(_survey_file, tuple(topics)), spans.files)))
 
 
-def _scope(topics: list[str]) -> Column:
-    """Return the scope of a span: a topic that a later batch showed to be a trace topic was one all along."""
-    traffic = F.col("bad").isNull() & F.coalesce(F.col("topic").isin(*topics), F.lit(False))
-    return F.when(traffic, Reason.TRACE_TRAFFIC.value).otherwise(F.col("scope")) if topics else F.col("scope")
+def _survey_file(topics: Sequence[str], path: str) -> Survey:
+    file: Any = parquet.ParquetFile(path)
+    groups = (
+        file.read_row_group(number, columns=_SURVEYED, use_threads=False) for number in range(file.num_row_groups)
+    )
+    return merge_surveys(survey(rows, trace_topics=topics) for rows in groups)
 
 
-def _sum(books: Sequence[Books]) -> Books:
-    """Return what the books of several batches come to."""
-    ends = [book.last_event_ms for book in books if book.last_event_ms is not None]
-    return Books(
-        records_read=sum(book.records_read for book in books),
-        exploded=sum(book.exploded for book in books),
-        sources=tuple(dict.fromkeys(source for book in books for source in book.sources)),
-        layouts=tuple(sorted({layout for book in books for layout in book.layouts})),
-        truncated_tails=sum(book.truncated_tails for book in books),
+def _join_files(paths: Sequence[str], directory: Path) -> None:
+    """Write the rows of all files, in order, into at most ``_FILES`` files of about as many rows each."""
+    rows = [parquet.read_metadata(path).num_rows for path in paths]
+    begins, total = np.cumsum([0, *rows])[:-1].tolist(), max(sum(rows), 1)
+    parts = groupby(zip(paths, begins, strict=True), key=lambda one: int(one[1] * _FILES // total))
+    directory.mkdir()
+    for number, some in parts:
+        with EventFile(str(directory / f"part-{number:05d}.parquet")) as file:
+            for path, _ in some:
+                for batch in _read_batches(path):
+                    file.write(batch)
+
+
+def _read_batches(path: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file, a row group at a time."""
+    file: Any = parquet.ParquetFile(path)
+    for group in range(file.num_row_groups):
+        rows = file.read_row_group(group, columns=NORMALISED.names, use_threads=False)
+        yield from rows.cast(NORMALISED).to_batches()
+
+
+def _of_side(batches: Mapping[str, Mapping[str, EventSide]], side: str) -> list[EventSide]:
+    return [found[side] for found in batches.values() if side in found]
+
+
+def _join(batches: Sequence[EventSide]) -> EventSide:
+    """Return what one side of several batches comes to."""
+    ends = [batch.last_event_ms for batch in batches if batch.last_event_ms is not None]
+    return EventSide(
+        files=tuple(path for batch in batches for path in batch.files),
+        records_read=sum(batch.records_read for batch in batches),
+        exploded=sum(batch.exploded for batch in batches),
+        sources=tuple(dict.fromkeys(source for batch in batches for source in batch.sources)),
+        layouts=tuple(sorted({layout for batch in batches for layout in batch.layouts})),
+        truncated_tails=sum(batch.truncated_tails for batch in batches),
         last_event_ms=max(ends, default=None),
-        trace_topics=tuple(sorted({topic for book in books for topic in book.trace_topics})),
-        offsets_without_message=sum(book.offsets_without_message for book in books),
-        offsets=tuple(
-            (one.address.bootstrap_servers, one.address.topic, one.partition, one.first, one.end)
-            for one in _joined(books)
-        ),
-        by_place=sum(book.by_place or 0 for book in books),
-        sizes={path: size for book in books for path, size in book.sizes.items()},
+        offsets=_join_offsets(batches),
+        offsets_without_message=sum(batch.offsets_without_message for batch in batches),
+        by_place=sum(batch.by_place for batch in batches),
+        trace_topics=tuple(sorted({topic for batch in batches for topic in batch.trace_topics})),
+        survey=merge_surveys(batch.survey for batch in batches),
     )
 
 
-def _joined(books: Iterable[Books]) -> tuple[PartitionRange, ...]:
+def _join_offsets(batches: Iterable[EventSide]) -> tuple[PartitionRange, ...]:
     """Return what was read of each partition, from the first offset of any batch to the last."""
-    found: dict[tuple[str, str, int], tuple[int, int]] = {}
-    for servers, topic, partition, first, end in (one for book in books for one in book.offsets):
-        known = found.get((servers, topic, partition), (first, end))
-        found[servers, topic, partition] = min(known[0], first), max(known[1], end)
-    return tuple(
-        PartitionRange(address=TopicAddress(servers, topic), partition=partition, first=first, end=end)
-        for (servers, topic, partition), (first, end) in sorted(found.items())
-    )
-
-
-def _tuples(plain: dict[str, Any]) -> dict[str, Any]:
-    """Give back to a book the tuples that JSON has no word for."""
-    lists = {name: tuple(value) for name, value in plain.items() if isinstance(value, list)}
-    return {**plain, **lists, "offsets": tuple(map(tuple, plain["offsets"]))}
+    found: dict[tuple[str, str, int], PartitionRange] = {}
+    for one in (one for batch in batches for one in batch.offsets):
+        key = (one.address.bootstrap_servers, one.address.topic, one.partition)
+        known = found.get(key, one)
+        found[key] = replace(known, first=min(known.first, one.first), end=max(known.end, one.end))
+    return tuple(one for _, one in sorted(found.items(), key=itemgetter(0)))

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from spark_jobs.exchange.packing import open_blobs
-from spark_jobs.explain.residue import narrow
+from spark_jobs.exchange.packing import open_blobs, pack_pieces
+from spark_jobs.explain.budgets.attribution import Settled, SettledNotes, merge_settled, note_settled
+from spark_jobs.explain.residue import is_residue, narrow
+from spark_jobs.graph.legs import find_verdict_owners, merge_owners
+from spark_jobs.history.carrying import drop_read_again
+from spark_jobs.history.leaving import (
+    CLOSED,
+    closed_positions,
+    keep_open_events,
+    number_within,
+    select_left_open,
+)
 from spark_jobs.history.lifecycle import assign_lifecycle
+from spark_jobs.history.past import read_carried_places, read_closed_positions
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.counts import Patterns, count_patterns
 from spark_jobs.judging.durations import Durations, count_messages, measure, merge_durations
@@ -20,21 +33,44 @@ from spark_jobs.judging.evidence import count_differing, count_hosts, draw_sampl
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.gates import ATTRIBUTED
 from spark_jobs.storage import committed
-from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from typing_extensions import Self
 
+    from spark_jobs.exchange.packing import Piece
+    from spark_jobs.graph.legs import Owners
+    from spark_jobs.history.carrying import CarriedPlaces
     from spark_jobs.history.lifecycle import Runs
     from spark_jobs.judging.counts import CountPlan
     from spark_jobs.judging.evidence import Differing, Hosts
+    from spark_jobs.judging.kernel import Judged
     from spark_jobs.judging.plan import Plan
 
-__all__ = ["BucketPlan", "Counted", "Judged", "count_file", "judge_bucket"]
+__all__ = ["CANDIDATES", "BucketPlan", "Counted", "History", "JudgedBucket", "judge_bucket", "pack_events"]
 
+CANDIDATES: Final = "candidates-"
+"""What the file of a residue's events is called beside the residue's own."""
 _MESSAGE_COLUMNS: Final = ("kind", "status", "topic", "group", "msg_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What earlier runs closed, and where the next run finds what this one leaves open.
+
+    Attributes:
+        events: the directory that the events left open are written to; ``None`` without a history.
+        closed: files of ``leaving.CLOSED``.
+        since_ms: what was closed before is forgotten.
+    """
+
+    events: str | None = None
+    closed: tuple[str, ...] = ()
+    since_ms: int = 0
+
+
+NO_HISTORY: Final = History()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +82,22 @@ class BucketPlan:
     counting: CountPlan
     settled: str
     residue: str
+    history: History = NO_HISTORY
+    notes: SettledNotes = field(default_factory=SettledNotes)
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What verdicts with final reasons come to: it adds up over tables."""
+    """What verdicts with final reasons come to: it adds up over tables. ``closed`` are rows of ``leaving.CLOSED``."""
 
     patterns: Patterns
     samples: pa.Table
     differing: Differing
     hosts: Hosts
+    closed: pa.Table
 
     @classmethod
-    def of(cls, verdicts: pa.Table, how: CountPlan) -> Counted:
+    def of(cls, verdicts: pa.Table, how: CountPlan, history: History = NO_HISTORY) -> Counted:
         """Count ``VERDICT`` rows."""
         columns = flatten_sides(verdicts)
         return cls(
@@ -66,80 +105,126 @@ class Counted:
             draw_samples(verdicts, columns, how.per_stratum),
             count_differing(columns),
             count_hosts(columns, ATTRIBUTED),
+            CLOSED.empty_table() if history.events is None else closed_positions(verdicts, since_ms=history.since_ms),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """The answer of a bucket.
+class JudgedBucket:
+    """The answer of a bucket: counts of its settled verdicts, durations of all, what budgets need of the settled.
 
-    Counts of its settled verdicts, durations of all, and those that have no reason yet as ``explain.residue.RESIDUE``,
-    in the order of their file.
+    ``residue`` are the verdicts without a reason yet as ``explain.residue.RESIDUE``, in the order of their file;
+    ``owners`` tell how consumer groups name their services.
     """
 
     bucket: int
     counted: tuple[Counted, ...]
     durations: Durations
+    settled: Settled
     residue: pa.Table
+    owners: Owners
 
 
-def judge_bucket(how: BucketPlan, bucket: int, blobs: Sequence[bytes]) -> Judged:
+def pack_events(buckets: int, again: Sequence[str], pieces: Sequence[Piece]) -> Iterator[tuple[int, bytes]]:
+    """Yield ``(bucket, blob)`` of the pieces; an event that is both carried and read again is packed as carried.
+
+    Args:
+        buckets: how many there are.
+        again: the files of carried events of which some are read again.
+        pieces: row groups of all events.
+    """
+    keep = partial(_keep_once, read_carried_places(again)) if again else None
+    yield from pack_pieces(buckets, pieces, keep=keep)
+
+
+def _keep_once(carried: CarriedPlaces, events: pa.Table) -> pa.Table:
+    is_carried = pc.is_valid(events["first_seen_run"])
+    fresh = drop_read_again(events.filter(pc.invert(is_carried)), carried)
+    return pa.concat_tables([fresh, events.filter(is_carried)])
+
+
+def judge_bucket(how: BucketPlan, bucket: int, blobs: Sequence[bytes]) -> JudgedBucket:
     """Judge the events in ``blobs``, write their verdicts and return what they come to."""
-    counted, durations, messages, residue = [], [], [], []
-    with _Parts(how, bucket) as parts:
+    closed = read_closed_positions(how.history.closed)
+    counted, durations, messages, residue, settled, owners = [], [], [], [], [], []
+    with _Files(how, bucket) as files:
         for judged in judge_slices(open_blobs(blobs), how.plan):
-            verdicts = assign_lifecycle(judged.verdicts, how.runs)
+            verdicts = assign_lifecycle(judged.verdicts, how.runs, closed)
             durations.append(measure(flatten_sides(verdicts)))
             messages.append(verdicts.select(_MESSAGE_COLUMNS))
-            unexplained = pc.equal(verdicts["reason"], pa.scalar(Reason.UNEXPLAINED.value))
-            is_open: Any = pc.fill_null(unexplained, pa.scalar(False))  # noqa: FBT003 - a value, not a flag
-            settled = verdicts.filter(pc.invert(is_open))
-            parts.write("settled", settled)
-            parts.write("residue", verdicts.filter(is_open))
+            final = files.write(judged, verdicts)
             residue.append(narrow(verdicts))
-            counted.append(Counted.of(settled, how.counting))
+            owners.append(find_verdict_owners(verdicts))
+            settled.append(note_settled(final, how.notes))
+            counted.append(Counted.of(final, how.counting, how.history))
     merged = merge_durations(durations)
     count_messages(merged, flatten_sides(pa.concat_tables(messages)))
-    return Judged(bucket, tuple(counted), merged, pa.concat_tables(residue))
+    return JudgedBucket(
+        bucket, tuple(counted), merged, merge_settled(settled), pa.concat_tables(residue), merge_owners(owners)
+    )
 
 
-def count_file(path: str, how: CountPlan) -> Iterator[Counted]:
-    """Count the verdicts in a file, a row group at a time."""
-    file = parquet.ParquetFile(path)
-    for group in range(file.metadata.num_row_groups):
-        yield Counted.of(file.read_row_group(group, use_threads=False), how)
-
-
-class _Parts:
-    """The two files of a bucket: each is there once it is whole, and none where it has no rows."""
+class _Files:
+    """The files of a bucket: each is there once it is whole, and none where it has no rows."""
 
     def __init__(self, how: BucketPlan, bucket: int) -> None:
-        self._targets = {
-            name: str(Path(directory) / f"part-{bucket:05d}.parquet")
-            for name, directory in (("settled", how.settled), ("residue", how.residue))
-        }
-        self._commits: dict[str, Any] = {}
-        self._writers: dict[str, Any] = {}
+        name = f"part-{bucket:05d}.parquet"
+        self._keeps_open = how.history.events is not None
+        self._residue_rows = 0
+        self._settled = _File(str(Path(how.settled) / name))
+        self._residue = _File(str(Path(how.residue) / name))
+        self._left = _File(str(Path(how.history.events or how.residue) / name))
+        self._candidates = _File(str(Path(how.residue) / f"{CANDIDATES}{name}"))
 
     def __enter__(self) -> Self:
         return self
 
-    def write(self, name: str, verdicts: pa.Table) -> None:
-        if not len(verdicts):
+    def __exit__(self, *failure: object) -> None:
+        for file in (self._settled, self._residue, self._left, self._candidates):
+            file.close(*failure)
+
+    def write(self, judged: Judged, verdicts: pa.Table) -> pa.Table:
+        """Write the verdicts, and where there is a history their events that may be left open; return the settled."""
+        without_reason = is_residue(verdicts)
+        settled = verdicts.filter(pa.array(~without_reason))
+        residue = verdicts.filter(pa.array(without_reason))
+        self._settled.write(settled)
+        self._residue.write(residue)
+        if self._keeps_open:
+            rows = number_within(judged.verdict_of, ~without_reason)
+            self._left.write(select_left_open(keep_open_events(judged.events, rows, settled), settled))
+            rows = number_within(judged.verdict_of, without_reason, offset=self._residue_rows)
+            self._candidates.write(keep_open_events(judged.events, rows, residue, offset=self._residue_rows))
+            self._residue_rows += int(np.count_nonzero(without_reason))
+        return settled
+
+
+class _File:
+    """One parquet file, made when the first row comes."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._commit: Any = None
+        self._writer: Any = None
+
+    def write(self, rows: pa.Table) -> None:
+        """Add some rows."""
+        if not len(rows):
             return
-        if name not in self._writers:
-            self._commits[name] = committed(self._targets[name])
+        if self._writer is None:
+            self._commit = committed(self._path)
             # Ids gain nothing from a dictionary: only columns that repeat keep one.
-            self._writers[name] = parquet.ParquetWriter(
-                self._commits[name].__enter__(),
-                verdicts.schema,
+            self._writer = parquet.ParquetWriter(
+                self._commit.__enter__(),
+                rows.schema,
                 compression="zstd",
                 write_statistics=False,
                 dictionary_pagesize_limit=64 << 10,
             )
-        self._writers[name].write_table(verdicts)
+        self._writer.write_table(rows)
 
-    def __exit__(self, *failure: object) -> None:
-        for name, writer in self._writers.items():
-            writer.close()
-            self._commits[name].__exit__(*failure)
+    def close(self, *failure: object) -> None:
+        """Let the file come to its name, unless something has failed."""
+        if self._writer is not None:
+            self._writer.close()
+            self._commit.__exit__(*failure)

@@ -1,4 +1,4 @@
-"""This module knows what a reconciliation is asked for: its options, and what can be said of them without Spark."""
+"""What to reconcile and how: the options of a run, and what can be checked of them before anything is read."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from typing import TYPE_CHECKING
 
 from bridge.client_properties import read_properties
 from otel_mqtrace._errors import UsageError
-from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs
+from spark_jobs.jobs.reading import ReadOptions, check_inputs
 from spark_jobs.judging import evidence
 from spark_jobs.policy.policy import Policy, read_policy
-from spark_jobs.session import DEFAULT_DRIVER_MEMORY, build_session, check_start
-from spark_jobs.sources.files import input_bytes
-from spark_jobs.sources.kafka.address import apart
+from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start
 from spark_jobs.sources.ledger import read_ledgers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
     from spark_jobs.report.result import Result
     from spark_jobs.sources.ledger import LedgerRead
 
-__all__ = ["ReconcileOptions", "checked", "counted_losses", "reading", "silent", "starter", "unreported"]
+__all__ = [
+    "ReconcileOptions",
+    "checked",
+    "counted_losses",
+    "reading",
+    "silent",
+    "unreported",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,7 @@ class ReconcileOptions:
     begin_ms: int | None = None
     end_ms: int | None = None
     strict: bool = False
+    engine: str | None = None  # spark, local; None: Spark where it can run
     master: str | None = None  # None: where spark-submit or SPARK_REMOTE says, else this machine
     driver_memory: str = DEFAULT_DRIVER_MEMORY
     conf: Mapping[str, str] = field(default_factory=dict)  # further settings of Spark's
@@ -66,22 +70,11 @@ def unreported(_result: Result) -> None:
     """Write no report."""
 
 
-def starter(
-    options: ReconcileOptions, spark: SparkSession | None, progress: Callable[[str], None], *, lasting: bool = False
-) -> Callable[[], SparkSession]:
-    """Return how a run gets its session: the one given, else one built from the options; ``lasting`` for many runs."""
-
-    def start() -> SparkSession:
-        progress("starting Spark")
-        return spark or _session(options, lasting=lasting)
-
-    return start
-
-
 def checked(options: ReconcileOptions) -> Policy:
     """Look at everything that can be wrong before Spark starts, make ``out``, and return the policy."""
     policy = _policy(options)
-    check_start(master=options.master, driver_memory=options.driver_memory)
+    if options.engine != "local":
+        check_start(master=options.master, driver_memory=options.driver_memory)
     check_inputs(options.native, options.otlp, reading(options))
     _make(options.out)
     return policy
@@ -92,25 +85,14 @@ def counted_losses(options: ReconcileOptions) -> LedgerRead | None:
     return read_ledgers(options.ledger) if options.ledger else None
 
 
-def reading(options: ReconcileOptions) -> NormaliseOptions:
+def reading(options: ReconcileOptions) -> ReadOptions:
     """Return how both sides are read, as the options say."""
-    return NormaliseOptions(
+    return ReadOptions(
         native_writer=options.native_writer,
         msg_type_map=options.msg_type_map,
         charset=options.charset,
         otlp_format=options.otlp_format,
         client_config={} if options.client_config is None else read_properties(options.client_config),
-    )
-
-
-def _session(options: ReconcileOptions, *, lasting: bool) -> SparkSession:
-    files, _ = apart((*options.native, *options.otlp))
-    return build_session(
-        master=options.master,
-        driver_memory=options.driver_memory,
-        input_bytes=input_bytes(files),
-        lasting=lasting,
-        extra=options.conf,
     )
 
 

@@ -1,4 +1,4 @@
-"""This module knows the stream: what is new is normalised and taken in, then everything is judged as one batch.
+"""Reconcile again and again: what is new is read and taken in, then everything is judged as one batch.
 
 Spark's file stream only says which files are new; readers, normalisers and judge are those of the batch run. What was
 taken in stays under ``out / "stream"``, so that a run that is killed anywhere goes on where it was, and one on the next
@@ -10,19 +10,21 @@ from __future__ import annotations
 import signal
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import SystemClock, pause
 from otel_mqtrace._errors import UsageError
 from spark_jobs.engine import is_connect
+from spark_jobs.history.past import lock_directory
 from spark_jobs.interrupt import unlogged
-from spark_jobs.jobs.conclude import concluded
-from spark_jobs.jobs.history import locked
-from spark_jobs.jobs.judge import judge
+from spark_jobs.jobs.engines import choose_engine, open_engine, session_starter
+from spark_jobs.jobs.ingest import STREAM, Ingest, size_of
+from spark_jobs.jobs.intake import survey_again
 from spark_jobs.jobs.new_files import FILES_PER_BATCH
-from spark_jobs.jobs.options import checked, counted_losses, silent, starter, unreported
-from spark_jobs.jobs.taking_in import STREAM, TakingIn, size_of
-from spark_jobs.jobs.workplace import workplace
+from spark_jobs.jobs.options import checked, counted_losses, silent, unreported
+from spark_jobs.jobs.reconcile import conclude, reconcile
+from spark_jobs.jobs.workplace import open_workplace
 from spark_jobs.taxonomy import ExitCode, Verdict
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from otel_mqtrace._clock import Clock
     from spark_jobs.jobs.intake import Intake
     from spark_jobs.jobs.options import ReconcileOptions
+    from spark_jobs.jobs.workplace import Workplace
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.result import Result
 
@@ -75,25 +78,24 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     """
     if every_ms is not None and every_ms < _MS_PER_S:
         raise UsageError("--every is less than a second: write at least 1s")
+    choose_engine(options, stream=True, has_session=spark is not None)
     policy = checked(options)
-    taking = TakingIn(options, files_per_batch=files_per_batch, progress=progress)
+    ingest = Ingest(options, files_per_batch=files_per_batch, progress=progress)
+    clock = clock or SystemClock()
     last: Result | None = None
-    with locked(options.out / STREAM, name="--out"), unlogged(), _ended_by_signals(several=every_ms is not None):
-        taking.check_how()
+    start = session_starter(options, spark, progress)
+    with lock_directory(options.out / STREAM, name="--out"), _end_by_signals(several=every_ms is not None):
+        ingest.check_how()
         try:
-            session = _own(starter(options, spark, progress, lasting=every_ms is not None)())
+            with unlogged():
+                session = _own(start())
             while True:
-                brought = taking.take_in(session)
+                opener = partial(open_engine, "spark", lambda: session, clock=clock)
+                with opener() as engine:
+                    brought = ingest.take_in(engine, session)
                 if brought or last is None:
-                    last = _judged(
-                        taking.intake,
-                        options,
-                        policy,
-                        lambda: session,
-                        clock=clock or SystemClock(),
-                        progress=progress,
-                        report=report,
-                    )
+                    with open_workplace(options.out, options.history, opener, clock) as place:
+                        last = _judge(place, ingest.intake, options, policy, progress=progress, report=report)
                 if every_ms is None:
                     return last
                 progress("waiting for what is new")
@@ -104,28 +106,28 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
             return last
 
 
-def _judged(  # noqa: PLR0913 - what a batch run is given
+def _judge(  # noqa: PLR0913 - what a batch run is given
+    place: Workplace,
     intake: Intake,
     options: ReconcileOptions,
     policy: Policy,
-    start: Callable[[], SparkSession],
     *,
-    clock: Clock,
     progress: Callable[[str], None],
     report: Callable[[Result], object],
 ) -> Result:
-    """Judge everything taken in, as a batch run would, report it and let the history remember it."""
-    with workplace(options.out, options.history, start, clock) as place:
-        result = judge(
-            place,
-            intake.sides(place.spark),
-            policy,
-            out=options.out,
-            most_samples=options.samples,
-            progress=progress,
-            ledger=counted_losses(options),
-        )
-        return concluded(place, _doubted(result, intake), report)
+    """Judge everything taken in, as a batch run would, report it and commit it to the history."""
+    native, spans = intake.sides()
+    result = reconcile(
+        place,
+        (native, survey_again(place.engine, spans, native.trace_topics)),
+        policy,
+        out=options.out,
+        most_samples=options.samples,
+        progress=progress,
+        ledger=counted_losses(options),
+        trace_topics=native.trace_topics,
+    )
+    return conclude(place, _doubted(result, intake), report)
 
 
 def _doubted(result: Result, intake: Intake) -> Result:
@@ -148,7 +150,7 @@ def _own(session: SparkSession) -> SparkSession:
 
 
 @contextmanager
-def _ended_by_signals(*, several: bool) -> Iterator[None]:
+def _end_by_signals(*, several: bool) -> Iterator[None]:
     """Let SIGTERM end the block as SIGINT does, where a stream goes on until it is told; handlers are given back."""
     if not several:
         yield

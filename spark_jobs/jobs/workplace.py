@@ -1,4 +1,4 @@
-"""This module knows what a run works with: its session, the group of its jobs, a work directory, its history."""
+"""What a run works with: an engine, a work directory that goes with it, its history."""
 
 from __future__ import annotations
 
@@ -10,79 +10,63 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_jobs.engine import as_meant, cores, cost, grouped
-from spark_jobs.failure import told_by_cause
-from spark_jobs.interrupt import unlogged
-from spark_jobs.jobs.history import opened
-from spark_jobs.report.result import SparkCost
+from spark_jobs.history.past import open_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from pyspark.sql import SparkSession
+    from contextlib import AbstractContextManager
 
     from otel_mqtrace._clock import Clock, MonotonicNs
-    from spark_jobs.jobs.history import Past
+    from spark_jobs.exchange.engine import Engine
+    from spark_jobs.history.past import Past
 
-__all__ = ["Workplace", "work_directory", "workplace"]
+__all__ = ["Workplace", "open_workplace", "work_directory"]
 
-_NANOSECONDS: Final = 1_000_000_000
 _WORK: Final = ".work-"
 _LOCK: Final = "lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workplace:
-    """Where a run works: its session, the group of its Spark jobs, a directory that goes with it, its history."""
+    """Where a run works: its engine, a directory that goes with it, its history; ``started_ns`` is when it began."""
 
-    spark: SparkSession
-    group: str
+    engine: Engine
     work: Path
     past: Past
     clock: Clock
     started_ns: MonotonicNs
 
-    def parallelism(self) -> int:
-        """Return how many tasks run at once, as far as Spark tells."""
-        return cores(self.spark)
-
-    def cost(self) -> SparkCost:
-        """Return what the run has cost so far."""
-        jobs, stages = cost(self.spark, self.group)
-        wall_seconds = round((self.clock.monotonic_ns() - self.started_ns) / _NANOSECONDS, 3)
-        return SparkCost(jobs=jobs, stages=stages, wall_seconds=wall_seconds)
+    def make_directory(self, name: str) -> str:
+        """Return a new directory in the work directory."""
+        path = (self.work / name).absolute()
+        path.mkdir()
+        return str(path)
 
 
 @contextmanager
-def workplace(out: Path, history: Path | None, start: Callable[[], SparkSession], clock: Clock) -> Iterator[Workplace]:
-    """Give a run all it works with; what fails inside Spark is told by its cause.
+def open_workplace(
+    out: Path, history: Path | None, start: Callable[[], AbstractContextManager[Engine]], clock: Clock
+) -> Iterator[Workplace]:
+    """Give a run all it works with.
 
     Args:
         out: a directory that exists; the work is done in a hidden one below it.
         history: what earlier runs left and this one leaves to, or ``None``.
-        start: gives the session.
-        clock: tells how long the run takes, and when it ended.
+        start: starts the engine.
+        clock: measures how long the run takes, and tells when it ended.
 
     Raises:
         UsageError: another run is using the history.
         PeerError: Spark gave up within the block.
     """
     started = clock.monotonic_ns()
-    group = f"mqtrace-{started}"
-    with opened(history) as past, unlogged():
-        session = start()
-        with (
-            work_directory(out) as work,
-            as_meant(session),
-            grouped(session, group, "mqtrace reconcile"),
-            told_by_cause(),
-        ):
-            yield Workplace(spark=session, group=group, work=work, past=past, clock=clock, started_ns=started)
+    with open_history(history) as past, work_directory(out) as work, start() as engine:
+        yield Workplace(engine=engine, work=work, past=past, clock=clock, started_ns=started)
 
 
 @contextmanager
 def work_directory(out: Path) -> Iterator[Path]:
-    """Give an empty hidden directory below ``out`` that goes with the block; those of runs that were killed go now."""
+    """Give an empty hidden directory below ``out`` that goes with the block; those of killed runs are removed now."""
     for left in out.glob(f"{_WORK}*"):
         if _is_abandoned(left):
             shutil.rmtree(left, ignore_errors=True)
@@ -97,7 +81,7 @@ def work_directory(out: Path) -> Iterator[Path]:
 
 
 def _is_abandoned(work: Path) -> bool:
-    """Say whether nobody holds the lock in a work directory; a process that dies lets go of its own."""
+    """Tell whether no process holds the lock in a work directory; it ends with the process."""
     try:
         with (work / _LOCK).open("rb") as lock:
             fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -84,6 +84,7 @@ class NullableInts:
             product = self.values * other.values
             divisor = np.where(other.values == 0, 1, other.values)
             fits = (other.values == 0) | ((product // divisor == self.values) & (product % divisor == 0))
+            fits &= (self.values != np.iinfo(np.int64).min) | (other.values != -1)  # the quotient overflows as well
         return NullableInts(product, self.known & other.known & fits)
 
     def coalesce(self, other: NullableInts) -> NullableInts:

@@ -1,4 +1,4 @@
-"""This module knows what is done to Arrow columns again and again: choose rows, fill gaps, make gaps."""
+"""Choose rows of Arrow columns, fill gaps, make gaps, open lists and bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,19 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Column", "coalesced", "equal", "greater", "is_there", "opened", "repeated", "taken", "where"]
+__all__ = [
+    "Column",
+    "binary_bytes",
+    "coalesced",
+    "equal",
+    "flags",
+    "greater",
+    "is_there",
+    "opened",
+    "repeated",
+    "taken",
+    "where",
+]
 
 Column: TypeAlias = Any
 """A column of a batch. ``pyarrow`` has a type for each kind and for what each operation makes of it: not told apart."""
@@ -54,6 +66,11 @@ def is_there(column: Column) -> NDArray[np.bool_]:
     return np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
 
 
+def flags(condition: Column) -> NDArray[np.bool_]:
+    """Return where a condition holds; it does not where it is null."""
+    return np.asarray(pc.fill_null(condition, pa.scalar(value=False)).to_numpy(zero_copy_only=False))
+
+
 def opened(lists: Column, *inner: Column) -> tuple[NDArray[np.int64], list[Column]]:
     """Return what is in the lists, or maps, of these rows, and where in it each begins and the last one ends.
 
@@ -61,3 +78,12 @@ def opened(lists: Column, *inner: Column) -> tuple[NDArray[np.int64], list[Colum
     """
     bounds = lists.offsets.to_numpy().astype(np.int64)
     return bounds - bounds[0], [column.slice(bounds[0], bounds[-1] - bounds[0]) for column in inner]
+
+
+def binary_bytes(column: Column) -> tuple[bytes, NDArray[np.int64]]:
+    """Return all bytes of a column of texts or bytes, and where each value begins and the last one ends."""
+    _, offsets, data = column.buffers()
+    if not len(column) or data is None:
+        return b"", np.zeros(len(column) + 1, np.int64)
+    at = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    return data.slice(at[0], at[-1] - at[0]).to_pybytes(), at - at[0]

@@ -1,7 +1,7 @@
-"""This module knows how trace messages of the native side become canonical events: bodies → records → events.
+"""Turn the bodies of native trace messages into canonical events: bodies → records → events.
 
-It works on Arrow batches inside Spark's Python workers, a column at a time: ``native_records`` tells what the records
-say, this module what that means in the words that both sides share.
+It works on Arrow batches, a column at a time: ``native_records`` reads the records, this module maps them to the names
+and values that both sides share.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from otel_mqtrace.model import TraceType
 from spark_jobs.distinct import each
-from spark_jobs.normalise.columns import coalesced, equal, repeated, taken, where
+from spark_jobs.normalise.columns import binary_bytes, coalesced, equal, repeated, taken, where
 from spark_jobs.normalise.native_records import MOST_ROWS, MOST_TEXT, Due, record_columns
 from spark_jobs.normalise.read_event import event_batch
 from spark_jobs.normalise.text_rules import folded_id, key_sets, present
@@ -79,6 +79,9 @@ def _messages(records: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
     Added are ``id_at``, which of the record's messages a row is, and ``id_count``. Some writers give one offset id for
     all. What is one per record is copied some thousand times at once, or some megabytes: a batch may be of any size.
     """
+    if not any(_JOINED.encode() in binary_bytes(records[name])[0] for name in _ONE_EACH):
+        yield {**records, "id_at": _repeat(0, len(records["type"])), "id_count": _repeat(1, len(records["type"]))}
+        return
     split = {name: pc.split_pattern(records[name], _JOINED) for name in _ONE_EACH}
     others = {name: column for name, column in records.items() if name not in _ONE_EACH}
     counts = np.maximum(np.diff(split["msg_id"].offsets.to_numpy()), 1)
@@ -92,6 +95,10 @@ def _messages(records: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
             "id_at": pa.array(at),
             "id_count": pa.array(counts[of]),
         }
+
+
+def _repeat(number: int, count: int) -> Column:
+    return pa.repeat(pa.scalar(number, pa.int64()), count)
 
 
 def _slices(rows: NDArray[np.int64], columns: Mapping[str, Column]) -> Iterator[slice]:

@@ -1,22 +1,25 @@
-"""This module knows what the bodies of trace messages say, record by record, and counts them without being told.
+"""Read the records in the bodies of trace messages into columns, and count them independently.
 
-The codec reads the records (``bridge.codec.native.decode``), as it does for everybody else. What is due of a body is
-counted in its text by other means, so that a record which the codec lost would be missed.
+Ordinary bodies are read column by column (``native_text``). The codec (``bridge.codec.native.decode``) reads every body
+that is odd in any way, record by record, so positions and reasons of bad records are always the codec's. The records
+due are counted in the text of a body by other means, so that a record lost by a reader is noticed.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from bridge.codec.native.charsets import text_of
+from bridge.codec.native.charsets import check_charset, text_of
 from bridge.codec.native.decode import MAX_RECORD_LENGTH, BadRecord, decode_values
 from bridge.codec.native.layout import (
     CLOUD_SUB_AFTER,
@@ -25,15 +28,19 @@ from bridge.codec.native.layout import (
     FORMS,
     KEPT_FIELDS,
     RECORD_TERMINATOR,
-    FieldKind,
+    check_message_type_map,
 )
-from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
+from otel_mqtrace.model import TraceType
 from spark_jobs.mentions import mentioned_in
-from spark_jobs.normalise.read_event import BAD_TYPE
+from spark_jobs.normalise.columns import binary_bytes, flags, greater, is_there, taken
+from spark_jobs.normalise.native_text import TERMINATOR, enum_texts, field_type, read_text
 from spark_jobs.normalise.row_hashes import hashed
+from spark_jobs.schemas import BAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from bridge.codec.native.layout import CloudSubAfter
     from spark_jobs.normalise.columns import Column
@@ -42,7 +49,9 @@ __all__ = ["MOST_ROWS", "MOST_TEXT", "Due", "record_columns"]
 
 MOST_ROWS: Final = 4096
 MOST_TEXT: Final = 8 << 20
-"""Rows are laid into columns together until they are so many, or their text so long in characters."""
+"""Rows are laid into columns together until they are so many, or until their text is so many characters long."""
+_BLOCK_BYTES: Final = 1 << 20
+"""Bodies are read together, column by column, up to about this size."""
 _NAMES: Final = "|".join(kind.value for kind in TraceType)
 _PIECE: Final = re.compile(rf"[^{RECORD_TERMINATOR}]+")
 _NEXT_PIECE: Final = re.compile(rf"{RECORD_TERMINATOR}(?=[^{RECORD_TERMINATOR}])")
@@ -56,39 +65,31 @@ _NAMES_INSIDE: Final = tuple(FIELD_SEPARATOR + kind.value for kind in TraceType)
 _REQUEST_AT: Final = {
     kind.value: FORMS[kind][0].fields.index("request_id") + 1 for kind in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER)
 }
-_TYPES: Final[dict[FieldKind, Any]] = {
-    FieldKind.LONG: pa.int64(),
-    FieldKind.INT: pa.int32(),
-    FieldKind.BOOL: pa.bool_(),
-}
-_WORDS: Final[dict[FieldKind, dict[Any, str]]] = {
-    FieldKind.MESSAGE_TYPE: {kind: kind.value for kind in MessageType},
-    FieldKind.CONTEXT_CODE: {code: code.name for code in ContextCode},
-    FieldKind.TRANSACTION_STATE: {state: state.value for state in TransactionState},
-}
 _MOST_HELD: Final = 1 << 18
-"""A longer text is read twice instead of holding all of its records: a client's trace messages are half of that."""
+"""The codec reads a longer text twice instead of holding all of its records; clients write half as much at most."""
 _NOTHING: Final = (None,) * len(KEPT_FIELDS)
-_Told: TypeAlias = "tuple[tuple[list[str], CloudSubAfter | None], tuple[Any, ...] | BadRecord | None]"
-"""A record as the codec tells it, or nothing of one that was not read."""
+_BODY_COLUMNS: Final = ("arrival_ms", "path", "line")
+_Columns: TypeAlias = "dict[str, Column]"
+_Decoded: TypeAlias = "tuple[tuple[list[str], CloudSubAfter | None], tuple[Any, ...] | BadRecord | None]"
+"""A record as the codec returns it; no values where the row holds no body."""
 
 
 @dataclass(slots=True)
 class Due:
-    """How many ``records`` the bodies read so far hold; a glued pair counts once. A piece without a body is one."""
+    """How many ``records`` the bodies read so far hold; a glued pair counts once. A row without a body is one."""
 
     records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some records of one body: the number of the first, what each says, of how many its listener call is.
+    """Some records of one body: the number of the first, their values, and the size of each one's listener call.
 
-    The first part of a body tells of all of it how many characters it has, and how many of its records are glued.
+    The first part of a body carries its number of characters and of glued records.
     """
 
     first: int
-    told: Sequence[_Told]
+    decoded: Sequence[_Decoded]
     call_sizes: Sequence[int]
     characters: int = 0
     glued: int = 0
@@ -99,10 +100,10 @@ _UNREAD: Final = _Part(0, [(([""], None), None)], [1])
 
 @dataclass(slots=True)
 class _Read:
-    """Records beside each other: what each says, in which row (``at``) and as which one of its body."""
+    """Records beside each other: the values of each, its row (``at``) and its number in its body."""
 
     characters: int = 0
-    told: list[_Told] = field(default_factory=list)
+    decoded: list[_Decoded] = field(default_factory=list)
     at: list[int] = field(default_factory=list)
     index: list[int] = field(default_factory=list)
     call_size: list[int] = field(default_factory=list)
@@ -110,12 +111,12 @@ class _Read:
 
     @property
     def is_enough(self) -> bool:
-        return len(self.told) >= MOST_ROWS or self.characters >= MOST_TEXT
+        return len(self.decoded) >= MOST_ROWS or self.characters >= MOST_TEXT
 
     def add(self, row: int, part: _Part) -> None:
-        count = len(part.told)
+        count = len(part.decoded)
         self.characters += part.characters
-        self.told += part.told
+        self.decoded += part.decoded
         self.at += [row] * count
         self.index += range(part.first, part.first + count)
         self.call_size += part.call_sizes
@@ -127,62 +128,174 @@ def record_columns(
 ) -> Iterator[dict[str, Column]]:
     """Yield the records of bodies some thousand at a time, column by column; what is due is added to ``due``.
 
-    The columns are ``KEPT_FIELDS``; ``type``; ``bad`` (``BAD_TYPE``); ``record_index``; ``call_size``: records of the
-    same listener call; ``surplus``: what has to be added to ``due`` for glued records; ``hash``: 64 bits of the record;
-    and ``arrival_ms``, ``path`` and ``line`` of its body.
+    The columns are ``KEPT_FIELDS``; ``type``; ``bad`` (``schemas.BAD``); ``record_index``; ``call_size``: records of
+    the same listener call; ``surplus``: what has to be added to ``due`` for glued records; ``hash``: 64 bits of the
+    record's text; and ``arrival_ms``, ``path`` and ``line`` of its body.
 
     Args:
         bodies: columns ``body``, ``bad``, ``arrival_ms``, ``path`` and ``line`` of ``READ_BODY``.
         due: added to.
         msg_type_map: ``a`` or ``b``.
         charset: of the bodies.
+
+    Raises:
+        UsageError: no such map or charset.
     """
+    check_message_type_map(msg_type_map)
+    check_charset(charset)
+    read = _Reader(due, msg_type_map, charset)
     for batch in bodies:
+        yield from _grouped(part for block in _blocks(batch) for part in read.block(block))
+
+
+def _blocks(bodies: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into blocks of ``_BLOCK_BYTES`` or one body more."""
+    sizes = _sizes(bodies.column("body"))
+    behind = np.cumsum(sizes.fill_null(0).to_numpy(), dtype=np.int64)
+    bounds = [0, *(np.flatnonzero(np.diff(behind // _BLOCK_BYTES)) + 1).tolist(), len(behind)]
+    yield from (bodies.slice(start, end - start) for start, end in pairwise(bounds) if end > start)
+
+
+def _sizes(column: Column) -> Column:
+    return pc.binary_length(column)
+
+
+def _grouped(parts: Iterable[_Columns]) -> Iterator[_Columns]:
+    """Yield the same rows in parts that are not small, but for the last."""
+    some: list[_Columns] = []
+    rows = held = 0
+    for part in parts:
+        some.append(part)
+        rows, held = rows + len(part["type"]), held + sum(column.nbytes for column in part.values())
+        if rows >= MOST_ROWS or held >= MOST_TEXT:
+            yield _joined(some)
+            some, rows, held = [], 0, 0
+    if some:
+        yield _joined(some)
+
+
+def _joined(parts: list[_Columns]) -> _Columns:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: pa.concat_arrays([part[name] for part in parts]) for name in parts[0]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """How bodies are read, and where their records are counted."""
+
+    due: Due
+    msg_type_map: str
+    charset: str
+
+    def block(self, bodies: pa.RecordBatch) -> Iterator[_Columns]:
+        """Yield the records of bodies in order: ordinary bodies as columns, each run of odd ones by the codec."""
+        is_left_out = _is_left_out(bodies)
+        data, bounds = self._block_text(bodies.column("body"), is_left_out)
+        found = read_text(data, bounds, msg_type_map=self.msg_type_map)
+        columns = {**found.columns, **_of_bodies(bodies, found.body)}
+        is_odd = found.is_odd | is_left_out
+        starts = np.searchsorted(found.body, np.arange(len(is_odd) + 1))
+        for start, end in _runs(is_odd):
+            if is_odd[start]:
+                yield from self._decoded(bodies, range(start, end))
+            else:
+                self.due.records += data.count(TERMINATOR, bounds[start], bounds[end])
+                first, count = starts[start], starts[end] - starts[start]
+                yield {name: column.slice(first, count) for name, column in columns.items()}
+
+    def _block_text(self, bodies: Column, is_left_out: NDArray[np.bool_]) -> tuple[bytes, NDArray[np.int64]]:
+        """Return the bodies in UTF-8, each ended by a terminator, and where each begins and the last one ends."""
+        if codecs.lookup(self.charset).name == "utf-8" and not is_left_out.any() and pa.types.is_binary(bodies.type):
+            data, bounds = binary_bytes(bodies)
+            if _is_ended(data, bounds) and _is_utf8(data):
+                return data, bounds
+        texts = [
+            b"" if left_out else _ended(self._text(body).encode())
+            for body, left_out in zip(bodies.to_pylist(), is_left_out.tolist(), strict=True)
+        ]
+        return b"".join(texts), np.cumsum([0, *map(len, texts)])
+
+    def _decoded(self, bodies: pa.RecordBatch, rows: Iterable[int]) -> Iterator[_Columns]:
+        """Yield the records of some rows as the codec reads them, one by one."""
         read = _Read()
-        for row, text in enumerate(_texts(batch, charset)):
-            due.records += 1 if text is None else _due_of(text)
-            for part in [_UNREAD] if text is None else _parts(text, msg_type_map):
+        for row in rows:
+            is_bad = bodies.column("bad")[row].is_valid
+            text = "" if is_bad else self._text(bodies.column("body")[row].as_py())
+            self.due.records += 1 if is_bad else _due_of(text)
+            for part in [_UNREAD] if is_bad else _parts(text, self.msg_type_map):
                 read.add(row, part)
                 if read.is_enough:
-                    yield _columns(read, batch)
+                    yield _columns(read, bodies)
                     read = _Read()
-        if read.told:
-            yield _columns(read, batch)
+        if read.decoded:
+            yield _columns(read, bodies)
+
+    def _text(self, body: bytes | None) -> str:
+        """Return the text of a body as Arrow takes it: some charsets, such as UTF-7, can encode half a character."""
+        text = text_of(body or b"", self.charset)
+        return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _texts(bodies: pa.RecordBatch, charset: str) -> Iterator[str | None]:
-    """Yield the text of each row; ``None`` for one that holds no body."""
-    for body, is_bad in zip(bodies.column("body"), bodies.column("bad").is_valid(), strict=True):
-        yield None if is_bad.as_py() else _text(body.as_py() or b"", charset)
+def _is_left_out(bodies: pa.RecordBatch) -> NDArray[np.bool_]:
+    """Return which rows hold no body, or one that is too long to be held with others."""
+    return flags(greater(_sizes(bodies.column("body")), _MOST_HELD)) | is_there(bodies.column("bad"))
+
+
+def _is_ended(data: bytes, bounds: NDArray[np.int64]) -> bool:
+    """Return whether every body is empty or ends with a terminator."""
+    ends = np.frombuffer(data, np.uint8)[bounds[1:][np.diff(bounds) > 0] - 1]
+    return bool((ends == TERMINATOR[0]).all())
+
+
+def _ended(text: bytes) -> bytes:
+    """Return a text with a terminator: the codec reads a last record without one like any other."""
+    return text + TERMINATOR if text and not text.endswith(TERMINATOR) else text
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _runs(values: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each run of equal values."""
+    return pairwise([0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)])
+
+
+def _of_bodies(bodies: pa.RecordBatch, body: NDArray[np.int64]) -> _Columns:
+    """Return the columns that records take from their bodies; none of these is bad or glued."""
+    return {
+        **{name: taken(bodies.column(name), body) for name in _BODY_COLUMNS},
+        "bad": pa.nulls(len(body), BAD),
+        "surplus": pa.array(np.zeros(len(body), np.int64)),
+    }
 
 
 def _parts(text: str, msg_type_map: str) -> Iterator[_Part]:
-    """Yield the records of a body, some thousand at a time; who is in a call is known only when all have been seen."""
-    read: Callable[[], Iterator[_Told]] = partial(decode_values, text, msg_type_map=msg_type_map)
+    """Yield the records of a body, some thousand at a time; the size of a call is known after the last one."""
+    read: Callable[[], Iterator[_Decoded]] = partial(decode_values, text, msg_type_map=msg_type_map)
     if len(text) <= _MOST_HELD:
         read = list(read()).__iter__
     sizes = Counter(_call(fields) for (fields, _), _ in read())
     sizes[None] = 1
     records = read()
     first, characters, glued = 0, len(text), _glued(text)
-    while told := list(islice(records, MOST_ROWS)):
-        yield _Part(first, told, [sizes[_call(fields)] for (fields, _), _ in told], characters, glued)
-        first, characters, glued = first + len(told), 0, 0
-
-
-def _text(body: bytes, charset: str) -> str:
-    """Return the text of a body as Arrow takes it: there are charsets, such as UTF-7, that can say half a character."""
-    text = text_of(body, charset)
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    while decoded := list(islice(records, MOST_ROWS)):
+        yield _Part(first, decoded, [sizes[_call(fields)] for (fields, _), _ in decoded], characters, glued)
+        first, characters, glued = first + len(decoded), 0, 0
 
 
 def _due_of(text: str) -> int:
-    """Return how many records the text of a body holds, a glued pair as one, told without taking it apart."""
+    """Return how many records the text of a body holds, a glued pair as one, counted without splitting it."""
     return len(_NEXT_PIECE.findall(text)) + (text[:1] not in {"", RECORD_TERMINATOR})
 
 
 def _glued(text: str) -> int:
-    """Return how many records of a body have no end of their own, told by their shape and not by the codec."""
+    """Return how many records of a body have no end of their own, found by their shape and not by the codec."""
     if not any(name in text for name in _NAMES_INSIDE):
         return 0
     count = 0
@@ -202,47 +315,47 @@ def _call(fields: list[str]) -> tuple[str, str] | None:
 
 
 def _columns(read: _Read, bodies: pa.RecordBatch) -> dict[str, Column]:
-    values = [said if type(said) is tuple else _NOTHING for _, said in read.told]
-    types = [fields[0] if type(said) is tuple else None for (fields, _), said in read.told]
+    rows_of_values = [values if type(values) is tuple else _NOTHING for _, values in read.decoded]
+    types = [fields[0] if type(values) is tuple else None for (fields, _), values in read.decoded]
     rows = pa.array(read.at, pa.int64())
+    values = zip(*rows_of_values, strict=True)
     return {
-        **{name: _column(name, column) for name, column in zip(KEPT_FIELDS, zip(*values, strict=True), strict=True)},
-        **{name: bodies.column(name).take(rows) for name in ("arrival_ms", "path", "line")},
+        **{name: _column(name, column) for name, column in zip(KEPT_FIELDS, values, strict=True)},
+        **{name: bodies.column(name).take(rows) for name in _BODY_COLUMNS},
         "type": pa.array(types, pa.string()),
-        "bad": _bad(read.told, bodies.column("bad").take(rows)),
+        "bad": _bad(read.decoded, bodies.column("bad").take(rows)),
         "record_index": pa.array(read.index, pa.int32()),
         "call_size": pa.array(read.call_size, pa.int32()),
         "surplus": pa.array(read.surplus, pa.int64()),
-        "hash": _hashes(read.told),
+        "hash": _hashes(read.decoded),
     }
 
 
 def _column(name: str, values: Iterable[Any]) -> Column:
     kind = FIELDS[name]
-    if kind in _WORDS:
-        return pa.array(map(_WORDS[kind].get, values), pa.string())
-    return pa.array(values, _TYPES.get(kind, pa.string()))
+    of_enum = enum_texts(kind)
+    return pa.array(values if of_enum is None else map(of_enum.get, values), field_type(kind))
 
 
-def _bad(told: Sequence[_Told], of_bodies: Column) -> Column:
-    """Return why a record is none: what its body says, or the codec."""
-    of_bodies = of_bodies.cast(BAD_TYPE)
-    if not any(type(said) is BadRecord for _, said in told):
+def _bad(decoded: Sequence[_Decoded], of_bodies: Column) -> Column:
+    """Return the reason of each bad record: that of its body, or the codec's."""
+    of_bodies = of_bodies.cast(BAD)
+    if not any(type(values) is BadRecord for _, values in decoded):
         return of_bodies
-    own = pa.array((_evidence(fields, said) for (fields, _), said in told), BAD_TYPE)
+    own = pa.array((_evidence(fields, values) for (fields, _), values in decoded), BAD)
     both = pa.concat_arrays([own, of_bodies])
     rows = np.arange(len(own))
     return both.take(pa.array(np.where(own.is_valid(), rows, rows + len(own))))
 
 
-def _evidence(fields: list[str], said: object) -> dict[str, Any] | None:
-    if not isinstance(said, BadRecord):
+def _evidence(fields: list[str], values: object) -> dict[str, Any] | None:
+    if not isinstance(values, BadRecord):
         return None
     mentions = mentioned_in(FIELD_SEPARATOR.join(fields))
-    return {"field": said.field, "reason": said.reason, "text": said.text, "mentions": mentions}
+    return {"field": values.field, "reason": values.reason, "text": values.text, "mentions": mentions}
 
 
-def _hashes(told: Sequence[_Told]) -> Column:
-    """Hash the text of each record: behind what CLOUD made something of there was one more separator."""
-    texts = (FIELD_SEPARATOR.join(fields) + (FIELD_SEPARATOR if quirk else "") for (fields, quirk), _ in told)
+def _hashes(decoded: Sequence[_Decoded]) -> Column:
+    """Hash the text of each record: a SubAfter that CLOUD changed had one more separator at its end."""
+    texts = (FIELD_SEPARATOR.join(fields) + (FIELD_SEPARATOR if quirk else "") for (fields, quirk), _ in decoded)
     return hashed(map(str.encode, texts))

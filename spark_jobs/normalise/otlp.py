@@ -1,6 +1,6 @@
-"""This module knows how spans become canonical events: one row per message a span is about, in the native side's words.
+"""Turn spans into canonical events: one row for each message a span is about, in the native side's words.
 
-It works on Arrow batches inside Spark's Python workers, a column at a time: ``messages`` tells which messages there
+It works on Arrow batches, a column at a time: ``messages`` tells which messages there
 are, ``roles`` what part a span plays in them, ``event_columns`` each column of an event.
 """
 
@@ -16,7 +16,7 @@ from spark_jobs.normalise.event_columns import RULES
 from spark_jobs.normalise.read_event import event_batch
 from spark_jobs.normalise.row_hashes import row_hashes
 from spark_jobs.normalise.seen import Seen
-from spark_jobs.spark_schemas import LEDGER
+from spark_jobs.schemas import LEDGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

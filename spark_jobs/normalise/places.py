@@ -1,39 +1,55 @@
-"""This module knows which message lies at a place of a Kafka topic: what the native sends say, told to the spans.
+"""Give spans that only know the place of their message on a Kafka topic the id that a native send names for it.
 
-OpenTelemetry's Kafka instrumentations know no message ids; their spans go by ``topic-partition@offset``. A native send
-names the place beside the id, a native delivery the id alone, so without this no delivery would ever meet its span.
+OpenTelemetry's Kafka instrumentations know no message ids; their spans carry ``topic-partition@offset``. A native send
+names the place beside the id, a native delivery the id alone.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute
 
-from spark_jobs.spark_schemas import EVENT
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from collections.abc import Mapping
 
-__all__ = ["goes_by_place", "named_by_sends"]
+    from spark_jobs.normalise.columns import Column
+
+__all__ = ["CLAIM", "claims_of", "goes_by_place", "name_places"]
+
+pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
+
+CLAIM: Final = pa.schema({"place": pa.string(), "claimed": pa.string()})
+"""A native send's word that the message at ``place`` has the id ``claimed``."""
 
 
-def goes_by_place() -> Column:
-    """Say whether an event (``EVENT``) has no other id than the place of its message."""
-    return F.coalesce(F.col("msg_id") == F.col("offset_msg_id"), F.lit(False))
+def goes_by_place(columns: Mapping[str, Column]) -> Column:
+    """Tell which events (``msg_id``, ``offset_msg_id``) have no other id than the place of their message."""
+    return pc.fill_null(pc.equal(columns["msg_id"], columns["offset_msg_id"]), False)  # noqa: FBT003
 
 
-def named_by_sends(otlp: DataFrame, native: DataFrame) -> DataFrame:
-    """Return ``otlp`` with the message ids that ``native`` knows for places; both are ``EVENT``.
+def claims_of(columns: Mapping[str, Column]) -> pa.Table:
+    """Return ``CLAIM`` of the native sends among events (``side``, ``kind``, ``msg_id``, ``offset_msg_id``)."""
+    is_send = pc.and_(pc.equal(columns["side"], "native"), pc.equal(columns["kind"], Kind.PUBLISH.value))
+    is_named = pc.and_(pc.is_valid(columns["msg_id"]), pc.is_valid(columns["offset_msg_id"]))
+    chosen = pc.and_(pc.and_(pc.fill_null(is_send, False), is_named), pc.invert(goes_by_place(columns)))  # noqa: FBT003
+    found = [columns[name].filter(chosen).cast(pa.string()) for name in ("offset_msg_id", "msg_id")]
+    return pa.table(found, schema=CLAIM)
+
+
+def name_places(msg_ids: Column, claims: pa.Table) -> Column:
+    """Return ``msg_ids``, each place that is claimed for one id only replaced by that id.
 
     A place that two ids claim (the topic was made anew) stays what it is.
+
+    Args:
+        msg_ids: places and other ids.
+        claims: ``CLAIM``.
     """
-    sends = native.where((F.col("kind") == Kind.PUBLISH.value) & F.col("msg_id").isNotNull() & ~goes_by_place())
-    claimed = sends.groupBy(F.col("offset_msg_id").alias("place")).agg(
-        F.min("msg_id").alias("one"), F.max("msg_id").alias("other")
-    )
-    known = claimed.where((F.col("one") == F.col("other")) & F.col("place").isNotNull())
-    joined = otlp.join(known, goes_by_place() & (F.col("msg_id") == F.col("place")), "left")
-    named = joined.withColumn("msg_id", F.coalesce("one", "msg_id"))
-    return named.select(*EVENT.names)
+    found = claims.group_by("place", use_threads=False).aggregate([("claimed", "min"), ("claimed", "max")])
+    known = found.filter(pc.equal(found["claimed_min"], found["claimed_max"])).combine_chunks()
+    at = pc.index_in(msg_ids, known["place"].combine_chunks())
+    return pc.coalesce(known["claimed_min"].combine_chunks().take(at), msg_ids)

@@ -1,11 +1,11 @@
-"""This module knows how a text of either side is brought to one form, so that only real differences are left to see."""
+"""Bring the texts of both sides to one form, so only real differences remain."""
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,6 +13,7 @@ from bridge.codec.native.layout import ABSENT_TEXTS, KEY_SEPARATOR
 from spark_jobs.distinct import each
 from spark_jobs.normalise.columns import where
 from spark_jobs.normalise.json_arrays import json_texts
+from spark_jobs.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,8 +25,6 @@ __all__ = ["first_text", "folded_id", "integer", "key_set", "key_sets", "present
 _ABSENT: Final = pa.array(sorted(ABSENT_TEXTS))
 _HEX: Final = r"\A[0-9A-Fa-f]+\z"
 _ONE_KEY: Final = r'\A\["[^"\\\x00-\x20]+"\]\z'
-_AROUND_NUMBERS: Final = "".join(map(chr, (*range(0x21), 0x7F)))  # what Spark's casts cut off
-_INTEGER: Final = re.compile(r"([+-]?)0*([0-9]{1,19})")
 
 
 def present(texts: Column) -> Column:
@@ -36,12 +35,15 @@ def present(texts: Column) -> Column:
 def folded_id(texts: Column) -> Column:
     """Return ids in upper case where they are hexadecimal, as they are otherwise, null where absent."""
     known = present(pc.utf8_trim(texts, " "))
-    return pc.if_else(pc.match_substring_regex(known, _HEX), pc.ascii_upper(known), known)
+    upper = pc.ascii_upper(known)
+    if known.equals(upper):  # as nearly all ids are written; matching is most of the cost
+        return known
+    return pc.if_else(pc.match_substring_regex(known, _HEX), upper, known)
 
 
 def integer(texts: Column, kind: Any) -> Column:
     """Return the numbers that Spark's ``try_cast`` sees in the texts, null where it sees none of type ``kind``."""
-    return each(texts, partial(_integer, bits=kind.bit_width), kind)
+    return each(texts, partial(whole_number, bits=kind.bit_width), kind)
 
 
 def first_text(texts: Column) -> Column:
@@ -67,13 +69,7 @@ def key_sets(texts: Column) -> Column:
 
 def _alone(keys: Column) -> Column:
     """Return each key as the only one of its set."""
-    return pa.ListArray.from_arrays(pa.array(range(len(keys) + 1), pa.int32()), keys, mask=keys.is_null())
-
-
-def _integer(text: str, bits: int) -> int | None:
-    found = _INTEGER.fullmatch(text.strip(_AROUND_NUMBERS))
-    number = None if found is None else int(found[1] + found[2])
-    return number if number is not None and -(1 << bits - 1) <= number < 1 << bits - 1 else None
+    return pa.ListArray.from_arrays(pa.array(np.arange(len(keys) + 1), pa.int32()), keys, mask=keys.is_null())
 
 
 def _first_text(text: str) -> str | None:

@@ -185,8 +185,15 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("window_end_seconds", (), "End of the window, Unix time.", _window("end_ms")),
     Metric("horizon_seconds", (), "Settled horizon, Unix time.", lambda result: _one(_seconds(result.horizon_ms))),
-    Metric("spark_jobs", (), "Spark jobs of the run.", lambda result: _one(result.spark.jobs)),
-    Metric("spark_stages", (), "Spark stages of the run.", lambda result: _one(result.spark.stages)),
-    Metric("wall_seconds", (), "Wall time of the run.", lambda result: _one(result.spark.wall_seconds)),
+    Metric(
+        "spark_jobs", (), "Spark jobs of the run.", lambda result: _one(result.spark.jobs if result.spark else None)
+    ),
+    Metric(
+        "spark_stages",
+        (),
+        "Spark stages of the run.",
+        lambda result: _one(result.spark.stages if result.spark else None),
+    ),
+    Metric("wall_seconds", (), "Wall time of the run.", lambda result: _one(result.wall_seconds)),
 )
 """Every metric, in the order it is written; ``docs/reconciliation.md`` lists the same."""

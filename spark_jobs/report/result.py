@@ -1,6 +1,6 @@
-"""This module knows the result of a run as plain data: what ``result.json`` holds and every report is rendered from.
+"""The result of a run as plain data: what ``result.json`` holds and every report is rendered from.
 
-Nothing here knows Spark. ``to_json`` writes the public contract (``schema_version`` 1): keys are only ever added.
+``to_json`` writes the public contract (``schema_version`` 1): keys are only ever added.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class MalformedSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkCost:
-    """What the run cost the cluster; jobs and stages are ``None`` over Spark Connect, which does not tell them."""
+    """What the run cost the cluster; jobs and stages are ``None`` over Spark Connect, which has no count of them."""
 
     jobs: int | None = 0
     stages: int | None = 0
@@ -208,8 +208,10 @@ class Result:
     timeline: tuple[TimeBucket, ...] = ()
     samples: tuple[Sample, ...] = ()
     malformed: tuple[MalformedSample, ...] = ()
-    spark: SparkCost = field(default_factory=SparkCost)
-    versions: dict[str, str] = field(default_factory=dict)
+    engine: str = "spark"  # or local
+    spark: SparkCost | None = None  # None with the local engine
+    wall_seconds: float = 0.0
+    versions: dict[str, str | None] = field(default_factory=dict)
     duplicates: dict[str, int] = field(default_factory=dict)
     timing: dict[str, int] = field(default_factory=dict)
     ledger: Ledger | None = None  # None when none was given

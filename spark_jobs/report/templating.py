@@ -11,7 +11,7 @@ from spark_jobs.report import wording
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 except ImportError as absent:  # pragma: no cover - the one sentence for an installation without the extra
-    raise MissingExtraError("the report", "spark") from absent
+    raise MissingExtraError("the report", "reconcile") from absent
 
 __all__ = ["environment", "template_text"]
 

@@ -141,7 +141,7 @@ def _check_parquet(path: Path) -> None:
         import pyarrow as pa  # noqa: PLC0415  (optional extra: the sentence below is the point)
         from pyarrow import parquet  # noqa: PLC0415
     except ImportError as error:
-        raise MissingExtraError("reading parquet", "spark") from error
+        raise MissingExtraError("reading parquet", "reconcile") from error
     try:
         names = parquet.read_schema(path).names
     except (pa.ArrowException, OSError) as error:
@@ -236,5 +236,5 @@ def open_zstd(raw: Any) -> Any:
     try:
         import zstandard  # noqa: PLC0415  (optional extra: the sentence below is the point)
     except ImportError as error:
-        raise MissingExtraError("reading zstd", "spark") from error
+        raise MissingExtraError("reading zstd", "reconcile") from error
     return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)

@@ -18,7 +18,7 @@ from spark_jobs.sources.detect import LONGEST_LINE_BYTES, DamagedInputError, Lay
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-__all__ = ["SourceFile", "input_bytes", "last_line", "source_files", "spark_path", "spark_target", "torn_tail"]
+__all__ = ["SourceFile", "last_line", "source_files", "spark_path", "spark_target"]
 
 # Written beside and renamed by every writer that cares, or not data at all.
 _IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
@@ -99,15 +99,6 @@ def _source_files(
     return kept, passed_over
 
 
-def input_bytes(srcs: Iterable[str]) -> int:
-    """Return how many bytes stand behind ``srcs``, other things in their directories included; no file is opened.
-
-    Raises:
-        UsageError: a source names nothing, or is no file.
-    """
-    return sum(path.stat().st_size for src in srcs for path in _expand(src)[0])
-
-
 def _expand(src: str) -> tuple[list[Path], bool]:
     """Return the files behind one source, and whether it names a single one."""
     scheme, colon, _ = src.partition("://")
@@ -138,16 +129,6 @@ def _data_files(directory: Path) -> list[Path]:
 def _ignored(relative: Path) -> bool:
     hidden = any(part.startswith((".", "_")) for part in relative.parts)
     return hidden or relative.name in _IGNORED_NAMES or relative.name.endswith(_IGNORED_SUFFIXES)
-
-
-def torn_tail(path: Path) -> str | None:
-    """Return the text behind the last newline of a file of lines when there is any, else ``None``.
-
-    Raises:
-        UnreadableInputError: that is longer than a line may be.
-    """
-    last = last_line(path)
-    return last.decode("utf-8", errors="replace") if last.strip() else None
 
 
 def last_line(path: Path) -> bytes:

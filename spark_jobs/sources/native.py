@@ -1,153 +1,258 @@
-"""This module knows native landings and trace topics as a frame of bodies: parquet, JSON lines, Kafka, in any mixture.
+"""Read the bodies of native landings and trace topics: parquet, JSON lines and Kafka messages, in any mixture.
 
-A JSON line is anything with ``body_base64``; the fields of a landing (``source, partition, offset, arrival_ms``) and
-those of a dump of a RocketMQ topic (``topic, queue_id, queue_offset, store_ms``) are read alike.
+A JSON line is anything with ``body_base64``; the fields of a landing (``source, arrival_ms``) and those of a dump of a
+RocketMQ topic (``topic, store_ms``) are read alike.
 """
 
 from __future__ import annotations
 
+import binascii
 import json
 from dataclasses import dataclass
-from functools import reduce
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
 
-from spark_jobs.evidence import bad
+from otel_mqtrace._errors import UnreadableInputError
+from spark_jobs.evidence import bad_piece
+from spark_jobs.lenient_json import read_json, text_of_json
+from spark_jobs.schemas import READ_BODY
 from spark_jobs.sources.detect import Layout, Side
-from spark_jobs.sources.files import source_files, spark_path
-from spark_jobs.sources.kafka.address import apart
-from spark_jobs.sources.kafka.messages import LAYOUT, message_place, read_topics
-from spark_jobs.sources.lines import read_lines, source_path, torn_tails, without_tails
-from spark_jobs.spark_schemas import NATIVE_BODY, READ_BODY
+from spark_jobs.sources.files import last_line, source_files
+from spark_jobs.sources.kafka.reading import message_places
+from spark_jobs.sources.pieces import Piece, lines_of, pieces_of, tasks_of
+from spark_jobs.whole_numbers import whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from spark_jobs.sources.pieces import Line
 
-    from spark_jobs.sources.kafka.messages import TopicSource
-    from spark_jobs.sources.kafka.offsets import PartitionRange
+__all__ = ["BATCH_ROWS", "BODIES", "NativeFiles", "body_batches", "decode_base64", "find_bodies", "message_bodies"]
 
-__all__ = ["NativeSource", "bodies_of", "read_bodies"]
-
-_NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
-
-_LINE_FIELDS: Final = (
-    *("source", "topic", "partition", "queue_id", "offset", "queue_offset", "arrival_ms", "store_ms"),
-    *("keys", "body_base64"),
+BODIES: Final = pa.schema([READ_BODY.field(name) for name in ("source", "arrival_ms", "path", "line", "body", "bad")])
+"""A body and where it came from, or why it is none: those columns of ``READ_BODY`` that events are made of."""
+BATCH_ROWS: Final = 2_000
+_BATCH_BYTES: Final = 4 << 20
+_ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_BLANKS: Final = (
+    "\t\n\x0b\f\r\x1c\x1d\x1e\x1f \u1680\u2028\u2029\u205f\u3000"
+    "\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2008\u2009\u200a"
 )
-_LINE: Final = StructType([StructField(name, StringType()) for name in _LINE_FIELDS])
+"""What Java takes for white space (``Character.isWhitespace``)."""
+_ASCII_BLANKS: Final = "".join(blank for blank in _BLANKS if blank.isascii()).encode()
+_WITHOUT_BLANKS: Final = str.maketrans("", "", _BLANKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NativeSource:
-    """Bodies to normalise. ``frame`` is ``READ_BODY``; ``truncated_tails`` counts files cut off inside a line.
+class NativeFiles:
+    """Landings to read.
 
-    ``files`` names the topics too; ``topics`` is ``None`` where there are none.
+    Attributes:
+        tasks: what each task reads.
+        files: the files, in order.
+        layouts: the distinct layouts among them, sorted.
+        truncated_tails: files cut off inside a line; that line is not read.
     """
 
-    frame: DataFrame
+    tasks: tuple[tuple[Piece, ...], ...]
     files: tuple[str, ...]
     layouts: tuple[str, ...]
     truncated_tails: int
-    topics: TopicSource | None = None
 
 
-def read_bodies(
-    spark: SparkSession,
-    srcs: Sequence[str],
-    *,
-    client_config: Mapping[str, str] = _NO_CONFIG,
-    ranges: Sequence[PartitionRange] | None = None,
-) -> NativeSource:
-    """Return the bodies behind ``srcs``; nothing is read yet but the heads and ends of files and topics.
-
-    ``ranges`` are the offsets to read of the topics, in place of all that they hold now.
+def find_bodies(srcs: Sequence[str], *, parallelism: int) -> NativeFiles:
+    """Return what there is to read behind ``srcs``; only the heads and ends of files are read.
 
     Raises:
         UsageError: a source names nothing.
         UnreadableInputError: a source is no native landing.
-        PeerError: the broker of a topic does not answer, or has no such topic.
     """
-    paths, addresses = apart(srcs)
-    files = source_files(paths, Side.NATIVE)
-    parquet = [file.path for file in files if file.layout is Layout.LANDING_PARQUET]
-    jsonl = [file.path for file in files if file.layout is Layout.LANDING_JSONL]
-    torn = {path: tail for path, tail in torn_tails(jsonl).items() if not _is_object(tail)}
-    topics = read_topics(spark, addresses, client_config, ranges=ranges) if addresses else None
-    parts = [_from_parquet(spark, parquet)] if parquet else []
-    if jsonl:
-        parts.append(_from_lines(without_tails(read_lines(spark, jsonl), torn)))
-    if topics is not None:
-        parts.append(bodies_of(topics.frame))
-    frame = (
-        reduce(lambda left, right: left.unionByName(right), parts) if parts else spark.createDataFrame([], READ_BODY)
-    )
-    layouts = {file.layout.value for file in files if file.layout is not Layout.EMPTY}
-    return NativeSource(
-        frame=frame,
-        files=(*(str(file.path) for file in files), *map(str, addresses)),
-        layouts=tuple(sorted(layouts | ({LAYOUT} if addresses else set()))),
+    files = source_files(srcs, Side.NATIVE)
+    full = [file for file in files if file.layout is not Layout.EMPTY]
+    torn = {file.path: size for file in full if file.layout is Layout.LANDING_JSONL and (size := _torn(file.path))}
+    pieces: list[Piece] = []
+    for file in full:
+        is_parquet = file.layout is Layout.LANDING_PARQUET
+        pieces += _row_groups(file.path) if is_parquet else pieces_of(file, torn=torn.get(file.path, 0))
+    return NativeFiles(
+        tasks=tuple(map(tuple, tasks_of(pieces, parallelism))),
+        files=tuple(str(file.path) for file in files),
+        layouts=tuple(sorted({file.layout.value for file in full})),
         truncated_tails=len(torn),
-        topics=topics,
     )
 
 
-def bodies_of(messages: DataFrame) -> DataFrame:
-    """Return the messages of trace topics (``kafka.messages.MESSAGE``) as ``READ_BODY``; one without a value is bad."""
-    reason = F.when(F.col("value").isNull(), bad("body", "no body (a tombstone)", F.lit("")))
-    columns = {
-        **{name: F.col(name) for name in ("partition", "offset", "arrival_ms", "keys")},
-        "source": F.col("topic"),
-        "body": F.col("value"),
-        "path": message_place(),
-        "line": F.lit(None).cast("bigint"),
-        "bad": reason,
-    }
-    return messages.select(*(columns[name].alias(name) for name in READ_BODY.names))
-
-
-def _is_object(text: str) -> bool:
+def _torn(path: Path) -> int:
+    """Return the bytes behind the last newline where they are no whole JSON object."""
+    tail = last_line(path)
+    if not tail.strip():
+        return 0
     try:
-        return isinstance(json.loads(text), dict)
+        return 0 if isinstance(json.loads(tail.decode("utf-8", "replace")), dict) else len(tail)
     except (ValueError, RecursionError):
-        return False
+        return len(tail)
 
 
-def _from_parquet(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
-    rows = spark.read.schema(_PARQUET).parquet(*(spark_path(path) for path in paths))
-    place = (source_path().alias("path"), (F.col("_metadata.row_index") + 1).alias("line"))
-    reason = F.when(F.col("body").isNull(), bad("body", "no body", F.lit("")))
-    return rows.select(*_PARQUET.names, *place, reason.alias("bad")).select(*READ_BODY.names)
+def _row_groups(path: Path) -> Iterator[Piece]:
+    metadata = parquet.read_metadata(path)
+    _check_columns(path, parquet.read_schema(path))
+    end = 0
+    for group in range(metadata.num_row_groups):
+        begin, end = end, end + metadata.row_group(group).total_byte_size
+        yield Piece(str(path), Layout.LANDING_PARQUET, begin, end, group=group)
 
 
-_PARQUET: Final = StructType([field for field in NATIVE_BODY.fields if field.name not in {"path", "line"}])
+def _check_columns(path: Path, schema: pa.Schema) -> None:
+    """Refuse columns that mean something else.
+
+    Raises:
+        UnreadableInputError: a column cannot be what it is named.
+    """
+    wanted = {"body": ("bytes", _is_text_or_bytes), "source": ("a text", _is_text_or_bytes)}
+    wanted["arrival_ms"] = ("a whole number", lambda kind: pa.types.is_integer(kind) or pa.types.is_null(kind))
+    for name, (meaning, fits) in wanted.items():
+        if name in schema.names and not fits(kind := schema.field(name).type):
+            raise UnreadableInputError(f"{path}: column {name!r} holds {kind}, expected {meaning}")
 
 
-def _from_lines(lines: DataFrame) -> DataFrame:
-    parsed = lines.withColumn("f", F.from_json("text", _LINE, {"mode": "PERMISSIVE"}))
-    body = F.try_to_binary("f.body_base64", F.lit("base64"))
-    text = F.make_valid_utf8("text")
-    reason = F.when(F.col("f.body_base64").isNull(), bad("body_base64", "no JSON object with body_base64", text)).when(
-        body.isNull(),
-        bad("body_base64", "not base64", F.col("f.body_base64")),
+def _is_text_or_bytes(kind: Any) -> bool:
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    fits = (
+        *(pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary),
+        *(pa.types.is_fixed_size_binary, pa.types.is_null),
     )
-    return parsed.select(
-        F.coalesce("f.source", "f.topic").alias("source"),
-        _number("int", "partition", "queue_id").alias("partition"),
-        _number("bigint", "offset", "queue_offset").alias("offset"),
-        _number("bigint", "arrival_ms", "store_ms").alias("arrival_ms"),
-        F.col("f.keys").alias("keys"),
-        body.alias("body"),
-        "path",
-        "line",
-        reason.alias("bad"),
-    )
+    return any(is_kind(value) for is_kind in fits)
 
 
-def _number(kind: str, *names: str) -> Column:
-    return F.coalesce(*(F.col(f"f.{name}").try_cast(kind) for name in names))
+def body_batches(pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    """Yield the bodies in ``pieces`` as batches of ``BODIES``.
+
+    Raises:
+        UnreadableInputError: a line is longer than memory should hold.
+    """
+    for layout, some in groupby(pieces, key=lambda piece: piece.layout):
+        if layout is Layout.LANDING_PARQUET:
+            for piece in some:
+                yield from _rows_of(piece)
+        else:
+            yield from _line_batches(line for piece in some for line in lines_of(piece))
+
+
+def _rows_of(piece: Piece) -> Iterator[pa.RecordBatch]:
+    file: Any = parquet.ParquetFile(piece.path)
+    line = 1 + sum(file.metadata.row_group(group).num_rows for group in range(piece.group or 0))
+    columns = [name for name in ("source", "arrival_ms", "body") if name in file.schema_arrow.names]
+    for batch in file.iter_batches(BATCH_ROWS, row_groups=[piece.group], columns=columns, use_threads=False):
+        rows = batch.num_rows
+        given: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
+        found = {name: _cast(given[name], BODIES.field(name).type) for name in columns}
+        found["path"] = pa.repeat(piece.path, rows)
+        found["line"] = pa.array(range(line, line + rows), pa.int64())
+        found["bad"] = _bad_where(pc.is_null(found["body"]), "no body")
+        yield _batch(found, rows)
+        line += rows
+
+
+def _cast(column: Any, kind: Any) -> Any:
+    decoded = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    return decoded.cast(kind)
+
+
+def _bad_where(is_bad: Any, reason: str) -> Any:
+    evidence = bad_piece("body", reason, "")
+    kind = BODIES.field("bad").type
+    if not pc.any(is_bad).as_py():
+        return pa.nulls(len(is_bad), kind)
+    return pa.array([evidence if one else None for one in is_bad.to_pylist()], kind)
+
+
+def _batch(columns: dict[str, Any], rows: int) -> pa.RecordBatch:
+    arrays = [columns.get(field.name, pa.nulls(rows, field.type)) for field in BODIES]
+    return pa.RecordBatch.from_arrays(arrays, schema=BODIES)
+
+
+def _line_batches(lines: Iterable[Line]) -> Iterator[pa.RecordBatch]:
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for line in lines:
+        rows.append({"path": line.path, "line": line.number, **_read_line(line.text)})
+        size += len(line.text)
+        if len(rows) >= BATCH_ROWS or size >= _BATCH_BYTES:
+            yield pa.RecordBatch.from_pylist(rows, schema=BODIES)
+            rows, size = [], 0
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=BODIES)
+
+
+def _read_line(line: bytes) -> dict[str, Any]:
+    """Return the fields of a line as of ``BODIES``."""
+    text = line.decode("utf-8", "replace")
+    value = read_json(text)
+    fields = value if isinstance(value, dict) else {}
+    encoded = text_of_json(fields.get("body_base64"))
+    if encoded is None:
+        return {"bad": bad_piece("body_base64", "no JSON object with body_base64", text)} | _place(fields)
+    body = decode_base64(encoded)
+    if body is None:
+        return {"bad": bad_piece("body_base64", "not base64", encoded)} | _place(fields)
+    return {"body": body} | _place(fields)
+
+
+def _place(fields: dict[str, Any]) -> dict[str, Any]:
+    source = text_of_json(fields.get("source"))
+    return {
+        "source": text_of_json(fields.get("topic")) if source is None else source,
+        "arrival_ms": next(filter(lambda one: one is not None, map(_number, _instants(fields))), None),
+    }
+
+
+def _instants(fields: dict[str, Any]) -> Iterator[Any]:
+    yield from (fields.get(name) for name in ("arrival_ms", "store_ms"))
+
+
+def _number(value: Any) -> int | None:
+    if type(value) is int and abs(value) < 1 << 62:
+        return value
+    text = text_of_json(value)
+    return None if text is None else whole_number(text, bits=64)
+
+
+def decode_base64(text: str) -> bytes | None:
+    """Return the bytes that ``text`` stands for, as Spark's ``try_to_binary`` reads it; ``None`` where it is no base64.
+
+    White space may stand between the digits; the padding is missing or complete, and nothing follows it.
+    """
+    if not text.isascii():
+        text = text.translate(_WITHOUT_BLANKS)
+        if not text.isascii():
+            return None
+    data = text.encode()
+    digits = data.rstrip(b"=")
+    padding = len(data) - len(digits)
+    if others := digits.translate(None, _ALPHABET):
+        if others.translate(None, _ASCII_BLANKS):
+            return None
+        digits = digits.translate(None, _ASCII_BLANKS)
+    missing = -len(digits) % 4
+    if missing == 3 or padding not in {0, missing}:  # noqa: PLR2004 - one digit alone is no byte
+        return None
+    return binascii.a2b_base64(digits + b"=" * missing)
+
+
+def message_bodies(messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of trace topics (``kafka.reading.MESSAGE``) as ``BODIES``; one without a value is bad."""
+    for batch in messages:
+        columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
+        found = {
+            "source": columns["topic"],
+            "arrival_ms": columns["arrival_ms"],
+            "path": message_places(batch),
+            "body": columns["value"],
+            "bad": _bad_where(pc.is_null(columns["value"]), "no body (a tombstone)"),
+        }
+        yield _batch(found, batch.num_rows)

@@ -1,4 +1,4 @@
-"""This module knows how OTLP is read inside a Spark executor: pieces of files or messages in, batches of spans out."""
+"""Read OTLP in a task: pieces of files or messages in, batches of spans out."""
 
 from __future__ import annotations
 
@@ -10,34 +10,21 @@ from spark_jobs.sources.containers import NOT_TRACES, Bad, Message, read_message
 from spark_jobs.sources.detect import Layout
 from spark_jobs.sources.json_lines import json_batches, line_items
 from spark_jobs.sources.pieces import Line, Piece, lines_of
-from spark_jobs.sources.read_batches import Books, Into, grouped
+from spark_jobs.sources.read_batches import Books, grouped
 from spark_jobs.sources.span_rows import item_batches
 from spark_jobs.sources.spans import parse_message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
     from spark_jobs.sources.containers import Item
 
-__all__ = ["batches_of_messages", "batches_of_tasks", "message_batches", "piece_batches"]
+__all__ = ["message_batches", "piece_batches"]
 
 _MESSAGE_SAMPLE: Final = 64 << 10  # enough for the message ids in it
 _NO_VALUE: Final = "no value (a tombstone)"
-
-
-def batches_of_tasks(
-    tasks: Sequence[Sequence[Piece]], into: Into, ids: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Read what ``tasks`` have under each of ``ids`` (column ``id``), and go on with ``into``."""
-    pieces = (piece for batch in ids for row in batch.to_pylist() for piece in tasks[row["id"]])
-    yield from into.batches("files", piece_batches(pieces))
-
-
-def batches_of_messages(into: Into, messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read every message of ``messages`` (columns ``path``, its place, and ``value``), and go on with ``into``."""
-    yield from into.batches("topics", message_batches(messages))
 
 
 def piece_batches(pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:

@@ -13,11 +13,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace._clock import SystemClock
-from spark_jobs.jobs.batch import read_sides
 from spark_jobs.jobs.conclude import concluded
 from spark_jobs.jobs.judge import judge
 from spark_jobs.jobs.normalise import NormalisedSide, event_frames
+
+from otel_mqtrace._clock import SystemClock
+from spark_jobs.jobs.batch import read_sides
 from spark_jobs.jobs.options import ReconcileOptions, checked, silent, starter
 from spark_jobs.jobs.workplace import workplace
 from spark_jobs.report.page import PageOptions

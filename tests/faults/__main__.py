@@ -7,7 +7,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from spark_jobs.session import build_session
 from tests.faults.baselines import baselines, tables
 from tests.faults.confusion import compared, disagreements
 from tests.faults.corpora import CORPORA
@@ -23,14 +22,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="in which order the faults are played")
     parser.add_argument("--write", action="store_true", help="write the tables into docs/reconciliation.md")
     wanted = parser.parse_args()
-    spark = build_session(master="local[2]", app_name="mqtrace-faults", extra={"spark.sql.shuffle.partitions": "2"})
     worlds, rivals = {}, {}
     with tempfile.TemporaryDirectory() as scratch:
         for name, corpus in CORPORA.items():
             made = corpus(wanted.seed)
-            worlds[name] = compared(made.truth, reconciled(spark, made, Path(scratch) / name).rows)
-            rivals[name] = baselines(*tables(spark, made, Path(scratch) / f"{name}-tables"), made)
-    spark.stop()
+            worlds[name] = compared(made.truth, reconciled(made, Path(scratch) / name).rows)
+            rivals[name] = baselines(*tables(made, Path(scratch) / f"{name}-tables"), made)
     blocks = {
         "confusion": confusion_table([cell for cells in worlds.values() for cell in cells]),
         "faults": faults_table(worlds),

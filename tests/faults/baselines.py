@@ -1,4 +1,4 @@
-"""This module knows what two usual ways of comparing tables call the same events: a full outer join, and datacompy.
+"""What two usual ways of comparing tables call the same events: a full outer join, and datacompy.
 
 Both are given more than a user would have: records and spans that our own readers parsed, halves of deliveries merged,
 the columns that both sides carry for that kind of event. datacompy gets the profile's tolerance for times, too.
@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
 
-from spark_jobs.jobs.normalise import NormaliseOptions, normalise_native, normalise_otlp
+from spark_jobs.exchange.local import LocalEngine
+from spark_jobs.jobs.reading import EventSide, ReadOptions, read_native, read_otlp
 from spark_jobs.schemas import COMPARED_FIELDS
 from tests.faults.corpora import Corpus
 from tests.faults.recording import Laid
 from tests.faults.truth import Event
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["EQUAL", "LOST_NATIVE", "LOST_OTLP", "Calls", "baselines", "tables"]
 
@@ -30,14 +30,15 @@ _EVENT = ("kind", "msg_id", "consumer")
 _COPY = "copy"
 
 
-def tables(spark: SparkSession, corpus: Corpus, root: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def tables(corpus: Corpus, root: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the events of both sides as the two tables that are compared."""
     files = corpus.recording.lay_down(root, Laid())
     work = root / "normalised"
     work.mkdir()
-    options = NormaliseOptions(native_writer=corpus.options["native_writer"])
-    native = normalise_native(spark, (str(files.native),), work, options=options).events
-    otlp = normalise_otlp(spark, (str(files.otlp),), work, options=options).events
+    options = ReadOptions(native_writer=corpus.options["native_writer"])
+    with LocalEngine(1) as engine:
+        native = read_native(engine, (str(files.native),), str(work / "native"), options=options)
+        otlp = read_otlp(engine, (str(files.otlp),), str(work / "otlp"), options=options)
     sides = _merged_halves(_plain(native)), _plain(otlp).drop(columns="half")
     wanted = list(dict.fromkeys((*corpus.join, *_EVENT, *COMPARED_FIELDS)))
     one, other = (side[wanted].reset_index(drop=True) for side in sides)
@@ -49,10 +50,13 @@ def tables(spark: SparkSession, corpus: Corpus, root: Path) -> tuple[pd.DataFram
     return one, other
 
 
-def _plain(events: DataFrame) -> pd.DataFrame:
+def _plain(side: EventSide) -> pd.DataFrame:
     """Return the events in scope with keys as one text and nothing missing in what may be joined by."""
     names = ("kind", "half", "msg_id", "span_id", "attempt_id", *COMPARED_FIELDS)
-    frame = events.where("scope is null").select(*names).toPandas()
+    rows = pa.concat_tables([parquet.read_table(path, columns=[*names, "scope", "bad"]) for path in side.files])
+    inside = rows.filter(pc.and_(pc.is_null(rows["scope"]), pc.is_null(rows["bad"])))
+    frame = inside.select(names).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype()}.get)
+    frame = frame.astype(object).where(frame.notna(), None)
     frame["keys"] = frame["keys"].map(lambda keys: None if keys is None else " ".join(keys))
     frame["msg_id"] = frame["msg_id"].fillna(frame["span_id"])
     frame["consumer"] = frame["group_name"].where(frame["kind"] == "consume").fillna("")

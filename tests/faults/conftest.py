@@ -15,7 +15,7 @@ def corpora():
 
 
 @pytest.fixture(scope="session")
-def judged_corpora(spark, corpora, tmp_path_factory):
+def judged_corpora(corpora, tmp_path_factory):
     """What the real job says of each corpus, from files to verdicts, by name."""
     root = tmp_path_factory.mktemp("corpora")
-    return {name: reconciled(spark, corpus, root / name) for name, corpus in corpora.items()}
+    return {name: reconciled(corpus, root / name) for name, corpus in corpora.items()}

@@ -1,4 +1,4 @@
-"""This module knows how a corpus is reconciled: laid down in files, through the real job, and the verdicts read back."""
+"""Reconcile a corpus: laid down in files, through the real job, and the verdicts read back."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from spark_jobs.jobs.batch import ReconcileOptions, run
 from spark_jobs.report.result import Result
-from spark_jobs.sources.files import spark_path
-from spark_jobs.spark_schemas import VERDICT
 from tests.faults.corpora import Corpus
 from tests.faults.recording import Laid
+from tests.support.verdict_rows import read_verdicts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,22 +18,26 @@ if TYPE_CHECKING:
 __all__ = ["Judged", "reconciled"]
 
 
-VERDICTS = "verdicts"  # the contract's name
 _AS_PLAYED = Laid()
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What the job said: its result, and every verdict row as plain values."""
+    """The result of a run, and every verdict row as plain values."""
 
     result: Result
     rows: list[dict[str, Any]]
 
 
 def reconciled(
-    spark: SparkSession, corpus: Corpus, root: Path, *, laid: Laid = _AS_PLAYED, history: Path | None = None
+    corpus: Corpus,
+    root: Path,
+    *,
+    laid: Laid = _AS_PLAYED,
+    history: Path | None = None,
+    spark: SparkSession | None = None,
 ) -> Judged:
-    """Lay the corpus down under ``root``, reconcile it with that history, and return what was said."""
+    """Lay the corpus down under ``root`` and reconcile it with that history: locally, or on a session."""
     files = corpus.recording.lay_down(root, laid)
     policy = root / "policy.toml"
     policy.write_text(corpus.policy, encoding="utf-8")
@@ -45,8 +48,8 @@ def reconciled(
         policy=policy,
         ledger=tuple(map(str, files.ledger)),
         history=history,
+        engine=None if spark else "local",
         **corpus.options,
     )
     result = run(options, spark=spark)
-    frame = spark.read.schema(VERDICT).parquet(spark_path(root / "out" / VERDICTS))
-    return Judged(result, [row.asDict(recursive=True) for row in frame.collect()])
+    return Judged(result, read_verdicts(root / "out"))

@@ -11,8 +11,6 @@ from tests.faults.confusion import NOTHING, compared, disagreements
 from tests.faults.corpora import CORPORA
 from tests.faults.tables import confusion_table, faults_table, filled_in, found, rivals_table
 
-pytestmark = pytest.mark.spark
-
 HANDBOOK = Path(__file__).parents[2] / "docs" / "reconciliation.md"
 
 
@@ -68,10 +66,10 @@ def test_the_handbook_shows_this_matrix(worlds):
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_the_handbook_shows_what_the_rivals_call_the_same_events(spark, corpora, worlds, name, tmp_path):
+def test_the_handbook_shows_what_the_rivals_call_the_same_events(corpora, worlds, name, tmp_path):
     """A full outer join and datacompy on the same events: as they are now, so they stand in the handbook."""
     pytest.importorskip("datacompy", reason="the compare extra is not installed")
-    rivals = baselines(*tables(spark, corpora[name], tmp_path), corpora[name])
+    rivals = baselines(*tables(corpora[name], tmp_path), corpora[name])
     text = HANDBOOK.read_text(encoding="utf-8")
     assert f"<!-- played: rivals-{name} -->" in text
     assert text == filled_in(text, {f"rivals-{name}": rivals_table(worlds[name], rivals)})

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.faults.confusion import compared, disagreements
 from tests.faults.runs import reconciled
 from tests.faults.two_days import two_days
 
-pytestmark = pytest.mark.spark
 
-
-def test_what_the_first_day_leaves_open_is_told_of_on_the_second(spark, tmp_path):
+def test_what_the_first_day_leaves_open_is_told_of_on_the_second(tmp_path):
     """A late span and a late end resolve what was open, a loss stays open, a loss of today is new."""
     history = tmp_path / "history"
     for corpus in two_days():
-        judged = reconciled(spark, corpus, tmp_path / corpus.name, history=history)
+        judged = reconciled(corpus, tmp_path / corpus.name, history=history)
         assert disagreements(compared(corpus.truth, judged.rows)) == []
         assert judged.result.conservation.holds

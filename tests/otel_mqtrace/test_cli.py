@@ -238,11 +238,12 @@ _RECONCILE = ("reconcile", "--native", "body.bin", "--otlp", "body.bin", "--out"
 @pytest.mark.parametrize(
     ("module", "arguments", "extra"),
     [
-        ("google", ("inspect", "body.bin"), "spark"),
-        ("opentelemetry.proto", ("inspect", "body.bin"), "spark"),
+        ("google", ("inspect", "body.bin"), "reconcile"),
+        ("opentelemetry.proto", ("inspect", "body.bin"), "reconcile"),
         ("confluent_kafka", _FORWARD, "kafka"),
-        ("pyspark", _RECONCILE, "spark"),
-        ("jinja2", _RECONCILE, "spark"),
+        ("pyspark", (*_RECONCILE, "--engine", "spark"), "spark"),
+        ("pyarrow", _RECONCILE, "reconcile"),
+        ("jinja2", _RECONCILE, "reconcile"),
     ],
 )
 def test_a_command_without_its_extra_names_it(tmp_path, module, arguments, extra):

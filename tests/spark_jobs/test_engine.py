@@ -33,4 +33,4 @@ def test_the_jobs_of_a_group_are_counted_and_no_others(spark):
         spark.range(3).collect()
         spark.range(3).collect()
     assert cost(spark, "of-a-test") == (2, 2)
-    assert set(versions(spark)) == {"otel-mqtrace", "spark", "java"}
+    assert set(versions(spark)) == {"spark", "java"}

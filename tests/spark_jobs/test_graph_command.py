@@ -1,4 +1,4 @@
-"""`mqtrace graph` refuses what is wrong before any Spark starts, in one line."""
+"""`mqtrace graph` refuses what is wrong before it reads anything, in one line."""
 
 from __future__ import annotations
 

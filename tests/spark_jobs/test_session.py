@@ -7,11 +7,9 @@ import sys
 
 import pyarrow as pa
 import pytest
-from py4j import protocol
-from pyspark.sql import functions
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.session import _ground, _java_options, _local_settings, build_session
+from spark_jobs.session import _place, build_session
 
 
 @pytest.mark.spark
@@ -22,7 +20,7 @@ def test_the_session_computes_in_utc_with_ansi_arithmetic_on_loopback(spark):
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
     assert conf.get("spark.driver.bindAddress") == "127.0.0.1"
     assert conf.get("spark.ui.enabled") == "false"
-    assert conf.get("spark.driver.memory") == "3g"  # as the tests ask for
+    assert conf.get("spark.driver.memory") == "1g"
 
 
 @pytest.mark.spark
@@ -58,36 +56,7 @@ def test_a_run_works_where_it_is_told_to(monkeypatch, named, environment, ground
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert _ground(named) == ground
-
-
-def test_partitions_grow_in_number_with_the_input_and_not_in_size():
-    """A large day fits into the memory that a small one fits into; there is an end to their number."""
-    partitions = [
-        int(_local_settings(size)["spark.sql.shuffle.partitions"]) for size in (0, 1 << 24, 1 << 30, 1 << 34, 1 << 60)
-    ]
-    assert partitions == [2, 8, 32, 512, 2000]
-
-
-def test_only_the_session_of_one_short_run_does_without_the_better_compiler():
-    """A stream finds nothing to read when it starts, and then runs for days."""
-    asked = [(0, False), (1 << 27, False), (0, True), (1 << 28, False), (1 << 33, False)]
-    short = ["TieredStopAtLevel" in _java_options(size, lasting=lasting) for size, lasting in asked]
-    assert short == [True, True, False, False, False]
-
-
-@pytest.mark.spark
-def test_a_column_is_one_message_to_the_jvm(spark, monkeypatch):
-    """Pyspark asks for the class and for its member each time, and the JVM looks through all of Spark's jars."""
-    client, sent = spark.sparkContext._gateway._gateway_client, []
-    functions.col("warm")
-    send = client.send_command
-    monkeypatch.setattr(client, "send_command", lambda command, *rest: sent.append(command) or send(command, *rest))
-    functions.col("counted")
-    asked = [
-        command for command in sent if not command.startswith(protocol.MEMORY_COMMAND_NAME)
-    ]  # of what was collected
-    assert len(asked) == 1
+    assert _place(named) == ground
 
 
 def test_a_wrong_master_is_refused_before_a_jvm_starts():

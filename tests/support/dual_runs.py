@@ -7,12 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_jobs.jobs.normalise import normalise_native, normalise_otlp
+from tests.support.reading import events_of, native_side, otlp_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from pyspark.sql import SparkSession
 
 __all__ = [
     "by_header",
@@ -32,13 +30,12 @@ Lost = tuple[str, str, str, str | None]
 """Status, kind, message id and consumer group of a key of which one side was taken away."""
 
 
-def dual_events(spark: SparkSession, name: str, workdir: Path, *, native_writer: str) -> list[Event]:
+def dual_events(name: str, workdir: Path, *, native_writer: str) -> list[Event]:
     """Return the events of both sides of one run of the corpus."""
     folder = _CORPUS / name
-    native = normalise_native(spark, [str(folder / "native.jsonl")], workdir)
-    otlp = normalise_otlp(spark, [str(folder / "otlp.jsonl")], workdir)
-    rows = [*native.events.collect(), *otlp.events.collect()]
-    return [{**row.asDict(), "writer": row["writer"] if row["side"] == "otlp" else native_writer} for row in rows]
+    sides = native_side(workdir, folder / "native.jsonl"), otlp_side(workdir, folder / "otlp.jsonl")
+    rows = [row for side in sides for row in events_of(side)]
+    return [{**row, "writer": row["writer"] if row["side"] == "otlp" else native_writer} for row in rows]
 
 
 def old_names(events: Iterable[Event]) -> list[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from spark_jobs.spark_schemas import EVENT
+from spark_jobs.schemas import EVENT
 
 START_MS = 1_795_262_400_000
 """2026-11-21T12:00:00Z, when every story in the tests begins."""
@@ -107,8 +107,3 @@ def _with_span(side: str, seed: str) -> dict[str, Any]:
     if side == "native":
         return {}
     return {"trace_id": f"{zlib.crc32(seed.encode()):032x}", "span_id": f"{zlib.crc32(seed.encode()):016x}"}
-
-
-def rows_of(events: list[dict[str, Any]], side: str) -> list[tuple[Any, ...]]:
-    """Return one side's events as rows in the order of ``EVENT``."""
-    return [tuple(row[name] for name in EVENT.names) for row in events if row["side"] == side]

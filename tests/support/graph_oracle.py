@@ -1,4 +1,4 @@
-"""The graph once more, in plain Python: what Spark's edges are compared with. It reads the definitions, not the code.
+"""The graph once more, in plain Python: what the summed edges are compared with. It reads the definitions, not the code.
 
 A leg here is a dictionary with the columns of ``spark_jobs.graph.legs.LEG``.
 """

@@ -5,23 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+from pyarrow import parquet
+
 from otel_mqtrace._clock import WallNs
 from otel_mqtrace.testing import ManualClock
-from spark_jobs.jobs.conclude import concluded
-from spark_jobs.jobs.explain import VERDICTS
-from spark_jobs.jobs.judge import judge
-from spark_jobs.jobs.normalise import NormalisedSide
+from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.jobs.options import silent, unreported
-from spark_jobs.jobs.workplace import workplace
+from spark_jobs.jobs.reading import EventSide
+from spark_jobs.jobs.reconcile import conclude, reconcile
+from spark_jobs.jobs.workplace import open_workplace
+from spark_jobs.judging.facts import survey
+from spark_jobs.normalise.places import goes_by_place
 from spark_jobs.policy.policy import read_policy
-from spark_jobs.sources.files import spark_path
-from spark_jobs.spark_schemas import EVENT, MALFORMED, VERDICT
-from tests.support.events import START_MS, publish, rows_of
+from spark_jobs.schemas import NORMALISED
+from tests.support.events import START_MS, publish
+from tests.support.verdict_rows import read_verdicts
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pyspark.sql import Row, SparkSession
 
     from spark_jobs.report.result import Result
     from spark_jobs.sources.ledger import LedgerRead
@@ -35,10 +37,10 @@ class Told:
     """A run's result, and its verdicts."""
 
     result: Result
-    rows: list[Row]
+    rows: list[dict[str, Any]]
 
     @property
-    def verdicts(self) -> dict[str, Row]:
+    def verdicts(self) -> dict[str, dict[str, Any]]:
         """By message id; of a message with several, one that is or was open before others."""
         rows = sorted(self.rows, key=lambda row: row["lifecycle"] is not None)
         return {row["msg_id"]: row for row in rows}
@@ -49,29 +51,20 @@ def both(msg_id: str, at_ms: int, **fields: Any) -> list[dict[str, Any]]:
     return [publish(side, msg_id, at_ms=at_ms, **fields) for side in ("native", "otlp")]
 
 
-def run(
-    spark: SparkSession, root: Path, events: list[dict[str, Any]], *, ledger: LedgerRead | None = None, **policy: Any
-) -> Told:
+def run(root: Path, events: list[dict[str, Any]], *, ledger: LedgerRead | None = None, **policy: Any) -> Told:
     """Run once over ``events`` on the history below ``root``."""
     rules = replace(read_policy(None), **policy)
-    with workplace(root, root / "history", lambda: spark, ManualClock(wall_ns=NOON_NS)) as place:
-        sides = _side(spark, events, "native"), _side(spark, events, "otlp")
-        judged = judge(place, sides, rules, out=root, most_samples=10, progress=silent, ledger=ledger)
-        result = concluded(place, judged, unreported)
-    rows = spark.read.schema(VERDICT).parquet(spark_path(root / VERDICTS)).collect()
-    return Told(result, rows)
+    with open_workplace(root, root / "history", LocalEngine, ManualClock(wall_ns=NOON_NS)) as place:
+        sides = _side(place.work, events, "native"), _side(place.work, events, "otlp")
+        found = reconcile(place, sides, rules, out=root, most_samples=10, progress=silent, ledger=ledger)
+        result = conclude(place, found, unreported)
+    return Told(result, read_verdicts(root))
 
 
-def _side(spark: SparkSession, events: list[dict[str, Any]], name: str) -> NormalisedSide:
-    rows = rows_of(events, name)
-    frame = spark.createDataFrame(rows, EVENT).coalesce(1)
-    return NormalisedSide(
-        events=frame,
-        malformed=spark.createDataFrame([], MALFORMED),
-        records_read=len(rows),
-        exploded=0,
-        sources=(),
-        layouts=(),
-        truncated_tails=0,
-        last_event_ms=None,
-    )
+def _side(work: Path, events: list[dict[str, Any]], name: str) -> EventSide:
+    rows = pa.Table.from_pylist([{**row, "bad": None} for row in events if row["side"] == name], schema=NORMALISED)
+    path = work / f"{name}.parquet"
+    parquet.write_table(rows, path)
+    columns = {column: rows[column].combine_chunks() for column in ("msg_id", "offset_msg_id")}
+    by_place = sum(goes_by_place(columns).to_pylist()) if name == "otlp" else 0
+    return EventSide(files=(str(path),), records_read=len(rows), by_place=by_place, survey=survey(rows))

@@ -53,6 +53,7 @@ __all__ = [
     "DecodedBody",
     "decode_body",
     "decode_values",
+    "known_texts",
 ]
 
 MAX_OFFENDING_TEXT: Final = 200
@@ -302,6 +303,11 @@ def _readers(msg_type_map: str) -> dict[FieldKind, _Reader]:
         FieldKind.CONTEXT_CODE: _ordinal_reader("context code", tuple(ContextCode)),
         FieldKind.TRANSACTION_STATE: (_STATES, _state),
     }
+
+
+def known_texts(kind: FieldKind, msg_type_map: str) -> Mapping[str, Any]:
+    """Return what the usual texts of a field of this kind mean; of numbers not all are listed, of texts none."""
+    return _readers(msg_type_map)[kind][0] if kind is not FieldKind.TEXT else {}
 
 
 def _integer_reader(bits: int) -> Callable[[str], int]:

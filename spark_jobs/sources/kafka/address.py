@@ -12,7 +12,10 @@ from otel_mqtrace.settings_text import without_password
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["TopicAddress", "apart"]
+__all__ = ["LAYOUT", "TopicAddress", "apart"]
+
+LAYOUT: Final = "kafka"
+"""What the layout of a topic is called, beside those of files."""
 
 _SCHEME: Final = "kafka://"
 _ADDRESS: Final = re.compile(r"kafka://(?P<servers>[^/@\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})\Z")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.sources.kafka.address import TopicAddress
 
-__all__ = ["ANSWER_MS", "PartitionRange", "chunks", "client_properties", "said", "topic_ranges"]
+__all__ = ["ANSWER_MS", "PartitionRange", "chunks", "client_properties", "said", "topic_ranges", "wanted_ranges"]
 
 ANSWER_MS: Final = 10_000
 """How long one answer of the broker may take."""
@@ -92,6 +92,19 @@ def topic_ranges(
         PartitionRange(address=address, partition=number, first=max(low, 0), end=max(high, low, 0))
         for number, (low, high) in marks.items()
     )
+
+
+def wanted_ranges(
+    addresses: Sequence[TopicAddress], given: Mapping[str, str], ranges: Sequence[PartitionRange] | None
+) -> tuple[PartitionRange, ...]:
+    """Return what to read of the topics: those of ``ranges``, or all that they hold now.
+
+    Raises:
+        MissingExtraError, UsageError, PeerError: as ``topic_ranges``.
+    """
+    if ranges is None:
+        return tuple(one for address in addresses for one in topic_ranges(address, given))
+    return tuple(one for address in addresses for one in ranges if one.address == address)
 
 
 def said(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""This module knows how a range of offsets is read where there is no Spark connector: by a client in the executor.
+"""Read a range of offsets by a client in the task.
 
 One task, one connection, one range; messages leave as Arrow batches of bounded size, so that memory depends on neither
 the topic nor the range. A range is done when an offset behind it, or the partition's end, has been seen: the last
@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock
@@ -18,12 +19,12 @@ from otel_mqtrace._errors import MissingExtraError, PeerError
 from spark_jobs.sources.kafka.offsets import ANSWER_MS, client_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Mapping
 
     from otel_mqtrace._clock import Clock
     from spark_jobs.sources.kafka.offsets import PartitionRange
 
-__all__ = ["message_batches", "messages_in"]
+__all__ = ["MESSAGE", "message_batches", "message_places", "messages_in"]
 
 _logger = logging.getLogger(__name__)
 _POLL_S: Final = 0.2
@@ -34,24 +35,26 @@ _TYPES: Final[dict[str, Any]] = {
     "topic": pa.string(),
     "partition": pa.int32(),
     "offset": pa.int64(),
-    "arrival_ms": pa.int64(),
-    "keys": pa.string(),
-    "value": pa.binary(),
+    "arrival_ms": pa.int64(),  # the broker's timestamp; null where it has none
+    "keys": pa.string(),  # the last header KEYS
+    "value": pa.binary(),  # null is a tombstone
 }
-_SCHEMA: Final = pa.schema(_TYPES)
+MESSAGE: Final = pa.schema(_TYPES)
+"""One message of a topic."""
 
 
 def message_batches(
-    ranges: Sequence[PartitionRange], given: Mapping[str, str], *, timeout_ms: int = ANSWER_MS
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what ``mapInArrow`` runs on rows of ``id``: the messages of ``ranges[id]`` (``messages.MESSAGE``)."""
+    span: PartitionRange, given: Mapping[str, str], *, timeout_ms: int = ANSWER_MS
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a range that are still there as batches of ``MESSAGE``; see ``messages_in``."""
+    yield from _batched(messages_in(span, given, timeout_ms=timeout_ms))
 
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                yield from _batched(messages_in(ranges[row["id"]], given, timeout_ms=timeout_ms))
 
-    return read
+def message_places(messages: pa.RecordBatch) -> Any:
+    """Return where each message (``MESSAGE``) stands, as ``topic-partition@offset``."""
+    join: Any = pc.binary_join_element_wise
+    topic, partition, offset = (messages.column(name).cast(pa.string()) for name in ("topic", "partition", "offset"))
+    return join(join(topic, partition, "-"), offset, "@")
 
 
 def _batched(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
@@ -61,10 +64,10 @@ def _batched(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
         some.append(row)
         held_bytes += len(row["value"] or b"")
         if len(some) >= _BATCH_ROWS or held_bytes >= _BATCH_BYTES:
-            yield pa.RecordBatch.from_pylist(some, schema=_SCHEMA)
+            yield pa.RecordBatch.from_pylist(some, schema=MESSAGE)
             some, held_bytes = [], 0
     if some:
-        yield pa.RecordBatch.from_pylist(some, schema=_SCHEMA)
+        yield pa.RecordBatch.from_pylist(some, schema=MESSAGE)
 
 
 def messages_in(

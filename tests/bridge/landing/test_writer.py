@@ -245,5 +245,5 @@ def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path):
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     """One sentence, no traceback."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"otel-mqtrace\[spark\]"):
+    with pytest.raises(MissingExtraError, match=r"otel-mqtrace\[reconcile\]"):
         LandingWriter(tmp_path, format="parquet").write([_message(1)])

@@ -135,7 +135,7 @@ def test_without_pyarrow_one_line_names_the_extra(monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(MissingExtraError, match=r"compressed by lz4 .*otel-mqtrace\[spark\]"):
+    with pytest.raises(MissingExtraError, match=r"compressed by lz4 .*otel-mqtrace\[reconcile\]"):
         plain_body(replace(EXPECTED, sys_flag=1 | 1 << 8, stored_body=b""))
 
 

@@ -22,7 +22,7 @@ def first_ms(events, side):
     return min(starts, default=None)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=runs())
 def test_kernel_and_explainers_give_every_key_the_verdict_of_plain_python(made):
     """Status, reason, level, copies, their kind and timing agree for every key, whatever the row order."""

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from tests.support.dual_runs import Event, Lost
 
-pytestmark = pytest.mark.spark
 
 APP, SCENARIOS = ("app-4.9.8-dup", "rocketmq-4.9.8"), ("scenarios-5.3.3-old", "rocketmq-5.3.3")
 KILLED_MS = 1_795_262_482_600
@@ -98,9 +97,9 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def corpora(spark, tmp_path_factory):
+def corpora(tmp_path_factory):
     return {
-        corpus: dual_events(spark, corpus[0], tmp_path_factory.mktemp("dual"), native_writer=corpus[1])
+        corpus: dual_events(corpus[0], tmp_path_factory.mktemp("dual"), native_writer=corpus[1])
         for corpus in (APP, SCENARIOS)
     }
 

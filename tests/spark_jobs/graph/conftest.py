@@ -17,7 +17,7 @@ DUAL = Path(__file__).parents[2] / "vectors" / "dual"
 
 
 @pytest.fixture(scope="package")
-def shop(spark, tmp_path_factory):
+def shop(tmp_path_factory):
     """Return the directory that `mqtrace graph` filled from the spans of the made-up system."""
     place = tmp_path_factory.mktemp("shop")
     (place / "spans.jsonl").write_text(json.dumps(world()) + "\n")
@@ -30,7 +30,7 @@ def shop(spark, tmp_path_factory):
 
 
 @pytest.fixture(scope="package")
-def recorded(spark, tmp_path_factory):
+def recorded(tmp_path_factory):
     """Return the graph of a recording, by its folder and the sides that are read; each is drawn once."""
     drawn = {}
 
@@ -38,7 +38,7 @@ def recorded(spark, tmp_path_factory):
         if (folder, sides) not in drawn:
             sources = {side: (str(DUAL / folder / f"{side}.jsonl"),) for side in sides}
             out = tmp_path_factory.mktemp("recorded")
-            drawn[folder, sides] = run(GraphOptions(**sources, out=out, grace_ms=0), spark=spark)
+            drawn[folder, sides] = run(GraphOptions(**sources, out=out, grace_ms=0))
         return drawn[folder, sides]
 
     return graph

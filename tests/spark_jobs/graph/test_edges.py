@@ -1,21 +1,18 @@
-"""Legs add up to edges: against a plain Python oracle, capped, and one word for every message without a delivery."""
+"""Legs add up to edges: against a plain Python oracle, in parts, capped, and a fate for every message."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.graph.edges import COUNTS, edges, members, messaging_calls
-from spark_jobs.graph.journeys import journeys
-from spark_jobs.graph.legs import LEG
-from spark_jobs.graph.owners import owners, read_owners
-from spark_jobs.graph.read import read_calls, read_graph
+from spark_jobs.graph.build import build_graph
+from spark_jobs.graph.legs import LEG, choose_owners, find_owners, merge_owners
+from spark_jobs.graph.parts import COUNTS, SPREADS, GraphPart, add_up, merge_parts
 from tests.support import graph_oracle
-
-pytestmark = pytest.mark.spark
 
 OPENING_MS, HORIZON_MS = 1_000, 9_000
 TOPICS = ["orders", "bills", "DefaultCluster_REPLY_TOPIC", None]
@@ -72,45 +69,64 @@ def ways(draw: st.DrawFn, message: str) -> list[dict[str, Any]]:
     return [{**one, "identified": identified, **(topics if one["via"] else {})} for one in found]
 
 
-def told(spark, legs: list[dict[str, Any]], **bounds):
-    frame = spark.createDataFrame([tuple(one[name] for name in LEG.names) for one in legs], LEG)
-    span = {"opening_ms": OPENING_MS, "horizon_ms": HORIZON_MS}
-    return journeys(frame.repartition(2), read_owners(owners(frame).collect()), **{**span, **bounds})
+def add_up_in(parts: int, legs: list[dict[str, Any]], **bounds: Any) -> GraphPart:
+    """Return the sum of legs that are added up in some parts, those of one message in one."""
+    span = {"opening_ms": OPENING_MS, "horizon_ms": HORIZON_MS, **bounds}
+    numbers = {message: at for at, message in enumerate(dict.fromkeys(one["message"] for one in legs))}
+    some = [[one for one in legs if numbers[one["message"]] % parts == part] for part in range(parts)]
+    tables = [pa.Table.from_pylist(rows, schema=LEG) for rows in some]
+    owned = choose_owners(merge_owners(map(find_owners, tables)))
+    return merge_parts(add_up(table, owned, **span) for table in tables)
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_edges_are_what_a_plain_reading_of_the_definitions_gives(spark, data):
-    """Fifty messages of every kind at once: counts, fates, origins and percentiles of every edge."""
-    legs = [one for at in range(50) for one in data.draw(ways(f"M{at}"))]
+def counts_of(part: GraphPart) -> dict[Any, dict[str, int]]:
+    """Return the counts and percentiles of each edge that are not zero."""
     found = {}
-    for row in edges(told(spark, legs)).collect():
-        counts = {name: row[name] for name in COUNTS if row[name]}
-        for name in ("busy_ms", "queue_ms"):
-            ranks = row[name]["ranks"] or ()
+    for key, edge in part.edges.items():
+        counts = {name: count for name, count in zip(COUNTS, edge.counts.tolist(), strict=True) if count}
+        for name, spread in zip(SPREADS, edge.spreads, strict=True):
+            ranks = spread.rank((0.5, 0.95, 0.99)) if spread else ()
             counts |= {f"{name}_{rank}": value for rank, value in zip((50, 95, 99), ranks, strict=False) if value}
-        found[row["kind"], row["party"], row["topic"]] = counts
-    assert found == graph_oracle.edges(legs, opening_ms=OPENING_MS, horizon_ms=HORIZON_MS)
+        found[key] = counts
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), parts=st.integers(1, 3))
+def test_edges_are_what_a_plain_reading_of_the_definitions_gives(data, parts):
+    """Thirty messages of every kind at once: counts, fates, origins and percentiles of every edge."""
+    legs = [one for at in range(30) for one in data.draw(ways(f"M{at}"))]
+    expected = graph_oracle.edges(legs, opening_ms=OPENING_MS, horizon_ms=HORIZON_MS)
+    assert counts_of(add_up_in(parts, legs)) == expected
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_graph_of_parts_is_that_of_the_whole(data):
+    legs = [one for at in range(20) for one in data.draw(ways(f"M{at}"))]
+    how = {"sides": ("otlp",), "judged": (OPENING_MS, HORIZON_MS), "at_most": 3}
+    assert build_graph(add_up_in(4, legs), **how) == build_graph(add_up_in(1, legs), **how)
+
+
+def test_no_legs_give_an_empty_graph():
+    graph = build_graph(add_up_in(1, []), sides=("native",), judged=(None, None))
+    assert (graph.nodes, graph.edges, graph.calls, graph.first_ms) == ((), (), (), None)
 
 
 @pytest.fixture(scope="module")
-def capped(spark):
-    """Two edges a kind are told, one more for all others."""
+def capped_part():
     legs = []
     for topic, sends in (("a", 5), ("b", 4), ("c", 3), ("d", 2)):
         known = {"bare_topic": topic, "service": "shop", "group": "P", "busy_ms": 9}
         legs += [leg("publish", f"{topic}{at}", **known) for at in range(sends)]
         legs.append(leg("consume", f"{topic}0", bare_topic=topic, service="shop", group=f"G{topic}", queue_ms=7))
     legs.append(leg("consume", "x", bare_topic=None, service=None, group="Ga", on_native=True, on_otlp=False))
-    ways_ = told(spark, legs).cache()
-    rows = edges(ways_, at_most=2).collect(), members(ways_).collect()
-    calls = read_calls([{"parent": "web", "child": "shop", "calls": 4}], messaging_calls(ways_).collect())
-    ways_.unpersist()
-    return read_graph(*rows, sides=("otlp",), calls=calls)
+    return add_up_in(2, legs)
 
 
-def test_what_is_beyond_the_cap_is_summed_up_in_one_edge_a_kind(capped):
-    """The busiest are told one by one; the others' counts add up, their percentiles are left out."""
+def test_edges_beyond_the_cap_are_summed_up_in_one_edge_a_kind(capped_part):
+    """The busiest are shown one by one; the others' counts add up, their percentiles are left out."""
+    capped = build_graph(capped_part, sides=("otlp",), judged=(OPENING_MS, HORIZON_MS), at_most=2)
     sends, deliveries = capped.edges_of("publish"), capped.edges_of("consume")
     assert [(edge.target, edge.count, edge.stands_for) for edge in sends] == [
         ("topic:a", 5, 0),
@@ -124,23 +140,28 @@ def test_what_is_beyond_the_cap_is_summed_up_in_one_edge_a_kind(capped):
     assert [node.name for node in capped.nodes if node.stands_for] == ["others", "others", "others"]
 
 
-def test_a_group_that_sends_to_its_own_topic_is_a_loop(capped):
+@pytest.fixture(scope="module")
+def whole(capped_part):
+    return build_graph(capped_part, sides=("otlp",), judged=(OPENING_MS, HORIZON_MS), direct={("web", "shop"): 4})
+
+
+def test_group_that_sends_to_its_own_topic_is_a_loop(whole):
     """A service of the group is among the topic's senders, and its call to itself over the topic is counted."""
-    assert {edge.source for edge in capped.edges_of("consume") if edge.is_loop} == {"topic:a"}
-    calls = {(call.parent, call.child): (call.direct, call.messages) for call in capped.calls}
+    assert {edge.source for edge in whole.edges_of("consume") if edge.is_loop} == {f"topic:{name}" for name in "abcd"}
+    calls = {(call.parent, call.child): (call.direct, call.messages) for call in whole.calls}
     assert calls == {("web", "shop"): (4, 0), ("shop", "shop"): (0, 4)}
 
 
-def test_a_node_says_which_services_and_groups_it_stands_for(capped):
-    """A producer is its service and tells its groups; a delivery by an owned group runs in the owner."""
-    nodes = {node.id: node for node in capped.nodes}
+def test_node_lists_the_services_and_groups_it_stands_for(whole):
+    """A producer is its service and lists its groups; a delivery by an owned group runs in the owner."""
+    nodes = {node.id: node for node in whole.nodes}
     assert nodes["producer:shop"].groups == ("P",)
     assert nodes["consumer_group:Ga"].services == ("shop",)
 
 
-def test_nothing_is_missing_where_the_data_has_no_settled_part(spark):
+def test_nothing_is_missing_where_the_data_has_no_settled_part():
     """Without a horizon nothing is called never consumed or never published."""
     legs = [leg("publish", "m", service="shop"), leg("consume", "n", group="G")]
-    rows = edges(told(spark, legs, opening_ms=None, horizon_ms=None)).collect()
-    counts = {row["kind"]: row for row in rows}
-    assert counts["publish"]["fate_pending"] == counts["consume"]["origin_unjudged"] == 1
+    found = counts_of(add_up_in(1, legs, opening_ms=None, horizon_ms=None))
+    assert found["publish", "shop", "orders"]["fate_pending"] == 1
+    assert found["consume", "G", "orders"]["origin_unjudged"] == 1

@@ -8,8 +8,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-pytestmark = pytest.mark.spark
-
 GRAPHML = "{http://graphml.graphdrawing.org/xmlns}"
 
 
@@ -34,8 +32,7 @@ def edge(plain):
     return of
 
 
-def test_the_graph_has_these_edges_and_no_other(plain):
-    """Retry and dead-letter topics and namespaces are folded into the topics of their messages."""
+def test_retry_topics_and_namespaces_are_folded_into_the_topics_of_their_messages(plain):
     assert {(one["source"].partition(":")[2], one["target"].partition(":")[2]) for one in plain["edges"]} == {
         *(("shop", "orders"), ("shop", "bills"), ("shop", "ticks"), ("shop", "lost")),
         *(("orders", "CG_billing"), ("orders", "CG_audit"), ("ghosts", "CG_billing")),
@@ -44,7 +41,7 @@ def test_the_graph_has_these_edges_and_no_other(plain):
     assert [node["namespaces"] for node in plain["nodes"] if node["name"] == "bills"] == [["ns1"]]
 
 
-def test_a_consumer_that_only_links_to_its_send_is_tied_to_it(edge):
+def test_consumer_that_only_links_to_its_send_is_tied_to_it(edge):
     """Three links across traces and two links of one batch span: five deliveries of five messages, queued at most 100 ms."""
     billing = edge("orders", "CG_billing")
     assert (billing["deliveries"], billing["messages"], billing["failures"]) == (5, 5, 1)
@@ -53,7 +50,7 @@ def test_a_consumer_that_only_links_to_its_send_is_tied_to_it(edge):
     assert edge("orders", "CG_audit")["queue_ms"]["max"] == 10
 
 
-def test_a_send_that_nobody_points_at_is_not_called_lost(edge):
+def test_send_that_nothing_points_at_is_unidentified(edge):
     """It names no message id, so nobody could have said that it arrived; a failed one is failed."""
     sends = edge("shop", "orders")
     told = {name: count for name, count in sends["fates"].items() if count}
@@ -68,13 +65,13 @@ def test_retries_and_dead_letters_count_on_the_topic_of_their_message(edge):
     assert (rescue["deliveries"], rescue["via_dlq"], rescue["redeliveries"]) == (1, 1, 0)
 
 
-def test_what_is_missing_is_told_only_of_the_settled_part(edge):
+def test_missing_messages_are_counted_in_the_settled_part_only(edge):
     """A message sent in the last second may still arrive; one delivered in the first may have been sent before."""
     assert {name: n for name, n in edge("shop", "lost")["fates"].items() if n} == {"never_consumed": 1, "pending": 1}
     assert edge("ghosts", "CG_billing")["origins"] == {"never_published": 1, "unidentified": 0, "unjudged": 1}
 
 
-def test_a_service_that_consumes_its_own_topic_is_a_loop(plain):
+def test_service_that_consumes_its_own_topic_is_a_loop(plain):
     """It is marked on the delivery, and nowhere else."""
     assert [one["source"] for one in plain["edges"] if one.get("loop")] == ["topic:ticks"]
 
@@ -119,7 +116,7 @@ def test_every_file_is_there_and_the_pages_need_nothing_else(shop):
     assert ET.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_what_is_printed_is_one_table_and_where_the_files_are(shop):
+def test_command_prints_one_table_and_the_paths_of_its_files(shop):
     """Edges by traffic, names as they are folded, and six paths."""
     printed = (shop.parent / "printed.txt").read_text()
     lines = printed.splitlines()

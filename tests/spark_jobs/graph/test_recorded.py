@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-pytestmark = pytest.mark.spark
-
 APP, SCENARIOS = "app-4.9.8-dup", "scenarios-5.3.3-old"
 
 

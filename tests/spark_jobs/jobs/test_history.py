@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 import pytest
 
-from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.testing import ManualClock
-from spark_jobs.jobs.history import RUNS, Past, opened
-from spark_jobs.jobs.workplace import workplace
-from spark_jobs.reconcile import lifecycle
-from spark_jobs.spark_schemas import EVENT
+from spark_jobs.exchange.local import LocalEngine
+from spark_jobs.history.past import RUNS
+from spark_jobs.jobs.workplace import open_workplace
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
 from tests.support.history_runs import DAY_MS, MINUTE_MS, both, run
 
@@ -58,34 +55,34 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def monday(spark, root):
-    return run(spark, root, MONDAY)
+def monday(root):
+    return run(root, MONDAY)
 
 
 @pytest.fixture(scope="module")
-def tuesday(spark, root, monday):
+def tuesday(root, monday):
     """The second run, after one that failed with its state already written."""
     before = (root / "history" / RUNS).read_bytes()
     with pytest.raises(ZeroDivisionError):
-        failing(spark, root)
+        failing(root)
     assert (root / "history" / RUNS).read_bytes() == before
-    return run(spark, root, TUESDAY, begin_ms=START_MS + 11 * MINUTE_MS)
+    return run(root, TUESDAY, begin_ms=START_MS + 11 * MINUTE_MS)
 
 
 @pytest.fixture(scope="module")
-def thursday(spark, root, tuesday):
-    return run(spark, root, THURSDAY)
+def thursday(root, tuesday):
+    return run(root, THURSDAY)
 
 
 @pytest.fixture(scope="module")
-def last(spark, root, thursday):
-    return run(spark, root, LAST)
+def last(root, thursday):
+    return run(root, LAST)
 
 
-def failing(spark, root):
+def failing(root):
     """Write a state, and fail before it is committed."""
-    with workplace(root, root / "history", lambda: spark, ManualClock()) as place:
-        place.past.keep_events(spark.createDataFrame([], EVENT))
+    with open_workplace(root, root / "history", LocalEngine, ManualClock()) as place:
+        place.past.make_events_directory()
         raise ZeroDivisionError
 
 
@@ -96,7 +93,6 @@ def lives(told):
     }
 
 
-@pytest.mark.spark
 def test_a_first_run_calls_new_what_it_leaves_open(monday):
     """Pending, in flight, half recorded a moment ago, lost without a reason; not what met."""
     assert lives(monday) == dict.fromkeys([*"BCDEFG", "orders-0@K"], ("new", 1))
@@ -113,24 +109,6 @@ def test_a_first_run_calls_new_what_it_leaves_open(monday):
     assert (monday.result.run, len(monday.result.trend)) == (1, 1)
 
 
-@pytest.mark.spark
-def test_of_messages_too_many_to_be_named_the_same_is_left_open(spark, tmp_path, monkeypatch):
-    """They are found by a join then, which takes stages of its own."""
-    left, stages = {}, {}
-    for most in (lifecycle.MOST_NAMED, 0):
-        monkeypatch.setattr(lifecycle, "MOST_NAMED", most)
-        (tmp_path / str(most)).mkdir()
-        stages[most] = run(spark, tmp_path / str(most), MONDAY).result.spark.stages
-        with opened(tmp_path / str(most) / "history") as past:
-            left[most] = Counter(map(str, past.carried(spark).collect()))
-    named, joined = left.values()
-    assert named == joined
-    assert named.total() == 9
-    in_the_plan, by_join = stages.values()
-    assert in_the_plan < by_join
-
-
-@pytest.mark.spark
 def test_what_a_later_run_brings_resolves_what_an_earlier_one_left_open(tuesday):
     """The other side, the other half, of one message and of two copies; each knows the run that first reported it."""
     assert lives(tuesday) == {
@@ -149,7 +127,6 @@ def test_what_a_later_run_brings_resolves_what_an_earlier_one_left_open(tuesday)
     assert tuesday.result.open_break_age == {">5x": 3}
 
 
-@pytest.mark.spark
 def test_a_span_that_waited_by_its_place_meets_its_message_when_the_send_is_read(tuesday):
     """Its place on the topic was all it knew on Monday; Tuesday's send says whose place that is."""
     (met,) = (row for row in tuesday.rows if row["msg_id"] == "K" and row["kind"] == "consume")
@@ -158,13 +135,11 @@ def test_a_span_that_waited_by_its_place_meets_its_message_when_the_send_is_read
     assert "orders-0@K" not in tuesday.verdicts
 
 
-@pytest.mark.spark
 def test_what_this_input_lacks_does_not_explain_what_an_earlier_run_could_not(tuesday):
     """Tuesday's files begin after Monday's losses, which is no reason: they were read by a run that knew Monday."""
     assert {name: tuesday.verdicts[name]["reason"] for name in "CFI"} == dict.fromkeys("CFI", "UNEXPLAINED")
 
 
-@pytest.mark.spark
 def test_an_event_read_again_from_its_place_is_no_duplicate(tuesday):
     """It counts once, as carried, and the books say so."""
     assert (tuesday.verdicts["C"]["otlp_count"], tuesday.verdicts["C"]["duplicates"]) == (1, None)
@@ -173,14 +148,12 @@ def test_an_event_read_again_from_its_place_is_no_duplicate(tuesday):
     assert tuesday.result.conservation.holds, tuesday.result.conservation
 
 
-@pytest.mark.spark
 def test_the_window_of_a_run_does_not_shut_out_what_is_carried_over(tuesday):
     """A key was in the window of the run that first saw it; one read only now is not."""
     assert tuesday.verdicts["O"]["status"] == "OUT_OF_SCOPE"
     assert tuesday.verdicts["F"]["status"] == "NATIVE_ONLY"
 
 
-@pytest.mark.spark
 def test_a_key_that_was_resolved_and_is_one_sided_again_has_regressed(thursday):
     """Half of what resolved it was not given again."""
     assert lives(thursday) == {
@@ -191,16 +164,14 @@ def test_a_key_that_was_resolved_and_is_one_sided_again_has_regressed(thursday):
     assert thursday.result.conservation.holds, thursday.result.conservation
 
 
-@pytest.mark.spark
 def test_what_is_older_than_the_policy_waits_for_is_told_once_more_and_forgotten(root, last):
     """After seven days the open keys are expired, counted, and carried no further."""
     assert {msg_id: flag for msg_id, (flag, _) in lives(last).items()} == dict.fromkeys("BCFI", "expired")
     assert last.result.lifecycle == {"expired": 4}
     assert last.result.open_break_age == {}
-    assert not list((root / "history" / "open").glob("run=*/events"))
+    assert not list((root / "history" / "open").glob("run=*/events/*"))
 
 
-@pytest.mark.spark
 def test_a_history_holds_one_line_a_run_and_the_trend_is_made_of_them(root, last):
     """Numbered, stamped with the injected time, with verdict, counts, gates and what was read."""
     lines = [json.loads(line) for line in (root / "history" / RUNS).read_text().splitlines()]
@@ -210,57 +181,3 @@ def test_a_history_holds_one_line_a_run_and_the_trend_is_made_of_them(root, last
     assert lines[1]["inputs"]["otlp"]["read_again"] == 1
     assert lines[1]["gates"]["malformed"] == {"value": 0, "outcome": "pass"}
     assert 0 < lines[0]["match_rate"] < 1
-
-
-def test_a_history_without_a_run_is_no_history(tmp_path):
-    """What is opened and not committed leaves nothing behind, not even its directory."""
-    with opened(tmp_path / "history") as past:
-        assert (past.run, past.runs) == (1, ())
-    assert list(tmp_path.iterdir()) == []
-    with opened(None) as past:
-        assert past == Past()
-
-
-def test_two_runs_cannot_use_one_history_at_once(tmp_path):
-    """The second is told in one line; when the first has ended, the next one may."""
-    with (
-        opened(tmp_path),
-        pytest.raises(UsageError, match="in use by another run"),
-        opened(tmp_path),
-    ):
-        pass
-    with opened(tmp_path) as past:
-        past.commit({"run": 1})
-    with opened(tmp_path) as past:
-        assert past.run == 2
-
-
-def test_a_line_that_a_crash_cut_off_never_was(tmp_path):
-    """The next run has its number, and its line stands alone."""
-    (tmp_path / RUNS).write_text('{"run": 1}\n{"run": 2, "ver')
-    (tmp_path / "open" / "run=2" / "events").mkdir(parents=True)
-    with opened(tmp_path) as past:
-        assert past.run == 2
-        assert not (tmp_path / "open").exists()
-        past.commit({"run": 2})
-    assert (tmp_path / RUNS).read_text() == '{"run": 1}\n{"run": 2}\n'
-
-
-@pytest.mark.parametrize("line", ["[1]", "{}", '{"run": "x"}', "text"])
-def test_a_file_that_is_no_history_is_refused(tmp_path, line):
-    """One line says which, and it stays as it was."""
-    (tmp_path / RUNS).write_text(line + "\n")
-    with pytest.raises(UnreadableInputError, match="no history of runs"), opened(tmp_path):
-        pass
-    assert (tmp_path / RUNS).read_text() == line + "\n"
-
-
-@pytest.mark.parametrize("text", ["[", '[{"count": 1}]', "3"])
-def test_what_was_paid_and_cannot_be_read_is_told(tmp_path, text):
-    """It is not taken for nothing, for then it would pay twice."""
-    (tmp_path / RUNS).write_text('{"run": 1}\n')
-    paid = tmp_path / "open" / "run=1" / "paid.json"
-    paid.parent.mkdir(parents=True)
-    paid.write_text(text)
-    with opened(tmp_path) as past, pytest.raises(UnreadableInputError, match="name another --history"):
-        past.paid()

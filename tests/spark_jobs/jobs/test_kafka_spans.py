@@ -12,12 +12,8 @@ from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
 from spark_jobs.jobs import graph
 from spark_jobs.jobs.batch import ReconcileOptions, run
-from spark_jobs.jobs.explain import VERDICTS
-from spark_jobs.sources.files import spark_path
-from spark_jobs.spark_schemas import VERDICT
 from tests.support.trace_stories import body_of
-
-pytestmark = pytest.mark.spark
+from tests.support.verdict_rows import read_verdicts
 
 START_MS = 1_795_260_000_000
 MESSAGES = 6
@@ -122,7 +118,7 @@ def spans(names):
 
 
 @pytest.fixture(scope="module")
-def both_jobs(spark, tmp_path_factory):
+def both_jobs(tmp_path_factory):
     """One run over both name conventions, straight from the topics, and the graph of the same."""
     out = tmp_path_factory.mktemp("kafka-spans")
     with EmbeddedKafka() as kafka:
@@ -143,12 +139,12 @@ def both_jobs(spark, tmp_path_factory):
             profile="java-agent",
             native_writer="mqtrace",
             grace_ms=0,
+            engine="local",
         )
-        result = run(options, spark=spark)
+        result = run(options)
         sources = {"native": options.native, "otlp": options.otlp}
-        drawn = graph.run(graph.GraphOptions(**sources, out=out, grace_ms=0), spark=spark)
-    rows = spark.read.schema(VERDICT).parquet(spark_path(out / VERDICTS)).collect()
-    return result, [row.asDict(recursive=True) for row in rows], drawn
+        drawn = graph.run(graph.GraphOptions(**sources, out=out, grace_ms=0))
+    return result, read_verdicts(out), drawn
 
 
 @pytest.fixture(scope="module")

@@ -16,18 +16,14 @@ from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from spark_jobs.jobs.batch import ReconcileOptions, run
-from spark_jobs.jobs.explain import VERDICTS
 from spark_jobs.report.markdown import render_summary
 from spark_jobs.report.prometheus import render_metrics
-from spark_jobs.sources.files import spark_path
-from spark_jobs.spark_schemas import VERDICT
 from tests.support.events import START_MS
 from tests.support.native_spans import pub
+from tests.support.verdict_rows import read_verdicts
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-pytestmark = pytest.mark.spark
 
 ROOM = 8
 SENDS = 29
@@ -104,7 +100,7 @@ def old_counter() -> str:
 
 
 @pytest.fixture(scope="module")
-def runs(spark, shop, tmp_path_factory):
+def runs(shop, tmp_path_factory):
     """Reconcile it with what it counted, and with what only a counter from before the data did."""
     application, _ = shop
     metrics = tmp_path_factory.mktemp("metrics") / "metrics.jsonl"
@@ -113,10 +109,15 @@ def runs(spark, shop, tmp_path_factory):
     for name, ledger in (("without", (str(metrics),)), ("with", (str(application.ledgers),))):
         out = tmp_path_factory.mktemp(name)
         options = ReconcileOptions(
-            native=(str(application.native),), otlp=(str(application.spans),), out=out, grace_ms=0, ledger=ledger
+            native=(str(application.native),),
+            otlp=(str(application.spans),),
+            out=out,
+            grace_ms=0,
+            ledger=ledger,
+            engine="local",
         )
-        result = run(options, spark=spark)
-        rows = spark.read.schema(VERDICT).parquet(spark_path(out / VERDICTS)).collect()
+        result = run(options)
+        rows = read_verdicts(out)
         found[name] = (result, {row["msg_id"]: (row["status"], row["reason"], row["reason_detail"]) for row in rows})
     return found
 

@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from spark_jobs.drops import CountedDrop
-from spark_jobs.jobs.history import opened
-from spark_jobs.reconcile.paid import with_earlier
+from spark_jobs.history.past import open_history
 from spark_jobs.sources.ledger import LedgerRead
 from tests.support.events import START_MS, publish
 from tests.support.history_runs import DAY_MS, MINUTE_MS, both, run
@@ -26,7 +25,7 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(spark, root):
+def runs(root):
     """Eight spans lost of which five were counted; one of them comes late; a week later no ledger is given."""
     late = publish("otlp", "L0", at_ms=0, path="tuesday.jsonl")
     stories = [
@@ -34,14 +33,13 @@ def runs(spark, root):
         ([late, *both("Y", 60 * MINUTE_MS, path="tuesday.jsonl")], LEDGER),
         (both("X", 9 * DAY_MS, path="last.jsonl"), None),
     ]
-    return [run(spark, root, events, ledger=ledger) for events, ledger in stories]
+    return [run(root, events, ledger=ledger) for events, ledger in stories]
 
 
 def reasons(told):
     return Counter(row["reason"] for row in told.rows if row["reason"])
 
 
-@pytest.mark.spark
 def test_five_counted_losses_pay_for_five_keys_and_for_no_others_in_the_next_runs(runs):
     """Neither when the ledger is given again, nor when it is not; each run tells those that nobody counted."""
     assert reasons(runs[0]) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": 3}
@@ -50,7 +48,6 @@ def test_five_counted_losses_pay_for_five_keys_and_for_no_others_in_the_next_run
     assert [one.result.exit_code for one in runs] == [1, 1, 1]
 
 
-@pytest.mark.spark
 def test_a_key_that_a_counter_seemed_to_explain_is_resolved_when_its_span_comes(runs):
     """A counter says how many were lost, not which: what it paid for is waited for, and what it paid goes to another."""
     assert (runs[0].verdicts["L0"]["reason"], runs[0].verdicts["L0"]["lifecycle"]) == ("DROP_ATTRIBUTED", None)
@@ -61,37 +58,8 @@ def test_a_key_that_a_counter_seemed_to_explain_is_resolved_when_its_span_comes(
     assert all(one.result.conservation.holds for one in runs)
 
 
-@pytest.mark.spark
-def test_what_was_paid_for_is_forgotten_with_the_rest(spark, root, runs):
+def test_what_was_paid_for_is_forgotten_with_the_rest(root, runs):
     """After seven days it is told once more, as expired, and carried no further."""
     assert Counter(row["lifecycle"] for row in runs[2].rows if row["lifecycle"]) == {"expired": 7}
-    with opened(root / "history") as past:
-        assert not past.carried(spark).count()
-
-
-def drop(count, *, start_ms=None, width_ms=None, **fields):
-    told = {"side": "otlp", "component": "queue", "cause": "full", "count": count, **fields}
-    return CountedDrop(**told, bucket_start_ms=start_ms, bucket_ms=width_ms)
-
-
-@pytest.mark.parametrize(
-    ("now", "earlier", "left"),
-    [
-        ([], [drop(5)], []),
-        ([drop(5)], [drop(5)], [0]),
-        ([drop(7)], [drop(5)], [2]),
-        ([drop(7, before=True)], [drop(5)], [2]),
-        ([drop(2), drop(4)], [drop(5)], [0, 1]),
-        ([drop(5, service="shop")], [drop(5)], [5]),
-        ([drop(5, start_ms=0, width_ms=20)], [drop(3, start_ms=0, width_ms=10)], [2]),
-        ([drop(5, start_ms=10, width_ms=10)], [drop(3, start_ms=0, width_ms=10)], [5]),
-        ([drop(5)], [drop(3, start_ms=0, width_ms=10)], [2]),
-        ([drop(5, start_ms=0, width_ms=10)], [drop(3)], [5]),
-        ([drop(5)], [drop(2), drop(2)], [1]),
-    ],
-)
-def test_a_loss_that_is_counted_again_is_no_second_one(now, earlier, left):
-    """The same counter over the same stretch of time or a longer one holds it; any other says nothing of it."""
-    found = with_earlier(now, earlier)
-    assert [one.count for one in found[: len(now)]] == left
-    assert sum(one.count for one in found[len(now) :]) == sum(one.count for one in earlier)
+    with open_history(root / "history") as past:
+        assert past.carried_files() == []

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace._errors import UsageError
+from spark_jobs.history.past import lock_directory
 from spark_jobs.jobs import batch, stream
 from spark_jobs.jobs.batch import ReconcileOptions
-from spark_jobs.jobs.explain import VERDICTS
-from spark_jobs.jobs.history import locked
-from spark_jobs.sources.files import spark_path
-from spark_jobs.spark_schemas import VERDICT
+from tests.support.verdict_rows import read_verdicts
 
 pytestmark = pytest.mark.spark
 
@@ -37,12 +35,12 @@ take_in, taken = Intake.take_in, []
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-def dying(self, name, books):
+def dying(self, name, sides, **others):
     taken.append(name)
     last = len(taken) == int(number)
     if last and moment == "written":
         die()
-    take_in(self, name, books)
+    take_in(self, name, sides, **others)
     if last and moment == "taken in":
         die()
 
@@ -75,11 +73,11 @@ def options(native: Path, otlp: Path, out: Path, **others) -> ReconcileOptions:
     return ReconcileOptions(native=(str(native),), otlp=(str(otlp),), out=out, **chosen)
 
 
-def rows(spark, out: Path) -> list[str]:
-    """Every verdict, but for what only a history knows."""
-    found = spark.read.schema(VERDICT).parquet(spark_path(out / VERDICTS)).drop("lifecycle", "first_seen_run").collect()
-    plain = [row.asDict(recursive=True) for row in found]
+def rows(out: Path) -> list[str]:
+    """Return every verdict, without what only a history knows."""
+    plain = read_verdicts(out)
     for row in plain:
+        del row["lifecycle"], row["first_seen_run"]
         for side in filter(None, (row["native"], row["otlp"])):
             del side["first_seen_run"], side["left_as"]
     return sorted(map(repr, plain))
@@ -91,10 +89,10 @@ def recorded(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(spark, recorded, tmp_path_factory):
+def whole(recorded, tmp_path_factory):
     """One batch over everything."""
     out = tmp_path_factory.mktemp("whole")
-    return batch.run(options(*recorded, out), spark=spark), rows(spark, out)
+    return batch.run(options(*recorded, out, engine="local")), rows(out)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +123,7 @@ def streamed(spark, recorded, tmp_path_factory):
         files_per_batch=2,
     )
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
-    found = [row.replace(str(root), str(recorded[0].parent)) for row in rows(spark, out)]
+    found = [row.replace(str(root), str(recorded[0].parent)) for row in rows(out)]
     return reported, last, waits, sorted(found)
 
 
@@ -175,7 +173,7 @@ def test_a_stream_that_is_killed_goes_on_where_it_was(spark, recorded, whole, tm
     assert len(list((out / "stream" / "events").glob("batch=*"))) == 2
     result = stream.run(options(*recorded, out), spark=spark, files_per_batch=1)
     batched, expected = whole
-    assert rows(spark, out) == expected
+    assert rows(out) == expected
     assert result.status == batched.status
     assert not list((out / "stream" / "events").glob(".incoming-*"))
 
@@ -208,7 +206,7 @@ def test_a_stream_is_read_one_way_only(recorded, tmp_path):
 
 def test_two_streams_cannot_share_a_directory(recorded, tmp_path):
     """The second is told in one line."""
-    with locked(tmp_path / "stream", name="--out"), pytest.raises(UsageError, match="in use by another run"):
+    with lock_directory(tmp_path / "stream", name="--out"), pytest.raises(UsageError, match="in use by another run"):
         stream.run(options(*recorded, tmp_path))
 
 
@@ -218,16 +216,6 @@ def test_rounds_without_a_pause_are_refused(recorded, tmp_path):
         stream.run(options(*recorded, tmp_path), every_ms=0)
 
 
-def test_rounds_without_end_ask_for_a_session_that_lasts(recorded, tmp_path, monkeypatch):
-    """A single round is a run as any other."""
-    asked = []
-
-    def none_to_be_had(**how):
-        asked.append(how["lasting"])
-        raise PeerError("no Spark here")
-
-    monkeypatch.setattr("spark_jobs.jobs.options.build_session", none_to_be_had)
-    for every_ms in (None, 60_000):
-        with pytest.raises(PeerError, match="no Spark here"):
-            stream.run(options(*recorded, tmp_path), every_ms=every_ms)
-    assert asked == [False, True]
+def test_stream_needs_spark(recorded, tmp_path):
+    with pytest.raises(UsageError, match="--engine local does not take --stream"):
+        stream.run(options(*recorded, tmp_path, engine="local"))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from spark_jobs.hashing import hash_texts
 from spark_jobs.history.lifecycle import Runs, assign_lifecycle
+from spark_jobs.jobs.examples import read_samples, read_slowest
 from spark_jobs.jobs.judge_tasks import Counted
-from spark_jobs.jobs.sampled import read_samples, read_slowest
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.counts import CountPlan, add_patterns, count_patterns
 from spark_jobs.judging.durations import MEASURES, count_messages, measure, merge_durations

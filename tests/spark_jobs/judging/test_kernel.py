@@ -23,7 +23,7 @@ POLICY = replace(read_policy(None), grace_ms=GRACE_MS, begin_ms=BEGIN_MS)
 COPIES, LOST = 2 * BLOCK, 100
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=runs())
 def test_kernel_and_plain_python_give_every_key_the_same_verdict(made):
     events, malformed = made
@@ -34,7 +34,7 @@ def test_kernel_and_plain_python_give_every_key_the_same_verdict(made):
     assert sorted(rows, key=repr) == sorted((key.said() for key in expected), key=repr)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=runs())
 def test_verdicts_do_not_depend_on_row_order_or_slices(made):
     events, malformed = made

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from bridge.codec.native.decode import decode_body
 from bridge.codec.native.layout import ABSENT_TEXTS
 from spark_jobs.normalise.native import native_batches
-from spark_jobs.spark_schemas import READ_BODY
+from spark_jobs.schemas import READ_BODY
 
 ID = "C000020262BB60E53B936993952C0000"
-SCHEMA = to_arrow_schema(READ_BODY)
+SCHEMA = READ_BODY
 UNREAD = {"path": "made", "line": 9, "bad": {"field": "body", "reason": "no body", "text": "", "mentions": []}}
 """A row that holds no body."""
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from spark_jobs.normalise.otlp import event_batches
-from spark_jobs.spark_schemas import LEDGER, READ_SPAN
+from spark_jobs.sources.read_batches import SPANS
 
-SCHEMA = to_arrow_schema(StructType([*READ_SPAN.fields, *LEDGER.fields]))
+SCHEMA = SPANS
 
 _PLAIN = {
     "trace_id": "ab" * 16,

@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_jobs.normalise.aliases import ALIASES
 from spark_jobs.normalise.event_columns import RULES
 from spark_jobs.normalise.otlp import event_batches
-from spark_jobs.normalise.read_event import READ_EVENT
-from spark_jobs.spark_schemas import LEDGER
+from spark_jobs.schemas import LEDGER, READ_EVENT
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
 
 ID, OTHER = "C000020262BB60E53B936993952C0000", "C000020262BB60E53B936993952C0001"
@@ -61,10 +59,10 @@ def test_how_rows_are_cut_into_batches_does_not_matter(rows, data):
     assert [event for row in rows for event in events(row)] == expected
 
 
-def test_every_batch_has_the_schema_that_spark_is_told():
+def test_every_batch_has_the_schema_of_events_that_were_read():
     """Type for type."""
     (made,) = event_batches([batch(span(), BAD_ROW, LEDGER_ROW)])
-    assert made.schema.equals(to_arrow_schema(READ_EVENT))
+    assert made.schema.equals(READ_EVENT)
 
 
 def test_an_empty_batch_gives_none():

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pytest
 
-from spark_jobs.jobs.normalise import normalise_otlp
-from spark_jobs.normalise.places import named_by_sends
-from spark_jobs.spark_schemas import EVENT
-
-pytestmark = pytest.mark.spark
+from spark_jobs.normalise.places import claims_of, name_places
+from spark_jobs.schemas import EVENT
+from tests.support.reading import events_of, otlp_side
 
 ID = "C000020262BB60E53B936993952C0000"
 OURS = {"messaging.system": "kafka", "messaging.destination.name": "orders", "mqtrace.trace_type": "Sub"}
@@ -55,14 +54,14 @@ SPANS = [
 
 
 @pytest.fixture(scope="module")
-def found(spark, tmp_path_factory):
+def found(tmp_path_factory):
     """The events of all the spans, by the name of the span."""
     folder = tmp_path_factory.mktemp("places")
     path = folder / "spans.jsonl"
     lines = [{"resourceSpans": [{"scopeSpans": [{"scope": {"name": "x"}, "spans": [one]}]}]} for one in SPANS]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    side = normalise_otlp(spark, [str(path)], folder)
-    rows = [row.asDict(recursive=True) for row in side.events.orderBy("line", "record_index").collect()]
+    side = otlp_side(folder, str(path))
+    rows = sorted(events_of(side), key=lambda row: (row["line"], row["record_index"]))
     by_name = {one["name"]: [row for row in rows if row["line"] == at] for at, one in enumerate(SPANS, start=1)}
     return side, by_name
 
@@ -97,7 +96,7 @@ def test_what_is_equal_for_a_batch_stands_on_the_span_and_the_rest_on_its_links(
     assert [row["msg_id"] for row in by_name["a link to its send"]] == [ID]
 
 
-def test_a_place_is_called_by_the_message_that_was_sent_there(spark, found):
+def test_a_place_is_called_by_the_message_that_was_sent_there(found):
     """Whatever wrote the record, a Kafka place or RocketMQ's offset id; a topic made anew has every offset twice."""
     side, _ = found
     sends = [
@@ -108,8 +107,10 @@ def test_a_place_is_called_by_the_message_that_was_sent_there(spark, found):
         ("publish", "X", OFFSET_ID),
     ]
     made = [{"side": "native", "kind": kind, "msg_id": msg_id, "offset_msg_id": place} for kind, msg_id, place in sends]
-    native = spark.createDataFrame([tuple(row.get(name) for name in EVENT.names) for row in made], EVENT)
-    named = {row["offset_msg_id"]: row["msg_id"] for row in named_by_sends(side.events, native).collect()}
+    columns = pa.Table.from_pylist([{**dict.fromkeys(EVENT.names), **row} for row in made], schema=EVENT)
+    claims = claims_of({name: columns[name].combine_chunks() for name in columns.column_names})
+    events = events_of(side)
+    ids = name_places(pa.array([row["msg_id"] for row in events]), claims).to_pylist()
+    named = {row["offset_msg_id"]: msg_id for row, msg_id in zip(events, ids, strict=True)}
     assert (named["a.b-3@77"], named["a.b-3@9"], named["orders-4@7"]) == (ID, "a.b-3@9", ID)
     assert named[OFFSET_ID] == "X"
-    assert named_by_sends(side.events, native).count() == side.events.count()

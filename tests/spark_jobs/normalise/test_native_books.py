@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.codec.native.decode import decode_body
-from spark_jobs.jobs.normalise import normalise_native
 from spark_jobs.normalise import native_records
 from tests.spark_jobs.normalise.made_bodies import ID, told
+from tests.support.reading import events_of, native_side
 
 RECORD = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
 GLUED = f"SubAfter\x01REQ\x01{ID}\x013\x01true\x01null\x010\x01"
@@ -25,17 +25,13 @@ def landing(path, bodies):
     return path
 
 
-@pytest.mark.spark
-def test_each_call_of_a_long_body_has_its_own_size(spark, tmp_path):
+def test_each_call_of_a_long_body_has_its_own_size(tmp_path):
     """Four thousand deliveries in one body, in calls of one and of two whose records do not stand side by side."""
     calls = [*range(3_000), *range(1_000)]
     body = "".join(f"SubAfter\x01R{call}\x01{ID}\x013\x01true\x01null\x010\x012000\x01g\x02" for call in calls)
-    side = normalise_native(spark, [str(landing(tmp_path / "big.jsonl", [body.encode()]))], tmp_path)
+    side = native_side(tmp_path, str(landing(tmp_path / "big.jsonl", [body.encode()])))
     assert side.records_read == 4_000
-    assert {row["batch_size"]: row["count"] for row in side.events.groupBy("batch_size").count().collect()} == {
-        1: 2_000,
-        2: 2_000,
-    }
+    assert Counter(row["batch_size"] for row in events_of(side)) == {1: 2_000, 2: 2_000}
 
 
 def test_a_glued_pair_is_due_once_and_told_to_be_two_by_itself():
@@ -66,9 +62,8 @@ def test_what_is_due_and_what_is_glued_is_what_the_codec_reads(pieces):
     assert due + sum(event["extra"] for event in events) == len(events) == len(read.contexts) + len(read.errors)
 
 
-@pytest.mark.spark
-def test_a_time_at_the_end_of_time_tells_nothing_about_how_far_the_data_reaches(spark, tmp_path):
+def test_a_time_at_the_end_of_time_tells_nothing_about_how_far_the_data_reaches(tmp_path):
     """One damaged record does not move the horizon of the run by millions of years."""
     good, far = (f"Recall\x01{at}\x01r\x01g\x01t\x01{ID}\x01true\x02" for at in (5, 2**63 - 1))
-    side = normalise_native(spark, [str(landing(tmp_path / "f.jsonl", [(good + far).encode()]))], tmp_path)
+    side = native_side(tmp_path, str(landing(tmp_path / "f.jsonl", [(good + far).encode()])))
     assert (side.records_read, side.last_event_ms) == (2, 5)

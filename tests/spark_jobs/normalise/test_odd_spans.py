@@ -6,11 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
-from spark_jobs.jobs.normalise import normalise_otlp
-
-pytestmark = pytest.mark.spark
+from tests.support.reading import events_of, malformed_of, otlp_side
 
 ID = "C000020262BB60E53B936993952C0000"
 IPV6_ID = "FE80000000000000021122FFFE334455" + "1F4018B4AAC2" * 2
@@ -33,7 +29,7 @@ def message(spans):
     return {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
 
 
-def test_an_odd_span_is_bad_alone_whichever_reader_meets_it(spark, tmp_path):
+def test_an_odd_span_is_bad_alone_whichever_reader_meets_it(tmp_path):
     """On a line or in a document: the odd ones are bad and say whom they mention, the good ones beside them are read."""
     mentions = [attribute("messaging.message.id", IPV6_ID.lower())]
     odd = (
@@ -57,11 +53,11 @@ def test_an_odd_span_is_bad_alone_whichever_reader_meets_it(spark, tmp_path):
     }
     (tmp_path / "c.jsonl").write_text(json.dumps(levels) + "\n", encoding="utf-8")
     (tmp_path / "d.json").write_text(json.dumps(levels, indent=1), encoding="utf-8")
-    side = normalise_otlp(spark, [str(tmp_path)], tmp_path / "work")
+    side = otlp_side(tmp_path / "work", str(tmp_path))
     found = {name: [] for name in "abcd"}
-    for row in side.malformed.collect():
+    for row in malformed_of(side):
         found[Path(row["path"]).stem].append((row["field"], row["reason"], row["mentions"]))
-    good = Counter(Path(row["path"]).stem for row in side.events.collect())
+    good = Counter(Path(row["path"]).stem for row in events_of(side))
     assert good == {"a": 2, "b": 2, "c": 1, "d": 1}
     for name, other, count in (("a", "b", 8), ("c", "d", 2)):
         assert len(found[name]) == count
@@ -71,15 +67,15 @@ def test_an_odd_span_is_bad_alone_whichever_reader_meets_it(spark, tmp_path):
         ("end_ns", "not a number", [IPV6_ID]),
     ]
     assert all(ID in mentions for _, reason, mentions in found["a"][:1])
-    assert side.records_read + side.exploded == side.events.count() + side.malformed.count()
+    assert side.records_read + side.exploded == side.events + side.malformed
 
 
-def test_a_message_behind_what_is_left_of_another_is_read_wherever_the_other_was_cut(spark, tmp_path):
+def test_a_message_behind_what_is_left_of_another_is_read_wherever_the_other_was_cut(tmp_path):
     """On one line, whether or not the torn one got as far as its own name; a quoted name begins no message."""
     torn, whole = json.dumps(message([{**GOOD, "name": '{"resourceSpans":'}])), json.dumps(message([GOOD]))
     cuts = [*range(1, 24), torn.index("startTime"), len(torn) - 1]
     lines = [f"{torn[:cut]}{whole}" for cut in cuts]
     (tmp_path / "a.jsonl").write_text("".join(f"{line}\n" for line in [*lines, torn, whole]), encoding="utf-8")
-    side = normalise_otlp(spark, [str(tmp_path / "a.jsonl")], tmp_path / "work")
-    assert Counter(row["line"] for row in side.events.collect()) == dict.fromkeys(range(1, len(lines) + 3), 1)
-    assert sorted(row["line"] for row in side.malformed.collect()) == list(range(1, len(lines) + 1))
+    side = otlp_side(tmp_path / "work", str(tmp_path / "a.jsonl"))
+    assert Counter(row["line"] for row in events_of(side)) == dict.fromkeys(range(1, len(lines) + 3), 1)
+    assert sorted(row["line"] for row in malformed_of(side)) == list(range(1, len(lines) + 1))

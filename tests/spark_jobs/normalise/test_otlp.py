@@ -9,23 +9,19 @@ from pathlib import Path
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.jobs.normalise import NormaliseOptions, normalise_otlp
+from spark_jobs.schemas import EVENT
 from spark_jobs.sources.containers import Message, read_messages
 from spark_jobs.sources.detect import detect
-from spark_jobs.sources.otlp import read_spans
+from spark_jobs.sources.otlp import find_spans
+from spark_jobs.sources.reading import piece_batches
 from spark_jobs.sources.spans import parse_message, spans_of
 from spark_jobs.sources.texts import text_attributes
-
-pytestmark = pytest.mark.spark
+from tests.support.reading import events_of, malformed_of, otlp_side
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 OTLP = VECTORS / "otlp"
 ID = "C000020262BB60E53B936993952C0000"
 OTHER = "C000020262BB60E53B936993952C0001"
-
-
-def rows(frame):
-    return [row.asDict(recursive=True) for row in frame.collect()]
 
 
 def attribute(key, value):
@@ -64,19 +60,25 @@ def span(attributes, *, links=(), kind=4, scope="lib", start="5000000999", end="
     }
 
 
-def events(spark, tmp_path, *documents, **options):
+def events(tmp_path, *documents, **options):
     path = tmp_path / "made.jsonl"
     path.write_text("".join(json.dumps(document) + "\n" for document in documents), encoding="utf-8")
-    side = normalise_otlp(spark, [str(path)], tmp_path, options=NormaliseOptions(**options))
-    assert side.records_read + side.exploded == side.events.count() + side.malformed.count()
-    return sorted(rows(side.events), key=lambda row: (row["line"], row["record_index"])), rows(side.malformed)
+    side = otlp_side(tmp_path, str(path), **options)
+    assert side.records_read + side.exploded == side.events + side.malformed
+    return sorted(events_of(side), key=lambda row: (row["line"], row["record_index"])), malformed_of(side)
 
 
-def test_spark_reads_json_lines_as_the_container_reader_reads_them(spark):
+def _links(links):
+    return [{**link, "attributes": dict(link["attributes"])} for link in links]
+
+
+def test_json_lines_are_read_as_the_container_reader_reads_them():
     """Both readers agree on every column of every span: real Collectors, odd values, two conventions."""
     for name in ("otlp/layouts/traces.jsonl", "otlp/odd/traces.jsonl", "dual/app-4.9.8-dup/otlp.jsonl"):
         path = VECTORS / name
-        seen = [row.asDict(recursive=True) for row in read_spans(spark, [str(path)]).frame.collect()]
+        pieces = [piece for task in find_spans([str(path)], parallelism=1).tasks for piece in task]
+        read = [row for batch in piece_batches(pieces) for row in batch.to_pylist() if row["due"] is None]
+        seen = [{**row, "attributes": dict(row["attributes"]), "links": _links(row["links"])} for row in read]
         plain = [
             one
             for item in read_messages(path, detect(path).layout, parse=parse_message)
@@ -110,7 +112,7 @@ def _numbers(attributes):
     return found
 
 
-def test_every_layout_gives_the_same_events(spark, tmp_path):
+def test_every_layout_gives_the_same_events(tmp_path):
     """Six layouts of the same 209 spans in one job: each event comes out six times, and the books balance."""
     names = (
         "layouts/traces.jsonl",
@@ -120,16 +122,16 @@ def test_every_layout_gives_the_same_events(spark, tmp_path):
         "native-zstd/native.jsonl.zst",
         "native-zstd/native.pb.framed.zst",
     )
-    side = normalise_otlp(spark, [str(OTLP / name) for name in names], tmp_path)
+    side = otlp_side(tmp_path, *[str(OTLP / name) for name in names])
     assert side.records_read == 6 * 209
-    assert side.records_read + side.exploded == side.events.count()
+    assert side.records_read + side.exploded == side.events
     assert len(side.layouts) == 6
-    columns = [name for name in side.events.columns if name not in {"path", "line", "raw_hash"}]
-    repeated = Counter(repr([row[name] for name in columns]) for row in rows(side.events))
+    columns = [name for name in EVENT.names if name not in {"path", "line", "raw_hash"}]
+    repeated = Counter(repr([row[name] for name in columns]) for row in events_of(side))
     assert set(repeated.values()) == {6}
 
 
-def test_damage_is_counted_and_located(spark, tmp_path):
+def test_damage_is_counted_and_located(tmp_path):
     """Cut-off tails are not records; a torn message in the middle is one bad record with its line."""
     names = [
         "killed/kill.jsonl",
@@ -139,10 +141,10 @@ def test_damage_is_counted_and_located(spark, tmp_path):
         "append-after-kill/torn.jsonl",
         "append-after-kill/torn.pb.framed",
     ]
-    side = normalise_otlp(spark, [str(OTLP / name) for name in names], tmp_path)
+    side = otlp_side(tmp_path, *[str(OTLP / name) for name in names])
     assert side.truncated_tails == 4
     assert side.records_read == 67 + 67 + 63 + 57 + 78 + 81 + 2
-    assert sorted((Path(row["path"]).name, row["line"]) for row in rows(side.malformed)) == [
+    assert sorted((Path(row["path"]).name, row["line"]) for row in malformed_of(side)) == [
         ("torn.jsonl", 13),
         ("torn.pb.framed", 14),
     ]
@@ -168,20 +170,19 @@ def test_damage_is_counted_and_located(spark, tmp_path):
         ),
     ],
 )
-def test_the_recorded_runs_hold_the_events_their_readme_counts(spark, tmp_path, run, spans, expected):
+def test_the_recorded_runs_hold_the_events_their_readme_counts(tmp_path, run, spans, expected):
     """Sends, deliveries (batches exploded), polls and the trace topics' own sends, custom topic included."""
     native_topics = {
         json.loads(line)["topic"]
         for line in (VECTORS / "dual" / run / "native.jsonl").read_text(encoding="utf-8").splitlines()
     }
-    options = NormaliseOptions(trace_topics=tuple(native_topics))
-    side = normalise_otlp(spark, [str(VECTORS / "dual" / run / "otlp.jsonl")], tmp_path, options=options)
-    found = Counter((row["kind"], row["scope"]) for row in rows(side.events))
+    side = otlp_side(tmp_path, str(VECTORS / "dual" / run / "otlp.jsonl"), trace_topics=tuple(native_topics))
+    found = Counter((row["kind"], row["scope"]) for row in events_of(side))
     assert side.records_read == spans
     assert found == expected
 
 
-def test_a_span_of_ours_says_everything_in_its_attributes(spark, tmp_path):
+def test_a_span_of_ours_says_everything_in_its_attributes(tmp_path):
     """Every field of the record is found under its own attribute; times are cut to milliseconds."""
     attributes = {
         "mqtrace.trace_type": "Pub",
@@ -199,7 +200,7 @@ def test_a_span_of_ours_says_everything_in_its_attributes(spark, tmp_path):
         "mqtrace.success": False,
         "mqtrace.region_id": "r",
     }
-    (row,), _ = events(spark, tmp_path, span(attributes))
+    (row,), _ = events(tmp_path, span(attributes))
     expected = {
         "kind": "publish",
         "half": "whole",
@@ -227,7 +228,7 @@ def test_a_span_of_ours_says_everything_in_its_attributes(spark, tmp_path):
     assert {key: row[key] for key in expected} == expected
 
 
-def test_a_span_for_several_messages_is_one_event_per_link(spark, tmp_path):
+def test_a_span_for_several_messages_is_one_event_per_link(tmp_path):
     """What stands on a link wins over what stands on the span, which holds for all."""
     shared = {
         "mqtrace.trace_type": "Sub",
@@ -240,7 +241,7 @@ def test_a_span_for_several_messages_is_one_event_per_link(spark, tmp_path):
         {"messaging.message.id": ID, "mqtrace.retry_times": 1},
         {"messaging.message.id": OTHER, "mqtrace.retry_times": 0, "messaging.destination.name": "retry"},
     ]
-    found, _ = events(spark, tmp_path, span(shared, links=links, kind=5))
+    found, _ = events(tmp_path, span(shared, links=links, kind=5))
     assert [
         (row["msg_id"], row["retry_times"], row["topic"], row["group_name"], row["context_code"], row["batch_size"])
         for row in found
@@ -256,7 +257,7 @@ def test_a_span_for_several_messages_is_one_event_per_link(spark, tmp_path):
         ("TIME_OUT", 2, True, "TIME_OUT"),
     ],
 )
-def test_a_delivery_in_new_names_tells_how_it_ended(spark, tmp_path, error, status, success, code):
+def test_a_delivery_in_new_names_tells_how_it_ended(tmp_path, error, status, success, code):
     """The agent's error.type is RocketMQ's return code; a delivery that took too long is a success to RocketMQ."""
     attributes = {
         "messaging.system": "rocketmq",
@@ -265,16 +266,13 @@ def test_a_delivery_in_new_names_tells_how_it_ended(spark, tmp_path, error, stat
         "messaging.message.id": ID,
         **({"error.type": error} if error else {}),
     }
-    (row,), _ = events(
-        spark, tmp_path, span(attributes, kind=5, status=status, scope="io.opentelemetry.rocketmq-client-4.8")
-    )
+    (row,), _ = events(tmp_path, span(attributes, kind=5, status=status, scope="io.opentelemetry.rocketmq-client-4.8"))
     assert (row["success"], row["context_code"], row["writer"]) == (success, code, "java-agent-new")
 
 
-def test_other_peoples_spans_leave_with_the_scope_that_says_why(spark, tmp_path):
+def test_other_peoples_spans_leave_with_the_scope_that_says_why(tmp_path):
     """HTTP, polls, settlements, parents of batches and the trace topics' sends are out of scope, each by name."""
     found, _ = events(
-        spark,
         tmp_path,
         span({"http.request.method": "GET"}, kind=2),
         span({"messaging.system": "kafka", "messaging.operation.type": "receive"}, kind=3),
@@ -302,7 +300,7 @@ def test_other_peoples_spans_leave_with_the_scope_that_says_why(spark, tmp_path)
     ]
 
 
-def test_captured_headers_close_the_gaps_of_a_one_way_send(spark, tmp_path):
+def test_captured_headers_close_the_gaps_of_a_one_way_send(tmp_path):
     """A one-way send has no result and so no message id; the captured UNIQ_KEY, KEYS and TAGS say what it was."""
     attributes = {
         "messaging.system": "rocketmq",
@@ -311,7 +309,7 @@ def test_captured_headers_close_the_gaps_of_a_one_way_send(spark, tmp_path):
         "messaging.header.KEYS": ["b a"],
         "messaging.header.TAGS": ["T"],
     }
-    (row,), _ = events(spark, tmp_path, span(attributes, scope="io.opentelemetry.rocketmq-client-4.8"))
+    (row,), _ = events(tmp_path, span(attributes, scope="io.opentelemetry.rocketmq-client-4.8"))
     assert (row["msg_id"], row["keys"], row["tags"], row["success"], row["writer"]) == (
         ID,
         ["a", "b"],
@@ -321,20 +319,19 @@ def test_captured_headers_close_the_gaps_of_a_one_way_send(spark, tmp_path):
     )
 
 
-def test_a_line_separator_inside_a_text_does_not_end_the_line(spark, tmp_path):
+def test_a_line_separator_inside_a_text_does_not_end_the_line(tmp_path):
     """Collectors write U+2028 raw; lines end at a newline only."""
     path = tmp_path / "made.jsonl"
     made = span({"messaging.system": "kafka", "messaging.operation.type": "send", "mqtrace.tags": "a\u2028b\x85c"})
     path.write_text(json.dumps(made, ensure_ascii=False) + "\n", encoding="utf-8")
-    side = normalise_otlp(spark, [str(path)], tmp_path)
-    assert [row["tags"] for row in rows(side.events)] == ["a\u2028b\x85c"]
+    side = otlp_side(tmp_path, str(path))
+    assert [row["tags"] for row in events_of(side)] == ["a\u2028b\x85c"]
 
 
-def test_lines_of_other_signals_are_nothing_and_foreign_lines_are_bad(spark, tmp_path):
+def test_lines_of_other_signals_are_nothing_and_foreign_lines_are_bad(tmp_path):
     """Metrics and logs may share the file; JSON that is no telemetry and times that are no numbers are counted."""
     send = {"messaging.system": "kafka", "messaging.operation.type": "send"}
     found, bad = events(
-        spark,
         tmp_path,
         span(send),
         {"resourceMetrics": []},
@@ -350,10 +347,10 @@ def test_lines_of_other_signals_are_nothing_and_foreign_lines_are_bad(spark, tmp
     ]
 
 
-def test_empty_files_are_an_empty_side(spark, tmp_path):
+def test_empty_files_are_an_empty_side(tmp_path):
     """Nothing was written is no error of the reader; the run decides what it means."""
     (tmp_path / "empty.jsonl").write_text("\n", encoding="utf-8")
-    side = normalise_otlp(spark, [str(tmp_path / "empty.jsonl")], tmp_path)
-    assert (side.records_read, side.events.count(), side.last_event_ms) == (0, 0, None)
+    side = otlp_side(tmp_path, str(tmp_path / "empty.jsonl"))
+    assert (side.records_read, side.events, side.last_event_ms) == (0, 0, None)
     with pytest.raises(UsageError, match="choose one of"):
-        normalise_otlp(spark, [str(tmp_path / "empty.jsonl")], tmp_path, options=NormaliseOptions(otlp_format="xml"))
+        otlp_side(tmp_path, str(tmp_path / "empty.jsonl"), otlp_format="xml")

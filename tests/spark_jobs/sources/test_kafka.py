@@ -13,11 +13,12 @@ from confluent_kafka.cimpl import Producer
 from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace._errors import PeerError, UsageError
 from spark_jobs.inspect import Inventory, inspect_sources
-from spark_jobs.jobs.normalise import NormaliseOptions, check_inputs, normalise_native, normalise_otlp
+from spark_jobs.jobs.reading import ReadOptions, check_inputs
 from spark_jobs.sources.kafka.address import TopicAddress, apart
-from spark_jobs.sources.kafka.connector import java_properties
 from spark_jobs.sources.kafka.offsets import PartitionRange, chunks, topic_ranges
 from spark_jobs.sources.kafka.reading import messages_in
+from spark_jobs.sources.spark_kafka import java_properties
+from tests.support.reading import events_of, malformed_of, native_side, otlp_side
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 NATIVE = VECTORS / "dual" / "scenarios-5.3.3-old" / "native.jsonl"
@@ -53,47 +54,42 @@ def kafka():
         yield running
 
 
-def rows(frame, *, but=frozenset()):
-    kept = [name for name in frame.columns if name not in but]
-    return [row.asDict(recursive=True) for row in frame.select(*kept).collect()]
+def said(side, *but):
+    return Counter(
+        repr({name: value for name, value in row.items() if name not in {*ORIGIN, *but}}) for row in events_of(side)
+    )
 
 
-def said(events):
-    return Counter(repr(row) for row in rows(events, but=ORIGIN))
-
-
-@pytest.mark.spark
-def test_a_trace_topic_holds_what_its_landing_holds(spark, kafka, tmp_path):
+def test_a_trace_topic_holds_what_its_landing_holds(kafka, tmp_path):
     """The same events as from the file, arrival and place from the broker; junk and tombstones are bad at their offset."""
     source = f"kafka://{kafka.bootstrap_servers}/traces"
-    from_file = normalise_native(spark, [str(NATIVE)], tmp_path / "file")
-    side = normalise_native(spark, [source, f"kafka://{kafka.bootstrap_servers}/empty"], tmp_path / "kafka")
-    assert said(side.events) == said(from_file.events)
+    from_file = native_side(tmp_path / "file", str(NATIVE))
+    side = native_side(tmp_path / "kafka", source, f"kafka://{kafka.bootstrap_servers}/empty")
+    assert said(side) == said(from_file)
     assert side.records_read == from_file.records_read + 2
-    assert side.records_read + side.exploded == side.events.count() + side.malformed.count()
+    assert side.records_read + side.exploded == side.events + side.malformed
     assert (side.sources[0], side.layouts) == (source, ("kafka",))
     assert side.trace_topics == ("traces",)
     ends = {one.partition: one.end for one in side.offsets if one.address.topic == "traces"}
-    bad = {row["path"]: row["reason"] for row in rows(side.malformed)}
+    bad = {row["path"]: row["reason"] for row in malformed_of(side)}
     assert bad[f"traces-0@{ends[0] - 1}"] == "no body (a tombstone)"
     assert bad[f"traces-1@{ends[1] - 1}"] == "unknown record type"
     assert sum(ends.values()) == len(lines(NATIVE)) + 2
     assert [one.end for one in side.offsets if one.address.topic == "empty"] == [0, 0, 0, 0]
     assert side.offsets_without_message == 0
-    arrivals = {row["arrival_ms"] for row in rows(side.events.select("arrival_ms"))}
-    assert arrivals == {row["arrival_ms"] for row in rows(from_file.events.select("arrival_ms"))}
+    arrivals = [{row["arrival_ms"] for row in events_of(read)} for read in (side, from_file)]
+    assert arrivals[0] == arrivals[1]
 
 
-@pytest.mark.spark
-def test_messages_of_both_encodings_on_one_topic_hold_the_spans_that_were_sent(spark, kafka, tmp_path):
+def test_messages_of_both_encodings_on_one_topic_hold_the_spans_that_were_sent(kafka, tmp_path):
     """209 spans in protobuf and in JSON; what is torn, foreign or empty is one bad piece each, at its offset."""
-    side = normalise_otlp(spark, [f"kafka://{kafka.bootstrap_servers}/spans"], tmp_path / "kafka")
-    from_file = normalise_otlp(spark, [str(SPANS)], tmp_path / "file")
-    once = said(from_file.events.drop("raw_hash"))
-    assert said(side.events.drop("raw_hash")) == Counter({event: 2 * count for event, count in once.items()})
+    side = otlp_side(tmp_path / "kafka", f"kafka://{kafka.bootstrap_servers}/spans")
+    from_file = otlp_side(tmp_path / "file", str(SPANS))
+    once = said(from_file, "raw_hash")
+    assert said(side, "raw_hash") == Counter({event: 2 * count for event, count in once.items()})
     assert side.records_read == 2 * 209 + 3
     ends = {one.partition: one.end for one in side.offsets}
-    bad = {row["path"]: row["reason"] for row in rows(side.malformed)}
+    bad = {row["path"]: row["reason"] for row in malformed_of(side)}
     assert bad == {
         f"spans-0@{ends[0] - 1}": "not OTLP traces",
         f"spans-1@{ends[1] - 2}": "not OTLP traces",
@@ -101,17 +97,16 @@ def test_messages_of_both_encodings_on_one_topic_hold_the_spans_that_were_sent(s
     }
 
 
-@pytest.mark.spark
-def test_a_small_file_and_a_small_topic_are_both_read_though_spark_makes_one_task_of_them(spark, kafka, tmp_path):
+def test_a_small_file_and_a_small_topic_are_both_read(kafka, tmp_path):
     """What the task writes of the one does not take the place of what it wrote of the other."""
     kafka.create_topic("small", partitions=1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     for line in SPANS.read_bytes().splitlines():
         producer.produce("small", line)
     assert producer.flush(20) == 0
-    once = normalise_otlp(spark, [str(SPANS)], tmp_path / "file")
-    twice = normalise_otlp(spark, [str(SPANS), f"kafka://{kafka.bootstrap_servers}/small"], tmp_path / "both")
-    assert twice.events.count() == 2 * once.events.count()
+    once = otlp_side(tmp_path / "file", str(SPANS))
+    twice = otlp_side(tmp_path / "both", str(SPANS), f"kafka://{kafka.bootstrap_servers}/small")
+    assert twice.events == 2 * once.events
     assert twice.records_read == 2 * once.records_read
 
 
@@ -187,8 +182,8 @@ def test_a_broker_that_is_not_there_is_one_line_within_the_time_given(tmp_path):
 def test_both_sides_sources_are_looked_at_before_spark_starts(kafka):
     """A topic that answers passes; options that may hold passwords do not show them."""
     source = f"kafka://{kafka.bootstrap_servers}/traces"
-    options = NormaliseOptions(client_config={"sasl.password": "secret"})
-    check_inputs([source], [str(SPANS)], NormaliseOptions())
+    options = ReadOptions(client_config={"sasl.password": "secret"})
+    check_inputs([source], [str(SPANS)], ReadOptions())
     assert "secret" not in repr(options)
 
 

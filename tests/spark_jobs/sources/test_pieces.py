@@ -32,7 +32,7 @@ def test_every_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts,
     """A range owns the lines that begin in it, to their end; blank ones are nothing."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pieces, "WHOLE_BYTES", 0)
-        patched.setattr(pieces, "_TASK_BYTES", size)
+        patched.setattr(pieces, "_LEAST_TASK_BYTES", size)
         file = file_of(tmp_path_factory.mktemp("cut") / "x", b"\n".join([b"first", *texts]))
         assert texts_of(file) == [text for text in (b"first", *texts) if text.strip()]
 
@@ -61,15 +61,16 @@ def test_a_line_that_the_file_ends_inside_of_is_read_by_nobody(tmp_path, tail, i
 
 def test_small_files_share_a_task_and_no_other_layout_is_cut(tmp_path, monkeypatch):
     """Many thousands of files are not as many tasks; order is kept."""
-    monkeypatch.setattr(pieces, "_TASK_BYTES", 100)
+    monkeypatch.setattr(pieces, "_LEAST_TASK_BYTES", 100)
+    monkeypatch.setattr(pieces, "_MOST_TASK_BYTES", 100)
     monkeypatch.setattr(pieces, "WHOLE_BYTES", 150)
     small = [file_of(tmp_path / str(number), b"x" * 30) for number in range(10)]
     large = file_of(tmp_path / "large", b"x" * 250)
     packed = file_of(tmp_path / "packed", b"x" * 250, Layout.PROTO_FRAMED)
     known = [piece for file in (*small, large, packed) for piece in pieces_of(file)]
     assert [(piece.begin, piece.end) for piece in known[10:]] == [(0, 100), (100, 200), (200, 250), (0, 250)]
-    tasks = tasks_of(known)
-    assert [len(task) for task in tasks] == [4, 4, 3, 1, 2]
+    tasks = tasks_of(known, parallelism=1)
+    assert [len(task) for task in tasks] == [4, 3, 3, 1, 1, 2]
     assert [piece for task in tasks for piece in task] == known
 
 

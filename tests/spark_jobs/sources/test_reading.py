@@ -9,16 +9,13 @@ import sys
 import pyarrow as pa
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_jobs.sources import json_lines
 from spark_jobs.sources.json_columns import json_columns
 from spark_jobs.sources.json_lines import json_batches, line_items
-from spark_jobs.sources.otlp import read_spans
 from spark_jobs.sources.pieces import Line
-from spark_jobs.sources.read_batches import Books, Into, grouped
+from spark_jobs.sources.read_batches import Books, grouped
 from spark_jobs.sources.reading import message_batches
-from spark_jobs.spark_schemas import READ_SPAN
 
 SPAN = {"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s", "kind": 4, "startTimeUnixNano": "5"}
 ODD = {**SPAN, "name": "odd", "status": "OK"}
@@ -143,27 +140,3 @@ def test_who_reads_json_lines_needs_no_protobuf(tmp_path):
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "5\n"
-
-
-@pytest.mark.spark
-def test_the_executors_go_on_with_the_spans_in_the_same_task(spark, tmp_path):
-    """The frame is what was made of them, without the ledger; the books are kept, and nothing gives an empty frame."""
-    ledger = [StructField("due", LongType()), StructField("tails", LongType())]
-
-    def shouted(kind, batches):
-        assert kind == "files"
-        for batch in batches:
-            names = pa.array([name and name.upper() for name in batch.column("name").to_pylist()], pa.string())
-            columns = [names, batch.column("due"), batch.column("tails")]
-            yield pa.RecordBatch.from_arrays(columns, names=["loud", "due", "tails"])
-
-    into = Into(StructType([StructField("loud", StringType()), *ledger]), shouted)
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(message(SPAN, SPAN, SPAN) + b"\n" + message(SPAN)[:50])
-    source = read_spans(spark, [str(path)], into=into)
-    assert [row.asDict() for row in source.frame.collect()] == [{"loud": "S"}] * 3
-    assert ([count.get["records"] for count in source.counts], source.truncated_tails) == ([3], 1)
-    path.write_bytes(b"")
-    for told, columns in ((into, ["loud"]), (Into(), READ_SPAN.names)):
-        nothing = read_spans(spark, [str(path)], into=told)
-        assert (nothing.frame.columns, nothing.frame.count(), nothing.counts) == (columns, 0, ())

@@ -1,0 +1,51 @@
+"""What a run computes on: functions mapped over tasks, and rows exchanged between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["Engine"]
+
+_Task = TypeVar("_Task")
+_Answer = TypeVar("_Answer")
+
+
+class Engine(Protocol):
+    """Runs picklable functions on picklable tasks, somewhere; Spark and this process have one each.
+
+    A function may be called again for a task whose first call was lost: what it writes must come out the same.
+    """
+
+    @property
+    def name(self) -> str:
+        """``spark`` or ``local``."""
+        ...
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at once."""
+        ...
+
+    def map(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> list[_Answer]:
+        """Return the answer of each task, in order; answers are small."""
+        ...
+
+    def exchange(
+        self,
+        pack: Callable[[_Task], Iterable[tuple[int, bytes]]],
+        tasks: Sequence[_Task],
+        receive: Callable[[int, Sequence[bytes]], _Answer],
+        buckets: int,
+    ) -> list[_Answer]:
+        """Send what ``pack`` makes of each task to its bucket; return what ``receive`` makes of each that got any.
+
+        Args:
+            pack: yields ``(bucket, blob)`` with ``0 <= bucket < buckets``.
+            tasks: one call of ``pack`` each.
+            receive: called once for a bucket that got any blob, with its number and its blobs in no order.
+            buckets: how many there are.
+        """
+        ...

@@ -1,0 +1,189 @@
+"""Build the graph that reports show from summed parts: nodes, edges, calls."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from spark_jobs.graph.journeys import FATES
+from spark_jobs.graph.parts import COUNTS, merge_edges
+from spark_jobs.report.graph import CONSUME, PUBLISH, Call, Edge, Graph, Node, Spread, node_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from spark_jobs.graph.parts import EdgeKey, EdgeSum, GraphPart, Member
+    from spark_jobs.judging.histograms import Histogram
+
+__all__ = ["MOST_EDGES", "build_graph"]
+
+MOST_EDGES: Final = 2_000
+"""So many edges of each kind are shown one by one; one more sums up all others."""
+
+_OTHERS: Final = "others"
+_ENDS: Final = {PUBLISH: ("producer", "topic"), CONSUME: ("topic", "consumer_group")}
+_PLAIN: Final = ("messages", "failures", "outcome_unknown", "again", "via_retry", "via_dlq", "native", "otlp")
+_RANKS: Final = (0.5, 0.95, 0.99)
+
+
+class _Row(NamedTuple):
+    """An edge, or with ``rest`` the sum of so many."""
+
+    kind: str
+    party: str | None
+    topic: str | None
+    found: EdgeSum
+    rest: int = 0
+
+
+def build_graph(
+    part: GraphPart,
+    *,
+    sides: tuple[str, ...],
+    judged: tuple[int | None, int | None],
+    direct: Mapping[tuple[str, str], int] | None = None,
+    at_most: int = MOST_EDGES,
+) -> Graph:
+    """Return the graph of a whole run.
+
+    Args:
+        part: the sum of all parts.
+        sides: the sides that were read.
+        judged: from when to when a missing send or delivery is called so, epoch milliseconds (``judged_span``).
+        direct: how often each service calls another without a message, where that is known.
+        at_most: edges of each kind, and calls, that are shown one by one.
+    """
+    members = sorted(part.members.items(), key=lambda item: (-item[1], *map(_nulls_last, item[0])))[: 2 * at_most]
+    loops = _find_loops(member for member, _ in members)
+    rows = sorted(
+        (row for kind in (PUBLISH, CONSUME) for row in _rows(part, kind, at_most)),
+        key=lambda row: (row.kind != PUBLISH, row.rest > 0, -row.found.legs, row.party or "", row.topic or ""),
+    )
+    edges = tuple(_edge(row, loops) for row in rows)
+    times = [ms for edge in edges for ms in (edge.first_ms, edge.last_ms) if ms is not None]
+    return Graph(
+        sides=sides,
+        opening_ms=judged[0],
+        horizon_ms=judged[1],
+        nodes=_nodes(rows, [member for member, _ in members]),
+        edges=edges,
+        calls=_calls(_most_frequent(direct or {}, at_most), _most_frequent(part.calls, at_most)),
+        first_ms=min(times, default=None),
+        last_ms=max(times, default=None),
+    )
+
+
+def _nulls_last(word: str | None) -> tuple[bool, str]:
+    return word is None, word or ""
+
+
+def _rows(part: GraphPart, kind: str, at_most: int) -> list[_Row]:
+    """Return the edges of a kind with the most traffic, and one row for all others, whose percentiles do not add up."""
+    found = [(key, one) for key, one in part.edges.items() if key[0] == kind]
+    found.sort(key=lambda item: (-item[1].legs, *map(_nulls_last, item[0])))
+    rows = [_Row(*key, one) for key, one in found[:at_most]]
+    others = [one for _, one in found[at_most:]]
+    if others:
+        total = merge_edges([replace(one, spreads=(None, None)) for one in others])
+        rows.append(_Row(kind, None, None, total, len(others)))
+    return rows
+
+
+def _ends(kind: str, party: str | None, topic: str | None) -> tuple[tuple[str, str | None], tuple[str, str | None]]:
+    """Return kind and name of where an edge begins and ends."""
+    parts = {"topic": topic, "producer": party, "consumer_group": party}
+    source, target = _ENDS[kind]
+    return (source, parts[source]), (target, parts[target])
+
+
+def _id(end: tuple[str, str | None], rest: int) -> str:
+    return f"{_OTHERS}:{end[0]}" if rest else node_id(*end)
+
+
+def _edge(row: _Row, loops: set[EdgeKey]) -> Edge:
+    source, target = (_id(end, row.rest) for end in _ends(*row[:3]))
+    counts: dict[str, Any] = dict(zip(COUNTS, row.found.counts.tolist(), strict=True))
+    is_send = row.kind == PUBLISH
+    took, queued = map(_spread, row.found.spreads)
+    return Edge(
+        source=source,
+        target=target,
+        kind=row.kind,
+        count=counts["legs"],
+        **{name: counts[name] for name in _PLAIN},
+        unfinished=counts["open"],
+        max_retry_times=row.found.max_retry_times,
+        fates={name: counts[f"fate_{name}"] for name in FATES} if is_send else {},
+        origins={} if is_send else {name: counts[f"origin_{name}"] for name in _SHOWN_ORIGINS},
+        took=took,
+        queued=queued,
+        first_ms=row.found.first_ms,
+        last_ms=row.found.last_ms,
+        is_loop=not row.rest and row[:3] in loops,
+        stands_for=row.rest,
+    )
+
+
+_SHOWN_ORIGINS: Final = ("never_published", "unidentified", "unjudged")
+
+
+def _spread(found: Histogram | None) -> Spread:
+    if found is None:
+        return Spread()
+    p50, p95, p99 = found.rank(_RANKS)
+    return Spread(count=found.count, p50=p50, p95=p95, p99=p99, min=found.least, max=found.most)
+
+
+def _find_loops(members: Iterable[Member]) -> set[EdgeKey]:
+    """Return the deliveries to a service that sends to the same topic."""
+    some = list(members)
+    sent = {(topic, service) for kind, _, topic, service, _, _ in some if kind == PUBLISH and service}
+    return {
+        (kind, party, topic)
+        for kind, party, topic, service, _, _ in some
+        if kind == CONSUME and topic is not None and (topic, service) in sent
+    }
+
+
+def _nodes(rows: Iterable[_Row], members: Iterable[Member]) -> tuple[Node, ...]:
+    """Return every end of an edge once, in the order messages pass them and the edges are listed."""
+    known: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for kind, party, topic, service, group, namespace in members:
+        of_topic, of_party = (known[node_id(*end)] for end in sorted(_ends(kind, party, topic), key=_is_party))
+        for words, name, value in (
+            (of_topic, "namespaces", namespace),
+            (of_party, "services", service),
+            (of_party, "groups", group),
+        ):
+            if value:
+                words[name].add(value)
+    found: dict[str, Node] = {}
+    for row in rows:
+        for end in _ends(*row[:3]):
+            one = _id(end, row.rest)
+            facts = {} if row.rest else {name: tuple(sorted(values)) for name, values in known[one].items()}
+            shown = _OTHERS if row.rest else end[1]
+            found.setdefault(one, Node(id=one, kind=end[0], name=shown, stands_for=row.rest, **facts))
+    order = {kind: at for at, kind in enumerate(("producer", "topic", "consumer_group"))}
+    return tuple(sorted(found.values(), key=lambda node: order[node.kind]))
+
+
+def _is_party(end: tuple[str, str | None]) -> bool:
+    return end[0] != "topic"
+
+
+def _most_frequent(calls: Mapping[tuple[str, str], int], at_most: int) -> list[tuple[tuple[str, str], int]]:
+    return sorted(calls.items(), key=lambda item: (-item[1], item[0]))[:at_most]
+
+
+def _calls(
+    direct: Iterable[tuple[tuple[str, str], int]], messages: Iterable[tuple[tuple[str, str], int]]
+) -> tuple[Call, ...]:
+    """Return both kinds of calls as one list, most frequent first."""
+    counted: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for name, pairs in (("direct", direct), ("messages", messages)):
+        for pair, calls in pairs:
+            counted[pair][name] += calls
+    found = (Call(parent=parent, child=child, **counts) for (parent, child), counts in counted.items())
+    return tuple(sorted(found, key=lambda call: (-call.direct - call.messages, call.parent, call.child)))

@@ -1,0 +1,149 @@
+"""Leave to the next run what is still open, and the places of what was open once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.history.lifecycle import COVERED, LEAVING_OPEN
+from spark_jobs.history.places import PLACE
+from spark_jobs.judging.ages import CARRIED_ON, find_last
+from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, is_known, is_true, take_rows
+from spark_jobs.schemas import EVENT, SIDE_FIELDS
+from spark_jobs.taxonomy import Lifecycle, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from spark_jobs.judging.columns import Column, Ints, Mask
+
+__all__ = [
+    "CANDIDATE",
+    "CLOSED",
+    "CLOSING_COLUMNS",
+    "closed_positions",
+    "keep_open_events",
+    "merge_closed",
+    "number_within",
+    "select_left_open",
+]
+
+CANDIDATE: Final = EVENT.append(pa.field("verdict_row", pa.int64()))
+"""An event that may be left open, and the row of its verdict in the table or file that the verdicts are written to."""
+
+CLOSED: Final = pa.schema(
+    {
+        **{name: SIDE_FIELDS.get(name, pa.string()) for name in (*PLACE, "line")},
+        "first_seen_run": pa.int32(),
+        "last_ms": pa.int64(),
+    }
+)
+"""Where a record of a key came from that was open once and is no longer; ``last_ms`` is the key's latest time."""
+
+_CLOSING_FIELDS: Final = (*PLACE[1:], "line", "start_ms", "end_ms")
+CLOSING_COLUMNS: Final = (
+    *("status", "reason", "lifecycle", "first_seen_run"),
+    *(f"{side}.{name}" for side in ("native", "otlp") for name in _CLOSING_FIELDS),
+)
+"""The columns of ``VERDICT`` that this module reads, by their names in a parquet file."""
+
+_DONE: Final = (Lifecycle.RESOLVED.value, Lifecycle.EXPLAINED.value)
+_SIDES: Final = ("native", "otlp")
+
+
+def number_within(verdict_of: Ints, part: Mask, *, offset: int = 0) -> Ints:
+    """Return the row of each event's verdict among those of a part that are written to one file; -1 for all others.
+
+    Args:
+        verdict_of: for each event the row of its verdict, -1 for none.
+        part: which verdicts are written to the file, in order.
+        offset: rows that the file has before.
+    """
+    numbers = np.append(np.where(part, np.cumsum(part) - 1 + offset, -1), -1)
+    return numbers[verdict_of]
+
+
+def keep_open_events(events: pa.Table, verdict_of: Ints, verdicts: pa.Table, *, offset: int = 0) -> pa.Table:
+    """Return ``CANDIDATE``: the events of all keys that may be left open once their reasons are final.
+
+    Args:
+        events: columns of ``EVENT``, as they were judged; one that lacks is null.
+        verdict_of: for each event the row in the file of its verdict, -1 where it has none in it.
+        verdicts: ``VERDICT`` without or with its final reasons.
+        offset: rows that the file has before ``verdicts``.
+    """
+    columns = flatten_sides(verdicts.select(["status", "reason"]))
+    is_open = equals(columns["status"], Status.PENDING.value)
+    is_open |= is_true(pc.is_in(columns["reason"], pa.array(sorted(LEAVING_OPEN))))
+    rows = np.flatnonzero(np.append(is_open, False)[np.where(verdict_of < 0, -1, verdict_of - offset)])
+    kept = events.take(rows)
+    found: dict[str, Any] = {"verdict_row": verdict_of[rows]}
+    for field in EVENT:
+        lacks = field.name not in kept.column_names
+        found[field.name] = pa.nulls(len(rows), field.type) if lacks else kept[field.name].cast(field.type)
+    return pa.table(found, schema=CANDIDATE)
+
+
+def select_left_open(candidates: pa.Table, verdicts: pa.Table) -> pa.Table:
+    """Return ``EVENT``: what the next run takes over, with the run that first reported its key and why that is left.
+
+    Args:
+        candidates: ``CANDIDATE``.
+        verdicts: the file of their verdicts, lifecycles assigned; of its columns ``status``, ``reason``, ``lifecycle``
+            and ``first_seen_run`` are read.
+    """
+    columns = flatten_sides(verdicts.select(["status", "reason", "lifecycle", "first_seen_run"]))
+    verdict_rows = np.asarray(flatten_sides(candidates.select(["verdict_row"]))["verdict_row"])
+    rows = np.flatnonzero(_is_left(columns)[verdict_rows])
+    kept, verdict_rows = candidates.take(rows).select(EVENT.names), verdict_rows[rows]
+    left_as = pc.coalesce(columns["reason"], columns["status"])
+    for name, column in (("first_seen_run", columns["first_seen_run"]), ("left_as", left_as)):
+        kept = kept.set_column(EVENT.names.index(name), EVENT.field(name), take_rows(column, verdict_rows))
+    return kept
+
+
+def _is_left(columns: Mapping[str, Column]) -> Mask:
+    """Tell which keys the next run waits for: the open ones, and young ones that a counted loss pays for."""
+    lifecycle = columns["lifecycle"]
+    is_open = is_true(pc.is_in(lifecycle, pa.array(sorted(CARRIED_ON))))
+    is_paid = equals(columns["reason"], COVERED) & is_known(columns["first_seen_run"])
+    return is_open | (is_paid & ~equals(lifecycle, Lifecycle.EXPIRED.value))
+
+
+def closed_positions(verdicts: pa.Table, *, since_ms: int) -> pa.Table:
+    """Return ``CLOSED`` of the keys that were open when an earlier run ended and are so no longer.
+
+    Args:
+        verdicts: ``VERDICT`` with lifecycles, or ``CLOSING_COLUMNS`` of it.
+        since_ms: what is older is forgotten.
+    """
+    is_done = is_true(pc.is_in(flatten_sides(verdicts.select(["lifecycle"]))["lifecycle"], pa.array(_DONE)))
+    columns = flatten_sides(verdicts.select(["first_seen_run", *_SIDES]).filter(pa.array(is_done)))
+    parts = []
+    for side in _SIDES:
+        found: dict[str, Any] = {name: columns[f"{side}.{name}"] for name in (*PLACE[1:], "line")}
+        found["side"] = pa.repeat(side, int(is_done.sum()))
+        found["first_seen_run"] = columns["first_seen_run"]
+        found["last_ms"] = find_last(columns).to_arrow()
+        parts.append(pa.table(found).select(CLOSED.names).filter(columns[f"on_{side}"]))
+    return merge_closed(parts, since_ms=since_ms)
+
+
+def merge_closed(parts: Iterable[pa.Table], *, since_ms: int) -> pa.Table:
+    """Return one row a place: its first line, the run that first reported it, its key's latest time.
+
+    Args:
+        parts: ``CLOSED``, of this run's files and of earlier runs.
+        since_ms: what is older is forgotten.
+    """
+    rows = pa.concat_tables([CLOSED.empty_table(), *(part.cast(CLOSED) for part in parts)])
+    last = NullableInts.of(flatten_sides(rows.select(["last_ms"]))["last_ms"])
+    recent = rows.filter(pa.array(~last.known | (last.values >= since_ms)))
+    merged = recent.group_by(list(PLACE), use_threads=False).aggregate(
+        [("line", "min"), ("first_seen_run", "min"), ("last_ms", "max")]
+    )
+    named = [name.removesuffix("_min").removesuffix("_max") for name in merged.column_names]
+    return merged.rename_columns(named).select(CLOSED.names).cast(CLOSED)

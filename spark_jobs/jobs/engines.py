@@ -1,0 +1,210 @@
+"""Choose what a run computes on, open it, and record what it cost. pyspark is imported where Spark is chosen only."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_mqtrace._errors import PeerError, UsageError
+from spark_jobs.exchange.local import LocalEngine
+from spark_jobs.java import find_java
+from spark_jobs.report.result import SparkCost
+from spark_jobs.session import DEFAULT_DRIVER_MEMORY, build_session, needs_java
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from pyspark.sql import SparkSession
+
+    from otel_mqtrace._clock import Clock, MonotonicNs
+    from spark_jobs.exchange.engine import Engine
+    from spark_jobs.jobs.options import ReconcileOptions
+    from spark_jobs.report.result import Result
+
+__all__ = [
+    "EngineChoice",
+    "choose_engine",
+    "cost_of",
+    "engine_opener",
+    "open_engine",
+    "record_engine",
+    "session_starter",
+    "versions_of",
+]
+
+_SPARK: Final = "spark"
+_LOCAL: Final = "local"
+_DISTRIBUTION: Final = "otel-mqtrace"
+_NS_PER_S: Final = 1_000_000_000
+
+
+class EngineChoice(NamedTuple):
+    """The name of an engine, and why it is not Spark although the user left the choice open."""
+
+    name: str
+    reason: str | None = None
+
+
+def choose_engine(
+    options: ReconcileOptions,
+    *,
+    stream: bool = False,
+    has_session: bool = False,
+    find_obstacle: Callable[[str | None], str | None] | None = None,
+) -> EngineChoice:
+    """Return ``spark`` or ``local``: what the options name, else Spark where it can start.
+
+    An option that only Spark has (``stream``, a master, settings, memory) or a given session chooses Spark.
+
+    Args:
+        options: ``engine``, and the options of Spark.
+        stream: only what is new is read.
+        has_session: the caller gave a Spark session.
+        find_obstacle: given the master, returns why Spark cannot start, or ``None``; looks for pyspark and Java when
+            absent.
+
+    Raises:
+        UsageError: the engine is unknown, or ``local`` with something that only Spark has.
+    """
+    given = _options_of_spark(options, stream=stream)
+    if options.engine == _LOCAL:
+        if has_session:
+            raise UsageError("engine 'local' uses no Spark session: leave out one of the two")
+        if given:
+            raise UsageError(f"--engine local does not take {given[0]}: leave it out, or use --engine spark")
+        return EngineChoice(_LOCAL)
+    if options.engine not in {None, _SPARK}:
+        raise UsageError(f"unknown engine {options.engine!r}: use spark or local")
+    if options.engine or has_session or given:
+        return EngineChoice(_SPARK)
+    obstacle = (find_obstacle or _obstacle)(options.master)
+    return EngineChoice(_LOCAL, obstacle) if obstacle else EngineChoice(_SPARK)
+
+
+def _options_of_spark(options: ReconcileOptions, *, stream: bool) -> list[str]:
+    given = {
+        "--stream": stream,
+        "--master": options.master is not None,
+        "--conf": bool(options.conf),
+        "--driver-memory": options.driver_memory != DEFAULT_DRIVER_MEMORY,
+    }
+    return [name for name, is_given in given.items() if is_given]
+
+
+def _obstacle(master: str | None) -> str | None:
+    """Return why Spark cannot start here, or ``None``."""
+    try:
+        found = importlib.util.find_spec("pyspark")
+    except (ImportError, ValueError):  # ValueError: the module is there as a stand-in without a spec
+        found = None
+    if found is None:
+        return "pyspark is not installed"
+    if not needs_java(master):
+        return None
+    try:
+        find_java(environ=os.environ)
+    except PeerError:
+        return "there is no Java for Spark"
+    return None
+
+
+@contextmanager
+def open_engine(
+    name: str, start: Callable[[], SparkSession], *, clock: Clock, description: str = "mqtrace reconcile"
+) -> Iterator[Engine]:
+    """Give the engine of this name for the block.
+
+    Spark: the session has the settings that decide a result, and its own after the block. Jobs form one group, which
+    an interrupt cancels. Open it inside the work directory's block, so that the directory outlives the jobs.
+
+    Args:
+        name: ``spark`` or ``local``.
+        start: returns the session; called for ``spark`` only.
+        clock: names the group of jobs, and times tasks.
+        description: what Spark's own pages call the jobs.
+
+    Raises:
+        PeerError: Spark gave up within the block.
+        MissingExtraError, UsageError: as ``start`` raises.
+    """
+    if name == _LOCAL:
+        with LocalEngine(clock=clock) as engine:
+            yield engine
+        return
+    from spark_jobs.interrupt import unlogged  # noqa: PLC0415
+
+    with unlogged():
+        session = start()  # says what is missing, before pyspark is imported here
+        from spark_jobs.engine import as_meant, cores, grouped  # noqa: PLC0415
+        from spark_jobs.exchange.spark import SparkEngine  # noqa: PLC0415
+        from spark_jobs.failure import told_by_cause  # noqa: PLC0415
+
+        group = f"mqtrace-{clock.monotonic_ns()}"
+        with as_meant(session), grouped(session, group, description), told_by_cause():
+            yield SparkEngine(session, cores(session), group=group)
+
+
+def cost_of(engine: Engine, started_ns: MonotonicNs, clock: Clock) -> SparkCost | None:
+    """Return the jobs, stages and wall time of a run since ``started_ns``; ``None`` where it is not on Spark."""
+    if engine.name != _SPARK:
+        return None
+    from spark_jobs.engine import cost  # noqa: PLC0415
+
+    jobs, stages = cost(engine.session, engine.group)  # type: ignore[attr-defined]
+    return SparkCost(jobs=jobs, stages=stages, wall_seconds=_seconds_since(started_ns, clock))
+
+
+def versions_of(engine: Engine) -> dict[str, str | None]:
+    """Return the versions of ours, Spark and Java; ``None`` for those that took no part."""
+    if engine.name != _SPARK:
+        return {_DISTRIBUTION: version(_DISTRIBUTION), "spark": None, "java": None}
+    from spark_jobs.engine import versions  # noqa: PLC0415
+
+    return {_DISTRIBUTION: version(_DISTRIBUTION), **versions(engine.session)}  # type: ignore[attr-defined]
+
+
+def record_engine(result: Result, engine: Engine, started_ns: MonotonicNs, clock: Clock) -> Result:
+    """Return the result with ``engine``, ``spark``, ``versions`` and ``wall_seconds`` of the run that ends now."""
+    return replace(
+        result,
+        engine=engine.name,
+        spark=cost_of(engine, started_ns, clock),
+        versions=versions_of(engine),
+        wall_seconds=_seconds_since(started_ns, clock),
+    )
+
+
+def _seconds_since(started_ns: MonotonicNs, clock: Clock) -> float:
+    return round((clock.monotonic_ns() - started_ns) / _NS_PER_S, 3)
+
+
+def session_starter(
+    options: ReconcileOptions, spark: SparkSession | None, progress: Callable[[str], None]
+) -> Callable[[], SparkSession]:
+    """Return how a run gets its session: the one given, else one built from the options."""
+
+    def start() -> SparkSession:
+        progress("starting Spark")
+        return spark or build_session(master=options.master, driver_memory=options.driver_memory, extra=options.conf)
+
+    return start
+
+
+def engine_opener(
+    options: ReconcileOptions, spark: SparkSession | None, progress: Callable[[str], None], clock: Clock
+) -> Callable[[], AbstractContextManager[Engine]]:
+    """Return how a run opens its engine: on the session given, else the one that the options choose.
+
+    Raises:
+        UsageError: the options name no engine there is, or two that exclude each other.
+    """
+    chosen = choose_engine(options, has_session=spark is not None)
+    if chosen.reason is not None:
+        progress(f"judging in this process (--engine local): {chosen.reason}")
+    return partial(open_engine, chosen.name, session_starter(options, spark, progress), clock=clock)

@@ -1,0 +1,145 @@
+"""Give spans that know their message by its place the id that native sends know: an exchange by place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from spark_jobs.hashing import hash_texts
+from spark_jobs.jobs.event_writer import EventFile
+from spark_jobs.normalise.columns import equal
+from spark_jobs.normalise.places import CLAIM, claims_of, goes_by_place, name_places
+from spark_jobs.schemas import NORMALISED
+from spark_jobs.storage import committed, list_files, make_directory, remove_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from spark_jobs.exchange.engine import Engine
+    from spark_jobs.normalise.columns import Column
+
+__all__ = ["with_message_ids"]
+
+pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
+_BUCKET_ROWS: Final = 60_000
+_MOST_BUCKETS: Final = 2_000
+_KEY: Final = ("side", "kind", "msg_id", "offset_msg_id")
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A file to take sends from, or, with a ``number``, one whose spans are named."""
+
+    path: str
+    number: int | None = None
+
+
+def with_message_ids(
+    engine: Engine,
+    native_files: Sequence[str],
+    otlp_files: Sequence[str],
+    directory: str,
+    *,
+    by_place: int | None = None,
+) -> tuple[str, ...]:
+    """Return files with the rows of ``otlp_files``, their spans named by the native sends.
+
+    Files without a span that goes by its place stay as they are. Of the others, those spans alone are exchanged.
+
+    Args:
+        engine: what runs the tasks.
+        native_files: parquet files of ``NORMALISED`` or ``EVENT``, with the native sends.
+        otlp_files: likewise, with the spans; rows of the native side in them are left alone.
+        directory: where the new files go; emptied before.
+        by_place: how many spans go by their place; ``None`` when that was not counted.
+    """
+    counts = engine.map(_count_by_place, otlp_files) if by_place != 0 else [0] * len(otlp_files)
+    if not any(counts):
+        return tuple(otlp_files)
+    remove_tree(directory)
+    make_directory(directory)
+    waiting = [path for path, count in zip(otlp_files, counts, strict=True) if count]
+    buckets = min(max(-(-sum(counts) // _BUCKET_ROWS), 1), _MOST_BUCKETS)
+    tasks = [*(_Task(path) for path in native_files), *(_Task(path, at) for at, path in enumerate(waiting))]
+    engine.exchange(partial(_pack, directory, buckets), tasks, partial(_name, directory), buckets)
+    untouched = (path for path, count in zip(otlp_files, counts, strict=True) if not count)
+    return (*untouched, *list_files(directory))
+
+
+def _count_by_place(path: str) -> int:
+    return sum(int(np.count_nonzero(_is_waiting(columns))) for _, columns in _row_groups(path, _KEY))
+
+
+def _is_waiting(columns: dict[str, Column]) -> npt.NDArray[np.bool_]:
+    """Say of each row whether it is a span that goes by its place."""
+    is_span = pc.fill_null(equal(columns["side"], "otlp"), False)  # noqa: FBT003
+    return np.asarray(pc.and_(is_span, goes_by_place(columns)))
+
+
+def _row_groups(path: str, names: Iterable[str]) -> Iterator[tuple[pa.Table, dict[str, Column]]]:
+    """Yield the row groups of a file, and each column in one piece."""
+    from pyarrow import parquet  # noqa: PLC0415  (tasks only)
+
+    file = parquet.ParquetFile(path)
+    held = [name for name in names if name in file.schema_arrow.names]
+    for group in range(file.metadata.num_row_groups):
+        table = file.read_row_group(group, columns=held, use_threads=False).combine_chunks()
+        yield table, {name: table[name].combine_chunks() for name in table.column_names}
+
+
+def _pack(directory: str, buckets: int, task: _Task) -> Iterator[tuple[int, bytes]]:
+    """Yield sends as rows of ``CLAIM``, or the spans that wait for a name; write the other rows of their file."""
+    if task.number is None:
+        for _, columns in _row_groups(task.path, _KEY):
+            claims = claims_of(columns)
+            yield from _split(claims, claims["place"].combine_chunks(), buckets)
+        return
+    with committed(f"{directory}/kept-{task.number:05d}.parquet") as unready, EventFile(unready) as file:
+        for table, columns in _row_groups(task.path, NORMALISED.names):
+            is_waiting = pa.array(_is_waiting(columns))
+            rows = _normalised(table)
+            for batch in rows.filter(pc.invert(is_waiting)).combine_chunks().to_batches():
+                file.write(batch)
+            waiting = rows.filter(is_waiting)
+            yield from _split(waiting, waiting["msg_id"].combine_chunks(), buckets)
+
+
+def _normalised(table: pa.Table) -> pa.Table:
+    """Return the rows of a file as ``NORMALISED``; an event of an earlier run has no ``bad``."""
+    columns: list[Any] = [
+        table[one.name].cast(one.type) if one.name in table.column_names else pa.nulls(len(table), one.type)
+        for one in NORMALISED
+    ]
+    return pa.Table.from_arrays(columns, schema=NORMALISED)
+
+
+def _split(table: pa.Table, keys: Column, buckets: int) -> Iterator[tuple[int, bytes]]:
+    if not len(table):
+        return
+    bucket_of = hash_texts(keys) % np.uint64(buckets)
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    for bucket in np.unique(bucket_of).tolist():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
+            stream.write_table(table.filter(pa.array(bucket_of == bucket)))
+        yield int(bucket), sink.getvalue().to_pybytes()
+
+
+def _name(directory: str, bucket: int, blobs: Iterable[bytes]) -> None:
+    """Write the spans of a bucket with the names that its claims give them."""
+    tables = [pa.ipc.open_stream(blob).read_all() for blob in sorted(blobs)]
+    claims = pa.concat_tables([CLAIM.empty_table(), *(one for one in tables if one.column_names == CLAIM.names)])
+    at = NORMALISED.get_field_index("msg_id")
+    with committed(f"{directory}/named-{bucket:05d}.parquet") as unready, EventFile(unready) as file:
+        for table in tables:
+            if table.column_names != CLAIM.names:
+                named = name_places(table["msg_id"].combine_chunks(), claims)
+                for batch in table.set_column(at, NORMALISED.field(at), named).combine_chunks().to_batches():
+                    file.write(batch)

@@ -1,0 +1,323 @@
+"""Read each side's sources into parquet files of canonical events: one map of an engine per side.
+
+The input is parsed once: events and what could not be mapped leave together (``NORMALISED``). What was due is counted
+from the input alone, what each record became by the task that wrote it, so that the balance of a run can really break.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bridge.codec.native.charsets import check_charset
+from bridge.codec.native.layout import check_message_type_map
+from spark_jobs.jobs.event_writer import Written, write_events
+from spark_jobs.judging.facts import Survey, merge_surveys
+from spark_jobs.normalise.native import native_batches
+from spark_jobs.normalise.otlp import event_batches
+from spark_jobs.sources.detect import Side
+from spark_jobs.sources.files import source_files
+from spark_jobs.sources.kafka.address import LAYOUT, TopicAddress, apart
+from spark_jobs.sources.kafka.offsets import PartitionRange, chunks, topic_ranges, wanted_ranges
+from spark_jobs.sources.kafka.reading import message_batches, message_places
+from spark_jobs.sources.native import body_batches, find_bodies, message_bodies
+from spark_jobs.sources.otlp import find_spans, span_files
+from spark_jobs.sources.reading import message_batches as span_batches
+from spark_jobs.sources.reading import piece_batches
+from spark_jobs.storage import make_directory, remove_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from spark_jobs.exchange.engine import Engine
+    from spark_jobs.sources.native import NativeFiles
+    from spark_jobs.sources.otlp import OtlpFiles
+
+__all__ = ["EventSide", "ReadOptions", "check_inputs", "read_native", "read_otlp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How to read the two sides.
+
+    Attributes:
+        native_writer: what ``writer`` says on native events: ``mqtrace`` or ``rocketmq[-VERSION]``.
+        msg_type_map: ordinals of message types, ``a`` or ``b`` (``bridge.codec.native.layout.MESSAGE_TYPE_MAPS``).
+        charset: of native bodies; RocketMQ 4.x clients write in their JVM's own.
+        otlp_format: a layout name (``spark_jobs.sources.detect.OTLP_FORMATS``) in place of detection.
+        client_config: properties of the Kafka client, in librdkafka's words; they may hold passwords.
+        ranges: the offsets to read of the topics among the sources, in place of all that they hold now.
+        trace_topics: trace topics beside the default ones: sends to them are trace traffic, not the application's.
+    """
+
+    native_writer: str = "mqtrace"
+    msg_type_map: str = "a"
+    charset: str = "utf-8"
+    otlp_format: str | None = None
+    client_config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ranges: tuple[PartitionRange, ...] | None = None
+    trace_topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSide:
+    """One side, read. ``records_read + exploded`` is the number of rows in ``files``: events and malformed ones.
+
+    Attributes:
+        files: parquet files of ``NORMALISED`` rows.
+        records_read: native records or spans in the input, and lines or frames that held none. Native ones are
+            counted in the text of a body, before it is split; spans by the bytes of each message
+            (``sources.witness``), so that one which a parser drops is missed.
+        exploded: rows made beyond one per record: batch ids, links, records glued together by a writer's bug.
+        sources: the files and topics read, in order.
+        layouts: the distinct layouts found in them.
+        truncated_tails: files whose last line or frame was cut off; what is lost in it is not counted as read.
+        last_event_ms: the latest start or end of any event, epoch milliseconds; times after the year 9999 are a
+            writer's junk and tell nothing about how far the data reaches.
+        offsets: of each partition of the topics among the sources, what was read.
+        offsets_without_message: offsets read at which there was no message: compacted away, a transaction's marker, or
+            removed by retention meanwhile.
+        by_place: events that know their message by its place in a Kafka topic only.
+        trace_topics: the distinct topics the native side was landed from.
+        survey: the side's part of the facts of the run.
+    """
+
+    files: tuple[str, ...] = ()
+    records_read: int = 0
+    exploded: int = 0
+    sources: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
+    truncated_tails: int = 0
+    last_event_ms: int | None = None
+    offsets: tuple[PartitionRange, ...] = ()
+    offsets_without_message: int = 0
+    by_place: int = 0
+    trace_topics: tuple[str, ...] = ()
+    survey: Survey = field(default_factory=Survey)
+
+    @property
+    def events(self) -> int:
+        """Return how many events there are, in scope or not."""
+        return sum(row.rows for row in self.survey.rows)
+
+    @property
+    def malformed(self) -> int:
+        """Return how many rows could not be mapped."""
+        return sum(self.survey.malformed.values())
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return lists, dictionaries and scalars that JSON can hold."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        lists = {name: list(value) for name, value in plain.items() if isinstance(value, tuple)}
+        offsets = [
+            [one.address.bootstrap_servers, one.address.topic, one.partition, one.first, one.end]
+            for one in self.offsets
+        ]
+        return {**plain, **lists, "offsets": offsets, "survey": self.survey.to_plain()}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> EventSide:
+        """Return what :meth:`to_plain` was called on."""
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
+        }
+        fields["offsets"] = tuple(
+            PartitionRange(address=TopicAddress(servers, topic), partition=partition, first=first, end=end)
+            for servers, topic, partition, first, end in plain["offsets"]
+        )
+        fields["survey"] = Survey.from_plain(plain["survey"])
+        return cls(**fields)
+
+
+_DEFAULTS: Final = ReadOptions()
+
+
+def check_inputs(native: Sequence[str], otlp: Sequence[str], options: ReadOptions) -> None:
+    """Look at both sides' sources and at the options, so that what is wrong is reported in the first seconds.
+
+    Raises:
+        UsageError: a source names nothing, or an option is wrong.
+        UnreadableInputError: a file is not what it was given for.
+        PeerError: the broker of a topic does not answer, or has no such topic.
+    """
+    check_charset(options.charset)
+    check_message_type_map(options.msg_type_map)
+    (native_files, native_topics), (otlp_files, otlp_topics) = apart(native), apart(otlp)
+    source_files(native_files, Side.NATIVE)
+    span_files(otlp_files, layout=options.otlp_format)
+    for address in (*native_topics, *otlp_topics):
+        topic_ranges(address, options.client_config)
+
+
+def read_native(engine: Engine, srcs: Sequence[str], directory: str, *, options: ReadOptions = _DEFAULTS) -> EventSide:
+    """Read native landings, corpus files and trace topics, and write their events into ``directory``, emptied before.
+
+    Raises:
+        UsageError: a source names nothing, or an option is wrong.
+        UnreadableInputError: a file is neither a landing nor JSON lines with ``body_base64``.
+        PeerError: the broker of a topic does not answer, or has no such topic.
+    """
+    check_charset(options.charset)
+    check_message_type_map(options.msg_type_map)
+    paths, addresses = apart(srcs)
+    found = find_bodies(paths, parallelism=engine.parallelism)
+    return _read_side(engine, _Reading("native", directory, options), found, addresses)
+
+
+def read_otlp(engine: Engine, srcs: Sequence[str], directory: str, *, options: ReadOptions = _DEFAULTS) -> EventSide:
+    """Read OTLP files of any layout and topics of spans, and write their events into ``directory``, emptied before.
+
+    Raises:
+        UsageError: a source names nothing, or an option is wrong.
+        UnreadableInputError: a file holds no OTLP traces in any layout known.
+        PeerError: the broker of a topic does not answer, or has no such topic.
+    """
+    paths, addresses = apart(srcs)
+    found = find_spans(paths, layout=options.otlp_format, parallelism=engine.parallelism)
+    return replace(_read_side(engine, _Reading("otlp", directory, options), found, addresses), trace_topics=())
+
+
+# -- in the driver --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How the tasks of one side read, and where they write."""
+
+    side: str
+    directory: str
+    options: ReadOptions
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What one task reads: pieces of files, or else a range of a topic."""
+
+    number: int
+    pieces: tuple[Any, ...] = ()
+    range: PartitionRange | None = None
+
+
+@dataclass(slots=True)
+class _Done:
+    """What one task answers."""
+
+    written: Written
+    messages: int = 0
+    topics: set[str] = field(default_factory=set)
+
+
+def _read_side(
+    engine: Engine, how: _Reading, found: NativeFiles | OtlpFiles, addresses: Sequence[TopicAddress]
+) -> EventSide:
+    remove_tree(how.directory)
+    make_directory(how.directory)
+    ranges = wanted_ranges(addresses, how.options.client_config, how.options.ranges)
+    done, left = _read_connected(engine, how, addresses, ranges)
+    pieces = [_Task(number, pieces=task) for number, task in enumerate(found.tasks)]
+    messages = [_Task(number, range=one) for number, one in enumerate(chunks(left))]
+    done += engine.map(partial(_run_task, how), [*pieces, *messages])
+    written = [one.written for one in done]
+    return EventSide(
+        files=tuple(sorted(one.path for one in written if one.path is not None)),
+        records_read=sum(one.due for one in written),
+        exploded=sum(one.extra for one in written),
+        sources=(*found.files, *map(str, addresses)),
+        layouts=tuple(sorted({*found.layouts, *((LAYOUT,) if addresses else ())})),
+        truncated_tails=found.truncated_tails + sum(one.tails for one in written),
+        last_event_ms=max((one.last_ms for one in written if one.last_ms is not None), default=None),
+        offsets=ranges,
+        offsets_without_message=sum(one.end - one.first for one in ranges) - sum(one.messages for one in done),
+        by_place=sum(one.by_place for one in written),
+        trace_topics=tuple(sorted({topic for one in done for topic in one.topics})),
+        survey=merge_surveys(one.survey for one in written),
+    )
+
+
+def _read_connected(
+    engine: Engine, how: _Reading, addresses: Sequence[TopicAddress], ranges: Sequence[PartitionRange]
+) -> tuple[list[_Done], list[PartitionRange]]:
+    """Read topics by Spark's connector where that can be; return also the ranges that are left to read."""
+    held = [one for one in ranges if one.first < one.end]
+    if engine.name != "spark" or not held:
+        return [], held
+    from spark_jobs.sources.spark_kafka import message_frame  # noqa: PLC0415  (needs pyspark)
+
+    spark: Any = engine
+    done: list[_Done] = []
+    left: list[PartitionRange] = []
+    for number, address in enumerate(addresses):
+        some = [one for one in held if one.address == address]
+        frame = message_frame(some, how.options.client_config, tasks=len(chunks(some))) if some else None
+        if frame is None:
+            left += some
+        else:
+            done += spark.map_frame(partial(_run_connected, how, number), frame)
+    return done, left
+
+
+# -- in a task ------------------------------------------------------------------------------------------------------
+def _run_task(how: _Reading, task: _Task) -> _Done:
+    if task.range is not None:
+        path = f"{how.directory}/topics-{task.number:05d}.parquet"
+        return _run_messages(how, path, message_batches(task.range, how.options.client_config))
+    done = _Done(Written())
+    path = f"{how.directory}/files-{task.number:05d}.parquet"
+    batches = body_batches(task.pieces) if how.side == "native" else piece_batches(task.pieces)
+    done.written = write_events(path, _events(how, batches, done))
+    return done
+
+
+def _run_messages(how: _Reading, path: str, messages: Iterable[pa.RecordBatch]) -> _Done:
+    done = _Done(Written())
+    counted = _counted(messages, done)
+    batches = message_bodies(counted) if how.side == "native" else span_batches(map(_placed, counted))
+    done.written = write_events(path, _events(how, batches, done))
+    return done
+
+
+def _run_connected(how: _Reading, number: int, messages: Iterator[pa.RecordBatch]) -> _Done:
+    """Read a partition of a frame; its file is named by the first message, which no other partition holds."""
+    first = next((batch for batch in messages if batch.num_rows), None)
+    if first is None:
+        return _Done(Written())
+    partition, offset = (first.column(name)[0].as_py() for name in ("partition", "offset"))
+    path = f"{how.directory}/connector-{number:03d}-{partition:05d}-{offset:020d}.parquet"
+    return _run_messages(how, path, _after(first, messages))
+
+
+def _after(first: pa.RecordBatch, others: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from others
+
+
+def _counted(messages: Iterable[pa.RecordBatch], done: _Done) -> Iterator[pa.RecordBatch]:
+    for batch in messages:
+        done.messages += batch.num_rows
+        yield batch
+
+
+def _placed(messages: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([message_places(messages), messages.column("value")], names=["path", "value"])
+
+
+def _events(how: _Reading, batches: Iterable[pa.RecordBatch], done: _Done) -> Iterator[pa.RecordBatch]:
+    """Return bodies or spans as batches of ``READ_EVENT``; the topics that bodies were landed from are remembered."""
+    options = how.options
+    if how.side == "otlp":
+        return event_batches(batches, trace_topics=options.trace_topics)
+    return native_batches(
+        _with_topics(batches, done),
+        writer=options.native_writer,
+        msg_type_map=options.msg_type_map,
+        charset=options.charset,
+    )
+
+
+def _with_topics(bodies: Iterable[pa.RecordBatch], done: _Done) -> Iterator[pa.RecordBatch]:
+    for batch in bodies:
+        topics: list[Any] = pc.unique(batch.column("source")).drop_null().to_pylist()
+        done.topics.update(topics)
+        yield batch

@@ -1,0 +1,254 @@
+"""Reconcile what was read: judge every key, explain what has no reason, add up, and leave the rest to the next run.
+
+Everything is written beside its final place first; an interrupted run leaves the last one's verdicts as they were.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from spark_jobs.exchange.packing import count_buckets, group_pieces, pieces_of
+from spark_jobs.explain.budgets.attribution import Attribution, merge_settled
+from spark_jobs.explain.residue import RESIDUE
+from spark_jobs.graph.legs import choose_owners, merge_owners
+from spark_jobs.history.leaving import merge_closed
+from spark_jobs.history.lifecycle import Runs
+from spark_jobs.history.paid import find_payable
+from spark_jobs.history.past import read_closed
+from spark_jobs.history.taking_over import take_over
+from spark_jobs.history.trend import summarise_run, trend_points
+from spark_jobs.jobs.drawing import draw, judged_span, part_of
+from spark_jobs.jobs.engines import record_engine
+from spark_jobs.jobs.examples import find_malformed, find_messages, read_samples
+from spark_jobs.jobs.explain import Explanation, explain_residue, group_by_bucket
+from spark_jobs.jobs.judge_tasks import BucketPlan, History, judge_bucket, pack_events
+from spark_jobs.jobs.naming import with_message_ids
+from spark_jobs.jobs.summarise import JudgedRun, choose_samples, summarise
+from spark_jobs.judging.counts import CountPlan, add_patterns, bucket_width_ms
+from spark_jobs.judging.durations import merge_durations
+from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
+from spark_jobs.judging.facts import merge_surveys, read_facts
+from spark_jobs.policy.plan import make_plan
+from spark_jobs.policy.text import policy_hash
+from spark_jobs.storage import list_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from spark_jobs.exchange.packing import Piece
+    from spark_jobs.graph.parts import GraphPart
+    from spark_jobs.history.taking_over import TakenOver
+    from spark_jobs.jobs.examples import MessageEvent
+    from spark_jobs.jobs.judge_tasks import Counted, JudgedBucket
+    from spark_jobs.jobs.reading import EventSide
+    from spark_jobs.jobs.workplace import Workplace
+    from spark_jobs.judging.durations import Durations
+    from spark_jobs.judging.facts import Facts
+    from spark_jobs.policy.policy import Policy
+    from spark_jobs.report.result import Result
+    from spark_jobs.sources.ledger import LedgerRead
+
+__all__ = ["VERDICTS", "conclude", "reconcile"]
+
+VERDICTS: Final = "verdicts"
+"""The directory of the verdicts' parquet files under ``out``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdicts:
+    """The verdicts of a run where they belong, and what they come to."""
+
+    buckets: list[tuple[str, ...]]  # files that together hold all verdicts of a message
+    counted: list[Counted]
+    durations: Durations
+    owners: Mapping[tuple[str, str], str]
+
+
+def reconcile(  # noqa: PLR0913 - what the run was asked for
+    place: Workplace,
+    sides: tuple[EventSide, EventSide],
+    policy: Policy,
+    *,
+    out: Path,
+    most_samples: int,
+    progress: Callable[[str], None],
+    ledger: LedgerRead | None = None,
+    trace_topics: Sequence[str] = (),
+) -> Result:
+    """Judge every key of both sides and what earlier runs left open, write the verdicts, return what they add up to.
+
+    What is open now is left in the history of ``place``, which counts once :func:`conclude` commits it.
+
+    Args:
+        place: where the run works.
+        sides: native and OTLP, read.
+        policy: what the run tolerates.
+        out: the directory under which the verdicts replace those of the last run.
+        most_samples: events shown in the report, at most.
+        progress: called with the name of each stage as it begins.
+        ledger: counted losses that may explain what nothing else does.
+        trace_topics: topics whose spans are trace traffic, though the files may not mark them.
+    """
+    native, otlp = sides
+    engine, past = place.engine, place.past
+    taken = take_over(engine, past.carried_files(), [*native.files, *otlp.files], str(place.work / "carried"))
+    known = read_facts(merge_surveys([native.survey, otlp.survey]), policy.grace_ms)
+    budgets = Attribution(find_payable(ledger, past.paid()), policy=policy, facts=known)
+    plan = _bucket_plan(place, policy, known, budgets, most_samples)
+    how = Explanation(
+        policy=policy, facts=known, traffic=pieces_of(otlp.files, trace_topics=trace_topics), budgets=budgets
+    )
+    progress("judging every key")
+    pieces = _pieces(place, sides, taken, trace_topics)
+    found = _write_verdicts(place, pieces, again=taken.again, plan=plan, how=how, out=out)
+    progress("adding up")
+    tally = add_patterns(
+        (one.patterns for one in found.counted),
+        malformed=sum(known.malformed.values()),
+        scopes=known.scopes.values(),
+    )
+    _leave(place, plan.history, found.counted, budgets)
+    run = JudgedRun(
+        sides=sides,
+        taken=taken,
+        known=known,
+        policy=policy,
+        counted=found.counted,
+        tally=tally,
+        durations=found.durations,
+        samples=choose_samples(found.counted, plan.counting.per_stratum),
+    )
+    result = _look_closer(place, run, found, most_samples)
+    return replace(result, ledger=budgets.summarise(), policy_hash=policy_hash(policy))
+
+
+def conclude(place: Workplace, result: Result, report: Callable[[Result], object]) -> Result:
+    """Add what the run cost and the trend it ends, have it reported, and commit it to the history."""
+    result = record_engine(replace(result, run=place.past.run), place.engine, place.started_ns, place.clock)
+    line = summarise_run(result, run=place.past.run or 1, wall_ns=place.clock.wall_ns())
+    if place.past.run is not None:
+        result = replace(result, trend=trend_points((*place.past.runs, line)))
+    report(result)
+    place.past.commit(line)
+    return result
+
+
+def _bucket_plan(place: Workplace, policy: Policy, known: Facts, budgets: Attribution, most_samples: int) -> BucketPlan:
+    past = place.past
+    return BucketPlan(
+        plan=make_plan(policy, data_end_ms=known.data_end_ms, horizon_ms=known.horizon_ms),
+        runs=Runs(
+            run=past.run,
+            data_end_ms=known.data_end_ms,
+            horizon_ms=known.horizon_ms,
+            forget_after_ms=policy.forget_after_ms,
+        ),
+        counting=CountPlan(
+            width_ms=bucket_width_ms(known.first_ms, known.data_end_ms),
+            data_end_ms=known.data_end_ms,
+            grace_ms=policy.grace_ms,
+            per_stratum=max(PER_STRATUM, most_samples * PER_STRATUM // TOTAL),
+        ),
+        settled=place.make_directory("judged"),
+        residue=place.make_directory("residue"),
+        history=History(
+            events=past.make_events_directory(),
+            closed=tuple(past.closed_files()),
+            since_ms=(known.data_end_ms or 0) - policy.forget_after_ms,
+        ),
+        notes=budgets.notes,
+    )
+
+
+def _pieces(
+    place: Workplace, sides: tuple[EventSide, EventSide], taken: TakenOver, trace_topics: Sequence[str]
+) -> list[Piece]:
+    """Return the row groups to be judged, spans that know their message by its place named by native sends."""
+    native, otlp = sides
+    spans = with_message_ids(
+        place.engine,
+        (*native.files, *taken.files),
+        (*otlp.files, *taken.files),
+        str(place.work / "named"),
+        by_place=otlp.by_place + taken.by_place,
+    )
+    # Carried events are in these files, of both sides: where they came from, or beside the spans that were named.
+    return [*pieces_of(native.files), *pieces_of(spans, trace_topics=trace_topics)]
+
+
+def _write_verdicts(  # noqa: PLR0913 - what is judged, and by what
+    place: Workplace, pieces: list[Piece], *, again: Sequence[str], plan: BucketPlan, how: Explanation, out: Path
+) -> _Verdicts:
+    """Judge the pieces, explain what has no reason, and put the verdicts where they belong."""
+    engine = place.engine
+    buckets = count_buckets(pieces, engine.parallelism)
+    answers: list[JudgedBucket] = engine.exchange(
+        partial(pack_events, buckets, again),
+        group_pieces(pieces, engine.parallelism),
+        partial(judge_bucket, plan),
+        buckets,
+    )
+    answers.sort(key=lambda answer: answer.bucket)
+    counted = [one for answer in answers for one in answer.counted]
+    residue = pa.concat_tables([RESIDUE.empty_table(), *(answer.residue for answer in answers)])
+    if len(residue):
+        settled = merge_settled([answer.settled for answer in answers])
+        counted += explain_residue(engine, how, plan, residue, settled)
+    final = out / VERDICTS
+    if final.exists():
+        shutil.rmtree(final)
+    Path(plan.settled).rename(final)
+    return _Verdicts(
+        group_by_bucket(list_files(str(final))),
+        counted,
+        merge_durations(answer.durations for answer in answers),
+        choose_owners(merge_owners(answer.owners for answer in answers)),
+    )
+
+
+def _leave(place: Workplace, history: History, counted: Sequence[Counted], budgets: Attribution) -> None:
+    """Write what the next run takes over beside the events, which the tasks have written."""
+    if history.events is None:
+        return
+    closed = merge_closed([*(one.closed for one in counted), read_closed(history.closed)], since_ms=history.since_ms)
+    place.past.keep_closed(closed)
+    place.past.keep_paid(budgets.spent())
+
+
+def _look_closer(place: Workplace, run: JudgedRun, found: _Verdicts, most_samples: int) -> Result:
+    """Draw the graph, find the messages behind the samples and the first malformed rows, all by one map."""
+    samples = read_samples(run.samples, at_most=most_samples)
+    msg_ids = sorted({sample.verdict["msg_id"] for sample in samples if sample.verdict["msg_id"] is not None})
+    grace_ms, horizon_ms = run.policy.grace_ms, run.known.horizon_ms
+    judged = judged_span(run.known.first_ms, None if horizon_ms is None else horizon_ms + grace_ms, grace_ms)
+    tasks: list[Any] = [partial(_read_bucket, bucket, msg_ids, found.owners, judged) for bucket in found.buckets]
+    files = [path for side in run.sides for path in side.files] if any(run.known.malformed.values()) else []
+    tasks += [partial(find_malformed, path) for path in files]
+    answers = place.engine.map(_call, tasks)
+    of_buckets = answers[: len(found.buckets)]
+    return summarise(
+        run,
+        most_samples=most_samples,
+        graph=draw((part for part, _ in of_buckets), judged),
+        messages=[messages for _, messages in of_buckets],
+        malformed=answers[len(found.buckets) :],
+    )
+
+
+def _read_bucket(
+    bucket: tuple[str, ...],
+    msg_ids: Sequence[str],
+    owners: Mapping[tuple[str, str], str],
+    judged: tuple[int | None, int | None],
+) -> tuple[GraphPart, dict[str, list[MessageEvent]]]:
+    return part_of(owners, judged, bucket), find_messages(bucket, msg_ids)
+
+
+def _call(task: Callable[[], Any]) -> Any:
+    return task()

@@ -1,0 +1,210 @@
+"""Make the result of a judged run: merged counts, balance, gates, verdict, measures and examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spark_jobs.jobs.examples import read_lives, read_malformed, read_samples, read_slowest
+from spark_jobs.judging.counts import bucket_width_ms
+from spark_jobs.judging.evidence import merge_samples, rank_differing, rank_hosts
+from spark_jobs.policy import gates
+from spark_jobs.report.result import Conservation, Field, Inputs, Offsets, Result, SideInputs, Span, TimeBucket
+from spark_jobs.schemas import COMPARED_FIELDS
+from spark_jobs.taxonomy import FieldVerdict, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spark_jobs.history.taking_over import TakenOver
+    from spark_jobs.jobs.examples import MessageEvent
+    from spark_jobs.jobs.judge_tasks import Counted
+    from spark_jobs.jobs.reading import EventSide
+    from spark_jobs.judging.counts import Tally
+    from spark_jobs.judging.durations import Durations
+    from spark_jobs.judging.facts import Facts
+    from spark_jobs.policy.policy import Policy
+    from spark_jobs.report.graph import Graph
+
+__all__ = ["JudgedRun", "balance_inputs", "choose_samples", "summarise"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedRun:
+    """A judged run and what it was judged by.
+
+    Attributes:
+        sides: what was read, native and OTLP.
+        taken: what an earlier run left.
+        known: the facts of the run.
+        policy: what it tolerates.
+        counted: counts of all its verdicts, in parts.
+        tally: the patterns among them, added up.
+        durations: of all its verdicts.
+        samples: rows of ``VERDICT`` with ``stratum`` and ``nth``.
+    """
+
+    sides: tuple[EventSide, EventSide]
+    taken: TakenOver
+    known: Facts
+    policy: Policy
+    counted: Sequence[Counted]
+    tally: Tally
+    durations: Durations
+    samples: Sequence[dict[str, Any]]
+
+
+def choose_samples(counted: Sequence[Counted], per_stratum: int) -> list[dict[str, Any]]:
+    """Return the samples of a run as plain rows of ``VERDICT`` with ``stratum`` and ``nth``."""
+    return merge_samples((one.samples for one in counted), per_stratum)
+
+
+def summarise(
+    run: JudgedRun,
+    *,
+    most_samples: int,
+    graph: Graph,
+    messages: Sequence[dict[str, list[MessageEvent]]],
+    malformed: Sequence[list[dict[str, Any]]],
+) -> Result:
+    """Return the result of a judged run; what it cost is added later.
+
+    Args:
+        run: what was judged.
+        most_samples: samples in the result, at most.
+        graph: of its verdicts.
+        messages: the messages of its samples, as ``examples.find_messages`` found them in each file of verdicts.
+        malformed: the first malformed rows of each file of events (``examples.find_malformed``).
+    """
+    known, policy, counts = run.known, run.policy, run.tally
+    inputs, conservation = balance_inputs(run.sides, run.taken, counts, known)
+    gated = gates.judged(counts, known, policy)
+    doubt = gates.doubt(counts, known, policy)
+    verdict, code = gates.concluded(gated, policy, holds=conservation.holds, conclusive=doubt is None)
+    samples = read_samples(run.samples, at_most=most_samples)
+    instances, left_off = rank_hosts(one.hosts for one in run.counted)
+    return Result(
+        verdict=verdict.value,
+        exit_code=int(code),
+        window=_window(policy, known),
+        horizon_ms=known.horizon_ms,
+        grace_ms=policy.grace_ms,
+        profile=policy.profile.name,
+        native_writer=policy.native_writer,
+        inputs=inputs,
+        status=dict(counts.status),
+        status_by_kind={kind: dict(found) for kind, found in counts.status_by_kind.items()},
+        reason=dict(counts.reason),
+        reason_detail=dict(counts.reason_detail),
+        fields=_fields(run),
+        gates=gated,
+        conservation=conservation,
+        loss=gates.losses(counts),
+        latency=run.durations.latency(),
+        arrival=run.durations.arrival(),
+        topics=run.durations.topics(),
+        groups=run.durations.groups(),
+        instances=instances,
+        instances_left_off=left_off,
+        samples=samples,
+        slowest=read_slowest(samples),
+        lives=read_lives(messages),
+        ageing={word: dict(ages) for word, ages in counts.ageing.items()},
+        timeline=_timeline(counts, bucket_width_ms(known.first_ms, known.data_end_ms)),
+        malformed=read_malformed(malformed, policy),
+        graph=graph,
+        duplicates=dict(counts.duplicates),
+        timing=dict(counts.timing),
+        doubt=doubt,
+        lifecycle=dict(counts.lifecycle),
+        open_break_age=dict(counts.open_age),
+    )
+
+
+def _fields(run: JudgedRun) -> tuple[Field, ...]:
+    found = {name: dict(run.tally.fields[name]) for name in COMPARED_FIELDS}
+    shown = {name for name, verdicts in found.items() if FieldVerdict.DIFFERENT.value in verdicts}
+    differing = rank_differing(one.differing for one in run.counted)
+    return tuple(
+        Field(name=name, verdicts=verdicts, differing_pairs=differing.get(name, ()) if name in shown else ())
+        for name, verdicts in found.items()
+    )
+
+
+def _window(policy: Policy, known: Facts) -> Span:
+    begin_ms = known.first_ms if policy.begin_ms is None else policy.begin_ms
+    return Span(begin_ms=begin_ms, end_ms=known.data_end_ms if policy.end_ms is None else policy.end_ms)
+
+
+def _timeline(counts: Tally, width_ms: int) -> tuple[TimeBucket, ...]:
+    return tuple(
+        TimeBucket(start_ms=start_ms, width_ms=width_ms, status=dict(found))
+        for start_ms, found in sorted(counts.buckets.items())
+    )
+
+
+# -- the balance: every record that was read is found again, on each side and across the two --------------------------
+def balance_inputs(
+    sides: tuple[EventSide, EventSide], taken: TakenOver, tally: Tally, facts: Facts
+) -> tuple[Inputs, Conservation]:
+    """Return both sides' books and whether they balance.
+
+    The left side of the identity is counted by the readers before anything is parsed; the right side by the verdicts.
+    """
+    native, otlp = sides
+    books = {
+        "native": _books("native", native, taken, tally, facts),
+        "otlp": _books("otlp", otlp, taken, tally, facts),
+    }
+    holds, sentences = True, {}
+    for side, book in books.items():
+        read, found = book.records_read + book.exploded + book.carried, _accounted_for(book)
+        holds = holds and read == found
+        sentences[side] = _sentence(book, read, found)
+    native_both = tally.keys["native"] - tally.status[Status.NATIVE_ONLY.value] - tally.pending["native"]
+    otlp_both = tally.keys["otlp"] - tally.status[Status.OTLP_ONLY.value] - tally.pending["otlp"]
+    holds = holds and native_both == otlp_both == tally.keys["both"]
+    return Inputs(**books), Conservation(
+        holds=holds,
+        native=f"{sentences['native']}; {native_both} keys on both sides",
+        otlp=f"{sentences['otlp']}; {otlp_both} keys on both sides",
+    )
+
+
+def _books(side: str, read: EventSide, taken: TakenOver, tally: Tally, facts: Facts) -> SideInputs:
+    return SideInputs(
+        sources=read.sources,
+        layouts=read.layouts,
+        records_read=read.records_read,
+        exploded=read.exploded,
+        malformed=facts.malformed.get(side, 0),
+        out_of_scope=sum(facts.scopes.get(side, {}).values()) + tally.outside[side],
+        half_merged=tally.sums["half_merged"] if side == "native" else 0,
+        exact_duplicates=tally.sums[f"{side}_exact_duplicates"],
+        other_duplicates=tally.sums[f"{side}_other_duplicates"],
+        canonical_keys=tally.keys[side],
+        truncated_tails=read.truncated_tails,
+        last_event_ms=read.last_event_ms,
+        carried=taken.carried.get(side, 0),
+        read_again=taken.read_again.get(side, 0),
+        offsets=tuple(
+            Offsets(source=str(one.address), partition=one.partition, first=one.first, end=one.end)
+            for one in read.offsets
+        ),
+        offsets_without_message=read.offsets_without_message,
+    )
+
+
+def _accounted_for(book: SideInputs) -> int:
+    duplicates = book.exact_duplicates + book.other_duplicates
+    return book.malformed + book.out_of_scope + book.half_merged + duplicates + book.read_again + book.canonical_keys
+
+
+def _sentence(book: SideInputs, read: int, found: int) -> str:
+    carried = f" + {book.carried} carried" if book.carried else ""
+    again = f"{book.read_again} read again + " if book.carried else ""
+    return (
+        f"{book.records_read} read + {book.exploded} exploded{carried} {'=' if read == found else '≠'} {again}"
+        f"{book.malformed} malformed + {book.out_of_scope} out of scope + {book.half_merged} halves merged + "
+        f"{book.exact_duplicates} exact and {book.other_duplicates} other duplicates + {book.canonical_keys} keys"
+    )

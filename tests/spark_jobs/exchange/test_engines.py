@@ -1,0 +1,92 @@
+"""What both engines promise: answers in order, blobs in their buckets, what a task raised, nothing left behind."""
+
+from __future__ import annotations
+
+import operator
+import os
+from functools import partial
+
+import pytest
+
+from otel_mqtrace._errors import PeerError
+from otel_mqtrace.testing import ManualClock
+from spark_jobs.exchange.local import LocalEngine
+from spark_jobs.exchange.spark import SparkEngine
+
+
+class TickingClock(ManualClock):
+    """A second passes with every look at it, so that a map asks for further processes at once."""
+
+    def monotonic_ns(self):
+        self.advance(ms=1_000)
+        return super().monotonic_ns()
+
+
+def spread(buckets, numbers):
+    for number in numbers:
+        yield number % buckets, str(number).encode()
+
+
+def add_up(bucket, blobs):
+    return bucket, sum(map(int, blobs))
+
+
+def process_of(_task):
+    return os.getpid()
+
+
+@pytest.fixture(params=["one process", "several processes", "spark"])
+def engine(request):
+    if request.param == "spark":
+        yield SparkEngine(request.getfixturevalue("spark"), 2)
+        return
+    clock = TickingClock() if request.param == "several processes" else ManualClock()
+    with LocalEngine(3, clock=clock) as local:
+        yield local
+
+
+def test_map_answers_in_the_order_of_its_tasks(engine):
+    assert engine.map(partial(operator.mul, 3), list(range(40))) == [3 * number for number in range(40)]
+    assert engine.map(partial(operator.mul, 3), []) == []
+
+
+def test_exchange_gives_each_bucket_its_blobs_once(engine):
+    tasks = [list(range(first, first + 10)) for first in range(0, 100, 10)]
+    expected = {(bucket, sum(range(bucket, 100, 7))) for bucket in range(7)}
+    assert set(engine.exchange(partial(spread, 7), tasks, add_up, 7)) == expected
+    assert engine.exchange(partial(spread, 7), [], add_up, 7) == []
+    assert engine.exchange(partial(spread, 9), [[4]], add_up, 9) == [(4, 4)]
+
+
+def test_long_map_uses_other_processes_and_ends_them():
+    with LocalEngine(3, clock=TickingClock()) as engine:
+        processes = set(engine.map(process_of, list(range(200))))
+    assert os.getpid() in processes
+    assert 1 < len(processes) <= 3
+    for process in processes - {os.getpid()}:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_short_map_stays_in_this_process():
+    with LocalEngine(3, clock=ManualClock()) as engine:
+        assert set(engine.map(process_of, list(range(50)))) == {os.getpid()}
+
+
+@pytest.mark.parametrize("clock", [ManualClock, TickingClock])
+def test_error_of_a_task_is_raised_as_it_is(clock):
+    with LocalEngine(3, clock=clock()) as engine, pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        engine.map(operator.index, [*range(50), "x", *range(50)])
+
+
+def test_process_that_dies_is_one_sentence():
+    with LocalEngine(2, clock=TickingClock()) as engine:
+        here = os.getpid()
+        with pytest.raises(PeerError, match="a process of the local engine ended"):
+            engine.map(partial(die_elsewhere, here), list(range(100)))
+
+
+def die_elsewhere(here, number):
+    if os.getpid() != here:
+        os._exit(7)
+    return number

@@ -1,0 +1,160 @@
+"""Verdicts become legs: names without what stands around them, places for want of ids, the owners of groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from spark_jobs.graph.legs import (
+    LEG,
+    choose_owners,
+    find_owners,
+    find_verdict_owners,
+    make_legs,
+    merge_owners,
+    read_verdict_legs,
+    read_verdict_owners,
+)
+from spark_jobs.jobs.drawing import draw, judged_span, part_of
+from spark_jobs.schemas import VERDICT
+
+
+def verdict(kind: str = "consume", **fields: Any) -> dict[str, Any]:
+    return {"kind": kind, "msg_id": "M1", "status": "MATCHED_EXACT", "topic": "orders", "otlp": {}, **fields}
+
+
+def verdicts(*rows: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist([*rows], schema=VERDICT)
+
+
+def legs_of(*rows: dict[str, Any]) -> list[dict[str, Any]]:
+    legs = make_legs(verdicts(*rows))
+    assert legs.schema == LEG
+    return legs.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("topic", "parts"),
+    [
+        ("orders", (None, None, "orders")),
+        ("ns%orders", (None, "ns", "orders")),
+        ("%RETRY%CG", ("RETRY", None, "CG")),
+        ("%DLQ%ns%CG", ("DLQ", "ns", "CG")),
+        ("%OTHER%CG", (None, None, "%OTHER%CG")),
+        ("100%", (None, "100", "100%")),
+        ("a%b%c", (None, "a", "b%c")),
+        ("orders\n", (None, None, "orders")),
+        ("orders\r\n", (None, None, "orders")),
+        ("or\u2028ders", (None, None, "or\u2028ders")),
+        ("", (None, None, None)),
+        (None, (None, None, None)),
+        ("x" * 1_200, (None, None, "x" * 1_000)),
+    ],
+)
+def test_topic_is_split_into_prefix_namespace_and_name(topic, parts):
+    """As Spark's regular expressions split it."""
+    (leg,) = legs_of(verdict(topic=topic))
+    assert (leg["via"], leg["namespace"], leg["bare_topic"]) == parts
+
+
+def test_group_and_service_are_named_without_namespace_and_blank_names():
+    legs = legs_of(verdict(group="ns%CG", otlp={"service": ""}), verdict(group="", otlp={"service": "shop"}))
+    assert [(leg["group"], leg["service"]) for leg in legs] == [("CG", None), (None, "shop")]
+
+
+def test_leg_takes_each_value_from_the_native_side_first():
+    native = {"start_ms": 5, "success": False, "msg_type": "Normal_Msg"}
+    otlp = {"start_ms": 6, "end_ms": 9, "success": True, "transaction_state": "UNKNOW"}
+    (leg,) = legs_of(verdict(native=native, otlp=otlp, status="OUT_OF_SCOPE", event_ms=-1))
+    assert (leg["busy_ms"], leg["success"], leg["msg_type"], leg["transaction_state"]) == (
+        4,
+        False,
+        "Normal_Msg",
+        "UNKNOW",
+    )
+    assert (leg["finished"], leg["inside"], leg["on_native"], leg["on_otlp"], leg["event_ms"]) == (
+        True,
+        False,
+        True,
+        True,
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "end_ms", "finished"), [("publish", 5, None), ("consume", 5, True), ("consume", None, False)]
+)
+def test_only_deliveries_are_finished_or_not(kind, end_ms, finished):
+    (leg,) = legs_of(verdict(kind, otlp={"end_ms": end_ms}))
+    assert leg["finished"] is finished
+
+
+def test_duration_that_overflows_is_unknown():
+    (leg,) = legs_of(verdict(otlp={"start_ms": -(2**62) * 2 + 1, "end_ms": 2**62}))
+    assert leg["busy_ms"] is None
+
+
+def test_row_without_an_id_is_a_message_of_its_own(tmp_path):
+    """Its span's place, else its record's; read from files, where places are read only then."""
+    place = {"path": "f", "line": 3, "record_index": 0}
+    rows = verdicts(
+        verdict(msg_id=None, otlp={"trace_id": "t", "span_id": "s", **place}),
+        verdict(msg_id=None, otlp=None, native=place),
+        verdict(msg_id=None, otlp=place),
+        verdict(),
+    )
+    parquet.write_table(rows, tmp_path / "a.parquet")
+    legs = read_verdict_legs([str(tmp_path / "a.parquet")])
+    assert legs.equals(make_legs(rows))
+    assert [(leg["message"], leg["identified"]) for leg in legs.to_pylist()] == [
+        ("span:t/s", False),
+        ("row:f:3:0", False),
+        ("row:f:3:0", False),
+        ("M1", True),
+    ]
+
+
+def test_group_belongs_to_the_one_service_that_some_of_its_legs_name():
+    named, unnamed = {"service": "shop"}, {}
+    one = make_legs(
+        verdicts(verdict(group="A", otlp=named), verdict(group="B", otlp=named), verdict(group="C", otlp=named))
+    )
+    other = make_legs(
+        verdicts(
+            verdict(group="A", otlp=unnamed),
+            verdict("publish", group="B", otlp=unnamed),
+            verdict(group="C", otlp={"service": "bank"}),
+            verdict(group="C", otlp=unnamed),
+        )
+    )
+    assert choose_owners(merge_owners([find_owners(one), find_owners(other)])) == {("consume", "A"): "shop"}
+
+
+def test_owners_of_verdicts_are_those_of_their_legs():
+    rows = verdicts(verdict(group="ns%A", otlp={"service": "shop"}), verdict(group="A"), verdict("publish", group=None))
+    assert find_verdict_owners(rows) == find_owners(make_legs(rows))
+
+
+def test_graph_of_verdict_files_joins_the_files_of_a_bucket(tmp_path):
+    """A send and its delivery in two files of one bucket, a delivery that only the native side saw in another."""
+    native = {"start_ms": 5, "end_ms": 9}
+    files = {
+        "a": [verdict("publish", group="PG", event_ms=100_000, otlp={"service": "shop"})],
+        "b": [verdict(group="CG", event_ms=100_005, queue_ms=4, otlp={"service": "bank"})],
+        "c": [verdict(group="CG", msg_id="M2", event_ms=100_005, otlp=None, native=native)],
+    }
+    for name, rows in files.items():
+        parquet.write_table(verdicts(*rows), tmp_path / name)
+    buckets = [(str(tmp_path / "a"), str(tmp_path / "b")), (str(tmp_path / "c"),)]
+    judged = judged_span(0, 201_000, 1_000)
+    owned = choose_owners(merge_owners(read_verdict_owners(bucket) for bucket in buckets))
+    graph = draw([part_of(owned, judged, bucket) for bucket in buckets], judged)
+    assert (graph.sides, graph.opening_ms, graph.horizon_ms) == (("native", "otlp"), 1_000, 200_000)
+    sends, deliveries = graph.edges
+    assert (sends.source, sends.fates["consumed"]) == ("producer:shop", 1)
+    assert (deliveries.count, deliveries.native, deliveries.never_published, deliveries.queued.p50) == (2, 1, 1, 4)
+    assert [node.services for node in graph.nodes if node.kind == "consumer_group"] == [("bank",)]
+    assert [(call.parent, call.child, call.messages) for call in graph.calls] == [("shop", "bank", 1)]

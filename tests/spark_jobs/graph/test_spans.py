@@ -1,0 +1,155 @@
+"""Spans that point at each other: whose message a span is about, and who calls whom, against plain readings of both."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter, defaultdict
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from spark_jobs.graph import calls, ties
+from spark_jobs.graph.calls import count_direct_calls
+from spark_jobs.graph.ties import tie_spans
+from spark_jobs.schemas import NORMALISED
+from tests.support.plain_engine import PlainEngine
+from tests.support.reading import rows_in
+
+Row = dict[str, Any]
+_ids = st.sampled_from(["a", "b", "c", None])
+_places = st.fixed_dictionaries({"trace_id": _ids, "span_id": _ids})
+_rows = st.fixed_dictionaries(
+    {
+        "side": st.just("otlp"),
+        "kind": st.sampled_from(["publish", "publish", "consume", "consume", "recall", None]),
+        "scope": st.sampled_from([None, None, None, "POLL"]),
+        "msg_id": st.sampled_from(["M1", "M2", None, None]),
+        "offset_msg_id": st.sampled_from(["t-0@1", None, None, None]),
+        "trace_id": _ids,
+        "span_id": _ids,
+        "parent_span_id": _ids,
+        "service": st.sampled_from(["shop", "bank", None]),
+        "start_ms": st.sampled_from([1, 5, 9, None]),
+        "links": st.none() | st.lists(_places, max_size=3),
+    }
+)
+
+
+def place_of(trace_id: str | None, span_id: str | None) -> str | None:
+    return f"{trace_id}/{span_id}" if trace_id and span_id else None
+
+
+def pointed_at(row: Row) -> list[str | None]:
+    if row["links"]:
+        return [*dict.fromkeys(place_of(**link) for link in row["links"])]
+    return [place_of(row["trace_id"], row["parent_span_id"])] if row["parent_span_id"] else []
+
+
+def tie_plainly(rows: list[Row]) -> list[Row]:
+    rows = [{**row, "msg_id": row["msg_id"] or row["offset_msg_id"]} for row in rows]
+    inside = [row for row in rows if row["scope"] is None]
+    named_by: defaultdict[str | None, list[str | None]] = defaultdict(list)
+    for row in inside:
+        for place in pointed_at(row) if row["kind"] == "consume" else ():
+            named_by[place].append(row["msg_id"])
+    sent: defaultdict[str | None, list[str]] = defaultdict(list)
+    for row in (row for row in inside if row["kind"] == "publish"):
+        place = place_of(row["trace_id"], row["span_id"])
+        if row["msg_id"] is None and place and place in named_by:
+            row["msg_id"] = min((name for name in named_by[place] if name), default=f"span:{place}")
+        if row["msg_id"] and place:
+            sent[place].append(row["msg_id"])
+    tied = []
+    for row in rows:
+        if row["kind"] == "consume" and row["scope"] is None and row["msg_id"] is None:
+            places = pointed_at(row) or [None]
+            tied += [{**row, "msg_id": min(sent[place]) if place in sent else None} for place in places]
+        else:
+            tied.append(row)
+    return tied
+
+
+def call_plainly(rows: list[Row], begin_ms: int | None, end_ms: int | None) -> Counter[tuple[str, str]]:
+    copies: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["service"] and row["trace_id"] and row["span_id"]:
+            copies[row["trace_id"], row["span_id"]].append(row)
+    found: Counter[tuple[str, str]] = Counter()
+    for (trace_id, _), some in copies.items():
+        parent, start_ms = (
+            min((row[name] for row in some if row[name]), default=None) for name in ("parent_span_id", "start_ms")
+        )
+        if parent is None or (trace_id, parent) not in copies or any(row["kind"] == "consume" for row in some):
+            continue
+        if (begin_ms is not None or end_ms is not None) and start_ms is None:
+            continue
+        if (begin_ms is not None and start_ms < begin_ms) or (end_ms is not None and start_ms > end_ms):
+            continue
+        caller, called = (min(row["service"] for row in each) for each in (copies[trace_id, parent], some))
+        found.update([(caller, called)] if caller != called else [])
+    return found
+
+
+def files_of(directory: str, rows: list[Row]) -> list[str]:
+    """Write rows to two files, the second in small row groups."""
+    paths = [f"{directory}/{name}.parquet" for name in ("one", "two")]
+    for path, some in zip(paths, (rows[::2], rows[1::2]), strict=True):
+        parquet.write_table(pa.Table.from_pylist(some, schema=NORMALISED), path, row_group_size=3)
+    return paths
+
+
+def plain(rows: list[Row]) -> Counter[str]:
+    names = ("kind", "scope", "msg_id", "trace_id", "span_id", "start_ms")
+    return Counter(repr([row[name] for name in names]) for row in rows)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(_rows, max_size=14))
+def test_spans_are_tied_as_a_plain_reading_of_the_rules_ties_them(rows):
+    """By links and parents, over buckets of few rows."""
+    usual, ties._BUCKET_ROWS = ties._BUCKET_ROWS, 3
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            tied = tie_spans(PlainEngine(), files_of(directory, rows), f"{directory}/tied")
+            assert plain(rows_in(tied)) == plain(tie_plainly(rows))
+    finally:
+        ties._BUCKET_ROWS = usual
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(_rows, max_size=14), begin_ms=st.sampled_from([None, 5]), end_ms=st.sampled_from([None, 5]))
+def test_direct_calls_are_counted_as_a_plain_reading_of_the_rules_counts_them(rows, begin_ms, end_ms):
+    """Copies of a span once, deliveries and calls within a service never."""
+    usual, calls._BUCKET_ROWS = calls._BUCKET_ROWS, 3
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            found = count_direct_calls(PlainEngine(), files_of(directory, rows), begin_ms=begin_ms, end_ms=end_ms)
+            assert found == call_plainly(rows, begin_ms, end_ms)
+    finally:
+        calls._BUCKET_ROWS = usual
+
+
+def test_files_whose_spans_all_name_their_message_are_left_as_they_are(tmp_path):
+    rows = [
+        {"side": "otlp", "kind": "publish", "msg_id": "M1"},
+        {"side": "otlp", "kind": None, "scope": "NOT_MESSAGING"},
+    ]
+    files = files_of(str(tmp_path), rows)
+    assert tie_spans(PlainEngine(), files, str(tmp_path / "tied")) == tuple(files)
+    assert not (tmp_path / "tied").exists()
+
+
+def test_malformed_rows_are_kept_beside_tied_spans_and_call_nothing(tmp_path):
+    bad = {"field": "f", "reason": "r", "text": "t", "mentions": ["M9"]}
+    rows = [
+        {"side": "otlp", "kind": "consume"},
+        {"side": "otlp", "service": "shop", "trace_id": "t", "span_id": "s", "bad": bad},
+    ]
+    files = files_of(str(tmp_path), rows)
+    assert [row["bad"] for row in rows_in(tie_spans(PlainEngine(), files, str(tmp_path / "tied"))) if row["bad"]] == [
+        bad
+    ]
+    assert count_direct_calls(PlainEngine(), files, begin_ms=None, end_ms=None) == Counter()

@@ -1,0 +1,162 @@
+"""What a run leaves to the next one: events of open keys, places of closed ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.history.leaving import (
+    CANDIDATE,
+    CLOSED,
+    closed_positions,
+    keep_open_events,
+    merge_closed,
+    number_within,
+    select_left_open,
+)
+from spark_jobs.schemas import EVENT, VERDICT
+from tests.support.events import START_MS, consumed, publish
+
+
+def test_rows_of_a_part_are_numbered_as_they_are_written():
+    """Behind the rows that its file has before; events of other keys, and of none, have no row in it."""
+    verdict_of = np.array([0, 1, 2, 2, 3, -1])
+    part = np.array([False, True, False, True])
+    assert number_within(verdict_of, part).tolist() == [-1, 0, -1, -1, 1, -1]
+    assert number_within(verdict_of, part, offset=10).tolist() == [-1, 10, -1, -1, 11, -1]
+
+
+def verdicts(*rows):
+    return pa.Table.from_pylist([{**dict.fromkeys(VERDICT.names), **row} for row in rows], schema=VERDICT)
+
+
+SETTLED = {"status": "NATIVE_ONLY", "reason": "BY_DESIGN"}
+RESIDUE = {"status": "NATIVE_ONLY", "reason": "UNEXPLAINED"}
+KEYS = [
+    SETTLED,
+    {"status": "PENDING"},
+    RESIDUE,
+    {"status": "MATCHED_EXACT"},
+    {"status": "NATIVE_ONLY", "reason": "IN_FLIGHT"},
+    {"status": "MISMATCHED", "reason": "HALF_RECORD"},
+]
+
+
+def events(*msg_ids):
+    return pa.Table.from_pylist([publish("native", msg_id) for msg_id in msg_ids], schema=EVENT)
+
+
+def test_events_of_keys_that_may_stay_open_are_kept_with_the_row_of_their_verdict():
+    found = keep_open_events(events(*"ABCDEFGH"), np.array([0, 1, 2, 3, 4, 5, 1, -1]), verdicts(*KEYS))
+    assert found.schema == CANDIDATE
+    kept = [(row["msg_id"], row["verdict_row"]) for row in found.to_pylist()]
+    assert kept == [("B", 1), ("C", 2), ("E", 4), ("F", 5), ("G", 1)]
+
+
+def test_rows_of_a_slice_count_from_the_start_of_its_file():
+    found = keep_open_events(events(*"ABC"), np.array([10, 11, -1]), verdicts(SETTLED, RESIDUE), offset=10)
+    assert [(row["msg_id"], row["verdict_row"]) for row in found.to_pylist()] == [("B", 11)]
+
+
+def test_columns_that_were_not_packed_are_null_in_what_is_kept():
+    """The exchange leaves out what judging does not read, and sends texts as dictionaries."""
+    packed = events(*"A").drop_columns(["scope", "links"])
+    topic = packed["topic"].dictionary_encode()
+    packed = packed.set_column(packed.column_names.index("topic"), "topic", topic)
+    found = keep_open_events(packed, np.array([0]), verdicts(RESIDUE))
+    assert found.schema == CANDIDATE
+    assert (found["links"].to_pylist(), found["topic"].to_pylist()) == ([None], ["orders"])
+
+
+@pytest.mark.parametrize(
+    ("verdict", "left_as"),
+    [
+        ({**RESIDUE, "lifecycle": "new", "first_seen_run": 2}, "UNEXPLAINED"),
+        ({"status": "PENDING", "lifecycle": "still_open", "first_seen_run": 2}, "PENDING"),
+        ({**RESIDUE, "lifecycle": "regressed", "first_seen_run": 2}, "UNEXPLAINED"),
+        ({**RESIDUE, "lifecycle": "expired", "first_seen_run": 2}, None),
+        ({"status": "MATCHED_EXACT", "lifecycle": "resolved", "first_seen_run": 2}, None),
+        ({**RESIDUE, "reason": "NOT_SAMPLED", "lifecycle": "explained", "first_seen_run": 2}, None),
+        ({**RESIDUE, "reason": "DROP_ATTRIBUTED", "lifecycle": "explained", "first_seen_run": 2}, "DROP_ATTRIBUTED"),
+        ({**RESIDUE, "reason": "DROP_ATTRIBUTED", "first_seen_run": 2}, "DROP_ATTRIBUTED"),
+        ({**RESIDUE, "reason": "DROP_ATTRIBUTED"}, None),
+        ({**RESIDUE, "reason": "DROP_ATTRIBUTED", "lifecycle": "expired", "first_seen_run": 2}, None),
+        ({"status": "NATIVE_ONLY", "reason": "KEY_DEGRADED"}, None),
+    ],
+)
+def test_event_is_left_open_by_what_became_of_its_key(verdict, left_as):
+    candidates = keep_open_events(events("A"), np.array([1]), verdicts(RESIDUE, RESIDUE))
+    found = select_left_open(candidates, verdicts(SETTLED, verdict))
+    assert found.schema == EVENT
+    assert [(row["first_seen_run"], row["left_as"]) for row in found.to_pylist()] == ([(2, left_as)] if left_as else [])
+
+
+def side_of(event):
+    return {name: event[name] for name in event if name not in {"side", "kind", "half", "msg_id", "scope", "links"}}
+
+
+NATIVE, SPAN = publish("native", "A", path="n.jsonl", line=4), consumed("A", path="s.jsonl", line=9, at_ms=500)
+
+
+def test_places_of_both_sides_are_remembered_when_a_key_is_closed():
+    done = {"status": "MATCHED_EXACT", "lifecycle": "resolved", "first_seen_run": 3}
+    given = verdicts({**done, "native": side_of(NATIVE), "otlp": side_of(SPAN)}, {"status": "MATCHED_EXACT"})
+    found = closed_positions(given, since_ms=0).to_pylist()
+    shared = {"record_index": 0, "first_seen_run": 3, "last_ms": START_MS + 510}
+    assert found == [
+        {"side": "native", "path": "n.jsonl", "raw_hash": NATIVE["raw_hash"], "line": 4, **shared},
+        {"side": "otlp", "path": "s.jsonl", "raw_hash": SPAN["raw_hash"], "line": 9, **shared},
+    ]
+
+
+def test_closed_key_older_than_the_policy_remembers_is_forgotten():
+    done = {"lifecycle": "explained", "status": "NATIVE_ONLY", "first_seen_run": 3, "native": side_of(NATIVE)}
+    assert len(closed_positions(verdicts(done), since_ms=START_MS + 10)) == 1
+    assert len(closed_positions(verdicts(done), since_ms=START_MS + 11)) == 0
+    timeless = {**side_of(NATIVE), "start_ms": None, "end_ms": None}
+    assert len(closed_positions(verdicts({**done, "native": timeless}), since_ms=START_MS)) == 1
+
+
+def test_open_keys_close_nothing():
+    given = verdicts({**RESIDUE, "lifecycle": "new", "first_seen_run": 3, "native": side_of(NATIVE)})
+    assert closed_positions(given, since_ms=0).equals(CLOSED.empty_table())
+    assert merge_closed([], since_ms=0).equals(CLOSED.empty_table())
+
+
+_SMALL = st.sampled_from([None, 1, 2, 3])
+ROWS = st.lists(
+    st.tuples(st.sampled_from(["native", "otlp"]), st.sampled_from(["a", None]), _SMALL, _SMALL, _SMALL, st.integers(1, 4), _SMALL),
+    max_size=15,
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(ROWS, ROWS, st.integers(0, 4))
+def test_closed_places_are_merged_place_by_place(earlier, now, since_ms):
+    tables = [
+        pa.Table.from_pylist([dict(zip(CLOSED.names, row, strict=True)) for row in rows], schema=CLOSED)
+        for rows in (earlier, now)
+    ]
+    wanted = {}
+    for row in [*earlier, *now]:
+        *place, line, first, last = row
+        if last is None or last >= since_ms:
+            wanted.setdefault(tuple(place), []).append((line, first, last))
+    found = {
+        tuple(row.values())[:4]: tuple(row.values())[4:] for row in merge_closed(tables, since_ms=since_ms).to_pylist()
+    }
+    assert found == {
+        place: (least(one[0] for one in rows), least(one[1] for one in rows), greatest(one[2] for one in rows))
+        for place, rows in wanted.items()
+    }
+
+
+def least(values):
+    return min((value for value in values if value is not None), default=None)
+
+
+def greatest(values):
+    return max((value for value in values if value is not None), default=None)

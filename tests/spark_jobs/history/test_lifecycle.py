@@ -1,0 +1,250 @@
+"""The lifecycle of a key: one rule, and columns of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_jobs.history.leaving import CLOSED
+from spark_jobs.history.lifecycle import (
+    ClosedPositions,
+    Key,
+    Runs,
+    assign_lifecycle,
+    decide_lifecycle,
+    find_closed_runs,
+)
+from spark_jobs.judging.columns import flatten_sides
+from spark_jobs.judging.kernel import judge
+from spark_jobs.policy.policy import read_policy
+from spark_jobs.schemas import VERDICT
+from tests.support.events import START_MS, before, consumed, delivery, publish
+from tests.support.history_days import DAY_MS, MINUTE_MS, both
+from tests.support.kernel_runs import plan_of, table_of
+
+KEY = Key(
+    status="NATIVE_ONLY",
+    reason="UNEXPLAINED",
+    reason_detail="why",
+    left_as=None,
+    is_on_both=False,
+    is_known=False,
+    was_closed=False,
+    is_old=False,
+    is_young=False,
+)
+SETTLED = KEY._replace(reason="BY_DESIGN")
+MET = KEY._replace(status="MATCHED_EXACT", reason=None, is_on_both=True)
+HALF = KEY._replace(status="MISMATCHED", reason="HALF_RECORD", is_on_both=True)
+PAID = KEY._replace(reason="DROP_ATTRIBUTED")
+
+
+@pytest.mark.parametrize(
+    ("key", "lifecycle", "is_left"),
+    [
+        (KEY, "new", True),
+        (KEY._replace(reason="IN_FLIGHT"), "new", True),
+        (KEY._replace(reason="ABANDONED"), "new", True),
+        (KEY._replace(status="PENDING", reason=None), "new", True),
+        (KEY._replace(is_known=True), "still_open", True),
+        (KEY._replace(is_known=True, was_closed=True), "still_open", True),
+        (KEY._replace(was_closed=True), "regressed", True),
+        (KEY._replace(is_old=True), "expired", True),
+        (KEY._replace(is_old=True, was_closed=True), "expired", True),
+        (SETTLED, None, False),
+        (SETTLED._replace(is_known=True), "explained", False),
+        (SETTLED._replace(was_closed=True), None, False),
+        (SETTLED._replace(is_known=True, is_old=True), "explained", False),
+        (MET, None, False),
+        (MET._replace(is_known=True), "resolved", False),
+        (MET._replace(reason="UNEXPLAINED"), None, False),
+        (HALF, None, False),
+        (HALF._replace(is_young=True), "new", True),
+        (HALF._replace(is_known=True), "resolved", False),
+        (PAID, None, True),
+        (PAID._replace(is_old=True), None, False),
+        (PAID._replace(is_known=True), "explained", True),
+        (PAID._replace(is_known=True, is_old=True), "expired", False),
+    ],
+)
+def test_lifecycle_follows_from_what_is_known_of_the_key(key, lifecycle, is_left):
+    found = decide_lifecycle(key)
+    assert (found.reason, found.lifecycle, found.is_left) == (key.reason, lifecycle, is_left)
+
+
+SILENT = KEY._replace(reason="WRITER_SILENT", is_known=True)
+LATE = KEY._replace(reason="LATE_BEYOND_RETENTION")
+
+
+@pytest.mark.parametrize(
+    ("key", "is_taken_back"),
+    [
+        (SILENT, False),
+        (SILENT._replace(left_as="UNEXPLAINED"), True),
+        (SILENT._replace(left_as="DROP_ATTRIBUTED"), True),
+        (SILENT._replace(left_as="PENDING"), False),
+        (SILENT._replace(is_known=False, was_closed=True), False),
+        (SILENT._replace(reason="SHUTDOWN_WINDOW", left_as="UNEXPLAINED"), True),
+        (SILENT._replace(reason="KEY_DEGRADED", left_as="UNEXPLAINED"), False),
+        (SILENT._replace(reason=None, left_as="UNEXPLAINED"), False),
+        (LATE, False),
+        (LATE._replace(is_known=True, left_as="PENDING"), True),
+        (LATE._replace(was_closed=True), True),
+    ],
+)
+def test_reason_of_this_input_alone_is_taken_back_from_a_key_known_before(key, is_taken_back):
+    found = decide_lifecycle(key)
+    given = (key.reason, key.reason_detail)
+    assert (found.reason, found.reason_detail) == (("UNEXPLAINED", None) if is_taken_back else given)
+
+
+STORY = [
+    *both("A", 0),
+    *both("Z", 10 * MINUTE_MS),
+    publish("native", "L", at_ms=0, path="lost.jsonl", line=3),
+    publish("native", "P", at_ms=10 * MINUTE_MS),
+    before("D", at_ms=10 * MINUTE_MS),
+    *delivery("E", at_ms=9 * MINUTE_MS),
+    consumed("E", at_ms=9 * MINUTE_MS),
+    publish("otlp", "B", at_ms=0, first_seen_run=2, left_as="UNEXPLAINED"),
+    publish("native", "B", at_ms=0, first_seen_run=3, left_as="PENDING"),
+    publish("otlp", "O", at_ms=1, first_seen_run=1, left_as="UNEXPLAINED"),
+]
+
+
+def verdicts_of(events):
+    plan = plan_of(events, policy := read_policy(None))
+    runs = Runs(
+        run=None, data_end_ms=plan.data_end_ms, horizon_ms=plan.horizon_ms, forget_after_ms=policy.forget_after_ms
+    )
+    return judge(table_of(events), plan).verdicts, runs
+
+
+def lives_of(verdicts):
+    return {row["msg_id"]: (row["lifecycle"], row["first_seen_run"]) for row in verdicts.to_pylist()}
+
+
+def test_columns_follow_the_rule_row_by_row():
+    verdicts, runs = verdicts_of(STORY)
+    assert lives_of(assign_lifecycle(verdicts, replace(runs, run=4))) == {
+        **dict.fromkeys("AZE", (None, None)),
+        **dict.fromkeys("LPD", ("new", 4)),
+        "B": ("resolved", 2),
+        "O": ("still_open", 1),
+    }
+
+
+def test_without_a_history_open_keys_are_new_and_have_no_run():
+    verdicts, runs = verdicts_of(STORY)
+    found = lives_of(assign_lifecycle(verdicts, runs))
+    assert (found["L"], found["O"]) == (("new", None), ("still_open", 1))
+
+
+def test_lifecycle_leaves_the_schema_of_verdicts_as_it_is():
+    verdicts, runs = verdicts_of(STORY)
+    assert assign_lifecycle(verdicts, replace(runs, run=4)).schema == VERDICT
+
+
+def test_open_key_beyond_the_age_of_the_policy_is_expired():
+    verdicts, runs = verdicts_of(STORY)
+    found = lives_of(assign_lifecycle(verdicts, replace(runs, run=4, forget_after_ms=5 * MINUTE_MS)))
+    assert (found["L"][0], found["O"][0], found["P"][0]) == ("expired", "expired", "new")
+
+
+def test_open_key_without_a_believable_time_never_expires():
+    events = [*STORY, publish("native", "N", start_ms=-1, end_ms=None)]
+    verdicts, runs = verdicts_of(events)
+    assert lives_of(assign_lifecycle(verdicts, replace(runs, forget_after_ms=0)))["N"] == ("new", None)
+
+
+def test_half_record_is_open_until_the_horizon():
+    late = [before("H", at_ms=10 * MINUTE_MS), consumed("H", at_ms=10 * MINUTE_MS)]
+    early = [before("G", at_ms=0), consumed("G", at_ms=0)]
+    verdicts, runs = verdicts_of([*STORY, *late, *early])
+    found = lives_of(assign_lifecycle(verdicts, runs))
+    assert (found["H"][0], found["G"][0]) == ("new", None)
+    nothing_settled = lives_of(assign_lifecycle(verdicts, replace(runs, horizon_ms=None)))
+    assert nothing_settled["G"][0] == "new"
+
+
+def closed_at(**place):
+    row = {"side": "native", "record_index": 0, "line": 1, "first_seen_run": 2, "last_ms": START_MS, **place}
+    return ClosedPositions.of([pa.Table.from_pylist([row, {**row, "path": "elsewhere"}], schema=CLOSED)])
+
+
+def test_open_key_at_the_place_of_a_closed_one_has_regressed():
+    verdicts, runs = verdicts_of(STORY)
+    (lost,) = (event for event in STORY if event["msg_id"] == "L")
+    closed = closed_at(path="lost.jsonl", raw_hash=lost["raw_hash"])
+    found = lives_of(assign_lifecycle(verdicts, replace(runs, run=4), closed))
+    assert (found["L"], found["P"]) == (("regressed", 2), ("new", 4))
+    columns = flatten_sides(verdicts)
+    first_runs = find_closed_runs(columns, closed).to_arrow().to_pylist()
+    by_id = dict(zip(columns["msg_id"].to_pylist(), first_runs, strict=True))
+    assert {msg_id: run for msg_id, run in by_id.items() if run} == {"L": 2}
+    assert not find_closed_runs(columns, None).known.any()
+
+
+def test_closed_place_of_the_other_side_is_another_place():
+    verdicts, runs = verdicts_of(STORY)
+    (lost,) = (event for event in STORY if event["msg_id"] == "L")
+    closed = closed_at(side="otlp", path="lost.jsonl", raw_hash=lost["raw_hash"])
+    assert lives_of(assign_lifecycle(verdicts, replace(runs, run=4), closed))["L"] == ("new", 4)
+
+
+def test_key_that_was_closed_does_not_lie_before_the_input():
+    verdicts, runs = verdicts_of(STORY)
+    (lost,) = (event for event in STORY if event["msg_id"] == "L")
+    reasons = pa.array(
+        ["LATE_BEYOND_RETENTION" if row["msg_id"] == "L" else row["reason"] for row in verdicts.to_pylist()]
+    )
+    verdicts = verdicts.set_column(verdicts.column_names.index("reason"), "reason", reasons)
+    closed = closed_at(path="lost.jsonl", raw_hash=lost["raw_hash"])
+    (found,) = (
+        row for row in assign_lifecycle(verdicts, replace(runs, run=4), closed).to_pylist() if row["msg_id"] == "L"
+    )
+    assert (found["reason"], found["lifecycle"], found["first_seen_run"]) == ("UNEXPLAINED", "regressed", 2)
+
+
+def test_no_verdicts_have_no_lifecycle():
+    _, runs = verdicts_of(STORY)
+    assert len(assign_lifecycle(VERDICT.empty_table(), runs)) == 0
+
+
+def test_verdicts_in_several_chunks_are_one_table():
+    verdicts, runs = verdicts_of(STORY)
+    split = pa.concat_tables([verdicts.slice(0, 3), verdicts.slice(3)])
+    assert lives_of(assign_lifecycle(split, runs)) == lives_of(assign_lifecycle(verdicts, runs))
+
+
+def test_a_million_closed_places_take_little_memory():
+    rows = 1_000_000
+    closed = pa.table(
+        {
+            "side": pa.repeat("native", rows),
+            "path": pa.array([f"{day}.jsonl" for day in range(100)]).take(np.arange(rows) % 100),
+            "record_index": pa.array(np.arange(rows) % 7, pa.int32()),
+            "raw_hash": pa.array(np.arange(rows) * 7919, pa.int64()),
+            "line": pa.nulls(rows, pa.int64()),
+            "first_seen_run": pa.array(np.arange(rows) % 30 + 1, pa.int32()),
+            "last_ms": pa.nulls(rows, pa.int64()),
+        }
+    )
+    positions = ClosedPositions.of([closed.slice(0, 600_000), closed.slice(600_000)])
+    held = (positions.places.mixed, positions.places.hashes, positions.places.others, *_arrays(positions.runs))
+    assert sum(array.nbytes for array in held) < 40_000_000
+    sought = flatten_sides(closed.slice(999_000, 1_000))
+    assert positions.find_run(sought).values.tolist() == closed["first_seen_run"].slice(999_000).to_pylist()
+
+
+def _arrays(column):
+    return column.values, column.known
+
+
+def test_age_counts_back_from_the_end_of_the_data():
+    """A day that ends a week later expires what an earlier one left, whatever the clock says."""
+    verdicts, runs = verdicts_of([*STORY, *both("W", 9 * DAY_MS)])
+    assert lives_of(assign_lifecycle(verdicts, runs))["O"][0] == "expired"

@@ -1,0 +1,155 @@
+"""The history on disk: one run at a time, and nothing of a run that did not end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from otel_mqtrace._errors import UnreadableInputError, UsageError
+from spark_jobs.drops import CountedDrop
+from spark_jobs.history.leaving import CLOSED
+from spark_jobs.history.past import (
+    RUNS,
+    Past,
+    open_history,
+    read_carried,
+    read_closed,
+    read_closed_positions,
+    write_rows,
+)
+from spark_jobs.schemas import EVENT
+from tests.support.events import publish
+
+
+def test_history_without_a_run_leaves_nothing_behind(tmp_path):
+    """Not even its directory."""
+    with open_history(tmp_path / "history") as past:
+        assert (past.run, past.runs) == (1, ())
+        past.make_events_directory()
+    assert list(tmp_path.iterdir()) == []
+    with open_history(None) as past:
+        assert past == Past()
+
+
+def test_without_a_history_nothing_is_read_or_kept(tmp_path):
+    past = Past()
+    past.keep_closed(CLOSED.empty_table())
+    past.keep_paid([CountedDrop(side="otlp", component="queue", cause="full", count=1)])
+    past.commit({"run": 1})
+    assert (past.run, past.carried_files(), past.closed_files(), past.paid()) == (None, [], [], ())
+    assert past.make_events_directory() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_second_run_cannot_use_a_history_at_the_same_time(tmp_path):
+    """It fails with one line; when the first has ended, the next one may."""
+    with (
+        open_history(tmp_path),
+        pytest.raises(UsageError, match="in use by another run"),
+        open_history(tmp_path),
+    ):
+        pass
+    with open_history(tmp_path) as past:
+        past.commit({"run": 1})
+    with open_history(tmp_path) as past:
+        assert past.run == 2
+
+
+def test_history_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"--history .* cannot be used"), open_history(tmp_path / "file" / "history"):
+        pass
+
+
+def test_line_that_a_crash_cut_off_never_was(tmp_path):
+    """The next run has its number, and its line stands alone."""
+    (tmp_path / RUNS).write_text('{"run": 1}\n{"run": 2, "ver')
+    (tmp_path / "open" / "run=2" / "events").mkdir(parents=True)
+    with open_history(tmp_path) as past:
+        assert past.run == 2
+        assert not (tmp_path / "open").exists()
+        past.commit({"run": 2})
+    assert (tmp_path / RUNS).read_text() == '{"run": 1}\n{"run": 2}\n'
+
+
+@pytest.mark.parametrize("line", ["[1]", "{}", '{"run": "x"}', "text"])
+def test_file_that_is_not_a_history_is_refused(tmp_path, line):
+    """One line says which, and it stays as it was."""
+    (tmp_path / RUNS).write_text(line + "\n")
+    with pytest.raises(UnreadableInputError, match="no history of runs"), open_history(tmp_path):
+        pass
+    assert (tmp_path / RUNS).read_text() == line + "\n"
+
+
+@pytest.mark.parametrize("text", ["[", '[{"count": 1}]', "3"])
+def test_damaged_list_of_what_was_paid_is_refused(tmp_path, text):
+    """Taken for empty, it would pay twice."""
+    (tmp_path / RUNS).write_text('{"run": 1}\n')
+    paid = tmp_path / "open" / "run=1" / "paid.json"
+    paid.parent.mkdir(parents=True)
+    paid.write_text(text)
+    with open_history(tmp_path) as past, pytest.raises(UnreadableInputError, match="name another --history"):
+        past.paid()
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """A history of one run that left an event, a closed place and a loss."""
+    closed = pa.Table.from_pylist([{"side": "native", "path": "a", "raw_hash": 7, "first_seen_run": 1}], schema=CLOSED)
+    with open_history(tmp_path / "history") as past:
+        event = pa.Table.from_pylist([publish("native", "A", keys=["k"])], schema=EVENT)
+        write_rows(event, f"{past.make_events_directory()}/part-00003.parquet")
+        past.keep_closed(closed)
+        past.keep_paid([CountedDrop(side="otlp", component="queue", cause="full", count=5)])
+        past.commit({"run": 1})
+    return tmp_path / "history"
+
+
+def test_next_run_finds_what_was_left(kept):
+    with open_history(kept) as past:
+        (path,) = past.carried_files()
+        assert [(row["msg_id"], row["keys"]) for row in read_carried(path).to_pylist()] == [("A", ["k"])]
+        assert len(read_closed_positions(past.closed_files())) == 1
+        assert [drop.count for drop in past.paid()] == [5]
+
+
+def test_state_of_a_run_goes_when_the_next_is_committed(kept):
+    with open_history(kept) as past:
+        past.keep_closed(read_closed(past.closed_files()))
+        past.commit({"run": 2})
+    assert [path.name for path in (kept / "open").iterdir()] == ["run=2"]
+    with open_history(kept) as past:
+        assert (len(past.closed_files()), past.carried_files(), past.paid()) == (1, [], ())
+        past.commit({"run": 3})
+    assert not (kept / "open").exists()
+    assert [json.loads(line)["run"] for line in (kept / RUNS).read_text().splitlines()] == [1, 2, 3]
+
+
+def test_state_of_a_run_that_failed_is_dropped(kept):
+    with open_history(kept) as past:
+        past.make_events_directory()
+    with open_history(kept) as past:
+        assert len(past.carried_files()) == 1
+        assert [path.name for path in (kept / "open").iterdir()] == ["run=1"]
+
+
+def test_damaged_state_is_refused(kept):
+    with open_history(kept) as past:
+        for path in (*past.carried_files(), *past.closed_files()):
+            Path(path).write_bytes(b"PAR1 no more")
+        with pytest.raises(UnreadableInputError, match="name another --history"):
+            read_carried(past.carried_files()[0])
+        with pytest.raises(UnreadableInputError, match="name another --history"):
+            read_closed_positions(past.closed_files())
+
+
+def test_nothing_closed_keeps_no_file(tmp_path):
+    with open_history(tmp_path) as past:
+        past.keep_closed(CLOSED.empty_table())
+        past.commit({"run": 1})
+    with open_history(tmp_path) as past:
+        assert past.closed_files() == []
+        assert read_closed_positions([]) is None

@@ -1,0 +1,92 @@
+"""The events of a task, written by the task: one file that is whole or not there, and what it comes to."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from spark_jobs.jobs import event_writer
+from spark_jobs.jobs.event_writer import write_events
+from spark_jobs.normalise.otlp import event_batches
+from spark_jobs.schemas import NORMALISED
+from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
+
+MS = 1_000_000
+ID = "messaging.message.id"
+OF_KAFKA = {
+    "messaging.system": "kafka",
+    "messaging.operation.type": "process",
+    "messaging.destination.name": "t",
+    "messaging.destination.partition.id": "0",
+    "messaging.kafka.offset": "7",
+}
+
+
+def written(directory, *batches):
+    return write_events(str(directory / "files-00000.parquet"), event_batches(batches))
+
+
+def test_file_holds_every_event_in_order_and_no_row_of_the_ledger(tmp_path):
+    rows = [LEDGER_ROW, span({ID: "a"}), BAD_ROW, span({ID: "b,c"}), LEDGER_ROW]
+    found = written(tmp_path, batch(*rows[:2]), batch(*rows[2:]))
+    (file,) = tmp_path.iterdir()
+    assert found.path == str(file)
+    expected = [{name: event[name] for name in NORMALISED.names} for event in events(*rows) if event["due"] is None]
+    assert parquet.read_table(file).to_pylist() == expected
+    assert (sum(row.rows for row in found.survey.rows), found.survey.malformed) == (3, {"otlp": 1})
+
+
+def test_answer_counts_what_is_in_the_file(tmp_path):
+    """Rows beyond a span's first, events known by their place only, the latest start or end."""
+    rows = [span(OF_KAFKA), span({ID: "b,c,d"}, start_ns=9_000 * MS, end_ns=0), span({ID: "a"}, end_ns=8_000 * MS)]
+    found = written(tmp_path, batch(*rows))
+    assert (found.extra, found.by_place, found.last_ms, found.due, found.tails) == (2, 1, 9_000, 0, 0)
+
+
+@given(dues=st.lists(st.integers(0, 9), max_size=5))
+def test_ledger_is_added_up_whatever_batch_its_rows_stand_in(tmp_path_factory, dues):
+    batches = [batch({**LEDGER_ROW, "due": due, "tails": 1}) for due in dues]
+    found = written(tmp_path_factory.mktemp("events"), *batches)
+    assert (found.due, found.tails) == (sum(dues), len(dues))
+
+
+def test_task_without_an_event_writes_no_file(tmp_path):
+    found = written(tmp_path, batch(LEDGER_ROW))
+    assert (found.path, found.due, found.extra, found.by_place, found.last_ms) == (None, 3, 0, 0, None)
+    assert found.survey.rows == ()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("rows", [1, 40_000])
+def test_task_that_fails_leaves_no_file(tmp_path, rows):
+    """Neither of what it still held nor of what it had written."""
+
+    def broken():
+        yield from event_batches([batch(*[span({ID: "a"})] * rows)])
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        write_events(str(tmp_path / "files-00000.parquet"), broken())
+    assert not list(tmp_path.iterdir())
+
+
+def test_task_that_is_run_again_writes_its_file_again(tmp_path):
+    """What is read in the end is its work once."""
+    answers = [written(tmp_path, batch(span({ID: "a"}))) for _ in range(2)]
+    assert answers[0] == answers[1]
+    assert [file.name for file in tmp_path.iterdir()] == ["files-00000.parquet"]
+
+
+@pytest.mark.parametrize(("rows", "size"), [(10, 1 << 30), (1 << 30, 4_000)])
+def test_rows_are_written_as_soon_as_they_are_enough(tmp_path, monkeypatch, rows, size):
+    """By number or by bytes: what a task holds does not grow with its input."""
+    monkeypatch.setattr(event_writer, "_GROUP_ROWS", rows)
+    monkeypatch.setattr(event_writer, "_GROUP_BYTES", size)
+    found = written(tmp_path, *(batch(*(span({ID: f"{at}-{copy}"}) for copy in range(4))) for at in range(9)))
+    file = parquet.ParquetFile(found.path)
+    assert file.metadata.num_row_groups > 2
+    assert [row["msg_id"] for row in file.read().to_pylist()] == [
+        f"{at}-{copy}" for at in range(9) for copy in range(4)
+    ]

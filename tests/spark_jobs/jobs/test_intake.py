@@ -1,0 +1,226 @@
+"""What a stream has taken in: batches that are there whole or not at all, and are joined as they grow in number."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import fields, replace
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from otel_mqtrace._errors import UnreadableInputError
+from spark_jobs.jobs.intake import Intake, survey_again, with_trace_topics
+from spark_jobs.jobs.reading import EventSide
+from spark_jobs.judging.facts import Survey, Surveyed, survey
+from spark_jobs.schemas import NORMALISED
+from spark_jobs.sources.kafka.address import TopicAddress
+from spark_jobs.sources.kafka.offsets import PartitionRange
+from spark_jobs.storage import list_files
+from tests.support.events import publish
+from tests.support.history_days import Here
+
+SPANS = TopicAddress("broker:9092", "spans")
+
+
+def side(**changes):
+    """One side as a reader tells of it; what its files were called there does not matter."""
+    given = {"records_read": 2, "exploded": 1, "sources": ("a.jsonl",), "layouts": ("landing",), "last_event_ms": 7}
+    return EventSide(**{"files": (".incoming-b/native/part.parquet",), **given, **changes})
+
+
+def span_range(first, end, partition=0):
+    return PartitionRange(address=SPANS, partition=partition, first=first, end=end)
+
+
+def rows_of(paths):
+    return [row["msg_id"] for path in paths for row in parquet.read_table(path).to_pylist()]
+
+
+def take(intake, name, msg_ids, given=None, *, of="native"):
+    directory = intake.incoming(name) / of
+    directory.mkdir()
+    for number, msg_id in enumerate(msg_ids):
+        rows = pa.Table.from_pylist([{**publish(of, msg_id), "bad": None}], schema=NORMALISED)
+        parquet.write_table(rows, directory / f"part-{number:05d}.parquet")
+    intake.take_in(name, {of: given or side()}, sizes={"a.jsonl": 10})
+
+
+def test_batch_counts_once_it_is_taken_in(tmp_path):
+    intake = Intake(tmp_path)
+    intake.incoming("b-1")
+    assert intake.names() == ()
+    take(intake, "b-1", "AB")
+    assert intake.names() == ("b-1",)
+    files = tuple(list_files(str(tmp_path / "batch=b-1" / "native")))
+    assert intake.batches() == {"b-1": {"native": side(files=files)}}
+    assert intake.sizes() == {"a.jsonl": 10}
+
+
+def test_same_batch_again_replaces_itself(tmp_path):
+    intake = Intake(tmp_path)
+    take(intake, "b-1", "AB")
+    take(intake, "b-1", "C")
+    assert rows_of(list_files(str(tmp_path / "batch=b-1" / "native"))) == ["C"]
+
+
+def test_offsets_of_several_batches_are_one_range_a_partition(tmp_path):
+    intake = Intake(tmp_path)
+    take(intake, "b-1", "A", side(offsets=(span_range(0, 5), span_range(2, 3, partition=1))))
+    take(intake, "b-2", "B", side(offsets=(span_range(5, 9),)))
+    assert intake.offsets() == {"native": (span_range(0, 9), span_range(2, 3, partition=1)), "otlp": ()}
+
+
+def test_joined_batches_hold_the_same_rows_in_few_files(tmp_path):
+    intake = Intake(tmp_path)
+    for number in range(6):
+        take(intake, f"b-{number}", [f"{number}{name}" for name in "ABCD"], side(last_event_ms=number))
+    take(intake, "b-6", "S", side(sources=("s.jsonl",)), of="otlp")
+    before = rows_of(sorted(map(str, tmp_path.glob("batch=*/native/*.parquet"))))
+    copies = [shutil.copytree(batch, tmp_path / f"copy-{batch.name}") for batch in tmp_path.glob("batch=*")]
+    intake.compact(most_batches=6)
+    (joined,) = intake.names()
+    files = list_files(str(tmp_path / f"batch={joined}" / "native"))
+    assert len(files) == 8
+    assert rows_of(files) == before
+    read = intake.batches()[joined]
+    assert (read["native"].records_read, read["native"].last_event_ms) == (12, 5)
+    assert read["otlp"].sources == ("s.jsonl",)
+    assert intake.sizes() == {"a.jsonl": 10}
+    for copy in copies:  # as when it was killed before they were removed
+        copy.rename(tmp_path / copy.name.removeprefix("copy-"))
+    assert intake.names() == (joined,)
+
+
+def test_few_batches_are_left_as_they_are(tmp_path):
+    intake = Intake(tmp_path)
+    take(intake, "b-1", "A")
+    intake.compact()
+    assert intake.names() == ("b-1",)
+
+
+def test_batches_can_be_joined_as_often_as_a_stream_goes_on(tmp_path):
+    """The name of what was joined gets no longer, and none comes back."""
+    intake = Intake(tmp_path)
+    names = []
+    for number in range(60):
+        intake.incoming(f"0c8d41aa-{number:09d}")
+        intake.take_in(f"0c8d41aa-{number:09d}", {})
+        intake.compact(most_batches=1)
+        names += intake.names()
+    assert names[0] == "0c8d41aa-000000000"
+    assert len({*names}) == len(names)
+    assert {len(name) for name in names[1:]} == {len(names[1])}
+    assert [path.name for path in tmp_path.iterdir()] == [f"batch={names[-1]}"]
+
+
+def test_small_row_groups_are_read_at_once_after_joining(tmp_path):
+    intake = Intake(tmp_path)
+    for number in range(2):
+        take(intake, f"b-{number}", ["A"] * 20)
+    intake.compact(most_batches=1)
+    (joined,) = intake.names()
+    files = list_files(str(tmp_path / f"batch={joined}" / "native"))
+    assert {parquet.read_metadata(path).num_row_groups for path in files} == {1}
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{"])
+def test_batch_without_readable_books_is_refused(tmp_path, text):
+    intake = Intake(tmp_path)
+    take(intake, "b-1", "A")
+    (tmp_path / "batch=b-1" / "books.json").write_text(text)
+    with pytest.raises(UnreadableInputError, match="to read everything again"):
+        intake.batches()
+
+
+def test_books_are_plain_json(tmp_path):
+    intake = Intake(tmp_path)
+    take(intake, "b-1", "A", side(offsets=(span_range(0, 5),)))
+    plain = json.loads((tmp_path / "batch=b-1" / "books.json").read_text())
+    assert plain["native"]["offsets"] == [["broker:9092", "spans", 0, 0, 5]]
+    assert plain["instead_of"] == []
+
+
+def test_sides_are_what_one_batch_run_would_have_read(tmp_path):
+    intake = Intake(tmp_path)
+    take(intake, "b-1", "A", side(sources=("s.jsonl",)), of="otlp")
+    take(intake, "b-2", "BC", side(trace_topics=("mine",), offsets=(span_range(0, 5),)))
+    take(intake, "b-3", "D", side(trace_topics=("also",), last_event_ms=None))
+    native, otlp = intake.sides()
+    assert (rows_of(native.files), rows_of(otlp.files)) == (["B", "C", "D"], ["A"])
+    assert (native.records_read, native.last_event_ms, native.offsets) == (4, 7, (span_range(0, 5),))
+    assert (native.trace_topics, otlp.trace_topics) == (("also", "mine"), ())
+    assert (native.sources, otlp.sources) == (("a.jsonl",), ("s.jsonl",))
+
+
+def test_everything_that_a_side_tells_is_joined(tmp_path):
+    """Nothing a reader learns to count is forgotten between its batch and the judge."""
+    full = {
+        "records_read": 1,
+        "exploded": 1,
+        "sources": ("a",),
+        "layouts": ("landing",),
+        "truncated_tails": 1,
+        "last_event_ms": 1,
+        "offsets": (span_range(0, 5),),
+        "offsets_without_message": 1,
+        "by_place": 1,
+        "trace_topics": ("mine",),
+        "survey": Survey((Surveyed("native", "publish", None, 1, 1, 1, 1),), {"native": 1}),
+    }
+    assert {*full, "files"} == {field.name for field in fields(EventSide)}
+    intake = Intake(tmp_path)
+    take(intake, "b-1", "A", EventSide(**full))
+    (native, _) = intake.sides()
+    assert replace(native, files=()) == EventSide(**full)
+    intake.compact(most_batches=0)
+    assert replace(intake.sides()[0], files=()) == EventSide(**full)
+
+
+def test_nothing_taken_in_has_two_empty_sides(tmp_path):
+    assert Intake(tmp_path).sides() == (EventSide(), EventSide())
+
+
+def test_survey_of_spans_is_made_again_for_topics_that_a_later_batch_shows(tmp_path):
+    """An earlier batch took the sends to a trace topic for the application's."""
+    intake = Intake(tmp_path)
+    rows = pa.Table.from_pylist(
+        [
+            {**publish("otlp", name, topic=topic), "bad": None}
+            for name, topic in zip("AB", ("orders", "mine"), strict=True)
+        ],
+        schema=NORMALISED,
+    )
+    directory = intake.incoming("b-1") / "otlp"
+    directory.mkdir()
+    parquet.write_table(rows, directory / "part.parquet")
+    intake.take_in("b-1", {"otlp": side(survey=survey(rows))})
+    take(intake, "b-2", "C", side(trace_topics=("mine",)))
+    native, otlp = intake.sides()
+    again = survey_again(Here(), otlp, native.trace_topics)
+    assert {row.scope: row.rows for row in otlp.survey.rows} == {None: 2}
+    assert {row.scope: row.rows for row in again.survey.rows} == {None: 1, "TRACE_TRAFFIC": 1}
+    assert survey_again(Here(), otlp, ()) is otlp
+
+
+def spans(*topics, bad=None):
+    rows = [
+        {**publish("otlp", "A", topic=topic, scope="POLL" if topic == "polled" else None), "bad": bad}
+        for topic in topics
+    ]
+    return pa.Table.from_pylist(rows, schema=NORMALISED)
+
+
+def test_span_of_a_trace_topic_is_trace_traffic():
+    """Whatever its scope was; a malformed row and a span of another topic stay what they are."""
+    given = spans("mine", "orders", None, "polled")
+    assert with_trace_topics(given, ("mine", "polled"))["scope"].to_pylist() == [
+        "TRACE_TRAFFIC",
+        None,
+        None,
+        "TRACE_TRAFFIC",
+    ]
+    assert with_trace_topics(given, ()) is given
+    assert with_trace_topics(spans("mine", bad={"reason": "cut off"}), ("mine",))["scope"].to_pylist() == [None]
+    assert with_trace_topics(given, ("mine",)).schema == NORMALISED

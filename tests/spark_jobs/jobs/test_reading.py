@@ -1,0 +1,112 @@
+"""One side read by the tasks of an engine: its files, its books, and that both survive being written down."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_jobs.jobs import reading
+from spark_jobs.jobs.reading import EventSide, read_native, read_otlp
+from spark_jobs.sources import pieces, spark_kafka
+from spark_jobs.sources.kafka.address import TopicAddress
+from spark_jobs.sources.kafka.offsets import PartitionRange
+from spark_jobs.sources.kafka.reading import MESSAGE
+from tests.support.plain_engine import PlainEngine
+from tests.support.reading import events_of, malformed_of, native_side, otlp_side, rows_in
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+NATIVE = VECTORS / "dual" / "scenarios-5.3.3-old" / "native.jsonl"
+SPANS = VECTORS / "otlp" / "layouts" / "traces.jsonl"
+
+
+def test_every_task_has_a_file_of_its_own_and_nothing_is_left_of_an_earlier_run(tmp_path, monkeypatch):
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "files-00099.parquet").write_bytes(b"of a run that was killed")
+    once = native_side(tmp_path, NATIVE)
+    rows = rows_in(once.files)
+    assert [Path(file).name for file in once.files] == ["files-00000.parquet"]
+    monkeypatch.setattr(pieces, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(pieces, "_LEAST_TASK_BYTES", 10_000)
+    cut = native_side(tmp_path, NATIVE)
+    assert len(cut.files) > 2
+    assert {Path(file) for file in cut.files} == set((tmp_path / "native").iterdir())
+    unplaced = [sorted(repr({**row, "line": None}) for row in some) for some in (rows, rows_in(cut.files))]
+    assert unplaced[0] == unplaced[1]
+    assert (cut.records_read, cut.exploded, cut.trace_topics) == (once.records_read, once.exploded, once.trace_topics)
+
+
+def test_books_hold_for_both_sides_and_say_where_the_data_ends(tmp_path):
+    native, spans = native_side(tmp_path, NATIVE), otlp_side(tmp_path, SPANS)
+    for side in (native, spans):
+        assert side.records_read + side.exploded == side.events + side.malformed
+        assert (len(events_of(side)), len(malformed_of(side))) == (side.events, side.malformed)
+        times = [row[name] for row in events_of(side) for name in ("start_ms", "end_ms") if row[name] is not None]
+        assert side.last_event_ms == max(times)
+    assert native.trace_topics
+    assert (spans.trace_topics, spans.sources, spans.layouts) == ((), (str(SPANS),), ("json-lines",))
+
+
+@pytest.mark.parametrize("read", [read_native, read_otlp])
+def test_side_is_what_it_was_after_it_was_written_down(tmp_path, read):
+    """A stream keeps it as JSON."""
+    side = read(PlainEngine(), [str(NATIVE if read is read_native else SPANS)], str(tmp_path / "events"))
+    one = PartitionRange(address=TopicAddress("h:1,i:2", "t"), partition=3, first=5, end=9)
+    for each in (side, EventSide(offsets=(one,), files=("a", "b")), EventSide()):
+        assert EventSide.from_plain(json.loads(json.dumps(each.to_plain()))) == each
+
+
+class ConnectedEngine(PlainEngine):
+    """An engine with frames: each is a list of partitions, which are lists of batches."""
+
+    name = "spark"
+
+    def map_frame(self, function, frame):
+        return [function(iter(batches)) for batches in frame]
+
+
+def message(offset, value):
+    return {"topic": "t", "partition": 0, "offset": offset, "arrival_ms": 5, "keys": None, "value": value}
+
+
+def test_topic_is_read_by_the_connector_where_there_is_one(tmp_path, monkeypatch):
+    """Each partition of the frame writes a file; a topic that it cannot read is read by the client."""
+    body = base64.b64decode(json.loads(NATIVE.read_text(encoding="utf-8").splitlines()[0])["body_base64"])
+    address, other = (TopicAddress("h:1", name) for name in ("t", "other"))
+    ranges = tuple(PartitionRange(address=one, partition=0, first=0, end=9) for one in (address, other))
+    batches = [
+        [],
+        [pa.RecordBatch.from_pylist([message(0, body), message(1, None)], schema=MESSAGE)],
+        [pa.RecordBatch.from_pylist([message(at, body)], schema=MESSAGE) for at in (5, 6)],
+    ]
+    asked = []
+
+    def frame(some, given, *, tasks):
+        asked.append((some, given, tasks))
+        return batches if some[0].address == address else None
+
+    def by_client(one, given):
+        assert one.address == other
+        yield pa.RecordBatch.from_pylist([{**message(0, body), "topic": "other"}], schema=MESSAGE)
+
+    monkeypatch.setattr(spark_kafka, "message_frame", frame)
+    monkeypatch.setattr(reading, "message_batches", by_client)
+    side = read_native(
+        ConnectedEngine(),
+        [str(address), str(other)],
+        str(tmp_path / "native"),
+        options=reading.ReadOptions(ranges=ranges),
+    )
+    assert [some for some, _, _ in asked] == [[ranges[0]], [ranges[1]]]
+    assert [Path(file).name for file in side.files] == [
+        "connector-000-00000-00000000000000000000.parquet",
+        "connector-000-00000-00000000000000000005.parquet",
+        "topics-00000.parquet",
+    ]
+    assert {row["path"] for row in events_of(side)} == {"t-0@0", "t-0@5", "t-0@6", "other-0@0"}
+    assert [row["reason"] for row in malformed_of(side)] == ["no body (a tombstone)"]
+    assert (side.offsets, side.offsets_without_message) == (ranges, 18 - 5)
+    assert side.trace_topics == ("other", "t")

@@ -1,0 +1,150 @@
+"""What is known of the whole input before any key is judged, folded from a few counted rows."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.judging.facts import Survey, Surveyed, merge_surveys, read_facts, survey
+from spark_jobs.schemas import NORMALISED
+
+GRACE_MS = 10
+YEAR_10000_MS = 253_402_300_800_000
+
+
+def counted(side, **fields):
+    """Return one row of the survey."""
+    row = {"side": side, "kind": "publish", "scope": None, "rows": 3, "named": 3, "first_ms": 100, "last_ms": 900}
+    return Surveyed(**{**row, **fields})
+
+
+def facts_of(*rows, **malformed):
+    return read_facts(Survey(rows, malformed), GRACE_MS)
+
+
+def surveyed(*rows, **options):
+    return survey(pa.Table.from_pylist(list(rows), schema=NORMALISED), **options)
+
+
+def event(side="native", kind="publish", **fields):
+    return {"side": side, "kind": kind, **fields}
+
+
+def bad(side):
+    return {"side": side, "bad": {"field": None, "reason": "torn", "text": "{", "mentions": []}}
+
+
+def test_horizon_is_the_earlier_end_of_the_two_sides_less_the_grace():
+    """Nothing newer can be called lost; ages count from the later end."""
+    facts = facts_of(counted("native"), counted("otlp", last_ms=700, first_ms=50))
+    assert (facts.first_ms, facts.data_end_ms, facts.horizon_ms) == (50, 900, 690)
+
+
+def test_empty_side_leaves_no_horizon():
+    """Records out of scope and malformed ones do not make a side less empty."""
+    facts = facts_of(counted("native"), counted("otlp", scope="TRACE_TRAFFIC"), otlp=3)
+    assert facts.horizon_ms is None
+    assert facts.in_scope == {"native": 3, "otlp": 0}
+    assert facts.malformed == {"native": 0, "otlp": 3}
+    assert facts.scopes["otlp"] == {"TRACE_TRAFFIC": 3}
+
+
+def test_no_rows_are_two_empty_sides():
+    facts = facts_of()
+    assert (facts.first_ms, facts.data_end_ms, facts.horizon_ms) == (None, None, None)
+    assert (facts.in_scope, facts.malformed, facts.named) == ({"native": 0, "otlp": 0},) * 2 + ({},)
+
+
+def test_events_that_name_their_topic_or_group_are_counted_per_side_and_kind():
+    """A side that names none proves nothing about one of them."""
+    facts = facts_of(counted("native"), counted("otlp", named=0), counted("otlp", kind="consume", named=2))
+    assert facts.named == {("native", "publish"): 3, ("otlp", "publish"): 0, ("otlp", "consume"): 2}
+    found = surveyed(
+        event(topic="t", group_name=None),
+        event(topic=None, group_name="g"),
+        event(kind="consume", topic="t"),
+        event(kind="consume", group_name="g"),
+        event(kind="recall", topic="t", group_name="g"),
+        event(kind=None, topic="t", scope="POLL"),
+    )
+    assert {row.kind: (row.rows, row.named) for row in found.rows} == {
+        "publish": (2, 1),
+        "consume": (2, 1),
+        "recall": (1, 0),
+        None: (1, 0),
+    }
+
+
+def test_each_side_has_a_beginning_of_its_own():
+    """What was lost before it can be told from what is missing within."""
+    assert facts_of(counted("native"), counted("otlp", first_ms=50)).first == {"native": 100, "otlp": 50}
+
+
+def test_clock_that_is_ahead_ends_no_side_later_than_its_record_arrived():
+    """One host ten minutes ahead would settle what is still on its way; without an arrival its word is all there is."""
+    start_ms, ahead_ms = 1_700_000_000_000, 600_000
+    now_ms = start_ms + 1_000
+    found = surveyed(
+        event(start_ms=start_ms, end_ms=start_ms + 10, arrival_ms=now_ms),
+        event(start_ms=start_ms + ahead_ms, end_ms=start_ms + ahead_ms + 10, arrival_ms=now_ms),
+        event(arrival_ms=now_ms + ahead_ms),
+        event("otlp", start_ms=start_ms + ahead_ms, end_ms=start_ms + ahead_ms + 10),
+    )
+    facts = read_facts(found, GRACE_MS)
+    assert facts.horizon_ms == now_ms - GRACE_MS
+    assert facts.data_end_ms == start_ms + ahead_ms + 10
+
+
+def test_time_before_1970_or_after_the_year_9999_ends_nothing():
+    found = surveyed(
+        event(start_ms=-1, end_ms=7),
+        event(start_ms=YEAR_10000_MS),
+        event(start_ms=5, end_ms=YEAR_10000_MS, arrival_ms=-3),
+        event(start_ms=3, end_ms=9, arrival_ms=0),
+    )
+    (row,) = found.rows
+    assert (row.first_ms, row.last_ms) == (3, 7)
+
+
+def test_malformed_rows_are_counted_and_are_no_events():
+    found = surveyed(event(start_ms=5), bad("native"), bad("otlp"), bad("otlp"))
+    assert found.malformed == {"native": 1, "otlp": 2}
+    assert [(row.side, row.rows) for row in found.rows] == [("native", 1)]
+    assert surveyed(bad("otlp")).rows == ()
+
+
+def test_span_of_a_trace_topic_is_trace_traffic_whatever_its_scope_was():
+    """A later input may show that a topic is one; a native record of it stays in scope."""
+    rows = [event("otlp", topic="t"), event("otlp", topic="u"), event("otlp", topic=None), event(topic="t")]
+    found = surveyed(*rows, trace_topics=("t",))
+    assert {(row.side, row.scope): row.rows for row in found.rows} == {
+        ("otlp", "TRACE_TRAFFIC"): 1,
+        ("otlp", None): 2,
+        ("native", None): 1,
+    }
+
+
+TIMES = st.none() | st.integers(-3, 9)
+EVENTS = st.builds(
+    event,
+    st.sampled_from(["native", "otlp"]),
+    st.sampled_from(["publish", "consume", None]),
+    scope=st.sampled_from([None, "POLL"]),
+    topic=st.sampled_from([None, "t"]),
+    start_ms=TIMES,
+    end_ms=TIMES,
+    arrival_ms=TIMES,
+)
+
+
+@given(rows=st.lists(EVENTS | st.sampled_from([bad("native"), bad("otlp")]), max_size=12), cut=st.integers(0, 12))
+def test_surveys_of_the_parts_add_up_to_the_survey_of_the_whole(rows, cut):
+    """However the input is cut into tasks, and through JSON."""
+    whole = surveyed(*rows)
+    parts = merge_surveys([surveyed(*rows[:cut]), surveyed(*rows[cut:])])
+    assert (set(parts.rows), parts.malformed) == (set(whole.rows), dict(whole.malformed))
+    assert Survey.from_plain(json.loads(json.dumps(whole.to_plain()))) == whole
+    assert read_facts(parts, GRACE_MS) == read_facts(whole, GRACE_MS)

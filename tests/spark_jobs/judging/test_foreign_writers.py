@@ -1,0 +1,189 @@
+"""RocketMQ's own trace against OpenTelemetry's Java agent: weak keys, wide tolerances, gaps by design."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_jobs.policy.policy import read_policy
+from tests.support.events import START_MS, consumed, delivery, publish
+from tests.support.kernel_runs import judge_events
+from tests.support.stories import END_MS, Story
+
+
+def agent(row: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """Strip a span of what OpenTelemetry's Java agent does not write."""
+    unknown = ("attempt_id", "offset_msg_id", "retry_times", "region_id", "msg_type")
+    return {**row, **dict.fromkeys(unknown), "writer": "java-agent-new", **fields}
+
+
+def agent_stories() -> dict[str, Story]:
+    def transaction_end(msg_id: str) -> dict[str, Any]:
+        row = publish("native", msg_id, transaction_id=msg_id, cost_ms=0)
+        return {
+            **row,
+            "kind": "transaction_end",
+            "transaction_state": "COMMIT_MESSAGE",
+            "from_transaction_check": False,
+        }
+
+    return {
+        "J01": Story(
+            "a send pairs by its message alone",
+            [publish("native", "J01"), agent(publish("otlp", "J01", at_ms=20), group_name=None)],
+            "MATCHED_NORMALISED",
+            kind="publish",
+            also={"key_level": 3},
+        ),
+        "J02": Story(
+            "deliveries of one group pair in the order they happened, each with its own span",
+            [
+                *delivery("J02"),
+                *delivery("J02", attempt="A2", at_ms=9_000, success=False, context_code="FAILED"),
+                agent(consumed("J02", at_ms=9_001, success=False, context_code="FAILED")),
+                agent(consumed("J02", at_ms=101)),
+            ],
+            "MATCHED_NORMALISED",
+            keys=2,
+            also={"key_level": 2},
+        ),
+        "J03": Story(
+            "a span without a group pairs by the message",
+            [*delivery("J03"), agent(consumed("J03"), group_name=None)],
+            "MATCHED_NORMALISED",
+            also={"key_level": 3},
+        ),
+        "J04": Story(
+            "the end of a transaction has no span by design",
+            [transaction_end("J04")],
+            "NATIVE_ONLY",
+            "BY_DESIGN",
+            kind="transaction_end",
+            also={"reason_detail": "java_agent_makes_no_span_for_transaction_end"},
+        ),
+        "J05": Story(
+            "a check that ends one transaction twice is two events",
+            [transaction_end("J05"), {**transaction_end("J05"), "start_ms": START_MS + 70}],
+            "NATIVE_ONLY",
+            "BY_DESIGN",
+            kind="transaction_end",
+            keys=2,
+        ),
+        "J06": Story(
+            "a failed send leaves no native record by design",
+            [agent(publish("otlp", "J06", success=False))],
+            "OTLP_ONLY",
+            "BY_DESIGN",
+            kind="publish",
+            also={"reason_detail": "rocketmq_records_no_failed_send"},
+        ),
+        "J07": Story(
+            "a delivery of a batch-sent message leaves no native record by design since 5.3.1",
+            [
+                publish("native", "J07", batch_size=3),
+                agent(publish("otlp", "J07", batch_size=3)),
+                agent(consumed("J07")),
+            ],
+            "OTLP_ONLY",
+            "BY_DESIGN",
+            also={"reason_detail": "rocketmq_records_no_delivery_of_batch_sent_messages"},
+        ),
+        "J08": Story(
+            "too late is a success to RocketMQ and an error to a span",
+            [
+                *delivery("J08", context_code="TIME_OUT"),
+                agent(consumed("J08", success=False, context_code="TIME_OUT")),
+            ],
+            "MATCHED_NORMALISED",
+        ),
+        "J09": Story("a lost span stays unexplained", delivery("J09"), "NATIVE_ONLY", "UNEXPLAINED"),
+        "J10": Story(
+            "a start beyond what cold hooks cost differs",
+            [publish("native", "J10"), agent(publish("otlp", "J10", at_ms=900))],
+            "MISMATCHED",
+            kind="publish",
+        ),
+        "END": Story(
+            "the input goes on",
+            [publish("native", "END", at_ms=END_MS), agent(publish("otlp", "END", at_ms=END_MS))],
+            "MATCHED_EXACT",
+            kind="publish",
+        ),
+    }
+
+
+AGENT_STORIES = agent_stories()
+
+
+@pytest.fixture(scope="module")
+def agent_answers():
+    one_way = agent(publish("otlp", None, offset_msg_id=None))
+    events = [row for story in AGENT_STORIES.values() for row in story.events]
+    policy = read_policy(None, profile="java-agent", native_writer="rocketmq-5.3.3")
+    return judge_events([*events, one_way], policy=policy)
+
+
+@pytest.mark.parametrize("msg_id", [*AGENT_STORIES], ids=[story.says for story in AGENT_STORIES.values()])
+def test_each_story_of_two_foreign_writers_gets_its_verdict(agent_answers, msg_id):
+    story = AGENT_STORIES[msg_id]
+    rows = [row for row in agent_answers if row["msg_id"] == msg_id and row["kind"] == story.kind]
+    assert len(rows) == story.keys, rows
+    for row in rows:
+        assert (row["status"], row["reason"]) == (story.status, story.reason), row["field_verdicts"]
+        assert {name: row[name] for name in story.also} == story.also
+
+
+def test_one_way_send_stands_alone_under_a_key_of_its_own_by_design(agent_answers):
+    row = next(row for row in agent_answers if row["msg_id"] is None)
+    assert (row["status"], row["reason_detail"]) == ("OTLP_ONLY", "rocketmq_records_no_one_way_send")
+
+
+def _partners(row) -> tuple[int | None, int | None]:
+    """Return when either side says the delivery began, from the beginning of the story."""
+    starts = (row[side] and row[side]["start_ms"] - START_MS for side in ("native", "otlp"))
+    return tuple(starts)
+
+
+@pytest.fixture(scope="module")
+def partners():
+    """Return, per message, when either side says each delivery began; some of their records are lost."""
+    native = [row for at_ms in (10_000, 20_000) for row in delivery("N1", attempt=f"A{at_ms}", at_ms=at_ms)]
+    spans = [agent(consumed("N1", at_ms=at_ms)) for at_ms in (0, 10_003, 20_200)]
+    others = [row for at_ms in (0, 10_000, 20_000) for row in delivery("N2", attempt=f"A{at_ms}", at_ms=at_ms)]
+    others += [agent(consumed("N2", at_ms=at_ms)) for at_ms in (10_003, 20_200)]
+    near = [*delivery("N3", attempt="A", at_ms=0), *delivery("N3", attempt="B", at_ms=90)]
+    near += [agent(consumed("N3", at_ms=at_ms)) for at_ms in (91, 400)]
+    broadcast = [row for n in range(300) if n % 60 for row in delivery("B", attempt=f"A{n}", at_ms=3 * n)]
+    broadcast += [agent(consumed("B", at_ms=3 * n + 1)) for n in range(300)]
+    ends = [publish(side, "END", at_ms=END_MS) for side in ("native", "otlp")]
+    policy = read_policy(None, profile="java-agent", native_writer="rocketmq")
+    rows = judge_events([*native, *spans, *others, *near, *broadcast, *ends], policy=policy)
+    return {name: [_partners(row) for row in rows if row["msg_id"] == name] for name in ("N1", "N2", "N3", "B")}
+
+
+def test_lost_delivery_does_not_shift_the_others(partners):
+    """Spans find the native record nearest in time; the one whose record was lost stays alone, in either direction."""
+    assert set(partners["N1"]) == {(None, 0), (10_000, 10_003), (20_000, 20_200)}
+    assert set(partners["N2"]) == {(0, None), (10_000, 10_003), (20_000, 20_200)}
+    assert set(partners["N3"]) == {(90, 91), (0, 400)}
+
+
+def test_message_delivered_hundreds_of_times_pairs_all_of_them(partners):
+    """A broadcast to three hundred consumers of one group that began within a second; a few records of it are lost."""
+    assert {pair for pair in partners["B"] if None in pair} == {(None, 3 * n + 1) for n in range(0, 300, 60)}
+    assert len(partners["B"]) == 300
+
+
+def test_clocks_apart_pair_in_the_order_things_happened_and_never_across_retries():
+    """An hour between the clocks leaves the order; another count of retries is another delivery, however near."""
+    hour_ms = 3_600_000
+    native = [row for at_ms in (0, 7_000) for row in delivery("C1", attempt=f"A{at_ms}", at_ms=at_ms)]
+    spans = [agent(consumed("C1", at_ms=at_ms + hour_ms)) for at_ms in (0, 7_000)]
+    retried = [row for n in (0, 1) for row in delivery("C2", attempt=f"A{n}", at_ms=100 * n, retry_times=n)]
+    told = [consumed("C2", attempt=None, at_ms=at_ms, retry_times=n) for n, at_ms in ((1, 0), (2, 100))]
+    ends = [publish(side, "END", at_ms=3 * hour_ms) for side in ("native", "otlp")]
+    rows = judge_events([*native, *spans, *retried, *told, *ends])
+    found = {msg_id: {_partners(row) for row in rows if row["msg_id"] == msg_id} for msg_id in ("C1", "C2")}
+    assert found["C1"] == {(0, hour_ms), (7_000, 7_000 + hour_ms)}
+    assert found["C2"] == {(0, None), (100, 0), (None, 100)}

@@ -1,0 +1,251 @@
+"""Every status and reason, one small story each; all stories are judged in one run, as messages of one input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_jobs.policy.policy import read_policy
+from tests.support.events import START_MS, after, before, consumed, delivery, publish
+from tests.support.kernel_runs import judge_events
+from tests.support.stories import END_MS, MINUTE_MS, Story, both
+
+
+def mqtrace_stories() -> dict[str, Story]:
+    return {
+        "M01": Story("a send both sides tell alike is exact", both("M01"), "MATCHED_EXACT", kind="publish"),
+        "M02": Story(
+            "two halves and a span are one delivery",
+            [*delivery("M02"), consumed("M02")],
+            "MATCHED_EXACT",
+            also={"native_records": 2, "half_merged": 1, "key_level": 1},
+        ),
+        "M03": Story(
+            "a duration off by the tolerance is matched, and said so",
+            [publish("native", "M03"), publish("otlp", "M03", end_ms=START_MS + 13, cost_ms=13)],
+            "MATCHED_NORMALISED",
+            kind="publish",
+        ),
+        "M04": Story(
+            "another outcome is a mismatch",
+            [*delivery("M04"), consumed("M04", success=False)],
+            "MISMATCHED",
+        ),
+        "M05": Story(
+            "a field one side leaves out is a mismatch",
+            [publish("native", "M05", tags="A"), publish("otlp", "M05")],
+            "MISMATCHED",
+            kind="publish",
+        ),
+        "M06": Story(
+            "the same native record twice is an exact duplicate",
+            [*delivery("M06"), after("M06"), consumed("M06")],
+            "DUPLICATED_NATIVE",
+            also={"duplicates": "exact", "native_count": 2, "native_exact_duplicates": 1},
+        ),
+        "M07": Story(
+            "two spans of one attempt that contradict each other conflict",
+            [*delivery("M07"), consumed("M07"), consumed("M07", span_id="b", success=False)],
+            "DUPLICATED_OTLP",
+            also={"duplicates": "conflicting", "otlp_count": 2},
+        ),
+        "M08": Story(
+            "copies on both sides",
+            [*both("M08"), *both("M08")],
+            "DUPLICATED_BOTH",
+            kind="publish",
+            also={"duplicates": "exact"},
+        ),
+        "M09": Story(
+            "copies win over a mismatch, whose field verdicts stay",
+            [publish("native", "M09"), *[publish("otlp", "M09", topic="other")] * 2],
+            "DUPLICATED_OTLP",
+            kind="publish",
+        ),
+        "M10": Story("a lost span", delivery("M10"), "NATIVE_ONLY", "UNEXPLAINED"),
+        "M11": Story("a lost native record", [consumed("M11")], "OTLP_ONLY", "UNEXPLAINED"),
+        "M12": Story(
+            "a start without an end, the span still open, is in flight",
+            [before("M12", at_ms=END_MS - MINUTE_MS)],
+            "NATIVE_ONLY",
+            "IN_FLIGHT",
+        ),
+        "M13": Story(
+            "a start that never ended within the consume timeout is abandoned",
+            [before("M13")],
+            "NATIVE_ONLY",
+            "ABANDONED",
+        ),
+        "M14": Story(
+            "the end lost while the span is whole is half a record",
+            [before("M14"), consumed("M14")],
+            "MISMATCHED",
+            "HALF_RECORD",
+            also={"reason_detail": "before"},
+        ),
+        "M15": Story(
+            "the start lost while the span is whole is half a record",
+            [after("M15"), consumed("M15")],
+            "MISMATCHED",
+            "HALF_RECORD",
+            also={"reason_detail": "after"},
+        ),
+        "M16": Story(
+            "an end alone, with no span, is a lost span",
+            [after("M16")],
+            "NATIVE_ONLY",
+            "UNEXPLAINED",
+            also={"event_ms": START_MS + 100},
+        ),
+        "M17": Story("what a damaged native record names", [consumed("M17")], "OTLP_ONLY", "COUNTERPART_MALFORMED"),
+        "M18": Story(
+            "one side only and newer than the horizon is not judged yet",
+            [consumed("M18", at_ms=END_MS - 1_000)],
+            "PENDING",
+        ),
+        "M19": Story(
+            "a redelivery is another key, never a duplicate",
+            [
+                *delivery("M19"),
+                *delivery("M19", attempt="A2", at_ms=900, retry_times=1),
+                *(consumed("M19"), consumed("M19", attempt="A2", at_ms=900, retry_times=1)),
+            ],
+            "MATCHED_EXACT",
+            keys=2,
+        ),
+        "M20": Story(
+            "two groups are two keys",
+            [
+                *delivery("M20"),
+                *delivery("M20", group="shipping", attempt="A9"),
+                *(consumed("M20"), consumed("M20", group="shipping", attempt="A9")),
+            ],
+            "MATCHED_EXACT",
+            keys=2,
+        ),
+        "M21": Story(
+            "the end of a cloud client names no group; the request id says whose it was",
+            [before("M21"), after("M21", group=None), consumed("M21")],
+            "MATCHED_EXACT",
+        ),
+        "M22": Story(
+            "a failed send has no offset id; both sides know when it began",
+            both("M22", offset_msg_id=None, success=False),
+            "MATCHED_EXACT",
+            kind="publish",
+        ),
+        "M23": Story(
+            "attempts that differ on both sides never pair, however alike",
+            [*delivery("M23", attempt="A1"), consumed("M23", attempt="A2")],
+            "NATIVE_ONLY",
+            "UNEXPLAINED",
+            keys=2,
+        ),
+        "M24": Story(
+            "separator characters in a value are written as an underscore",
+            [publish("native", "M24", tags="a_b"), publish("otlp", "M24", tags="a\x01b")],
+            "MATCHED_NORMALISED",
+            kind="publish",
+            also={"tags": "SANITISED"},
+        ),
+        "M25": Story(
+            "a topic of the native wire has no namespace",
+            [publish("native", "M25"), publish("otlp", "M25", topic="team%orders")],
+            "MATCHED_NORMALISED",
+            kind="publish",
+            also={"topic": "orders"},
+        ),
+        "M26": Story(
+            "the native wire carries no topic of a delivery: not comparable, and taken from the send",
+            [*both("M26"), *delivery("M26"), consumed("M26", topic=None)],
+            "MATCHED_EXACT",
+            also={"topic": "orders", "queue_ms": 90, "end_to_end_ms": 110},
+        ),
+        "M27": Story(
+            "of copies on one side only, the loss is what counts",
+            [*delivery("M27"), *delivery("M27")],
+            "NATIVE_ONLY",
+            "UNEXPLAINED",
+            also={"native_count": 2, "duplicates": "exact"},
+        ),
+        "M28": Story(
+            "a listener's cost is its batch's, divided and rounded down",
+            [*delivery("M28", cost_ms=3, end_ms=START_MS + 110), consumed("M28", batch_size=3)],
+            "MATCHED_NORMALISED",
+        ),
+        "M29": Story(
+            "a second recall of one message is another event",
+            [
+                {**publish(side, "M29", at_ms=at_ms, offset_msg_id=None, success=at_ms == 0), "kind": "recall"}
+                for side in ("native", "otlp")
+                for at_ms in (0, 40)
+            ],
+            "MATCHED_EXACT",
+            kind="recall",
+            keys=2,
+        ),
+        "END": Story("the input goes on", both("END", at_ms=END_MS), "MATCHED_EXACT", kind="publish"),
+    }
+
+
+STORIES = mqtrace_stories()
+
+
+@pytest.fixture(scope="module")
+def answers():
+    events = [row for story in STORIES.values() for row in story.events]
+    return judge_events(events, malformed=[("native", "M17")])
+
+
+@pytest.mark.parametrize("msg_id", [*STORIES], ids=[story.says for story in STORIES.values()])
+def test_each_story_gets_its_verdict(answers, msg_id):
+    story = STORIES[msg_id]
+    rows = [row for row in answers if row["msg_id"] == msg_id and row["kind"] == story.kind]
+    assert len(rows) == story.keys, rows
+    mine = [row for row in rows if (row["status"], row["reason"]) == (story.status, story.reason)]
+    assert mine, [(row["status"], row["reason"], row["field_verdicts"]) for row in rows]
+    for name, expected in story.also.items():
+        found = [row["field_verdicts"][name] if name == "tags" else row[name] for row in mine]
+        assert expected in found, name
+
+
+def test_field_verdicts_stay_beside_duplicates(answers):
+    row = next(row for row in answers if row["msg_id"] == "M09")
+    assert row["field_verdicts"]["topic"] == "DIFFERENT"
+
+
+def test_half_record_misses_what_the_other_half_would_say(answers):
+    verdicts = next(row for row in answers if row["msg_id"] == "M14")["field_verdicts"]
+    assert (verdicts["start_ms"], verdicts["success"]) == ("EQUAL", "MISSING_NATIVE")
+
+
+def test_window_leaves_out_whole_keys():
+    """A key outside the window is out of scope on both sides, even when its two starts straddle the border."""
+    policy = replace(read_policy(None), begin_ms=START_MS, end_ms=START_MS + 1_000, grace_ms=0)
+    straddling = [publish("native", "W1", at_ms=1_000), publish("otlp", "W1", at_ms=1_001)]
+    events = [*straddling, *both("W2", at_ms=-1), *both("W3", at_ms=500), publish("native", "W4", at_ms=5_000)]
+    found = {row["msg_id"]: (row["status"], row["reason_detail"]) for row in judge_events(events, policy=policy)}
+    assert found == {
+        "W1": ("MISMATCHED", None),
+        "W2": ("OUT_OF_SCOPE", "WINDOW"),
+        "W3": ("MATCHED_EXACT", None),
+        "W4": ("OUT_OF_SCOPE", "WINDOW"),
+    }
+
+
+def test_key_carried_from_an_earlier_run_is_in_every_window():
+    policy = replace(read_policy(None), begin_ms=START_MS + 1, grace_ms=0)
+    events = [
+        publish("native", "C1", first_seen_run=3, left_as="PENDING"),
+        publish("otlp", "C1"),
+        *both("END", at_ms=9),
+    ]
+    found = next(row for row in judge_events(events, policy=policy) if row["msg_id"] == "C1")
+    assert (found["status"], found["first_seen_run"]) == ("MATCHED_EXACT", 3)
+    assert (found["native"]["left_as"], found["otlp"]["left_as"]) == ("PENDING", None)
+
+
+def test_empty_side_settles_nothing():
+    """With nothing on the other side every key is pending: there is no horizon to be older than."""
+    assert {row["status"] for row in judge_events(delivery("E1"))} == {"PENDING"}

@@ -1,0 +1,303 @@
+"""When a run passes: gates, bounds, verdicts and exit codes, from plain numbers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.history.taking_over import TakenOver
+from spark_jobs.jobs.reading import EventSide
+from spark_jobs.jobs.summarise import balance_inputs
+from spark_jobs.judging.counts import Patterns, Tally, add_patterns, bucket_width_ms
+from spark_jobs.judging.facts import Facts
+from spark_jobs.policy.gates import concluded, doubt, judged, losses, upper_bound_95_ppm
+from spark_jobs.policy.policy import DEFAULT_GATES, read_policy
+
+POLICY = read_policy(None)
+FACTS = Facts(first_ms=0, data_end_ms=600_000, horizon_ms=540_000, in_scope={"native": 100, "otlp": 100})
+
+
+def tally(**parts) -> Tally:
+    """Return the counts of a run of a hundred clean keys, changed as told."""
+    clean = {
+        "status": Counter(MATCHED_EXACT=100),
+        "keys": Counter(native=100, otlp=100, both=100),
+        "sums": Counter(native_records=100, otlp_records=100),
+        "fields": {"success": Counter(EQUAL=100), "tags": Counter(EQUAL=100)},
+        "timing": Counter(on_time=100),
+    }
+    return Tally(**{**clean, **parts})
+
+
+def outcomes(counts: Tally, facts: Facts = FACTS, policy=None) -> dict[str, str]:
+    return {gate.name: gate.outcome for gate in judged(counts, facts, policy or read_policy(None))}
+
+
+def test_a_clean_run_passes_every_gate():
+    """Nothing lost, nothing doubled, everything equal: PASS and exit 0."""
+    gates = judged(tally(), FACTS, POLICY)
+    assert {gate.outcome for gate in gates} == {"pass"}
+    assert concluded(gates, POLICY, holds=True, conclusive=True) == ("PASS", 0)
+
+
+@pytest.mark.parametrize(
+    ("gate", "outcome", "parts", "facts"),
+    [
+        ("unexplained_loss_native", "fail", {"one_sided": Counter({("OTLP_ONLY", "UNEXPLAINED"): 1})}, {}),
+        ("unexplained_loss_otlp", "fail", {"one_sided": Counter({("NATIVE_ONLY", "UNEXPLAINED"): 1})}, {}),
+        ("conflicting_duplicates", "fail", {"duplicates": Counter(conflicting=1)}, {}),
+        ("malformed", "fail", {}, {"malformed": {"native": 0, "otlp": 1}}),
+        ("critical_field_agreement", "fail", {"fields": {"success": Counter(EQUAL=99, DIFFERENT=1)}}, {}),
+        ("field_agreement", "warn", {"fields": {"success": Counter(EQUAL=9), "tags": Counter(MISSING_OTLP=1)}}, {}),
+        ("late", "warn", {"timing": Counter(on_time=98, late_native=2)}, {}),
+        ("attributed_loss_native", "warn", {"one_sided": Counter({("OTLP_ONLY", "DROP_ATTRIBUTED"): 2})}, {}),
+        ("attributed_loss_otlp", "warn", {"one_sided": Counter({("NATIVE_ONLY", "SHUTDOWN_WINDOW"): 2})}, {}),
+        ("writer_silent", "warn", {"reason": Counter(WRITER_SILENT=1)}, {}),
+        (
+            "duplicate_excess",
+            "fail",
+            {"sums": Counter(native_records=1_000, otlp_records=1_000, otlp_exact_duplicates=3)},
+            {},
+        ),
+    ],
+)
+def test_each_gate_closes_on_what_it_is_there_for(gate, outcome, parts, facts):
+    """One thing wrong closes its gate and no other."""
+    found = outcomes(tally(**parts), replace(FACTS, **facts))
+    assert {name for name, result in found.items() if result not in {"pass", "inconclusive"}} == {gate}
+    assert found[gate] == outcome
+
+
+def test_two_in_a_thousand_doubled_is_too_many_and_one_is_not():
+    """The bound is a rate of records, inclusive."""
+    sums = Counter(native_records=1_000, otlp_records=0, native_exact_duplicates=1)
+    assert outcomes(tally(sums=sums))["duplicate_excess"] == "pass"
+    sums["native_exact_duplicates"] = 2
+    assert outcomes(tally(sums=sums))["duplicate_excess"] == "fail"
+
+
+def test_most_of_a_run_lost_by_a_named_cause_is_no_pass():
+    """Nine of ten keys, each with its reason: a warning and exit 0; one of a hundred is let pass."""
+    for lost, expected in ((900, ("WARN", 0)), (1, ("PASS", 0))):
+        gates = judged(tally(one_sided=Counter({("NATIVE_ONLY", "DROP_ATTRIBUTED"): lost})), FACTS, POLICY)
+        assert concluded(gates, POLICY, holds=True, conclusive=True) == expected
+
+
+def test_strict_lets_a_warning_fail_the_run():
+    """The same late keys: a warning and exit 0, or a failure and exit 1."""
+    late = tally(timing=Counter(on_time=1, late_otlp=1))
+    for policy, expected in ((read_policy(None), ("WARN", 0)), (replace(read_policy(None), strict=True), ("FAIL", 1))):
+        assert concluded(judged(late, FACTS, policy), policy, holds=True, conclusive=True) == expected
+
+
+def test_a_gate_with_nothing_to_measure_says_so():
+    """No arrival times: neither pass nor fail, and the run is judged by the others."""
+    gates = judged(tally(timing=Counter(no_time=100)), FACTS, POLICY)
+    assert {gate.outcome for gate in gates if gate.name == "late"} == {"inconclusive"}
+    assert concluded(gates, POLICY, holds=True, conclusive=True) == ("PASS", 0)
+
+
+def test_every_gate_has_a_value_and_every_value_a_gate():
+    """A gate added to the table without a value would fail to be judged at all."""
+    assert [gate.name for gate in judged(tally(), FACTS, read_policy(None))] == [*DEFAULT_GATES]
+
+
+def test_broken_books_outrank_doubt_and_doubt_outranks_a_failed_gate():
+    """Exit 3, then 4, then 1."""
+    gates = judged(tally(duplicates=Counter(conflicting=1)), FACTS, POLICY)
+    assert concluded(gates, POLICY, holds=False, conclusive=False) == ("FAIL", 3)
+    assert concluded(gates, POLICY, holds=True, conclusive=False) == ("INCONCLUSIVE", 4)
+    assert concluded(gates, POLICY, holds=True, conclusive=True) == ("FAIL", 1)
+
+
+@pytest.mark.parametrize("in_scope", [{}, {"native": 3, "otlp": 0}, {"native": 0, "otlp": 3}, {"native": 0, "otlp": 0}])
+def test_an_empty_side_is_never_a_pass(in_scope):
+    """One side empty or both: inconclusive."""
+    said = doubt(tally(), replace(FACTS, in_scope=in_scope), POLICY)
+    assert said is not None
+    for side, name in (("native", "the native side"), ("otlp", "the OTLP side")):
+        assert (name in said) is (not in_scope.get(side))
+
+
+def test_nothing_settled_is_inconclusive():
+    """All keys pending; or a horizon before the first event while anything is still one-sided."""
+    pending = tally(status=Counter(PENDING=4), keys=Counter(native=2, otlp=2, both=0))
+    assert "both sides" in doubt(pending, FACTS, POLICY)
+    young = replace(FACTS, horizon_ms=-1)
+    assert "--grace" in doubt(tally(status=Counter(MATCHED_EXACT=99, PENDING=1)), young, POLICY)
+    assert doubt(tally(), young, POLICY) is None
+
+
+def test_two_inputs_with_nothing_in_common_are_inconclusive():
+    """Both sides have records, no key is on both: the wrong file, not a loss of everything and never a pass."""
+    strangers = tally(
+        status=Counter(NATIVE_ONLY=5, OTLP_ONLY=5),
+        keys=Counter(native=5, otlp=5, both=0),
+        fields={},
+        reason=Counter(WRITER_SILENT=10),
+    )
+    assert "no event is on both sides" in doubt(strangers, FACTS, POLICY)
+
+
+@pytest.mark.parametrize(("end_ms", "conclusive"), [(540_000, True), (540_001, False), (4_200_000, False)])
+def test_a_window_that_ends_after_the_horizon_is_inconclusive(end_ms, conclusive):
+    """What would still arrive belongs to it."""
+    assert (doubt(tally(), FACTS, replace(POLICY, end_ms=end_ms)) is None) is conclusive
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_gate_that_may_fail_a_run_must_have_measured_something(strict):
+    """No critical field could be compared: exit 4, unless another gate failed; strictness asks no more of warnings."""
+    policy = replace(POLICY, strict=strict)
+    mute = tally(fields={"tags": Counter(EQUAL=100)}, timing=Counter(no_time=100))
+    assert concluded(judged(mute, FACTS, policy), policy, holds=True, conclusive=True) == ("INCONCLUSIVE", 4)
+    bad = replace(FACTS, malformed={"native": 1, "otlp": 0})
+    assert concluded(judged(mute, bad, policy), policy, holds=True, conclusive=True) == ("FAIL", 1)
+    untimed = tally(timing=Counter(no_time=100))
+    assert concluded(judged(untimed, FACTS, policy), policy, holds=True, conclusive=True) == ("PASS", 0)
+
+
+def test_none_lost_among_n_is_bounded_by_three_over_n():
+    """The rule of three, in parts per million."""
+    assert upper_bound_95_ppm(0, 3_000) == pytest.approx(1_000)
+    assert upper_bound_95_ppm(0, 0) is None
+    assert upper_bound_95_ppm(0, 1) == 1_000_000
+
+
+@given(seen=st.integers(1, 500), more=st.integers(0, 100_000))
+def test_the_bound_lies_above_what_was_seen_and_never_above_everything(seen, more):
+    """Wilson's bound, one-sided."""
+    checked = seen + more
+    bound = upper_bound_95_ppm(seen, checked)
+    assert seen / checked * 1e6 <= bound * (1 + 1e-12) <= 1e6 * (1 + 1e-9)
+    assert math.isfinite(bound)
+
+
+def test_loss_is_told_by_the_side_that_lacks_it():
+    """What only OTLP has the native side lost; a named cause is attributed, not unexplained."""
+    counts = tally(
+        one_sided=Counter(
+            {
+                ("OTLP_ONLY", "UNEXPLAINED"): 2,
+                ("OTLP_ONLY", "COUNTERPART_MALFORMED"): 3,
+                ("OTLP_ONLY", "BY_DESIGN"): 50,
+                ("NATIVE_ONLY", "IN_FLIGHT"): 1,
+            }
+        )
+    )
+    lost = losses(counts)
+    assert (lost["native"].unexplained, lost["native"].attributed, lost["native"].checked) == (2, 3, 105)
+    assert (lost["otlp"].unexplained, lost["otlp"].attributed, lost["otlp"].checked) == (0, 0, 100)
+
+
+ROW = {
+    "kind": "consume",
+    "status": "MATCHED_EXACT",
+    "reason": None,
+    "reason_detail": None,
+    "timing": "no_time",
+    "duplicates": None,
+    "key_level": 1,
+    "bucket_ms": 0,
+    "age": None,
+    "lifecycle": None,
+    "open_age": None,
+    "on_native": True,
+    "on_otlp": True,
+    "keys": 2,
+    "native_count": 2,
+    "native_records": 4,
+    "native_exact_duplicates": 0,
+    "native_other_duplicates": 0,
+    "half_merged": 2,
+    "otlp_count": 2,
+    "otlp_records": 2,
+    "otlp_exact_duplicates": 0,
+    "otlp_other_duplicates": 0,
+}
+DUPLICATE = {**ROW, "keys": 1, "native_records": 3, "half_merged": 1, "native_exact_duplicates": 1, "otlp_records": 1}
+LOST = {
+    **ROW,
+    "keys": 1,
+    "status": "NATIVE_ONLY",
+    "on_otlp": False,
+    "native_records": 2,
+    "half_merged": 1,
+    "otlp_records": 0,
+}
+BOOKS = [ROW, DUPLICATE, LOST]
+SCOPES = {"native": {}, "otlp": {"TRACE_TRAFFIC": 5}}
+
+
+def test_the_books_balance_when_every_record_is_found_again():
+    """Read and exploded on the left; malformed, out of scope, merged, copies and keys on the right."""
+    facts = replace(FACTS, scopes=SCOPES, malformed={"native": 1, "otlp": 0})
+    counts = add_patterns([Patterns(BOOKS, Counter())], malformed=1, scopes=facts.scopes.values())
+    sides = EventSide(records_read=9, exploded=1), EventSide(records_read=8, exploded=0)
+    inputs, conservation = balance_inputs(sides, TakenOver(), counts, facts)
+    assert conservation.holds
+    assert (inputs.native.canonical_keys, inputs.native.half_merged, inputs.native.exact_duplicates) == (4, 4, 1)
+    assert (inputs.otlp.canonical_keys, inputs.otlp.out_of_scope) == (3, 5)
+    assert counts.reason["TRACE_TRAFFIC"] == 5
+
+
+@pytest.mark.parametrize(("native", "otlp"), [(10, 8), (9, 7)])
+def test_one_record_unaccounted_for_breaks_the_books(native, otlp):
+    """A record more than was found again, on either side."""
+    facts = replace(FACTS, scopes=SCOPES, malformed={"native": 1, "otlp": 0})
+    counts = add_patterns([Patterns(BOOKS, Counter())], malformed=1, scopes=facts.scopes.values())
+    sides = EventSide(records_read=native, exploded=1), EventSide(records_read=otlp, exploded=0)
+    _, conservation = balance_inputs(sides, TakenOver(), counts, facts)
+    assert not conservation.holds
+    assert "≠" in conservation.native + conservation.otlp
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "width_ms"),
+    [
+        (10_000, 1_000),
+        (100_000, 5_000),
+        (86_400_000, 600_000),
+        (0, 1_000),
+        (30 * 86_400_000, 10_800_000),
+        (289 * 86_400_000, 172_800_000),
+    ],
+)
+def test_buckets_are_narrow_for_a_short_run_and_wide_for_a_long_one(span_ms, width_ms):
+    """Ten minutes, unless that gave fewer than a dozen of them or more than 288; round numbers always."""
+    assert bucket_width_ms(0, span_ms) == width_ms
+
+
+def test_too_small_a_sample_decides_nothing():
+    """One lost key of a hundred and one: a failure, or too few to say where the policy asks for more."""
+    lost = tally(one_sided=Counter({("OTLP_ONLY", "UNEXPLAINED"): 1}))
+    for minimum, expected in ((101, "fail"), (102, "inconclusive")):
+        gates = {**DEFAULT_GATES}
+        gates["unexplained_loss_native"] = replace(gates["unexplained_loss_native"], minimum_sample=minimum)
+        policy = replace(POLICY, gates=gates)
+        found = judged(lost, FACTS, policy)
+        assert (found[0].outcome, found[0].sample, found[0].value) == (expected, 101, 1)
+        assert concluded(found, policy, holds=True, conclusive=True)[0].value == {"fail": "FAIL"}.get(
+            expected, "INCONCLUSIVE"
+        )
+
+
+def test_a_field_that_is_ignored_closes_no_gate_and_single_verdicts_mean_what_the_policy_says():
+    """The same counts: a failure, a warning, or nothing."""
+    counts = tally(fields={"success": Counter(EQUAL=90, DIFFERENT=10), "tags": Counter(EQUAL=90, TRUNCATED=10)})
+    severity = dict(POLICY.severity)
+    for success, verdicts, critical, other in (
+        ("fail", {}, "fail", "pass"),
+        ("warn", {}, "inconclusive", "warn"),
+        ("ignore", {}, "inconclusive", "pass"),
+        ("fail", {"success": {"DIFFERENT": "ok"}, "tags": {"TRUNCATED": "fail"}}, "fail", "pass"),
+        ("fail", {"success": {"DIFFERENT": "ok"}, "tags": {"TRUNCATED": "warn"}}, "pass", "warn"),
+    ):
+        policy = replace(POLICY, severity={**severity, "success": success}, verdicts=verdicts)
+        found = outcomes(counts, policy=policy)
+        assert (found["critical_field_agreement"], found["field_agreement"]) == (critical, other)

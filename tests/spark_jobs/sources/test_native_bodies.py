@@ -1,0 +1,206 @@
+"""Bodies of native landings: lines that no writer of ours makes, parquet of any shape, files of any size."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from otel_mqtrace._errors import UnreadableInputError
+from spark_jobs.sources import native, pieces
+from spark_jobs.sources.native import BODIES, body_batches, decode_base64, find_bodies
+
+LINE = {"source": "T", "arrival_ms": 7, "body_base64": "YQ=="}
+NOT_JSON = "no JSON object with body_base64"
+
+
+def bodies_in(*paths, parallelism=2):
+    found = find_bodies(list(map(str, paths)), parallelism=parallelism)
+    return [row for task in found.tasks for batch in body_batches(task) for row in batch.to_pylist()]
+
+
+def read_line(tmp_path, text):
+    """Return the body of one line behind a line that tells what the file is."""
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(json.dumps(LINE).encode() + b"\n" + (text if isinstance(text, bytes) else text.encode()) + b"\n")
+    return bodies_in(path)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        *(("YWJj", b"abc"), ("YQ==", b"a"), ("YQ", b"a"), ("YR==", b"a"), ("", b""), ("YW\n Jj\r", b"abc")),
+        *(("YW\u2003Jj", b"abc"), (" YQ ==", b"a"), ("Y", None), ("YQ=", None), ("YQ= =", None), ("YQ== ", None)),
+        *(("YWJj=", None), ("YWJj====", None), ("Y=Q=", None), ("-_8=", None), ("!!!!", None), ("é", None)),
+        *(("YW\xa0Jj", None), ("YWJj\x00", None)),
+    ],
+)
+def test_base64_is_what_spark_takes_for_it(text, data):
+    """Answers of Spark's try_to_binary (4.1)."""
+    assert decode_base64(text) == data
+
+
+@given(st.binary(max_size=40), st.sampled_from(["", "\n", " \t"]), st.booleans())
+def test_base64_with_blanks_or_without_padding_is_read(data, blank, padded):
+    text = base64.b64encode(data).decode()
+    bare = text.rstrip("=")
+    assert decode_base64(blank.join(bare) + (text[len(bare) :] if padded else "")) == data
+
+
+@pytest.mark.parametrize(
+    ("fields", "source", "arrival_ms"),
+    [
+        ({}, "T", 7),
+        ({"source": None, "topic": "U"}, "U", 7),
+        ({"source": "", "topic": "U"}, "", 7),
+        ({"source": 5.5}, "5.5", 7),
+        ({"source": True}, "true", 7),
+        ({"source": {"b": 1, "a": "x"}}, '{"b":1,"a":"x"}', 7),
+        ({"source": "a\ud800"}, "a?", 7),
+        ({"arrival_ms": " 12 "}, "T", 12),
+        ({"arrival_ms": "12.0", "store_ms": 5}, "T", 5),
+        ({"arrival_ms": None, "store_ms": "5"}, "T", 5),
+        ({"arrival_ms": 1e3}, "T", None),
+        ({"arrival_ms": 2**63, "store_ms": -(2**63)}, "T", -(2**63)),
+        ({"arrival_ms": "٣"}, "T", None),
+        ({"arrival_ms": True}, "T", None),
+    ],
+)
+def test_fields_of_landings_and_of_dumps_are_read_alike(tmp_path, fields, source, arrival_ms):
+    """Numbers may be texts; what is none is null."""
+    found = read_line(tmp_path, json.dumps({**LINE, **fields}))
+    assert (found["source"], found["arrival_ms"], found["body"], found["bad"]) == (source, arrival_ms, b"a", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        ('  {"body_base64":"YQ"}  \r', b"a"),
+        ('{"body_base64":"YQ"}{"body_base64":"Yg"}', b"a"),
+        ('{"body_base64":"YQ"} and more', b"a"),
+        ("{'body_base64': 'YQ'}", b"a"),
+        ('{"body_base64":"YQ","body_base64":"Yg"}', b"b"),
+        ('{"keys":NaN,"body_base64":"YQ"}', b"a"),
+        (b'{"keys":"\xff","body_base64":"YQ"}', b"a"),
+        ('{"body_base64":1234}', base64.b64decode("1234")),
+    ],
+)
+def test_line_that_begins_with_an_object_has_a_body(tmp_path, text, body):
+    found = read_line(tmp_path, text)
+    assert (found["line"], found["body"], found["bad"]) == (2, body, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "sample"),
+    [
+        ('[{"body_base64":"YQ"}]', NOT_JSON, '[{"body_base64":"YQ"}]'),
+        ('{"body_base64":null}', NOT_JSON, '{"body_base64":null}'),
+        ('{"Body_Base64":"YQ"}', NOT_JSON, '{"Body_Base64":"YQ"}'),
+        ('{"body_base64":"YQ"', NOT_JSON, '{"body_base64":"YQ"'),
+        ('{"body_base64":"YQ","a":01}', NOT_JSON, '{"body_base64":"YQ","a":01}'),
+        ('{"a":"\t","body_base64":"YQ"}', NOT_JSON, '{"a":"\t","body_base64":"YQ"}'),
+        ("\ufeff{}", NOT_JSON, "\ufeff{}"),
+        ("null", NOT_JSON, "null"),
+        (b"\xff\xfe broken \xc3", NOT_JSON, "\ufffd\ufffd broken \ufffd"),
+        ('{"body_base64":5}', "not base64", "5"),
+        ('{"body_base64":["YQ"]}', "not base64", '["YQ"]'),
+        ("x" * 300, NOT_JSON, "x" * 200),
+    ],
+)
+def test_line_without_a_body_is_bad_and_says_why(tmp_path, text, reason, sample):
+    found = read_line(tmp_path, text)
+    assert (found["body"], found["bad"]) == (
+        None,
+        {"field": "body_base64", "reason": reason, "text": sample, "mentions": []},
+    )
+
+
+def test_bad_line_names_the_messages_that_can_be_read_in_it(tmp_path):
+    """Behind the sample too, in upper case, each once."""
+    msg_id = "c000020262bb60e53b936993952c0000"
+    found = read_line(tmp_path, "x" * 300 + f" {msg_id} {msg_id.upper()}")
+    assert found["bad"]["mentions"] == [msg_id.upper()]
+
+
+@pytest.mark.parametrize(
+    ("tail", "is_torn"),
+    [(b"", False), (b" \t", False), (b'{"body_base64":"YQ"}', False), (b'{"body_base64":"Y', True), (b"[1]", True)],
+)
+def test_last_line_that_is_no_object_is_cut_off_and_not_read(tmp_path, tail, is_torn):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(json.dumps(LINE).encode() + b"\n" + tail)
+    found = find_bodies([str(path)], parallelism=1)
+    assert found.truncated_tails == is_torn
+    assert len(bodies_in(path)) == (1 if is_torn or not tail.strip() else 2)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([b"", b" ", b"x", b'{"body_base64":"YQ"}\r']), max_size=12), st.integers(1, 60))
+def test_every_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts, size):
+    """Lines of a file that is read in ranges have no numbers; a byte order mark before the first is none of it."""
+    path = tmp_path_factory.mktemp("cut") / "x.jsonl"
+    first = b"\xef\xbb\xbf" + json.dumps(LINE).encode()
+    path.write_bytes(b"".join(text + b"\n" for text in [first, *texts]))
+    with pytest.MonkeyPatch.context() as patched:
+        whole = bodies_in(path)
+        patched.setattr(pieces, "WHOLE_BYTES", 0)
+        patched.setattr(pieces, "_LEAST_TASK_BYTES", size)
+        cut = bodies_in(path, parallelism=1000)
+    assert whole[0]["bad"] is None
+    assert [row["line"] for row in whole] == [1, *(at for at, text in enumerate(texts, 2) if text.strip())]
+    assert cut == [{**row, "line": None} for row in whole]
+
+
+def test_rows_of_parquet_have_their_place_in_the_file(tmp_path, monkeypatch):
+    """Through row groups and batches; a row without a body is bad."""
+    monkeypatch.setattr(native, "BATCH_ROWS", 2)
+    rows = [{"body": None if at == 4 else b"%d" % at, "arrival_ms": at, "keys": "k"} for at in range(9)]
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pa.Table.from_pylist(rows), path, row_group_size=5)
+    read = bodies_in(path)
+    assert [(row["line"], row["body"], row["arrival_ms"]) for row in read if row["line"] != 5] == [
+        (at + 1, b"%d" % at, at) for at in range(9) if at != 4
+    ]
+    assert read[4]["bad"] == {"field": "body", "reason": "no body", "text": "", "mentions": []}
+    assert {row["source"] for row in read} == {None}
+    assert {row["path"] for row in read} == {str(path)}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"body": pa.array(["a"], pa.string())},
+        {"body": pa.array([b"a"], pa.large_binary()), "source": pa.array(["T"], pa.large_string())},
+        {"body": pa.array([b"a"]), "source": pa.array([b"T"]), "arrival_ms": pa.array([7], pa.int32())},
+        {"body": pa.array([b"a"]), "source": pa.array(["T"]).dictionary_encode(), "offset": pa.array(["any"])},
+        {"body": pa.array([b"a"]), "source": pa.nulls(1), "arrival_ms": pa.nulls(1)},
+    ],
+)
+def test_columns_of_other_types_are_read_where_they_mean_the_same(tmp_path, columns):
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pa.table(columns), path)
+    (task,) = find_bodies([str(path)], parallelism=1).tasks
+    (batch,) = body_batches(task)
+    (row,) = batch.to_pylist()
+    assert batch.schema.equals(BODIES)
+    assert (row["body"], row["source"] or "T", row["arrival_ms"] or 7) == (b"a", "T", 7)
+
+
+def test_column_that_means_something_else_is_one_sentence(tmp_path):
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pa.table({"body": [b"a"], "arrival_ms": ["soon"]}), path)
+    with pytest.raises(UnreadableInputError, match=r"x\.parquet: column 'arrival_ms' holds string, expected a whole"):
+        find_bodies([str(path)], parallelism=1)
+
+
+def test_more_cores_are_more_tasks(tmp_path):
+    """Where there is enough for each; no task of files holds more than 32 MB."""
+    path = tmp_path / "x.jsonl"
+    path.write_bytes((json.dumps({**LINE, "keys": "k" * 1000}) + "\n").encode() * 40_000)
+    sizes = [len(find_bodies([str(path)], parallelism=cores).tasks) for cores in (1, 2, 4, 64)]
+    assert sizes == [2, 4, 8, 11]
