@@ -16,17 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import parquet
 
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.jobs.event_writer import EventFile
 from spark_jobs.jobs.reading import EventSide
-from spark_jobs.judging.columns import flatten_sides, is_true
 from spark_jobs.judging.facts import merge_surveys, survey
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.storage import list_files
-from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from spark_jobs.judging.facts import Survey
     from spark_jobs.sources.kafka.offsets import PartitionRange
 
-__all__ = ["Intake", "survey_again", "with_trace_topics"]
+__all__ = ["Intake", "survey_again"]
 
 _SIDES: Final = ("native", "otlp")
 _BOOKS: Final = "books.json"
@@ -161,23 +158,6 @@ class Intake:
             raise UnreadableInputError(
                 f"{path} cannot be read: {error}; remove {self.directory.parent} to read everything again"
             ) from error
-
-
-def with_trace_topics(events: pa.Table, topics: Sequence[str]) -> pa.Table:
-    """Return spans, those of ``topics`` out of scope as trace traffic.
-
-    Args:
-        events: rows of the OTLP side; columns ``topic`` and ``scope``, and ``bad`` where malformed rows are among them.
-        topics: the topics that are trace topics.
-    """
-    if not topics:
-        return events
-    columns = flatten_sides(events.select(["topic", "scope"]))
-    traffic = is_true(pc.is_in(columns["topic"], pa.array(list(topics))))
-    if "bad" in events.column_names:
-        traffic &= np.asarray(events["bad"].is_null())
-    scope = pc.if_else(pa.array(traffic), Reason.TRACE_TRAFFIC.value, columns["scope"].cast(pa.string()))
-    return events.set_column(events.column_names.index("scope"), NORMALISED.field("scope"), scope)
 
 
 def survey_again(engine: Engine, spans: EventSide, topics: Sequence[str]) -> EventSide:

@@ -51,33 +51,32 @@ def measured(effort: Effort) -> list[Row]:
 def main(folder: str, spans: str, rounds: str, cores: str) -> int:
     """Measure in this process, on so many cores; print what it did of ``spans`` a second and core, round by round."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cores)])  # the JVM and its Python workers inherit it
-    from spark_jobs.session import build_session  # noqa: PLC0415 - after the core is chosen
+    from spark_jobs.exchange.local import LocalEngine  # noqa: PLC0415 - after the core is chosen
 
     root = Path(folder)
     lines, proto, count = root / "day" / "otlp", root / "proto", int(spans)
-    size = sum(file.stat().st_size for file in lines.iterdir())
-    spark = build_session(master=f"local[{cores}]", driver_memory="2g", input_bytes=max(size, 1 << 28))
+    engine = LocalEngine(int(cores))
     contenders = {
-        "json": partial(_ours, spark, lines, root, count, int(cores)),
+        "json": partial(_ours, engine, lines, root, count, int(cores)),
         "json loop": partial(_loop, _json_spans, lines, root, count),
-        "proto": partial(_ours, spark, proto, root, count, int(cores)),
+        "proto": partial(_ours, engine, proto, root, count, int(cores)),
         "proto loop": partial(_loop, _proto_spans, proto, root, count),
     }
     interleaved(contenders, 1)  # warm
     took = interleaved(contenders, int(rounds))
-    spark.stop()
+    engine.__exit__()
     sys.stdout.write(json.dumps(took) + "\n")
     return 0
 
 
-def _ours(spark: Any, source: Path, root: Path, count: int, cores: int) -> float:
-    from spark_jobs.jobs.normalise import normalise_otlp  # noqa: PLC0415 - as above
+def _ours(engine: Any, source: Path, root: Path, count: int, cores: int) -> float:
+    from spark_jobs.jobs.reading import read_otlp  # noqa: PLC0415 - as above
 
     with tempfile.TemporaryDirectory(dir=root) as work:
         began = time.perf_counter()
-        side = normalise_otlp(spark, (str(source),), Path(work))
+        side = read_otlp(engine, (str(source),), work)
         seconds = time.perf_counter() - began
-        assert side.records_read == count == side.events.count(), f"{side.records_read} of {count} spans read"
+        assert side.records_read == count == side.events, f"{side.records_read} of {count} spans read"
     return count / seconds / cores
 
 

@@ -97,22 +97,14 @@ _FROM_KAFKA: Final = (
     "To decode, pair and write is most of it, in Python; the Collector, in Go, hands on what are spans already"
 )
 
-_TRUSTING: Final = (
-    "The loop trusts its input. Ours looks for what is malformed, hashes every span, tells its events and keeps its books, and "
-    "the JVM and its Python workers share the one core"
-)
+_TRUSTING: Final = "The loop trusts its input. Ours looks for what is malformed, hashes every span, tells its events and keeps its books"
 _WHOLE: Final = (
-    "The others start with parsed tables and stop at a verdict; ours starts Spark, reads, pairs, attributes and reports. "
-    "To start, to plan and to compile take their time whatever the size: ten times as many events do not take ten times as "
-    "long. While they do, the JVM's compilers take much of the cores that the tasks want, in seconds of processor time"
+    "The others start with parsed tables and stop at a verdict; ours reads, pairs, attributes and reports. Of a run on Spark "
+    "the start of its JVM and of the first Python workers is the larger part"
 )
 _JUDGED: Final = (
-    "To read is the lesser part of a run. Judging compares both sides of every key field by field, with the copies and halves of "
-    "each, and says why; the reports ask again of what was judged"
-)
-_JOBS: Final = (
-    "A survey, a pass of judging, one more for what it left without a reason, the books, what stays open for the next run, "
-    "and what the reports show, with a broadcast each where both sides meet"
+    "The anchor joins and compares in C++; ours also pairs copies and halves, says why, keeps the books, writes every report, "
+    "and imports what it needs for that"
 )
 
 _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
@@ -133,11 +125,11 @@ _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
     ("from-kafka", "trace records forwarded from Kafka"): _made_of("from-kafka", forwarder.WRITTEN, why=_FROM_KAFKA),
     ("normalisation", "OTLP JSON to events"): _made_of("normalisation", why=_TRUSTING),
     ("normalisation", "OTLP protobuf to events"): _made_of("normalisation", why=_TRUSTING),
-    ("reconcile", "reconcile from raw files"): _made_of(
+    ("reconcile", "reconcile from raw files, Spark"): _made_of(
         "growth", growth.TASKS, growth.COMPILERS, growth.OTHERS, why=_WHOLE
     ),
-    ("reconcile", "reconcile from normalised parquet"): _made_of("reconcile", why=_JUDGED),
-    ("reconcile", "Spark jobs of a reconcile from normalised parquet"): _made_of("reconcile", why=_JOBS),
+    ("reconcile", "reconcile from raw files, one process"): _made_of("reconcile", why=_WHOLE),
+    ("reconcile", "reconcile from normalised parquet, one process"): _made_of("reconcile", why=_JUDGED),
     ("imports", f"`{imports.SWITCH}`"): _made_of(
         "imports", imports.INSTRUMENTOR, why="OpenTelemetry's base class of an instrumentor is loaded first"
     ),

@@ -30,6 +30,14 @@ _ONLY = re.compile(r"Number of rows in (native|otlp) but not in \w+: ([\d,]+)")
 _UNEQUAL = re.compile(r"Number of rows with some compared columns unequal: ([\d,]+)")
 
 
+_USUAL = {
+    "spark.driver.extraJavaOptions": "",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.shuffle.partitions": "8",
+}
+"""Our own session is set up for tasks of Python; expressions run on Spark as it comes, but for 200 partitions."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Files:
     native: Path
@@ -53,13 +61,10 @@ class _Day:
 
 
 def _prepare(day: Path, tables: Path) -> dict[str, int]:
-    from spark_jobs.session import build_session  # noqa: PLC0415 - duckdb's process has no Spark
-    from tests.faults import baselines  # noqa: PLC0415 - the same
+    from tests.faults import baselines  # noqa: PLC0415 - duckdb's process has no pandas
 
-    spark = build_session(master=MASTER, driver_memory=MEMORY)
     tables.mkdir(parents=True)
-    frames = baselines.tables(spark, _Day(day), tables)
-    spark.stop()
+    frames = baselines.tables(_Day(day), tables)
     for side, frame in zip(_SIDES, frames, strict=True):
         frame.dropna(axis="columns", how="all").to_parquet(tables / f"{side}.parquet", index=False)
     return {side: len(frame) for side, frame in zip(_SIDES, frames, strict=True)}
@@ -71,8 +76,7 @@ def _datacompy(tables: Path, out: Path) -> dict[str, int]:
 
     from spark_jobs.session import build_session  # noqa: PLC0415 - as above
 
-    size = sum(file.stat().st_size for file in tables.rglob("*.parquet"))
-    spark = build_session(master=MASTER, driver_memory=MEMORY, input_bytes=max(size, 1 << 28))
+    spark = build_session(master=MASTER, driver_memory=MEMORY, extra=_USUAL)
     spark.sparkContext.setJobGroup(_GROUP, _GROUP)
     native, otlp = (spark.read.parquet(str(tables / f"{side}.parquet")) for side in _SIDES)
     comparison = SparkSQLCompare(spark, native, otlp, join_columns=list(JOIN), df1_name="native", df2_name="otlp")

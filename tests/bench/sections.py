@@ -88,8 +88,8 @@ SECTIONS: Final = {
     "normalisation": Section(
         "Reading spans",
         "normalisation",
-        "Files of OTLP to canonical events in parquet: ours on Spark with `local[1]`, then with `local[2]`, beside a loop in"
-        " Python. Spark runs and has read both before: its start is not counted here.",
+        "Files of OTLP to canonical events in parquet: ours in one process, then in two, beside a loop in Python. Both have"
+        " read the files before: imports are not counted here.",
         usual=False,
         minutes=10,
         messages=100_000,
@@ -98,7 +98,8 @@ SECTIONS: Final = {
     "reconcile": Section(
         "Reconciliation",
         "reconcile",
-        "Wall time of whole processes on `local[2]` with a heap of 2 GB, their start included.",
+        "Wall time of whole processes, their start included: Spark is `local[2]` with a heap of 2 GB, the local engine has"
+        " the same two cores.",
         usual=False,
         minutes=20,
         messages=200_000,

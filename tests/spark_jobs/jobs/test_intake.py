@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.jobs.intake import Intake, survey_again, with_trace_topics
+from spark_jobs.jobs.intake import Intake, survey_again
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.judging.facts import Survey, Surveyed, survey
 from spark_jobs.schemas import NORMALISED
@@ -202,25 +202,3 @@ def test_survey_of_spans_is_made_again_for_topics_that_a_later_batch_shows(tmp_p
     assert {row.scope: row.rows for row in otlp.survey.rows} == {None: 2}
     assert {row.scope: row.rows for row in again.survey.rows} == {None: 1, "TRACE_TRAFFIC": 1}
     assert survey_again(Here(), otlp, ()) is otlp
-
-
-def spans(*topics, bad=None):
-    rows = [
-        {**publish("otlp", "A", topic=topic, scope="POLL" if topic == "polled" else None), "bad": bad}
-        for topic in topics
-    ]
-    return pa.Table.from_pylist(rows, schema=NORMALISED)
-
-
-def test_span_of_a_trace_topic_is_trace_traffic():
-    """Whatever its scope was; a malformed row and a span of another topic stay what they are."""
-    given = spans("mine", "orders", None, "polled")
-    assert with_trace_topics(given, ("mine", "polled"))["scope"].to_pylist() == [
-        "TRACE_TRAFFIC",
-        None,
-        None,
-        "TRACE_TRAFFIC",
-    ]
-    assert with_trace_topics(given, ()) is given
-    assert with_trace_topics(spans("mine", bad={"reason": "cut off"}), ("mine",))["scope"].to_pylist() == [None]
-    assert with_trace_topics(given, ("mine",)).schema == NORMALISED
