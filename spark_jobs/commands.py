@@ -68,6 +68,8 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     native, otlp, out = _required(native, otlp, out)
     if every is not None and not stream:
         raise UsageError("--every needs --stream: without it a run reads everything once")
+    if stream and engine == "local":
+        raise UsageError("--engine local does not take --stream: leave it out, or use --engine spark")
     batch, policies, profiles = _machinery()
     how_read = {"msg_type_map": msg_type_map, "otlp_format": otlp_format, "charset": charset}
     rules = {"policy": policy, "profile": profile, "native_writer": native_writer, "strict": strict}

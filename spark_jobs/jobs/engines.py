@@ -160,10 +160,10 @@ def cost_of(engine: Engine, started_ns: MonotonicNs, clock: Clock) -> SparkCost 
     return SparkCost(jobs=jobs, stages=stages, wall_seconds=_seconds_since(started_ns, clock))
 
 
-def versions_of(engine: Engine) -> dict[str, str | None]:
-    """Return the versions of ours, Spark and Java; ``None`` for those that took no part."""
+def versions_of(engine: Engine) -> dict[str, str]:
+    """Return the versions of ours, and of Spark and Java where they took part."""
     if engine.name != _SPARK:
-        return {_DISTRIBUTION: version(_DISTRIBUTION), "spark": None, "java": None}
+        return {_DISTRIBUTION: version(_DISTRIBUTION)}
     from spark_jobs.engine import versions  # noqa: PLC0415
 
     return {_DISTRIBUTION: version(_DISTRIBUTION), **versions(engine.session)}  # type: ignore[attr-defined]

@@ -211,7 +211,7 @@ class Result:
     engine: str = "spark"  # or local
     spark: SparkCost | None = None  # None with the local engine
     wall_seconds: float = 0.0
-    versions: dict[str, str | None] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
     duplicates: dict[str, int] = field(default_factory=dict)
     timing: dict[str, int] = field(default_factory=dict)
     ledger: Ledger | None = None  # None when none was given

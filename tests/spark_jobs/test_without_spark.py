@@ -1,0 +1,63 @@
+"""Everything that the local engine uses, in a process where pyspark, py4j and pandas cannot be imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
+WITHOUT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"pyspark", "py4j", "pandas"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+from otel_mqtrace.cli import main
+sys.exit(main())
+"""
+SIDES = ("--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"))
+JUDGED = ("--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grace", "0")
+
+
+def run(*arguments):
+    command = [sys.executable, "-c", WITHOUT, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("engine", [("--engine", "local"), ()])
+def test_recorded_application_is_reconciled_and_reported(tmp_path, engine):
+    """By default, too: without pyspark there is no other engine."""
+    done = run("reconcile", *SIDES, *JUDGED, "--out", tmp_path, *engine)
+    assert (done.returncode, done.stderr.splitlines()) == (0, []), done.stderr
+    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    assert (result["engine"], result["spark"], result["verdict"]) == ("local", None, "PASS")
+    assert result["reason"] == {"BY_DESIGN": 16, "TRACE_TRAFFIC": 15}
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"history", "verdicts", *("result.json", "report.html", "summary.md", "junit.xml", "metrics.prom")}
+
+
+def test_graph_and_inspect_need_no_spark(tmp_path):
+    assert run("graph", *SIDES, "--out", tmp_path).returncode == 0
+    assert json.loads((tmp_path / "graph.json").read_text(encoding="utf-8"))["edges"]
+    done = run("inspect", SIDES[1], SIDES[3], "--json")
+    assert (done.returncode, json.loads(done.stdout)["items"]) == (0, 850), done.stderr
+
+
+@pytest.mark.parametrize("option", [("--stream",), ("--master", "local[1]"), ("--conf", "spark.a=b")])
+def test_local_engine_refuses_what_only_spark_has(tmp_path, option):
+    done = run("reconcile", *SIDES, "--out", tmp_path, "--engine", "local", *option)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"mqtrace: error: --engine local does not take {option[0]}: leave it out, or use --engine spark\n",
+    )
+
+
+def test_spark_engine_without_pyspark_names_its_extra(tmp_path):
+    done = run("reconcile", *SIDES, "--out", tmp_path, "--engine", "spark")
+    assert done.returncode == 2
+    assert "pip install 'otel-mqtrace[spark]'" in done.stderr
