@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_jobs.report.files import write_texts
@@ -32,14 +33,12 @@ REPORTS: dict[str, Callable[[Result], str]] = {
 def write_reports(result: Result, out: Path, page: PageOptions | None = None) -> dict[str, Path]:
     """Write every report of ``result`` into ``out``, created if absent, and return where each one is.
 
-    ``page`` says how ``report.html`` is to be.
+    ``page`` are the options of ``report.html``.
 
     All are rendered before the first is written; each is written beside its place and renamed into it.
 
     Raises:
         UsageError: when ``out`` cannot be written.
     """
-    texts = {name: render(result) for name, render in REPORTS.items()}
-    if page is not None:
-        texts["report.html"] = render_page(result, page)
-    return write_texts(texts, out)
+    renderers: dict[str, Callable[[Result], str]] = {**REPORTS, "report.html": partial(render_page, options=page)}
+    return write_texts({name: renderers[name](result) for name in REPORTS}, out)
