@@ -18,7 +18,13 @@ pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 DUAL = ROOT / "tests" / "vectors" / "dual" / "scenarios-5.3.3-old"
-OF_THE_RUN = {"spark", "wall_seconds", "versions", "trend", "run"}  # what it cost, when it was, its number in its history
+OF_THE_RUN = {
+    "spark",
+    "wall_seconds",
+    "versions",
+    "trend",
+    "run",
+}  # what it cost, when it was, its number in its history
 LONGEST_S = 600
 
 # The settings of a session that must not matter, one set of them after the other in one session.
