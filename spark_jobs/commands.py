@@ -214,7 +214,7 @@ def inspect(
         mqtrace inspect landing/native spans.jsonl
         mqtrace inspect spans.jsonl --json
     """
-    from bridge.client_properties import read_properties  # noqa: PLC0415
+    from otel_mqtrace.client_properties import read_properties  # noqa: PLC0415
     from spark_jobs import inspect as inspection  # noqa: PLC0415  (reads protobuf and zstd, of the optional extra)
 
     given = {} if client_config is None else read_properties(client_config)

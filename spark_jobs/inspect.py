@@ -18,12 +18,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.codec.framing import BadBody, Framing, read_bodies
-from bridge.codec.native.decode import decode_body
-from bridge.codec.native.layout import FIELD_SEPARATOR, absent
 from bridge.codec.records import body_json
 from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native.decode import decode_body
+from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, absent
 from spark_jobs.normalise.aliases import ALIASES
 from spark_jobs.sources.containers import Bad, Message, read_messages
 from spark_jobs.sources.detect import Layout, Side

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridge.codec.native import IMITATORS, layout
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
+from otel_mqtrace.wire.native import IMITATORS, layout
 from tools.command_line import command_line_page
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def wire_format_page() -> str:
     """Return ``wire-format.md``: every form, field kind, dialect and ordinal of the native trace format."""
     lines = [
-        _NOTE.format(source="bridge/codec/native/layout.py"),
+        _NOTE.format(source="otel_mqtrace/wire/native/layout.py"),
         "# The native trace format",
         "",
         "A trace message's body is a run of records. A record is its type name and its fields, joined by U+0001 and",

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import typer
 
 from bridge.codec.framing import BODY_FIELD, BadBody, unreadable
-from bridge.codec.native import DecodedBody, WriterGuesses, decode_body
-from bridge.codec.native.decode import MAX_OFFENDING_TEXT
 from bridge.codec.reading import Reading, decoded_bodies
 from bridge.codec.records import body_json, dump
 from bridge.codec.reencode import EncodedLine, Refusal, Target, encode_lines
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import KEY_SEPARATOR
+from otel_mqtrace.wire.native import DecodedBody, WriterGuesses, decode_body
+from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT
 
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterable, Iterator
 
     from bridge.codec.framing import Framing
-    from bridge.codec.native import Guess
+    from otel_mqtrace.wire.native import Guess
 
 __all__ = ["decode_files", "encode_file", "tell_writers"]
 

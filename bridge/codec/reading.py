@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bridge.codec.framing import BadBody, Framing, detect, read_bodies, unreadable
-from bridge.codec.native import DecodedBody, decode_body, decode_stream
-from bridge.codec.native.stream import PART_BYTES
+from otel_mqtrace.wire.native import DecodedBody, decode_body, decode_stream
+from otel_mqtrace.wire.native.stream import PART_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ __all__ = ["Reading", "decoded_bodies"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the bytes are to be understood: see :func:`~bridge.codec.native.decode_body`."""
+    """How the bytes are to be understood: see :func:`~otel_mqtrace.wire.native.decode_body`."""
 
     msg_type_map: str = "a"
     charset: str = "utf-8"
 
     def parts_of(self, read: Callable[[int], bytes]) -> Iterator[DecodedBody]:
-        """Yield what one body says, in parts: see :func:`~bridge.codec.native.decode_stream`."""
+        """Yield what one body says, in parts: see :func:`~otel_mqtrace.wire.native.decode_stream`."""
         return decode_stream(read, msg_type_map=self.msg_type_map, charset=self.charset)
 
 

@@ -10,9 +10,6 @@ import json
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.codec.native.batches import explode
-from bridge.codec.native.dialects import CLOUD_SUFFIX
-from bridge.codec.native.layout import FIELDS, FieldKind
 from otel_mqtrace._errors import EncodeError
 from otel_mqtrace.model import (
     AccessChannel,
@@ -23,11 +20,14 @@ from otel_mqtrace.model import (
     TraceType,
     TransactionState,
 )
+from otel_mqtrace.wire.native.batches import explode
+from otel_mqtrace.wire.native.dialects import CLOUD_SUFFIX
+from otel_mqtrace.wire.native.layout import FIELDS, FieldKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from bridge.codec.native.decode import BadRecord, DecodedBody
+    from otel_mqtrace.wire.native.decode import BadRecord, DecodedBody
 
 __all__ = ["RECORD_KEYS", "bad_record_json", "body_json", "dump", "read_record", "record_json"]
 

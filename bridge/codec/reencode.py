@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from bridge.codec.native.dialects import CLOUD_SUFFIX, dialect_named
-from bridge.codec.native.encode import EncodedContext, encode_context
-from bridge.codec.native.layout import DEFAULT_DIALECT, DIALECTS, CloudSubAfter
 from bridge.codec.records import read_record
 from otel_mqtrace._errors import EncodeError
 from otel_mqtrace.model import AccessChannel
+from otel_mqtrace.wire.native.dialects import CLOUD_SUFFIX, dialect_named
+from otel_mqtrace.wire.native.encode import EncodedContext, encode_context
+from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT, DIALECTS, CloudSubAfter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,10 +8,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from bridge.codec.native.dialects import IMITATORS, Imitator, cloud_shape_of, quirks_of
-from bridge.codec.native.layout import DIALECTS, CloudSubAfter, Dialect, FieldCounts
 from bridge.codec.record_table import wide_console
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native.dialects import IMITATORS, Imitator, cloud_shape_of, quirks_of
+from otel_mqtrace.wire.native.layout import DIALECTS, CloudSubAfter, Dialect, FieldCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

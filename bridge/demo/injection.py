@@ -14,21 +14,21 @@ from opentelemetry.exporter.otlp.json.file import FileSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from bridge.codec.native import encode_context
-from bridge.codec.native.layout import DEFAULT_DIALECT, FIELD_SEPARATOR, FIELDS, FieldKind, form_for
 from bridge.demo.events import event_of
 from bridge.demo.faults import FaultKind
 from otel_mqtrace import semconv
 from otel_mqtrace.model import AccessChannel, ContextCode, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.wire.native import encode_context
+from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT, FIELD_SEPARATOR, FIELDS, FieldKind, form_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from bridge.codec.native import EncodedContext
     from bridge.demo.faults import Fault, FaultPlan
     from otel_mqtrace.model import TraceContext
+    from otel_mqtrace.wire.native import EncodedContext
 
 __all__ = ["FaultyEncoder", "FaultySpanExporter"]
 

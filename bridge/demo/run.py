@@ -11,10 +11,10 @@ from bridge.demo.orders import order_book
 from bridge.demo.reconciliation import reconcile
 from bridge.demo.system import GRACE_MS, TRACE_TOPIC, create_topics, run_orders
 from bridge.demo.workspace import claim
-from bridge.embedded.cluster import EmbeddedKafka
 from bridge.forwarder.service import forward_once
 from bridge.forwarder.source import KafkaTraceSource
-from bridge.landing.writer import LandingWriter
+from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,9 +21,9 @@ from bridge.demo.events import CONSUME, ORDERS, PAYMENTS, RETRY_TOPICS, SHIPPING
 from bridge.demo.faults import FaultKind
 from bridge.demo.injection import FaultyEncoder, FaultySpanExporter
 from bridge.demo.shop import OrderDesk
-from bridge.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
 from otel_mqtrace._errors import PeerError
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.spans.stats import lost
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from bridge.demo.faults import FaultPlan
     from bridge.demo.orders import Order
-    from bridge.embedded.cluster import EmbeddedKafka
+    from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 
 __all__ = ["GRACE_MS", "TRACE_TOPIC", "create_topics", "run_orders"]
 

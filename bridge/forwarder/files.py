@@ -12,8 +12,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from bridge.codec.framing import BadBody, Framing, read_bodies, unreadable
-from bridge.landing.layout import LandedMessage
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.landing.layout import LandedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator

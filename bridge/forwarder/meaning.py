@@ -13,12 +13,12 @@ from fnmatch import fnmatchcase
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.codec.native.layout import ABSENT_TEXTS
 from bridge.forwarder.answers import Answers
 from bridge.forwarder.ids import call_id, event_id, ids_of, joined
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.tracing import host_and_port
 from otel_mqtrace.model import ContextCode, TraceBean, TraceContext, TraceType
+from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 
 if TYPE_CHECKING:
     from bridge.forwarder.pairing import Event, Half, Record

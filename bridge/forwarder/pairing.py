@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bridge.codec.native.building import maker_of
-from bridge.codec.native.layout import ABSENT_TEXTS
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
+from otel_mqtrace.wire.native.building import maker_of
+from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ _FIRST: Final = "first"
 
 
 class Place(NamedTuple):
-    """Where a trace message lies in its source; numbers as in :class:`~bridge.landing.layout.LandedMessage`."""
+    """Where a trace message lies in its source; numbers as in :class:`~otel_mqtrace.landing.layout.LandedMessage`."""
 
     source: str
     partition: int | None

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from bridge.codec.native import decode_body
 from bridge.codec.reading import Reading
 from bridge.forwarder.files import MEMORY_DIRECTORY
 from bridge.forwarder.meaning import SpanRules
@@ -23,9 +22,10 @@ from bridge.forwarder.service import forward_once, forward_until
 from bridge.forwarder.settled import SettledMemory
 from bridge.forwarder.sources import files_directory, open_source
 from bridge.forwarder.traces import SpanForwarding
-from bridge.landing.layout import native_directory
-from bridge.landing.writer import LandingWriter
 from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.landing.layout import native_directory
+from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.wire.native import decode_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +115,7 @@ def _check_circle(options: ForwardOptions) -> None:
 
 
 def _open_source(options: ForwardOptions) -> OpenSource:
-    from bridge.exporters.connection import read_properties  # noqa: PLC0415 - rarely needed
+    from otel_mqtrace.exporters.connection import read_properties  # noqa: PLC0415 - rarely needed
 
     return open_source(
         options.source,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from bridge.forwarder.pairing import Place
     from bridge.forwarder.traces import SpanForwarding
-    from bridge.landing.layout import LandedMessage, LandedPart
-    from bridge.landing.writer import LandingWriter
+    from otel_mqtrace.landing.layout import LandedMessage, LandedPart
+    from otel_mqtrace.landing.writer import LandingWriter
 
 __all__ = ["ForwardCounts", "TraceSource", "forward_once", "forward_until"]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bridge.forwarder.pairing import Record
-    from bridge.landing.layout import LandedMessage
+    from otel_mqtrace.landing.layout import LandedMessage
 
 __all__ = ["SettledMemory"]
 

@@ -77,7 +77,7 @@ def _open_kafka(servers: str, topic: str, *, client_config: Mapping[str, str], *
 
 
 def _open_rocketmq(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> OpenSource:
-    from bridge.rocketmq.source import RemotingTraceSource  # noqa: PLC0415 - one kind is used, at most
+    from bridge.forwarder.rocketmq_source import RemotingTraceSource  # noqa: PLC0415 - one kind is used, at most
 
     unknown = client_config.keys() - _ROCKETMQ_KEYS.keys()
     if unknown:

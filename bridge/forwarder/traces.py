@@ -8,20 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, Protocol
 
-from bridge.codec.native import decode_body, explode
-from bridge.codec.native.building import maker_of
 from bridge.codec.reading import Reading
 from bridge.forwarder.meaning import SpanRules
 from bridge.forwarder.pairing import Pairing, Place, Record
 from bridge.forwarder.settled import EVERYTHING, SettledMemory
 from otel_mqtrace._clock import SystemClock
+from otel_mqtrace.wire.native import decode_body, explode
+from otel_mqtrace.wire.native.building import maker_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Sequence
 
     from bridge.forwarder.pairing import Event
-    from bridge.landing.layout import LandedMessage
     from otel_mqtrace._clock import Clock
+    from otel_mqtrace.landing.layout import LandedMessage
 
 __all__ = ["Delivery", "SpanCounts", "SpanForwarding"]
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.landing.layout import LandedMessage
+from bridge.forwarder.rocketmq_source import partition_of
 from bridge.query.instants import ALWAYS, ArrivalRange
 from bridge.query.pace import Pace
 from bridge.query.wanted import mentioned
-from bridge.rocketmq.client import RemotingClient
-from bridge.rocketmq.messages import BodyError, plain_body
-from bridge.rocketmq.routes import Queue
-from bridge.rocketmq.source import partition_of
 from otel_mqtrace import semconv
+from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.rocketmq.client import RemotingClient
+from otel_mqtrace.rocketmq.messages import BodyError, plain_body
+from otel_mqtrace.rocketmq.routes import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from bridge.query.search import Searched
-    from bridge.rocketmq.messages import StoredMessage
+    from otel_mqtrace.rocketmq.messages import StoredMessage
 
 __all__ = ["BrokerArchive"]
 
@@ -46,7 +46,7 @@ class BrokerArchive:
         arrivals: Which messages to read, by the time they were stored.
         scan: Read every message instead of asking the index.
         on_progress: Called now and then with how many offsets of how many a scan has read.
-        client: Further arguments of :class:`~bridge.rocketmq.client.RemotingClient`: keys, time-out, clock.
+        client: Further arguments of :class:`~otel_mqtrace.rocketmq.client.RemotingClient`: keys, time-out, clock.
 
     Raises:
         UsageError: an address is wrong.

@@ -69,12 +69,12 @@ def query(  # noqa: PLR0913 - one parameter per option
     Example:
         mqtrace query --msg-id C00002027A9A4E0E2F2A6972872E01E4 --landing landing --html message.html
     """
-    from bridge.codec.native import decode_body  # noqa: PLC0415 - keep `mqtrace --help` fast
     from bridge.codec.reading import Reading  # noqa: PLC0415
     from bridge.query.instants import arrival_range  # noqa: PLC0415
     from bridge.query.search import search  # noqa: PLC0415
     from bridge.query.wanted import wanted  # noqa: PLC0415
     from otel_mqtrace.config import Settings  # noqa: PLC0415
+    from otel_mqtrace.wire.native import decode_body  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     sought = wanted(msg_id, key)
     decode_body(b" ", charset=charset)  # a wrong charset fails before anything is read
@@ -118,7 +118,7 @@ def _open_topic(
         from bridge.query.topic import TopicArchive  # noqa: PLC0415 - optional extra
     except ModuleNotFoundError as error:
         raise MissingExtraError("searching a Kafka topic", "kafka") from error
-    from bridge.exporters.connection import read_properties  # noqa: PLC0415 - keep `mqtrace --help` fast
+    from otel_mqtrace.exporters.connection import read_properties  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     file = options["kafka_config"]
     return closing(

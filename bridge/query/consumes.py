@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from bridge.codec.native import absent
 from bridge.query.story import Consume, GroupStory, Half, Outcome
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native import absent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Final
 
-from bridge.codec.native import decode_body, explode
+from otel_mqtrace.wire.native import decode_body, explode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from bridge.codec.native import BadRecord, DecodedBody
     from bridge.codec.reading import Reading
-    from bridge.landing.layout import LandedMessage
     from bridge.query.wanted import Wanted
+    from otel_mqtrace.landing.layout import LandedMessage
     from otel_mqtrace.model import TraceBean, TraceContext
+    from otel_mqtrace.wire.native import BadRecord, DecodedBody
 
 __all__ = ["MOST_BAD", "BadSighting", "Evidence", "Place", "Sighting", "gather"]
 

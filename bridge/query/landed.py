@@ -10,7 +10,11 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.landing.layout import (
+from bridge.query.instants import ALWAYS, ArrivalRange
+from bridge.query.pace import Pace
+from bridge.query.wanted import mentioned
+from otel_mqtrace._errors import MissingExtraError, UnreadableInputError, UsageError
+from otel_mqtrace.landing.layout import (
     BODY_BASE64,
     FIELDS,
     IN_PROGRESS_SUFFIX,
@@ -19,10 +23,6 @@ from bridge.landing.layout import (
     LandedMessage,
     date_of,
 )
-from bridge.query.instants import ALWAYS, ArrivalRange
-from bridge.query.pace import Pace
-from bridge.query.wanted import mentioned
-from otel_mqtrace._errors import MissingExtraError, UnreadableInputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

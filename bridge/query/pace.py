@@ -9,7 +9,7 @@ from bridge.query.search import Searched
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.landing.layout import LandedMessage
+    from otel_mqtrace.landing.layout import LandedMessage
 
 __all__ = ["MOST_REMARKS", "Pace"]
 

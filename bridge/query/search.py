@@ -10,18 +10,18 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from bridge.codec.native import absent
 from bridge.query.evidence import MOST_BAD, gather
 from bridge.query.telling import tell
 from bridge.query.wanted import Wanted
+from otel_mqtrace.wire.native import absent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from bridge.codec.reading import Reading
-    from bridge.landing.layout import LandedMessage
     from bridge.query.evidence import Evidence
     from bridge.query.story import MessageStory
+    from otel_mqtrace.landing.layout import LandedMessage
 
 __all__ = ["Answer", "Archive", "Searched", "search"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from bridge.codec.native import started_ms
 from bridge.query.consumes import consumed_by, said
 from bridge.query.story import MessageStory, Outcome, Recall, Send, TransactionEnd
 from otel_mqtrace.model import KEY_SEPARATOR, TraceType
+from otel_mqtrace.wire.native import started_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
-from bridge.landing.layout import LandedMessage
 from bridge.query.instants import ALWAYS, ArrivalRange
 from bridge.query.pace import Pace
 from bridge.query.wanted import mentioned
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.landing.layout import LandedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence

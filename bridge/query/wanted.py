@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bridge.codec.native.batches import BATCH_SEPARATOR
-from bridge.codec.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR, REPLACEMENT
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import KEY_SEPARATOR
+from otel_mqtrace.wire.native.batches import BATCH_SEPARATOR
+from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR, REPLACEMENT
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from bridge.landing.layout import LandedMessage
+    from otel_mqtrace.landing.layout import LandedMessage
     from otel_mqtrace.model import TraceBean
 
 __all__ = ["Wanted", "mentioned", "wanted"]

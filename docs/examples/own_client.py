@@ -26,7 +26,6 @@ from opentelemetry.exporter.otlp.json.file import FileSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
-from bridge.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace import (
     ConsumeHook,
     ContextCode,
@@ -36,6 +35,7 @@ from otel_mqtrace import (
     SettledOffset,
     SettleHook,
 )
+from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow import parquet
 
-from bridge.client_properties import read_properties
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.client_properties import read_properties
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs, pack_pieces, pieces_of
 from spark_jobs.graph.build import MOST_EDGES, build_graph

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from bridge.client_properties import read_properties
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.client_properties import read_properties
 from spark_jobs.jobs.reading import ReadOptions, check_inputs
 from spark_jobs.judging import evidence
 from spark_jobs.policy.policy import Policy, read_policy

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.codec.native.charsets import check_charset
-from bridge.codec.native.layout import check_message_type_map
+from otel_mqtrace.wire.native.charsets import check_charset
+from otel_mqtrace.wire.native.layout import check_message_type_map
 from spark_jobs.jobs.event_writer import Written, write_events
 from spark_jobs.judging.facts import Survey, merge_surveys
 from spark_jobs.normalise.native import native_batches
@@ -46,7 +46,7 @@ class ReadOptions:
 
     Attributes:
         native_writer: what ``writer`` says on native events: ``mqtrace`` or ``rocketmq[-VERSION]``.
-        msg_type_map: ordinals of message types, ``a`` or ``b`` (``bridge.codec.native.layout.MESSAGE_TYPE_MAPS``).
+        msg_type_map: ordinals of message types, ``a`` or ``b`` (``otel_mqtrace.wire.native.layout.MESSAGE_TYPE_MAPS``).
         charset: of native bodies; RocketMQ 4.x clients write in their JVM's own.
         otlp_format: a layout name (``spark_jobs.sources.detect.OTLP_FORMATS``) in place of detection.
         client_config: properties of the Kafka client, in librdkafka's words; they may hold passwords.

@@ -1,7 +1,7 @@
 """Read the records in the bodies of trace messages into columns, and count them independently.
 
-Ordinary bodies are read column by column (``native_text``). The codec (``bridge.codec.native.decode``) reads every body
-that is odd in any way, record by record, so positions and reasons of bad records are always the codec's. The records
+Ordinary bodies are read column by column (``native_text``). The codec (``otel_mqtrace.wire.native.decode``) reads
+every body that is odd in any way, record by record, so positions and reasons of bad records are always the codec's. The records
 due are counted in the text of a body by other means, so that a record lost by a reader is noticed.
 """
 
@@ -19,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.codec.native.charsets import check_charset, text_of
-from bridge.codec.native.decode import MAX_RECORD_LENGTH, BadRecord, decode_values
-from bridge.codec.native.layout import (
+from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native.charsets import check_charset, text_of
+from otel_mqtrace.wire.native.decode import MAX_RECORD_LENGTH, BadRecord, decode_values
+from otel_mqtrace.wire.native.layout import (
     CLOUD_SUB_AFTER,
     FIELD_SEPARATOR,
     FIELDS,
@@ -30,7 +31,6 @@ from bridge.codec.native.layout import (
     RECORD_TERMINATOR,
     check_message_type_map,
 )
-from otel_mqtrace.model import TraceType
 from spark_jobs.mentions import mentioned_in
 from spark_jobs.normalise.columns import binary_bytes, flags, greater, is_there, taken
 from spark_jobs.normalise.native_text import TERMINATOR, enum_texts, field_type, read_text
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bridge.codec.native.layout import CloudSubAfter
+    from otel_mqtrace.wire.native.layout import CloudSubAfter
     from spark_jobs.normalise.columns import Column
 
 __all__ = ["MOST_ROWS", "MOST_TEXT", "Due", "record_columns"]

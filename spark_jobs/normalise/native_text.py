@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.codec.native.decode import known_texts
-from bridge.codec.native.layout import (
+from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
+from otel_mqtrace.wire.native.decode import known_texts
+from otel_mqtrace.wire.native.layout import (
     CLOUD_SUB_AFTER,
     FIELD_SEPARATOR,
     FIELDS,
@@ -26,14 +27,13 @@ from bridge.codec.native.layout import (
     FieldKind,
     form_for,
 )
-from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from spark_jobs.normalise.columns import binary_bytes, flags, is_there, taken
 from spark_jobs.normalise.row_hashes import hashed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bridge.codec.native.layout import Form
+    from otel_mqtrace.wire.native.layout import Form
     from spark_jobs.normalise.columns import Column
 
 __all__ = ["SEPARATOR", "TERMINATOR", "TextRecords", "enum_texts", "field_type", "read_text"]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.codec.native.layout import ABSENT_TEXTS, KEY_SEPARATOR
+from otel_mqtrace.wire.native.layout import ABSENT_TEXTS, KEY_SEPARATOR
 from spark_jobs.distinct import each
 from spark_jobs.normalise.columns import where
 from spark_jobs.normalise.json_arrays import json_texts
@@ -28,7 +28,7 @@ _ONE_KEY: Final = r'\A\["[^"\\\x00-\x20]+"\]\z'
 
 
 def present(texts: Column) -> Column:
-    """Return the texts, null where a writer says "nothing" (``bridge.codec.native.layout.absent``)."""
+    """Return the texts, null where a writer says "nothing" (``otel_mqtrace.wire.native.layout.absent``)."""
     return where(pc.invert(pc.is_in(texts, _ABSENT)), texts)
 
 

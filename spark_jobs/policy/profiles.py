@@ -1,6 +1,6 @@
 """This module knows what each writer can say: the tables a missing field or a missing side is judged by.
 
-Sources: the forms of the native records (``bridge.codec.native.layout``) and runs in which the same messages were
+Sources: the forms of the native records (``otel_mqtrace.wire.native.layout``) and runs in which the same messages were
 recorded by RocketMQ's own trace and by OpenTelemetry's Java agent (clients 4.9.8, 5.3.3 and 5.5.0).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bridge.codec.native.layout import DEFAULT_DIALECT
+from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from bridge.codec.native import decode_body, encode_context
+from otel_mqtrace.wire.native import decode_body, encode_context
 from tests.bench import otlp_spans
 from tests.bench.rows import Effort, Row, Target, beside, interleaved
 from tests.peers.maven import PeerUnavailableError, jars_of

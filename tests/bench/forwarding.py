@@ -26,15 +26,15 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from bridge.codec.native import decode_body, encode_context
 from bridge.forwarder.meaning import SpanRules
 from bridge.forwarder.otlp import OtlpDelivery
 from bridge.forwarder.pairing import Event
 from bridge.forwarder.spans import span_of
 from bridge.forwarder.traces import Delivery, SpanForwarding
 from bridge.forwarder.wire import requests_of
-from bridge.landing.layout import LandedMessage
+from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
+from otel_mqtrace.wire.native import decode_body, encode_context
 from tests.bench.rows import interleaved
 
 ALL, THROUGH_SDK = "decode, pair, write, send", "the same through the SDK"

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from bridge.forwarder.meaning import SpanRules
 from bridge.forwarder.pairing import Event
 from bridge.forwarder.wire import requests_of
-from bridge.landing.layout import LandedMessage
+from otel_mqtrace.landing.layout import LandedMessage
 from tests.bench.forwarder import WRITTEN
 from tests.bench.forwarding import (
     RECORDS_AT_ONCE,

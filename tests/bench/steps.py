@@ -19,8 +19,6 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import get_current_span, set_span_in_context
 
-from bridge.codec.native import decode_body, encode_context
-from bridge.codec.native.building import maker_of
 from otel_mqtrace import MqTraceSpanProcessor, semconv
 from otel_mqtrace.hooks._calls import ProcessCall
 from otel_mqtrace.hooks._headers import Header
@@ -31,6 +29,8 @@ from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter
+from otel_mqtrace.wire.native import decode_body, encode_context
+from otel_mqtrace.wire.native.building import maker_of
 from tests.bench.rows import Effort, Row, beside, interleaved
 
 __all__ = [

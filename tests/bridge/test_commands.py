@@ -15,10 +15,10 @@ import pytest
 from rich.console import Console
 
 from bridge.codec.framing import Framing, detect
-from bridge.codec.native import decode_body
-from bridge.codec.native.stream import PART_BYTES
 from bridge.codec.progress import LARGE_BYTES, watched
 from bridge.codec.records import RECORD_KEYS
+from otel_mqtrace.wire.native import decode_body
+from otel_mqtrace.wire.native.stream import PART_BYTES
 from tests.support.native_vectors import RECORDED, recorded
 from tests.support.terminal import BAD, PUB, SUB_BEFORE, body_line, objects
 

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from bridge.codec.native import decode_body
+from otel_mqtrace.wire.native import decode_body
 from tests.support.native_vectors import VECTORS, json_lines, recorded
 from tests.support.terminal import PUB, SUB_BEFORE, body_line, objects
 

@@ -9,16 +9,16 @@ import subprocess
 import sys
 import textwrap
 
-from bridge.codec.native import decode_body
-from bridge.embedded.cluster import EmbeddedKafka
-from bridge.exporters.native_kafka import NativeKafkaSpanExporter
 from bridge.forwarder.source import KafkaTraceSource
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.wire.native import decode_body
 from tests.support.native_spans import pub, traced
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 BROKER = """
 import sys
-from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 with EmbeddedKafka() as kafka:
     kafka.create_topic("RMQ_SYS_TRACE_TOPIC")
     print(kafka.bootstrap_servers, flush=True)
@@ -26,7 +26,7 @@ with EmbeddedKafka() as kafka:
 """
 APPLICATION = """
 import sys
-from bridge.exporters.native_kafka import NativeKafkaSpanExporter
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from tests.support.native_spans import pub, traced
 exporter = NativeKafkaSpanExporter(
     bootstrap_servers="127.0.0.1:1", spool_dir=sys.argv[1], export_timeout_millis=50

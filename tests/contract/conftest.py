@@ -5,8 +5,8 @@ from __future__ import annotations
 import confluent_kafka
 import pytest
 
-from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace import MqTraceInstrumentor
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from tests.contract.story import told
 
 # The parts every instrumentation test is made of; a fixture is known by its name in this module.

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 __all__ = ["PROMISES", "Promise"]
 
-_EXPORTER: Final = "tests/bridge/exporters/test_native_kafka.py"
+_EXPORTER: Final = "tests/otel_mqtrace/exporters/test_native_kafka.py"
 _PYTHON_API: Final = """
 the five public names -> test_public_names
 instrument(tracer_provider, meter_provider, **config) -> test_instrument_takes_providers_and_settings

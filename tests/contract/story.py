@@ -12,10 +12,10 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from bridge.codec.native import decode_body
 from otel_mqtrace import MqTraceInstrumentor, process
 from otel_mqtrace.model import TraceContext, TraceType
 from otel_mqtrace.testing import RecordingExporter, recording_provider
+from otel_mqtrace.wire.native import decode_body
 from tests.support.consuming import poll
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from bridge.embedded.cluster import EmbeddedKafka
+    from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 
 __all__ = ["TOPIC", "TRACE_TOPIC", "Story", "UnpaidError", "told", "trace_messages"]
 

@@ -10,12 +10,12 @@ import confluent_kafka
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from bridge.codec.native import DIALECTS, decode_body
-from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
 from otel_mqtrace.cli import main
 from otel_mqtrace.config import Settings
 from otel_mqtrace.testing import RecordingExporter, recording_provider
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.wire.native import DIALECTS, decode_body
 from tests.contract.story import TRACE_TOPIC, trace_messages
 from tests.support.consuming import current_span_id, poll
 

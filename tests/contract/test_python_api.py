@@ -19,11 +19,11 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 import otel_mqtrace
-from bridge.codec.native import DIALECTS, decode_body, encode_context
 from otel_mqtrace import ConsumeHook, ContextCode, MqTraceInstrumentor, MqTraceSpanProcessor, SendHook, process, testing
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.testing import ManualClock, RecordingExporter, recording_provider
+from otel_mqtrace.wire.native import DIALECTS, decode_body, encode_context
 from tests.support.consuming import consume, current_span_id, poll
 from tests.support.native_spans import pub
 
@@ -276,7 +276,7 @@ def test_codec_is_standard_library_only():
     decoded = decode_body(encoded.body, msg_type_map="a")
     assert (len(decoded.contexts), decoded.errors) == (1, ())
     assert "5.5.0" in DIALECTS
-    assert "bridge.codec.native" in sys.modules
+    assert "otel_mqtrace.wire.native" in sys.modules
 
 
 def test_the_test_kit():

@@ -7,11 +7,11 @@ import re
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
-from bridge.codec.native import decode_body
 from otel_mqtrace import ContextCode, MqTraceInstrumentor, SendHook
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import MessageType, TraceType
 from otel_mqtrace.testing import RecordingExporter, recording_provider
+from otel_mqtrace.wire.native import decode_body
 from tests.contract.story import LATE, ODD, PAID, TOPIC, UNPAID, trace_messages
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bridge.codec.native.layout import FIELD_SEPARATOR, FIELDS, FieldKind, form_for
 from otel_mqtrace.model import AccessChannel, TraceContext, TraceType
+from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, FIELDS, FieldKind, form_for
 from tests.faults.calls import Draft, Record
 
 __all__ = [

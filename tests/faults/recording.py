@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge.codec.native import encode_context
-from bridge.landing.layout import LandedMessage
-from bridge.landing.writer import LandingWriter
+from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.landing.writer import LandingWriter
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native import encode_context
 
 if TYPE_CHECKING:
     from tests.faults.calls import Record

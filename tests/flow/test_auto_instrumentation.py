@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from bridge.codec.native import decode_body
-from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.wire.native import decode_body
 
 _APPLICATION = """
 import sys

@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 
-from bridge.codec.native import DecodedBody, WriterGuesses, decode_body, decode_stream, encode_context, explode
-from bridge.codec.native.decode import MAX_OFFENDING_TEXT
 from bridge.codec.records import body_json, dump, read_record
 from otel_mqtrace._errors import EncodeError
+from otel_mqtrace.wire.native import DecodedBody, WriterGuesses, decode_body, decode_stream, encode_context, explode
+from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT
 
 CHARSETS = ("utf-8", "gbk", "gb18030", "big5", "shift_jis", "euc-jp", "latin-1", "utf-16-le", "utf-7", "iso-2022-jp")
 MAPS = ("a", "b")

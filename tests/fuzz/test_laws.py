@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.codec.native import decode_body
+from otel_mqtrace.wire.native import decode_body
 from tests.fuzz import laws
 from tests.fuzz.native_codec import seeds
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import settings
 from opentelemetry import context, trace
 
-from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.hooks import _guard
 from otel_mqtrace.hooks._left_behind import end_left_behind
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.testing import RecordingExporter, recording_provider
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 
 _numbers = count(1)
 

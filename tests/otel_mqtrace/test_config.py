@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.codec.native import layout
 from otel_mqtrace import config
 from otel_mqtrace.config import (
     Settings,
@@ -19,6 +18,7 @@ from otel_mqtrace.config import (
     remember_application_kafka_config,
 )
 from otel_mqtrace.settings_text import DIALECTS, without_password
+from otel_mqtrace.wire.native import layout
 
 
 def test_the_defaults_are_those_of_the_contract():

@@ -19,9 +19,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
-from bridge.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
 from otel_mqtrace.config import Settings, application_kafka_config
+from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks._sdk import processors_of
 from otel_mqtrace.testing import RecordingExporter
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.codec.native import decode_body
 from otel_mqtrace._clock import MonotonicNs, WallNs
 from otel_mqtrace.message_id import (
     OffsetId,
@@ -25,6 +24,7 @@ from otel_mqtrace.message_id import (
     read_unique_id,
 )
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native import decode_body
 from tests.support.native_vectors import RECORDED_FILES, recorded
 
 DAY_MS = 86_400_000

@@ -25,8 +25,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind
 
-from bridge.codec.native import decode_body
-from bridge.exporters.native_file import NativeFileSpanExporter
+from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
+from otel_mqtrace.wire.native import decode_body
 from tests.scoreboard.subjects import OURS, SUBJECTS
 from tests.support.landings import landed_lines
 

@@ -21,7 +21,7 @@ import confluent_kafka
 from opentelemetry.trace import SpanContext, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from tests.bench.rows import interleaved
 from tests.scoreboard.contender import CALLS, WARM
 from tests.scoreboard.stage import Seen

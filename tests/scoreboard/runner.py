@@ -16,7 +16,7 @@ import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
-from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from tests.scoreboard.rows import PROBES
 from tests.scoreboard.stage import Seen, Stage
 from tests.scoreboard.subjects import SUBJECTS, Subject

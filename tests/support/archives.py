@@ -6,12 +6,12 @@ import base64
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bridge.codec.native import encode_context
 from bridge.codec.reading import Reading
-from bridge.landing.layout import LandedMessage
 from bridge.query.search import Searched, search
 from bridge.query.wanted import Wanted, mentioned
+from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
+from otel_mqtrace.wire.native import encode_context
 from tests.support.native_vectors import RECORDED, json_lines
 
 if TYPE_CHECKING:

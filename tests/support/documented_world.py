@@ -14,9 +14,9 @@ from pathlib import Path
 
 from confluent_kafka.cimpl import Producer
 
-from bridge.codec.native import decode_body
-from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace._clock import SystemClock
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.wire.native import decode_body
 from tests.support.landings import landed_lines
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.rocketmq_traces import TOPIC, tracing_cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bridge.codec.native import layout
+from otel_mqtrace.wire.native import layout
 
 NAME = "9.9.9"
 _FORM = '        Form((*_PUB_14, "client_host")),  # 4.8.0, Go, Rust\n'

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from bridge.codec.native import decode_body
-from bridge.exporters.native_rocketmq import NativeRocketMqSpanExporter
-from bridge.rocketmq.source import RemotingTraceSource
+from bridge.forwarder.rocketmq_source import RemotingTraceSource
+from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
+from otel_mqtrace.wire.native import decode_body
 from tests.support.rocketmq_remoting import RemotingCluster
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"

@@ -6,7 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bridge.codec.native.layout import (
+from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceContext, TraceType, TransactionState
+from otel_mqtrace.wire.native.layout import (
     BEAN_FIELDS,
     DIALECTS,
     FIELD_SEPARATOR,
@@ -17,7 +18,6 @@ from bridge.codec.native.layout import (
     Dialect,
     FieldKind,
 )
-from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceContext, TraceType, TransactionState
 
 SEPARATORS = FIELD_SEPARATOR + RECORD_TERMINATOR
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bridge.codec.native import encode_context
 from bridge.forwarder.pairing import Event, Pairing, Place, Record
 from otel_mqtrace.model import (
     AccessChannel,
@@ -19,6 +18,7 @@ from otel_mqtrace.model import (
     TraceType,
     TransactionState,
 )
+from otel_mqtrace.wire.native import encode_context
 
 START_MS = 1_700_000_000_000
 

@@ -8,16 +8,16 @@ import shutil
 import subprocess
 import sys
 
-from bridge.codec.native.layout import FIELDS, FORMS, KEPT_FIELDS
 from bridge.codec.records import RECORD_KEYS
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native.layout import FIELDS, FORMS, KEPT_FIELDS
 from tests.support import future_layout
 from tests.support.source_tree import ROOT
 
 ASKED = """
 import json, sys
 from hypothesis import find, settings
-from bridge.codec.native import decode_body, encode_context, WriterGuesses
+from otel_mqtrace.wire.native import decode_body, encode_context, WriterGuesses
 from bridge.codec.tables import known_writers
 from otel_mqtrace import cli
 from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
@@ -54,7 +54,7 @@ sys.exit(cli.main(["dialects"]))
 def test_a_new_row_is_enough(tmp_path):
     """The codec's folder is copied, its table gets a form and a row, and everything else follows."""
     shutil.copytree(ROOT / "bridge", tmp_path / "bridge", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "bridge/codec/native/layout.py").write_text(future_layout.source(), encoding="utf-8")
+    (tmp_path / "otel_mqtrace/wire/native/layout.py").write_text(future_layout.source(), encoding="utf-8")
     script = f"NAME = {future_layout.NAME!r}\n{ASKED}"
     done = subprocess.run(
         [sys.executable, "-c", script],

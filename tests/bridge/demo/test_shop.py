@@ -13,8 +13,8 @@ from bridge.demo.departments import Billing, CardDeclinedError, Department, Tall
 from bridge.demo.events import CONSUME, ORDERS, PAYMENTS, PUBLISH, RETRY_TOPICS, SHIPPING, events_of
 from bridge.demo.orders import OrderKind, order_book
 from bridge.demo.shop import OrderDesk
-from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace._errors import PeerError
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bridge.codec.native import decode_body
 from bridge.demo.events import BILLING, CONSUME, PUBLISH, SHIPPING, Event, events_of
 from bridge.demo.faults import FaultKind, FaultPlan, plan_faults
 from bridge.demo.orders import Order, OrderKind, order_book
 from bridge.demo.system import TRACE_TOPIC, create_topics, run_orders
-from bridge.embedded.cluster import EmbeddedKafka
 from bridge.forwarder.source import KafkaTraceSource
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.wire.native import decode_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

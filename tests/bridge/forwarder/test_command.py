@@ -11,8 +11,8 @@ import threading
 import pytest
 from confluent_kafka.cimpl import Consumer, Producer, TopicPartition
 
-from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.cli import main
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from tests.support.killing import FORWARD
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import after, before, body_of, pub

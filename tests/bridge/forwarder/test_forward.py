@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.cimpl import Consumer, Producer
 
-from bridge.embedded.cluster import EmbeddedKafka
 from bridge.forwarder import source as source_module
 from bridge.forwarder.service import forward_once, forward_until
 from bridge.forwarder.source import KafkaTraceSource
-from bridge.landing.writer import LandingWriter
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from tests.support.landings import landed_lines
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"

@@ -6,8 +6,8 @@ import pytest
 
 from bridge.forwarder.pairing import Place, Record
 from bridge.forwarder.settled import EVERYTHING, SettledMemory
-from bridge.landing.layout import LandedMessage
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.landing.layout import LandedMessage
 from tests.support.trace_stories import before
 
 

@@ -14,9 +14,9 @@ from bridge.forwarder.pairing import Pairing
 from bridge.forwarder.service import forward_once
 from bridge.forwarder.settled import SettledMemory
 from bridge.forwarder.traces import SpanForwarding
-from bridge.landing.layout import LandedMessage
-from bridge.landing.writer import LandingWriter
 from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.landing.writer import LandingWriter
 from otel_mqtrace.testing import ManualClock
 from tests.support.landings import landed_lines
 from tests.support.otlp_receiver import OtlpReceiver

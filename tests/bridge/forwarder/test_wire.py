@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from bridge.codec.native import decode_body, explode
 from bridge.forwarder.answers import Answers
 from bridge.forwarder.meaning import SpanRules
 from bridge.forwarder.pairing import Event, Half, Pairing, Place, Record
@@ -25,6 +24,7 @@ from otel_mqtrace.model import (
     TraceType,
     TransactionState,
 )
+from otel_mqtrace.wire.native import decode_body, explode
 from tests.support.native_vectors import RECORDED_FILES, recorded
 from tests.support.strategies import sayable
 from tests.support.trace_stories import START_MS, after, before, body_of, pub

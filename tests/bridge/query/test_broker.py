@@ -10,9 +10,9 @@ from bridge.query.findings import findings, in_one_sentence
 from bridge.query.instants import ArrivalRange
 from bridge.query.search import search
 from bridge.query.wanted import Wanted
-from bridge.rocketmq.commands import ResponseCode
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.cli import main
+from otel_mqtrace.rocketmq.commands import ResponseCode
 from tests.support.archives import ID, T0, consume, landed, pub
 from tests.support.rocketmq_remoting import RemotingCluster
 

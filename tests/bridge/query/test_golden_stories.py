@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.codec.native import decode_body, explode
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.timeline import events
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native import decode_body, explode
 from tests.support.archives import answer_of, recorded_messages
 from tests.support.native_vectors import RECORDED_FILES
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from bridge.codec.reading import Reading
-from bridge.landing.layout import manifest_path
-from bridge.landing.writer import LandingWriter
 from bridge.query.instants import ArrivalRange
 from bridge.query.landed import LandingArchive
 from bridge.query.search import search
 from bridge.query.wanted import Wanted
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.landing.layout import manifest_path
+from otel_mqtrace.landing.writer import LandingWriter
 from tests.support.archives import ID, T0, consume, landed, pub
 
 DAY_MS = 86_400_000

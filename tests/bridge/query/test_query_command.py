@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from bridge.landing.writer import LandingWriter
 from bridge.query.findings import FINDING_CODES
 from otel_mqtrace.cli import main
+from otel_mqtrace.landing.writer import LandingWriter
 from tests.support.archives import ID, T0, consume, landed, pub
 from tests.support.html_page import Page
 

@@ -7,8 +7,6 @@ import pytest
 from confluent_kafka.cimpl import Producer as OwnProducer
 
 from bridge.codec.reading import Reading
-from bridge.embedded.cluster import EmbeddedKafka
-from bridge.exporters.native_kafka import NativeKafkaSpanExporter
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.instants import ArrivalRange
 from bridge.query.search import search
@@ -16,7 +14,9 @@ from bridge.query.topic import TopicArchive
 from bridge.query.wanted import Wanted
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process
 from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.testing import RecordingExporter, recording_provider
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from tests.support.archives import ID, T0, TOPIC, consume, landed, pub
 
 MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))

@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.clients.confluent_kafka.cluster.leaders import Leaders, forget_leaders, leaders_of
 from otel_mqtrace.clients.confluent_kafka.live import STATE
 from otel_mqtrace.hooks._guard import failures
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import ManualClock
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 
 NOBODY = "127.0.0.1:1"
 

@@ -6,9 +6,9 @@ import confluent_kafka
 import pytest
 from opentelemetry.trace import SpanKind
 
-from bridge.codec.native import decode_body, encode_context
 from otel_mqtrace.hooks._naming import OPT_IN
 from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.wire.native import decode_body, encode_context
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_the_asyncio_classes_are_not_imported_and_traced_when_they_come():
     """In a process of its own: instrument() leaves them out, and the first of them made later is traced."""
     code = """
 import asyncio, sys
-from bridge.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from otel_mqtrace import MqTraceInstrumentor
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
-from bridge.codec.native import encode_context
 from otel_mqtrace import ConsumeHook, SendHook, semconv
 from otel_mqtrace.hooks._naming import OPT_IN, Naming
 from otel_mqtrace.hooks.consume import IncomingMessage
@@ -16,6 +15,7 @@ from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.model import TraceContext, TraceType
 from otel_mqtrace.spans.mapping import OPERATIONS, Operation, cost_ms, span_attributes, trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider
+from otel_mqtrace.wire.native import encode_context
 from tests.support.strategies import sayable
 
 _NEW = {

@@ -10,8 +10,8 @@ from base64 import b64decode
 import pytest
 
 import otel_mqtrace
-from bridge.codec.native import decode_body
 from otel_mqtrace.model import ContextCode, TraceType
+from otel_mqtrace.wire.native import decode_body
 from tests.support.source_tree import ROOT
 
 EXAMPLE = ROOT / "docs" / "examples" / "own_client.py"

@@ -9,7 +9,6 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 
-from bridge.codec.native import decode_body, encode_context
 from otel_mqtrace import ConsumeHook, SendHook
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks import _guard
@@ -18,6 +17,7 @@ from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.model import MessageType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter, recording_provider
+from otel_mqtrace.wire.native import decode_body, encode_context
 
 EARLIER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

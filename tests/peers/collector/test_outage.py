@@ -10,8 +10,8 @@ import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
-from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.spans.stats import lost
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from tests.peers.command import answers
 from tests.peers.traced import send, traced
 

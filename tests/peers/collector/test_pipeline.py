@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
-from bridge.exporters.native_kafka import NativeKafkaSpanExporter
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from tests.peers.collector.server import Collector
 from tests.peers.command import answers, mqtrace
 from tests.peers.jaeger.query import JaegerQuery

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from bridge.codec.native import decode_body
-from bridge.embedded.cluster import EmbeddedKafka
-from bridge.rocketmq.answers import Outgoing, Sent
-from bridge.rocketmq.client import RemotingClient
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.rocketmq.answers import Outgoing, Sent
+from otel_mqtrace.rocketmq.client import RemotingClient
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.wire.native import decode_body
 from tests.peers.command import answers
 from tests.peers.jaeger.query import JaegerQuery
 from tests.peers.jaeger.server import Jaeger

@@ -10,14 +10,14 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
 
-from bridge.codec.native import decode_body
-from bridge.exporters.native_kafka import NativeKafkaSpanExporter
 from bridge.forwarder.service import forward_once
 from bridge.forwarder.source import KafkaTraceSource
-from bridge.landing.writer import LandingWriter
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process, semconv
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
+from otel_mqtrace.landing.writer import LandingWriter
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.testing import RecordingExporter, recording_provider
+from otel_mqtrace.wire.native import decode_body
 
 pytestmark = pytest.mark.peers
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from bridge.rocketmq.answers import Outgoing, Sent
-from bridge.rocketmq.client import RemotingClient
+from otel_mqtrace.rocketmq.answers import Outgoing, Sent
+from otel_mqtrace.rocketmq.client import RemotingClient
 from tests.support.killing import forwarded_under_fire
 
 pytestmark = pytest.mark.peers

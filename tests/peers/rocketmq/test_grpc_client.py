@@ -13,11 +13,11 @@ import rocketmq
 from rocketmq import ConsumeResult, TransactionResolution
 from rocketmq.v5.exception import ClientException, InternalErrorException
 
-from bridge.codec.native import decode_body
 from otel_mqtrace.hooks import _guard
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.testing import RecordingExporter, recording_provider
+from otel_mqtrace.wire.native import decode_body
 
 pytestmark = pytest.mark.peers
 

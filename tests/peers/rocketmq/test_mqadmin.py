@@ -11,8 +11,8 @@ import rocketmq
 from opentelemetry.sdk.trace import TracerProvider
 from rocketmq.v5.exception import InternalErrorException
 
-from bridge.exporters.native_rocketmq import NativeRocketMqSpanExporter
-from bridge.rocketmq.source import find_by_key
+from bridge.forwarder.rocketmq_source import find_by_key
+from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.model import ContextCode

@@ -7,12 +7,12 @@ from threading import Event
 
 import pytest
 
-from bridge.codec.native import decode_body
-from bridge.exporters.native_rocketmq import NativeRocketMqSpanExporter
-from bridge.rocketmq.answers import Outgoing, Sent
-from bridge.rocketmq.client import RemotingClient
-from bridge.rocketmq.commands import RefusedError, ResponseCode
-from bridge.rocketmq.source import RemotingTraceSource, find_by_key
+from bridge.forwarder.rocketmq_source import RemotingTraceSource, find_by_key
+from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
+from otel_mqtrace.rocketmq.answers import Outgoing, Sent
+from otel_mqtrace.rocketmq.client import RemotingClient
+from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode
+from otel_mqtrace.wire.native import decode_body
 from tests.peers.rocketmq.server import RocketMq
 from tests.support.native_spans import pub, traced
 

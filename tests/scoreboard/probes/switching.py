@@ -96,7 +96,7 @@ def native_output(stage: Stage) -> Seen:
 def _record_types(parts: list[Path]) -> list[str]:
     if not parts:
         return []
-    from bridge.codec.native import decode_body  # noqa: PLC0415 - the incumbent's process never loads ours
+    from otel_mqtrace.wire.native import decode_body  # noqa: PLC0415 - the incumbent's process never loads ours
 
     bodies = [json.loads(line)["body_base64"] for part in parts for line in part.read_text().splitlines()]
     return sorted(c.trace_type.value for body in bodies for c in decode_body(base64.b64decode(body)).contexts)
@@ -183,6 +183,6 @@ def without_a_broker(stage: Stage) -> Seen:
     """What a subject gives its users to test their application with, as published with it."""
     package, _, _ = stage.subject.home.partition(":")
     kits = [name for name in ("testing", "test") if find_spec(f"{package}.{name}") is not None]
-    broker = stage.subject.name == "ours" and find_spec("bridge.embedded.cluster") is not None
+    broker = stage.subject.name == "ours" and find_spec("otel_mqtrace.testing.embedded.cluster") is not None
     evidence = f"test kit: {', '.join(kits) or 'none'}; broker in the process: {'yes' if broker else 'no'}"
     return Seen(bool(kits) and broker, evidence)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.cimpl import Producer
 
-from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from spark_jobs.jobs.engines import open_engine
 from spark_jobs.jobs.ingest import Ingest, find_new_ranges
 from spark_jobs.jobs.intake import Intake, survey_again

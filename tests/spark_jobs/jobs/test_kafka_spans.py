@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from confluent_kafka.cimpl import Producer
 
-from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from spark_jobs.jobs import graph
 from spark_jobs.jobs.batch import ReconcileOptions, run
 from tests.support.trace_stories import body_of

@@ -11,7 +11,7 @@ from opentelemetry.exporter.otlp.json.file import FileSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
-from bridge.exporters.native_file import NativeFileSpanExporter
+from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor

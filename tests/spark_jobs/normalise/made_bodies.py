@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from bridge.codec.native.decode import decode_body
-from bridge.codec.native.layout import ABSENT_TEXTS
+from otel_mqtrace.wire.native.decode import decode_body
+from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 from spark_jobs.normalise.native import native_batches
 from spark_jobs.schemas import READ_BODY
 

@@ -9,7 +9,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.codec.native.decode import decode_body
+from otel_mqtrace.wire.native.decode import decode_body
 from spark_jobs.normalise import native_records
 from tests.spark_jobs.normalise.made_bodies import ID, told
 from tests.support.reading import events_of, native_side

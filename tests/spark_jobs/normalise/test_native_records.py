@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.codec.native.layout import FIELDS, FORMS, FieldKind
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native.layout import FIELDS, FORMS, FieldKind
 from spark_jobs.normalise.native import native_batches
 from tests.spark_jobs.normalise.made_bodies import ID, UNREAD, batch, expected, in_words, told
 

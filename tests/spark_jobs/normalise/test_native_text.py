@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.codec.native.charsets import text_of
-from bridge.codec.native.decode import BadRecord, decode_values
-from bridge.codec.native.layout import CLOUD_SUB_AFTER, FIELDS, FORMS, KEPT_FIELDS, FieldKind
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import ContextCode, TraceType
+from otel_mqtrace.wire.native.charsets import text_of
+from otel_mqtrace.wire.native.decode import BadRecord, decode_values
+from otel_mqtrace.wire.native.layout import CLOUD_SUB_AFTER, FIELDS, FORMS, KEPT_FIELDS, FieldKind
 from spark_jobs.mentions import mentioned_in
 from spark_jobs.normalise import native_records
 from spark_jobs.normalise.native import native_batches

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from bridge.codec.native.layout import ABSENT_TEXTS
+from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 from spark_jobs.normalise.json_arrays import json_texts
 from spark_jobs.normalise.text_rules import first_text, folded_id, integer, key_set, key_sets, present
 

@@ -8,10 +8,10 @@ from base64 import b64decode
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from bridge.codec.native import decode_body
-from bridge.exporters.native_file import NativeFileSpanExporter
+from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.instrumentor import AioKafkaInstrumentor
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native import decode_body
 from tests.support.asyncio_kafka import consuming, play, producing
 
 

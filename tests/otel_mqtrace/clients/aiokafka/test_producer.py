@@ -13,9 +13,9 @@ from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedEr
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
-from bridge.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.hooks._left_behind import end_left_behind
 from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from tests.support.asyncio_kafka import consuming, let_others_run, play, producing
 
 TOPIC_AUTHORIZATION_FAILED = 29

@@ -7,9 +7,9 @@ import json
 
 import rocketmq
 
-from bridge.codec.native import decode_body
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
+from otel_mqtrace.wire.native import decode_body
 
 
 class _Commits(rocketmq.TransactionChecker):

@@ -1,0 +1,280 @@
+"""This module knows how trace messages wait on disk: appended and synced, taken oldest first, each marked when taken.
+
+A spool is a directory of segments, ``spool-<host>-<pid>-<ns>.mqspool``, each written by one process that holds its
+lock. What a process leaves behind, another one adopts once the lock is free, in the order of the times in the names:
+marks change a file's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.exporters.spool_segment import HAS_LOCKS, Segment, framed, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from otel_mqtrace._clock import Clock
+    from otel_mqtrace.exporters.batching import TraceMessage
+
+__all__ = ["Spool", "Waiting"]
+
+_logger = logging.getLogger(__name__)
+_SUFFIX: Final = ".mqspool"
+_SEGMENT_BYTES: Final = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One message as it lies in the spool."""
+
+    message: TraceMessage
+    segment: Segment
+    offset: int
+
+
+@dataclass(slots=True)
+class _Written:
+    """What one :meth:`Spool.put` appended to a segment that ended at ``end`` before."""
+
+    segment: Segment
+    end: int
+    messages: int = 0
+
+
+class Spool:
+    """At most ``max_bytes`` of waiting messages below ``directory``; what does not fit is refused, the newest first.
+
+    Any thread may use it, one at a time. What the disk refuses is told once; ``torn`` counts the bytes it lost.
+
+    Raises:
+        UsageError: the directory cannot be written, or this platform has no file locks.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, max_bytes: int, clock: Clock | None = None) -> None:
+        if not HAS_LOCKS:
+            raise UsageError("a spool needs POSIX file locks, which this platform lacks: unset MQTRACE_SPOOL_DIR")
+        self._directory = Path(directory)
+        self._max_bytes = max_bytes
+        self._clock = clock or SystemClock()
+        self._number = 0
+        self._told: set[str] = set()
+        self.torn = 0
+        self._begin()
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"the spool directory {self._directory} cannot be used: {error}") from error
+        if not os.access(self._directory, os.W_OK | os.X_OK):
+            raise UsageError(f"the spool directory {self._directory} cannot be used: it cannot be written")
+        self.adopt()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._segments: list[Segment] = []
+        self._own: Segment | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait."""
+        return sum(len(segment.frames) for segment in self._segments)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What they take on disk."""
+        return sum(segment.waiting_bytes for segment in self._segments)
+
+    def adopt(self) -> None:
+        """Take over the segments nobody holds, oldest first; one that cannot be read is told and left alone."""
+        with self._used():
+            held = {segment.path for segment in self._segments}
+            try:
+                found = sorted(set(self._directory.glob(f"*{_SUFFIX}")) - held, key=_age)
+            except OSError as error:
+                self._tell_once(error)
+                return
+            for path in found:
+                self._adopt(path)
+
+    def put(self, messages: Sequence[TraceMessage]) -> int:
+        """Append ``messages`` in order and sync; return how many are safe: a full spool or disk refuses the rest."""
+        with self._used():
+            written: list[_Written] = []
+            try:
+                self._append(messages, written)
+            except OSError as error:
+                self._tell_once(error)
+            return self._synced(written)
+
+    def oldest(self, count: int) -> list[Waiting]:
+        """Return up to ``count`` of the messages that have waited longest; they stay until :meth:`took`."""
+        with self._used():
+            return list(itertools.islice(self._readable(), count))
+
+    def took(self, delivered: Sequence[Waiting]) -> None:
+        """Mark ``delivered`` as taken; a segment of which nothing waits any more is removed.
+
+        What the disk will not note now is forgotten here all the same: another process may send it once more.
+        """
+        with self._used():
+            touched = {id(each.segment): each.segment for each in delivered}.values()
+            try:
+                for each in delivered:
+                    each.segment.mark(each.offset)
+                for segment in touched:
+                    if segment.frames:
+                        segment.sync()
+            except OSError as error:
+                self._tell_once(error)
+                for each in delivered:
+                    each.segment.forget(each.offset)
+            for segment in touched:
+                if not segment.frames and segment in self._segments:
+                    self._remove(segment)
+
+    def close(self) -> None:
+        """Let go of the segments: what waits is for another process."""
+        with self._used():
+            for segment in list(self._segments):
+                if segment.frames:
+                    segment.close()
+                else:
+                    self._remove(segment)
+            self._segments, self._own = [], None
+
+    def after_fork(self) -> None:
+        """In a child: the segments are the parent's, and so are their locks."""
+        inherited = self._segments
+        self._begin()
+        for segment in inherited:
+            segment.close()
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        if self._pid != os.getpid():  # whoever uses it did not tell of a fork: two would write into one file
+            self.after_fork()
+        with self._lock:
+            yield
+
+    def _append(self, messages: Sequence[TraceMessage], written: list[_Written]) -> None:
+        room = self._max_bytes - self.waiting_bytes
+        for message in messages:
+            frame = framed(message)
+            room -= len(frame)
+            if room < 0:
+                return
+            segment = self._writable()
+            if not written or written[-1].segment is not segment:
+                written.append(_Written(segment, segment.end))
+            segment.append(frame)
+            written[-1].messages += 1
+
+    def _synced(self, written: Sequence[_Written]) -> int:
+        """Return how many messages are on the disk; from the first that may not be, all are taken back."""
+        safe, sound = 0, True
+        for each in written:
+            try:
+                if sound:
+                    each.segment.sync()
+                    safe += each.messages
+                else:
+                    each.segment.rewind(each.end)
+            except OSError as error:
+                self._tell_once(error)
+                sound = False
+                try:
+                    each.segment.rewind(each.end)
+                except OSError as problem:
+                    self._tell_once(problem)
+        return safe
+
+    def _readable(self) -> Iterator[Waiting]:
+        for segment in self._segments:
+            for offset in list(segment.frames):
+                message = segment.read(offset)
+                if message is None:  # the file was cut or damaged behind our back
+                    self.torn += segment.forget(offset)
+                else:
+                    yield Waiting(message, segment, offset)
+
+    def _writable(self) -> Segment:
+        if self._own is None or self._own.end >= _SEGMENT_BYTES or self._own.unlinked:
+            self._own = self._created()
+            self._segments.append(self._own)
+        return self._own
+
+    def _created(self) -> Segment:
+        self._directory.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
+        while True:
+            # A container's process often has the name and number of the one before it, and its files are still here.
+            self._number = max(self._number + 1, self._clock.wall_ns())
+            name = f"spool-{socket.gethostname()}-{os.getpid()}-{self._number}{_SUFFIX}"
+            try:
+                segment = opened(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            except FileExistsError:
+                continue
+            if segment is not None:
+                try:
+                    _sync_directory(self._directory)
+                except OSError as error:  # some file systems cannot; the messages themselves are still synced
+                    self._tell_once(error)
+                return segment
+
+    def _adopt(self, path: Path) -> None:
+        try:
+            segment = opened(path, os.O_RDWR)
+        except OSError as error:
+            self._tell_once(error)
+            return
+        if segment is None:
+            return
+        try:
+            self.torn += segment.load()
+        except OSError as error:
+            self._tell_once(error)
+            segment.close()
+            return
+        self._segments.append(segment)
+        if not segment.frames:
+            self._remove(segment)
+
+    def _remove(self, segment: Segment) -> None:
+        try:
+            segment.path.unlink(missing_ok=True)  # before the lock goes with the descriptor
+        except OSError as error:
+            self._tell_once(error)
+        segment.close()
+        self._segments.remove(segment)
+        if segment is self._own:
+            self._own = None
+
+    def _tell_once(self, error: OSError) -> None:
+        text = str(error)
+        level = logging.DEBUG if text in self._told else logging.WARNING
+        self._told.add(text)
+        _logger.log(level, "mqtrace: the spool %s: %s (said once)", self._directory, text)
+
+
+def _age(path: Path) -> tuple[int, str]:
+    number = path.stem.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0, path.name
+
+
+def _sync_directory(directory: Path) -> None:
+    """A file is only safe when its name is."""
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

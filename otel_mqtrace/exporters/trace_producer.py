@@ -1,0 +1,282 @@
+"""This module knows how trace messages reach a Kafka topic: by a producer of our own, never traced, within a deadline.
+
+The producer is built at the first delivery, from the thread that delivers, so that an application that never sends a
+message never opens a connection, and a forked child opens its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from concurrent.futures import wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from otel_mqtrace import semconv
+from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError
+from otel_mqtrace.exporters.connection import connection_of
+from otel_mqtrace.exporters.delivery_failures import DeliveryFailures, kafka_failure, servers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from otel_mqtrace._clock import Clock
+    from otel_mqtrace.config import Settings
+    from otel_mqtrace.exporters.batching import TraceMessage
+
+__all__ = ["MessageDelivery", "TraceProducer", "Undelivered"]
+
+_logger = logging.getLogger(__name__)
+_POLL_S: Final = 0.05
+_HEADROOM_BYTES: Final = 64 * 1024
+"""Room for headers and framing above the value, in the producer's own bound."""
+_DEFAULT_MAX_REQUEST_BYTES: Final = 1_000_000
+_REPORT_SHARE: Final = 0.8
+"""Part of the export timeout after which librdkafka gives a message up: its verdict arrives while we still wait."""
+_SETTLE_S: Final = 1.0
+_TOPIC_WAIT_NS: Final = 10_000_000_000
+_HOPELESS: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE"})
+"""What no later time mends: the message itself is at fault."""
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "client.id": "mqtrace-native",
+    "compression.type": "lz4",
+    "enable.idempotence": True,  # a retry must not double a record: doubles are what the reconciliation looks for
+    "linger.ms": 5,
+    "reconnect.backoff.max.ms": 2_000,  # a spool asks for two seconds whether the broker is back
+    "topic.metadata.propagation.max.ms": 5_000,  # a topic that is not there is told before the export times out
+    "log_level": 0,  # our own lines are rate-limited, librdkafka's are not
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """What a delivery could not send: ``retriable`` another time, ``hopeless`` never, for the broker refuses it."""
+
+    retriable: tuple[TraceMessage, ...] = ()
+    hopeless: tuple[TraceMessage, ...] = ()
+
+    @property
+    def messages(self) -> tuple[TraceMessage, ...]:
+        """Both."""
+        return self.retriable + self.hopeless
+
+
+class MessageDelivery(Protocol):
+    """What the exporter needs of the way to the trace topic."""
+
+    def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
+        """Send ``messages`` and return those that were not taken by ``deadline``."""
+        ...
+
+    def idle(self) -> None:
+        """Use a quiet moment."""
+        ...
+
+    def flush(self, deadline: MonotonicNs) -> bool:
+        """Return whether nothing is on its way any more."""
+        ...
+
+    def close(self, deadline: MonotonicNs) -> None:
+        """Refuse further messages, end a running ``deliver`` early, and let go by ``deadline``."""
+        ...
+
+    def after_fork(self) -> None:
+        """Begin anew in a child."""
+        ...
+
+
+class TraceProducer:
+    """Delivers to ``settings.trace_topic`` of the broker that :func:`connection_of` finds. Never raises.
+
+    ``timeout_ms`` is what librdkafka may take for a message at most, and may be lowered until the first delivery;
+    ``dialect`` is said in a header; ``failures`` tells why something was not delivered.
+    """
+
+    def __init__(  # noqa: PLR0913 - collaborators by their names
+        self,
+        settings: Settings,
+        *,
+        dialect: str,
+        bootstrap_servers: str | None,
+        kafka_config: str | Path | Mapping[str, Any] | None,
+        timeout_ms: float,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._dialect = dialect
+        # Held by functions: what shows the attributes of an exporter, a crash report say, shows no password.
+        self._connection: Callable[[], Mapping[str, Any]] = lambda: connection_of(
+            settings, bootstrap_servers=bootstrap_servers, kafka_config=kafka_config
+        )
+        self._properties: Callable[[], Mapping[str, Any]] = dict
+        self.timeout_ms = timeout_ms
+        self._clock = clock
+        self._producer: Any = None
+        self._create_topic = settings.create_trace_topic
+        self._closed = False
+        self.failures = DeliveryFailures()
+
+    def idle(self) -> None:
+        """Nothing is left to do: ``deliver`` has waited for every answer."""
+
+    def flush(self, deadline: MonotonicNs) -> bool:
+        """Return whether nothing is on its way; ``deliver`` has waited already."""
+        return self._producer is None or self._producer.flush(self._left_s(deadline)) == 0
+
+    def close(self, deadline: MonotonicNs) -> None:
+        """Refuse further messages, end a running ``deliver`` early, let the producer go by ``deadline``."""
+        self._closed = True
+        producer, self._producer = self._producer, None
+        if producer is not None and producer.flush(self._left_s(deadline)):
+            producer.purge(in_queue=True, in_flight=True, blocking=False)
+
+    def after_fork(self) -> None:
+        """In a child: build a producer of one's own when needed, and never touch the parent's."""
+        inherited, self._producer = self._producer, None
+        if inherited is not None:
+            # Its destructor would join threads that do not exist here, for ever: let it never run.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
+        self.failures.after_fork()
+
+    def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
+        """Send ``messages`` and return those that were not acknowledged by ``deadline``."""
+        try:
+            producer = self._connected(deadline)
+        except MqTraceError as error:
+            self.failures.tell(str(error))
+            return Undelivered(tuple(messages))
+        delivery = _Delivery(messages)
+        for position, message in enumerate(messages):
+            if not self._produce(producer, message, delivery.reporter(position), deadline):
+                break
+        while delivery.waiting and self._may_wait(deadline):
+            producer.poll(_POLL_S)
+        if delivery.waiting:
+            # What is given up must not arrive later: purged messages are reported, and so settled, at once.
+            producer.purge(in_queue=True, in_flight=True, blocking=True)
+            producer.poll(_SETTLE_S)
+        for code, text in delivery.errors.items():
+            said = kafka_failure(code, text, topic=self._settings.trace_topic, properties=self._properties())
+            self.failures.tell(said, hopeless=code in _HOPELESS)
+        return delivery.undelivered()
+
+    def _produce(
+        self, producer: Any, message: TraceMessage, report: Callable[[Any, Any], None], deadline: MonotonicNs
+    ) -> bool:
+        headers = [
+            (semconv.HEADER_KEYS, message.keys.encode("utf-8", "replace")),
+            (semconv.HEADER_DIALECT, self._dialect.encode()),
+        ]
+        while True:
+            try:
+                producer.produce(self._settings.trace_topic, value=message.value, headers=headers, on_delivery=report)
+            except BufferError:
+                if not self._may_wait(deadline):
+                    return False
+                producer.poll(_POLL_S)
+            except Exception as error:  # noqa: BLE001 - KafkaException: refused in the call, and told like a report
+                report(error.args[0] if error.args else error, None)
+                return True
+            else:
+                return True
+
+    def _connected(self, deadline: MonotonicNs) -> Any:
+        if self._closed:
+            raise PeerError("the native exporter was shut down")
+        if self._producer is None:
+            properties = self._connection()
+            self._properties = lambda: properties
+            self._producer = self._build(properties)
+        producer = self._producer  # a shutdown meanwhile takes it away
+        if self._create_topic:
+            self._create_topic = not self._topic_created(deadline)
+        return producer
+
+    def _build(self, properties: Mapping[str, Any]) -> Any:
+        try:
+            # Not confluent_kafka.Producer: that name may be the instrumented one.
+            from confluent_kafka.cimpl import KafkaException, Producer  # noqa: PLC0415 - optional extra
+        except ImportError as error:
+            raise MissingExtraError("the exporter mqtrace_native", "kafka") from error
+        bounds = {
+            "message.max.bytes": max(_DEFAULT_MAX_REQUEST_BYTES, self._settings.max_message_bytes + _HEADROOM_BYTES),
+            "message.timeout.ms": max(1, int(self.timeout_ms * _REPORT_SHARE)),
+        }
+        try:
+            return Producer({**_DEFAULTS, **bounds, **properties}, logger=_logger)
+        except (KafkaException, TypeError, ValueError) as error:
+            mend = "mend the properties in the file of MQTRACE_KAFKA_CONFIG, or in kafka_config"
+            raise PeerError(
+                f"the trace producer for {servers_of(properties)} cannot be built: {error}: {mend}"
+            ) from error
+
+    def _topic_created(self, deadline: MonotonicNs) -> bool:
+        """Ask for the trace topic; return ``False`` when no answer came and the next export has to ask again.
+
+        At most half of the time until ``deadline``: the topic may be there, and then the rest is for sending.
+        """
+        topic = self._settings.trace_topic
+        now = self._clock.monotonic_ns()
+        give_up = MonotonicNs(now + min((deadline - now) // 2, _TOPIC_WAIT_NS))
+        try:
+            from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - optional extra
+            from confluent_kafka.cimpl import NewTopic  # noqa: PLC0415 - optional extra
+
+            admin = AdminClient({**self._properties(), "log_level": 0}, logger=_logger)
+            answer = admin.create_topics([NewTopic(topic, -1, -1)])[topic]
+            while not answer.done():
+                if not self._may_wait(give_up):
+                    return False
+                wait([answer], _POLL_S)
+            answer.result()
+        except Exception as error:  # noqa: BLE001 - there already, or not ours to create: sending will tell
+            _logger.debug("the trace topic %s was not created: %s", topic, error)
+        return True
+
+    def _left_s(self, deadline: MonotonicNs) -> float:
+        return max(0.0, (deadline - self._clock.monotonic_ns()) / 1e9)
+
+    def _may_wait(self, deadline: MonotonicNs) -> bool:
+        return not self._closed and self._clock.monotonic_ns() < deadline
+
+
+class _Delivery:
+    """The delivery reports of one batch; a report that comes after we gave up changes nothing any more."""
+
+    def __init__(self, messages: Sequence[TraceMessage]) -> None:
+        self._messages = messages
+        self._delivered: set[int] = set()
+        self._hopeless: set[int] = set()
+        self.waiting: set[int] = set()
+        self.errors: dict[str, str] = {}
+
+    def reporter(self, position: int) -> Callable[[Any, Any], None]:
+        """Return the callback for one message, which counts as on its way from now on."""
+        self.waiting.add(position)
+
+        def report(error: Any, _message: Any) -> None:
+            self.waiting.discard(position)
+            if error is None:
+                self._delivered.add(position)
+            else:
+                name = _name_of(error)
+                self.errors[name] = str(error)
+                if name in _HOPELESS:
+                    self._hopeless.add(position)
+
+        return report
+
+    def undelivered(self) -> Undelivered:
+        """Return the messages without a good report."""
+        left = [position for position in range(len(self._messages)) if position not in self._delivered]
+        return Undelivered(
+            tuple(self._messages[position] for position in left if position not in self._hopeless),
+            tuple(self._messages[position] for position in left if position in self._hopeless),
+        )
+
+
+def _name_of(error: Any) -> str:
+    name = getattr(error, "name", None)
+    return str(name()) if callable(name) else type(error).__name__

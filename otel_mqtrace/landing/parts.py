@@ -1,0 +1,127 @@
+"""This module knows how one part file is filled: JSON lines with the standard library, parquet with pyarrow."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from otel_mqtrace._errors import MissingExtraError
+from otel_mqtrace.landing.layout import BODY_BASE64, FIELDS
+from otel_mqtrace.landing.orphans import LOCKS, claim
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from otel_mqtrace.landing.layout import LandedMessage
+
+__all__ = ["PART_FORMATS", "JsonLinesPart", "ParquetPart", "Part"]
+
+
+class Part(Protocol):
+    """A file being filled, under a name that readers pass over."""
+
+    def append(self, messages: Sequence[LandedMessage]) -> None:
+        """Add all of ``messages`` at the end or, raising ``OSError``, none of them."""
+        ...
+
+    def finish(self, final: Path) -> None:
+        """Make everything durable and name it ``final``; after an ``OSError`` it may be tried again."""
+        ...
+
+    def let_go(self) -> None:
+        """Let the file go without writing another byte: nothing is in it, or the parent of this fork still owns it."""
+        ...
+
+
+class JsonLinesPart:
+    """One JSON object per line. Unbuffered on purpose: a fork finds nothing to write twice, a crash loses no line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("xb", buffering=0)
+        self._good_bytes = 0
+        self._torn = False
+        claim(self._file)  # nobody else can hold it: it is new, and an empty file is left alone
+
+    def append(self, messages: Sequence[LandedMessage]) -> None:
+        """Add ``messages`` in one write, so that a crash tears at most the last line; take a failed write back."""
+        self._cut()
+        lines = b"".join(map(_line, messages))
+        rest = memoryview(lines)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) or 0 :]
+        except OSError:
+            self._torn = True
+            self._cut()
+            raise
+        self._good_bytes += len(lines)
+
+    def finish(self, final: Path) -> None:
+        """Flush to the disk, rename, and only then close: closing releases the lock, and what is unlocked is dead."""
+        self._cut()
+        os.fsync(self._file.fileno())
+        if not LOCKS:
+            self._file.close()  # Windows renames no open file
+        self._path.rename(final)
+        self._file.close()
+
+    def let_go(self) -> None:
+        """Close this process's descriptor."""
+        self._file.close()
+
+    def _cut(self) -> None:
+        """Remove what a failed write left, so that the next line does not continue a torn one."""
+        if self._torn:
+            self._file.seek(self._good_bytes)
+            self._file.truncate()
+            self._torn = False
+
+
+def _line(message: LandedMessage) -> bytes:
+    fields: dict[str, Any] = {name: getattr(message, name) for name in FIELDS if name != "body"}
+    fields[BODY_BASE64] = base64.b64encode(message.body).decode("ascii")
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+
+
+class ParquetPart:
+    """One row group; the schema of the landing. In memory until it is finished: a parquet file half written is none."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import pyarrow as pa  # noqa: PLC0415 - optional extra
+            from pyarrow import parquet  # noqa: PLC0415 - optional extra
+        except ImportError as error:
+            raise MissingExtraError("landing in parquet", "reconcile") from error
+        columns: Any = (
+            *(("source", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())),
+            *(("arrival_ms", pa.int64()), ("keys", pa.string()), ("body", pa.binary())),
+        )
+        self._path = path
+        self._pa: Any = pa
+        self._parquet: Any = parquet
+        self._schema: Any = pa.schema(columns)
+        self._tables: list[Any] = []
+
+    def append(self, messages: Sequence[LandedMessage]) -> None:
+        """Keep ``messages``, in columns."""
+        columns = {name: [getattr(message, name) for message in messages] for name in FIELDS}
+        self._tables.append(self._pa.table(columns, schema=self._schema))
+
+    def finish(self, final: Path) -> None:
+        """Write the file, flush it to the disk and rename it."""
+        self._parquet.write_table(self._pa.concat_tables(self._tables), self._path, compression="zstd")
+        with self._path.open("rb") as written:
+            os.fsync(written.fileno())
+        self._path.rename(final)
+
+    def let_go(self) -> None:
+        """Forget the messages; there is no file yet."""
+        self._tables.clear()
+
+
+PART_FORMATS: Final[Mapping[str, Callable[[Path], Part]]] = {"jsonl": JsonLinesPart, "parquet": ParquetPart}
+"""Suffix → how to fill a part of that format."""

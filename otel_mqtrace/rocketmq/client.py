@@ -1,0 +1,290 @@
+"""This module knows what RocketMQ is asked for, by name: routes, messages, offsets, sends, the index of keys.
+
+Facts from ``MQClientAPIImpl`` and the broker's processors of apache/rocketmq; the same words go to 4.x and 5.x.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.rocketmq import commands
+from otel_mqtrace.rocketmq.answers import Outgoing, Pulled, Sent, has_key, offset_of, pulled, sent
+from otel_mqtrace.rocketmq.cluster import Cluster, Question
+from otel_mqtrace.rocketmq.commands import PULLED, STORED, RefusedError, ResponseCode
+from otel_mqtrace.rocketmq.messages import compressed, decode_messages, encode_properties
+from otel_mqtrace.rocketmq.routes import Queue
+from otel_mqtrace.rocketmq.signature import Credentials
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from otel_mqtrace._clock import Clock, MonotonicNs
+    from otel_mqtrace.rocketmq.frames import Command
+    from otel_mqtrace.rocketmq.messages import StoredMessage
+    from otel_mqtrace.rocketmq.routes import TopicRoute
+
+__all__ = ["Outgoing", "Pulled", "RemotingClient", "Sent"]
+
+_NS_PER_MS: Final = 1_000_000
+_MAX_TIME_MS: Final = 0x7FFFFFFFFFFFFFFF
+_MAX_FOUND: Final = 64  # as many as mqadmin asks for
+_NEW_QUEUES: Final = 4  # of a topic that is made by its first message
+_SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
+_FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
+
+
+class RemotingClient:
+    """A client of one RocketMQ cluster, 4.x or 5.x, over the remoting protocol.
+
+    Args:
+        namesrv: Name servers, ``host:port[;host:port…]``; the first that answers is asked on.
+        access_key: With ``secret_key``: every request is signed, as brokers with access control want it.
+        secret_key: Never shown.
+        timeout_ms: How long one answer may take.
+        clock: Time.
+
+    Used by one thread at a time, except :meth:`interrupt`. In a forked child it goes on with connections of its own.
+
+    Raises:
+        UsageError: an address is wrong, or one of the two keys is missing.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        *,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        timeout_ms: float = 10_000,
+        clock: Clock | None = None,
+    ) -> None:
+        if bool(access_key) != bool(secret_key):
+            raise UsageError("an access key and a secret key belong together: give both or none")
+        credentials = Credentials(access_key, secret_key) if access_key and secret_key else None
+        self.namesrv = namesrv
+        self._clock = clock or SystemClock()
+        self._cluster = Cluster(namesrv, credentials=credentials, timeout_ms=timeout_ms, clock=self._clock)
+
+    def interrupt(self) -> None:
+        """From any thread: refuse more, and end what waits; who uses the client still has to :meth:`close` it."""
+        self._cluster.interrupt()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- topics ------------------------------------------------------------------------------------------------------
+
+    def route(self, topic: str, *, deadline: MonotonicNs | None = None) -> TopicRoute:
+        """Return where the queues of ``topic`` are, at most 30 s old.
+
+        Raises:
+            RefusedError: there is no such topic (``TOPIC_NOT_EXIST``).
+            PeerError: no name server answers.
+        """
+        return self._cluster.route(topic, deadline)
+
+    def writable(self, topic: str, *, deadline: MonotonicNs | None = None) -> tuple[Queue, ...]:
+        """Return the queues of ``topic`` that a message can go to now: those whose broker has its master.
+
+        Where there is no such topic, the queues it will have on brokers that make topics at the first send.
+
+        Raises:
+            RefusedError: there is no such topic, and no broker that would make it.
+            PeerError: no name server answers.
+        """
+        try:
+            route = self.route(topic, deadline=deadline)
+            queues: Iterable[Queue] = route.writable
+        except RefusedError as refusal:
+            if refusal.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            route = self._route_of_new_topics(refusal, deadline)
+            queues = (
+                Queue(topic, each.broker, each.queue_id) for each in route.writable if each.queue_id < _NEW_QUEUES
+            )
+        return tuple(queue for queue in queues if route.master(queue.broker))
+
+    def _route_of_new_topics(self, refusal: RefusedError, deadline: MonotonicNs | None) -> TopicRoute:
+        try:
+            return self.route(commands.AUTO_CREATE_TOPIC, deadline=deadline)
+        except RefusedError:
+            raise refusal from None
+
+    def forget_route(self, topic: str) -> None:
+        """Ask for the route anew the next time, for something was not where it said."""
+        self._cluster.forget_route(topic)
+        self._cluster.forget_route(commands.AUTO_CREATE_TOPIC)
+
+    def create_topic(self, topic: str, *, queues: int = _NEW_QUEUES, deadline: MonotonicNs | None = None) -> None:
+        """Make ``topic`` on every master. Brokers refuse names that are RocketMQ's own: those they make themselves.
+
+        Raises:
+            PeerError: a broker refused, or does not answer.
+        """
+        asked = commands.create_topic(topic, queues=queues)
+        for master in self._cluster.masters(deadline):
+            self._cluster.ask(Question((master,), asked, f"the creation of {topic}"), deadline)
+        self.forget_route(topic)
+
+    # -- offsets -----------------------------------------------------------------------------------------------------
+
+    def bounds(self, queues: Sequence[Queue], *, masters_only: bool = False) -> dict[Queue, tuple[int, int]]:
+        """Return the oldest offset that is there, and the next message's, of each of ``queues``."""
+        lows = self._of_queues(queues, commands.min_offset, "the oldest offset", masters_only=masters_only)
+        highs = self._of_queues(queues, commands.max_offset, "the next offset", masters_only=masters_only)
+        return {queue: (offset_of(lows[queue]), offset_of(highs[queue])) for queue in queues}
+
+    def offsets_at(self, queues: Sequence[Queue], time_ms: int) -> dict[Queue, int]:
+        """Return the offset of the first message of each queue that was stored at ``time_ms`` or later."""
+        found = self._of_queues(queues, lambda queue: commands.offset_at(queue, time_ms), "the offset of a time")
+        return {queue: offset_of(answer) for queue, answer in found.items()}
+
+    def committed(self, queues: Sequence[Queue], group: str) -> dict[Queue, int | None]:
+        """Return what ``group`` remembers of each queue; ``None`` is nothing. Masters only: slaves may be behind."""
+        found = self._of_queues(
+            queues,
+            lambda queue: commands.committed_offset(queue, group),
+            f"the offset of {group}",
+            masters_only=True,
+            accepted=_FOUND_OR_NOT,
+        )
+        return {
+            queue: offset_of(answer) if answer.code == ResponseCode.SUCCESS else None for queue, answer in found.items()
+        }
+
+    def commit(self, offsets: Mapping[Queue, int], group: str) -> None:
+        """Make ``group`` remember ``offsets``, one of each broker before the others.
+
+        A broker (5.5.0, ``ConsumerOffsetManager``) makes a group's table of a topic at its first offset, unguarded: of
+        several first ones at the same time it may answer all and keep one.
+
+        Raises:
+            PeerError: a master refused or does not answer; the others may have taken theirs.
+        """
+        first = list({queue.broker: queue for queue in offsets}.values())
+        for queues in (first, [queue for queue in offsets if queue not in first]):
+            self._of_queues(
+                queues,
+                lambda queue: commands.remember_offset(queue, group, offsets[queue]),
+                f"the offset of {group}",
+                masters_only=True,
+            )
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def pull(
+        self, offsets: Mapping[Queue, int], *, group: str, max_messages: int = 32, suspend_ms: int = 0
+    ) -> dict[Queue, Pulled]:
+        """Return the messages of each queue from its offset on, as many as its broker gives at once (mostly 32).
+
+        All queues are asked at the same time. With ``suspend_ms``, which must stay below the client's time-out, a
+        broker waits that long for a first message.
+
+        Raises:
+            PeerError: a broker refused, or neither master nor slave answers.
+        """
+        answers = self._of_queues(
+            list(offsets),
+            lambda queue: commands.pull(
+                queue, offsets[queue], group=group, max_messages=max_messages, suspend_ms=suspend_ms
+            ),
+            f"a pull for {group}",
+            accepted=PULLED,
+        )
+        return {queue: pulled(answer) for queue, answer in answers.items()}
+
+    def send(
+        self, messages: Sequence[Outgoing], *, group: str, deadline: MonotonicNs | None = None
+    ) -> list[Sent | PeerError]:
+        """Send ``messages`` at once and return for each where it lies, or why it does not. Nothing is tried twice.
+
+        Large bodies are compressed, as Java's producer does.
+        """
+        questions = [self._sending(message, group, deadline) for message in messages]
+        answers = self._cluster.ask_all(questions, deadline)
+        return [
+            answer if isinstance(answer, PeerError) else sent(message, answer)
+            for message, answer in zip(messages, answers, strict=True)
+        ]
+
+    def find_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = _MAX_TIME_MS,
+        max_messages: int = _MAX_FOUND,
+    ) -> Iterator[tuple[str, StoredMessage]]:
+        """Yield broker and message of all in ``topic`` with ``key`` among their keys, or as their unique id.
+
+        The index is asked, as mqadmin does: it knows a message shortly after it was stored, and each broker tells of
+        ``max_messages`` at most. What only shares the key's hash is left out.
+
+        Raises:
+            PeerError: a broker does not answer: what is found would be incomplete.
+        """
+        route = self.route(topic)
+        asked = commands.query(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages)
+        for broker in sorted(route.addresses):
+            question = Question(route.readers(broker), asked, f"a query of {topic}", _FOUND_OR_NOT)
+            answer = self._cluster.ask(question)
+            if answer.code == ResponseCode.SUCCESS:
+                found = decode_messages(answer.body)
+                yield from ((broker, message) for message in found if has_key(message, topic, key))
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def _of_queues(
+        self,
+        queues: Sequence[Queue],
+        request: Callable[[Queue], Command],
+        doing: str,
+        *,
+        masters_only: bool = False,
+        accepted: Collection[int] = _SUCCESS,
+    ) -> dict[Queue, Command]:
+        """Ask the broker of every queue at the same time; the first that has no answer is raised."""
+        questions = []
+        for queue in queues:
+            route = self.route(queue.topic)
+            addresses = route.master(queue.broker) if masters_only else route.readers(queue.broker)
+            questions.append(Question(addresses, request(queue), f"{doing} of {queue}", accepted))
+        answers: dict[Queue, Command] = {}
+        for queue, answer in zip(queues, self._cluster.ask_all(questions), strict=True):
+            if isinstance(answer, PeerError):
+                self.forget_route(queue.topic)
+                raise answer
+            answers[queue] = answer
+        return answers
+
+    def _sending(self, message: Outgoing, group: str, deadline: MonotonicNs | None) -> Question:
+        queue = message.queue
+        body, sys_flag = compressed(message.body)
+        request = commands.send(
+            queue,
+            body,
+            encode_properties(message.properties),
+            group=group,
+            sys_flag=sys_flag,
+            born_ms=self._clock.wall_ns() // _NS_PER_MS,
+        )
+        try:
+            addresses = self.route(queue.topic, deadline=deadline).master(queue.broker)
+        except PeerError:  # it is made by this very send
+            addresses = self._cluster.route(commands.AUTO_CREATE_TOPIC, deadline).master(queue.broker)
+        return Question(addresses, request, f"a message for {queue}", STORED)

@@ -1,0 +1,162 @@
+"""This module knows whom to ask: name servers in turn, the brokers of a topic's route, many at the same time.
+
+A name server that is silent is passed over, and so is a master when one of its slaves can answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from otel_mqtrace._clock import MonotonicNs
+from otel_mqtrace._errors import PeerError
+from otel_mqtrace.rocketmq import commands
+from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode, checked
+from otel_mqtrace.rocketmq.connection import Connections, Posted, SilentError, read_addresses
+from otel_mqtrace.rocketmq.frames import ProtocolError
+from otel_mqtrace.rocketmq.routes import read_masters, read_route
+from otel_mqtrace.rocketmq.signature import signed
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from otel_mqtrace._clock import Clock
+    from otel_mqtrace.rocketmq.frames import Command
+    from otel_mqtrace.rocketmq.routes import TopicRoute
+    from otel_mqtrace.rocketmq.signature import Credentials
+
+__all__ = ["Cluster", "Question"]
+
+_NS_PER_MS: Final = 1_000_000
+_ROUTE_NS: Final = 30_000_000_000  # as long as Java's clients trust one
+_CONNECT_TIMEOUT_MS: Final = 3_000
+_SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One request, the servers that may answer it in order of preference, and which answers are none of refusal.
+
+    ``doing`` names the request in errors.
+    """
+
+    addresses: Sequence[str]
+    command: Command
+    doing: str
+    accepted: Collection[int] = _SUCCESS
+
+
+class Cluster:
+    """The servers behind ``namesrv``, ``host:port[;host:port…]``.
+
+    ``timeout_ms`` is how long one answer may take, unless a question comes with a deadline that is earlier.
+
+    Raises:
+        UsageError: an address is wrong.
+    """
+
+    def __init__(self, namesrv: str, *, credentials: Credentials | None, timeout_ms: float, clock: Clock) -> None:
+        self.namesrv = namesrv
+        self._name_servers = list(read_addresses(namesrv))
+        self._credentials = credentials
+        self._timeout_ns = int(timeout_ms * _NS_PER_MS)
+        self._clock = clock
+        self._connections = Connections(connect_timeout_ms=min(timeout_ms, _CONNECT_TIMEOUT_MS), clock=clock)
+        self._routes: dict[str, tuple[int, TopicRoute]] = {}
+
+    def interrupt(self) -> None:
+        """From any thread: refuse more, and end what waits."""
+        self._connections.interrupt()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._connections.close()
+
+    def route(self, topic: str, deadline: MonotonicNs | None = None) -> TopicRoute:
+        """Return where the queues of ``topic`` are, at most 30 s old.
+
+        Raises:
+            RefusedError: there is no such topic (``TOPIC_NOT_EXIST``).
+            PeerError: no name server answers.
+        """
+        known = self._routes.get(topic)
+        now_ns = self._clock.monotonic_ns()
+        if known is not None and now_ns - known[0] < _ROUTE_NS:
+            return known[1]
+        route = read_route(topic, self._of_name_server(commands.route(topic), f"the route of {topic}", deadline).body)
+        self._routes[topic] = (now_ns, route)
+        return route
+
+    def forget_route(self, topic: str) -> None:
+        """Ask for the route of ``topic`` the next time, for something was not where it said."""
+        self._routes.pop(topic, None)
+
+    def masters(self, deadline: MonotonicNs | None = None) -> tuple[str, ...]:
+        """Return the address of every master."""
+        return read_masters(self._of_name_server(commands.cluster_info(), "the list of brokers", deadline).body)
+
+    def ask(self, question: Question, deadline: MonotonicNs | None = None) -> Command:
+        """Return the answer to ``question``.
+
+        Raises:
+            RefusedError: the answer is a refusal; nobody else is asked.
+            PeerError: nobody answers.
+        """
+        [answer] = self.ask_all([question], deadline)
+        if isinstance(answer, PeerError):
+            raise answer
+        return answer
+
+    def ask_all(self, questions: Sequence[Question], deadline: MonotonicNs | None = None) -> list[Command | PeerError]:
+        """Ask all ``questions`` at the same time; return for each the answer, or why there is none."""
+        give_up = self._by(deadline)
+        posted = [self._posted(question, 0, give_up) for question in questions]
+        return [self._answered(question, way, give_up) for question, way in zip(questions, posted, strict=True)]
+
+    def _answered(self, question: Question, posted: Posted | PeerError, deadline: MonotonicNs) -> Command | PeerError:
+        """Wait for one answer; a server that is silent for its share of the time gives its place to the next."""
+        left = len(question.addresses)
+        while True:
+            try:
+                if not isinstance(posted, PeerError):
+                    answer = self._connections.answer(posted, self._share(deadline, left))
+                    return checked(answer, posted.address, question.doing, question.accepted)
+            except RefusedError as refusal:
+                return refusal
+            except (SilentError, ProtocolError) as error:
+                posted = error
+            left -= 1
+            if left <= 0:
+                return posted
+            posted = self._posted(question, len(question.addresses) - left, deadline)
+
+    def _posted(self, question: Question, position: int, deadline: MonotonicNs) -> Posted | PeerError:
+        if not question.addresses:
+            return SilentError(f"{question.doing} needs a master, and it is away")
+        try:
+            return self._connections.post(
+                question.addresses[position], signed(question.command, self._credentials), deadline
+            )
+        except SilentError as error:
+            return error
+
+    def _of_name_server(self, command: Command, doing: str, deadline: MonotonicNs | None) -> Command:
+        """Return the answer of the first name server that gives one, and begin with that one the next time."""
+        give_up = self._by(deadline)
+        silent: list[str] = []
+        for left, address in zip(range(len(self._name_servers), 0, -1), tuple(self._name_servers), strict=True):
+            try:
+                return self.ask(Question((address,), command, doing), self._share(give_up, left))
+            except (SilentError, ProtocolError) as error:
+                silent.append(str(error))
+                self._name_servers.append(self._name_servers.pop(0))
+        raise SilentError(f"no name server of {self.namesrv} answers: {'; '.join(silent)}")
+
+    def _share(self, deadline: MonotonicNs, servers: int) -> MonotonicNs:
+        """Return until when the first of ``servers`` may take, so that the others have their turn."""
+        now_ns = self._clock.monotonic_ns()
+        return MonotonicNs(now_ns + (deadline - now_ns) // max(servers, 1))
+
+    def _by(self, deadline: MonotonicNs | None) -> MonotonicNs:
+        own = MonotonicNs(self._clock.monotonic_ns() + self._timeout_ns)
+        return own if deadline is None else min(own, deadline)

@@ -1,0 +1,270 @@
+"""This module knows the requests we make of a RocketMQ: their codes, their fields and what the answers' codes mean.
+
+From ``RequestCode``, ``ResponseCode`` and the request headers of apache/rocketmq, the same in 4.x and 5.x. No I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from otel_mqtrace._errors import PeerError
+from otel_mqtrace.rocketmq.frames import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from otel_mqtrace.rocketmq.routes import Queue
+
+__all__ = [
+    "AUTO_CREATE_TOPIC",
+    "PULLED",
+    "STORED",
+    "RefusedError",
+    "RequestCode",
+    "ResponseCode",
+    "checked",
+    "cluster_info",
+    "committed_offset",
+    "create_topic",
+    "max_offset",
+    "min_offset",
+    "offset_at",
+    "pull",
+    "query",
+    "remember_offset",
+    "route",
+    "send",
+]
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+"""The topic whose route stands for those that a broker with ``autoCreateTopicEnable`` makes at the first send."""
+_DEFAULT_QUEUES: Final = 4
+_READ_WRITE: Final = 6
+_SUSPEND, _SUBSCRIPTION = 2, 4  # bits of a pull's sysFlag; without the second a group would have to be online
+
+
+class RequestCode(IntEnum):
+    """What is asked."""
+
+    PULL_MESSAGE = 11
+    QUERY_MESSAGE = 12
+    QUERY_CONSUMER_OFFSET = 14
+    UPDATE_CONSUMER_OFFSET = 15
+    UPDATE_AND_CREATE_TOPIC = 17
+    SEARCH_OFFSET_BY_TIMESTAMP = 29
+    GET_MAX_OFFSET = 30
+    GET_MIN_OFFSET = 31
+    GET_ROUTEINFO_BY_TOPIC = 105
+    GET_BROKER_CLUSTER_INFO = 106
+    SEND_MESSAGE_V2 = 310
+
+
+class ResponseCode(IntEnum):
+    """What is answered, as far as it matters here."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    PULL_NOT_FOUND = 19
+    PULL_RETRY_IMMEDIATELY = 20
+    PULL_OFFSET_MOVED = 21
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    FLOW_CONTROL = 215
+
+
+STORED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+"""Answers to a send after which the master has the message, though perhaps not yet on disk or on a slave."""
+
+PULLED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+"""Answers to a pull that tell where to go on, with messages or without."""
+
+_MENDS: Final[Mapping[int, str]] = {
+    ResponseCode.NO_PERMISSION: "give the access key the right to this topic and group",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the consumer group (mqadmin updateSubGroup)",
+    ResponseCode.TOPIC_NOT_EXIST: "create the topic (mqadmin updateTopic), or traceTopicEnable=true on the brokers",
+}
+
+
+class RefusedError(PeerError):
+    """A server answered, and not with what was asked for.
+
+    ``address`` is the server, ``code`` its response code, ``remark`` its sentence.
+    """
+
+    def __init__(self, address: str, code: int, remark: str | None, doing: str) -> None:
+        known = ResponseCode(code).name if code in set(ResponseCode) else "unknown"
+        said = (remark or "no reason given").splitlines()[0]
+        mend = f"; {_MENDS[code]}" if code in _MENDS else ""
+        super().__init__(f"{address} refused {doing}: {code} ({known}): {said}{mend}")
+        self.address = address
+        self.code = code
+        self.remark = remark
+
+
+def checked(
+    answer: Command, address: str, doing: str, accepted: Collection[int] = frozenset({ResponseCode.SUCCESS})
+) -> Command:
+    """Return ``answer`` if its code is among ``accepted``; ``doing`` names the request in the error.
+
+    Raises:
+        RefusedError: it is not.
+    """
+    if answer.code not in accepted:
+        raise RefusedError(address, answer.code, answer.remark, doing)
+    return answer
+
+
+def _request(code: RequestCode, /, **fields: object) -> Command:
+    return Command(int(code), {name: _text(value) for name, value in fields.items()})
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# -- of a name server -------------------------------------------------------------------------------------------------
+
+
+def route(topic: str) -> Command:
+    """Ask which brokers hold which queues of ``topic``; the body of the answer is :func:`~.routes.read_route`'s."""
+    return _request(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, acceptStandardJsonOnly=True)
+
+
+def cluster_info() -> Command:
+    """Ask for all brokers; the body of the answer is :func:`~.routes.read_masters`'s."""
+    return _request(RequestCode.GET_BROKER_CLUSTER_INFO)
+
+
+# -- of a broker ------------------------------------------------------------------------------------------------------
+
+
+def create_topic(topic: str, *, queues: int) -> Command:
+    """Ask a master to have ``topic`` with that many queues."""
+    return _request(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        topic=topic,
+        defaultTopic=AUTO_CREATE_TOPIC,
+        readQueueNums=queues,
+        writeQueueNums=queues,
+        perm=_READ_WRITE,
+        topicFilterType="SINGLE_TAG",
+        topicSysFlag=0,
+        order=False,
+    )
+
+
+def pull(queue: Queue, offset: int, *, group: str, max_messages: int, suspend_ms: int) -> Command:
+    """Ask for messages from ``offset`` on; with ``suspend_ms`` a broker waits that long for the first one."""
+    return _request(
+        RequestCode.PULL_MESSAGE,
+        consumerGroup=group,
+        topic=queue.topic,
+        queueId=queue.queue_id,
+        queueOffset=offset,
+        maxMsgNums=max_messages,
+        sysFlag=_SUBSCRIPTION | (_SUSPEND if suspend_ms else 0),
+        commitOffset=0,
+        suspendTimeoutMillis=suspend_ms,
+        subscription="*",
+        subVersion=0,
+        expressionType="TAG",
+        bname=queue.broker,
+    )
+
+
+def min_offset(queue: Queue) -> Command:
+    """Ask for the oldest offset that is still there."""
+    return _request(RequestCode.GET_MIN_OFFSET, topic=queue.topic, queueId=queue.queue_id, bname=queue.broker)
+
+
+def max_offset(queue: Queue) -> Command:
+    """Ask for the offset of the next message."""
+    return _request(RequestCode.GET_MAX_OFFSET, topic=queue.topic, queueId=queue.queue_id, bname=queue.broker)
+
+
+def offset_at(queue: Queue, time_ms: int) -> Command:
+    """Ask for the offset of the first message stored at ``time_ms`` or later."""
+    return _request(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        topic=queue.topic,
+        queueId=queue.queue_id,
+        timestamp=time_ms,
+        bname=queue.broker,
+    )
+
+
+def committed_offset(queue: Queue, group: str) -> Command:
+    """Ask what ``group`` remembers; without ``setZeroIfNotFound=false`` a broker invents a zero."""
+    return _request(
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        consumerGroup=group,
+        topic=queue.topic,
+        queueId=queue.queue_id,
+        setZeroIfNotFound=False,
+        bname=queue.broker,
+    )
+
+
+def remember_offset(queue: Queue, group: str, offset: int) -> Command:
+    """Ask to remember ``offset`` for ``group``."""
+    return _request(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        consumerGroup=group,
+        topic=queue.topic,
+        queueId=queue.queue_id,
+        commitOffset=offset,
+        bname=queue.broker,
+    )
+
+
+def send(  # noqa: PLR0913 - one parameter per field
+    queue: Queue, body: bytes, properties: str, *, group: str, sys_flag: int, born_ms: int
+) -> Command:
+    """Ask to store a message; the one-letter names are ``SendMessageRequestHeaderV2``'s."""
+    fields: dict[str, object] = {
+        "a": group,
+        "b": queue.topic,
+        "c": AUTO_CREATE_TOPIC,
+        "d": _DEFAULT_QUEUES,
+        "e": queue.queue_id,
+        "f": sys_flag,
+        "g": born_ms,
+        "h": 0,  # flag
+        "i": properties,
+        "j": 0,  # reconsumeTimes
+        "k": False,  # unitMode
+        "m": False,  # batch
+        "n": queue.broker,
+    }
+    return replace(_request(RequestCode.SEND_MESSAGE_V2, **fields), body=body)
+
+
+def query(topic: str, key: str, *, begin_ms: int, end_ms: int, max_messages: int) -> Command:
+    """Ask the index for messages whose ``KEYS`` or ``UNIQ_KEY`` hold ``key``, stored between the two times."""
+    fields: dict[str, object] = {"topic": topic, "key": key, "maxNum": max_messages}
+    fields |= {"beginTimestamp": begin_ms, "endTimestamp": end_ms, "_UNIQUE_KEY_QUERY": False}
+    return _request(RequestCode.QUERY_MESSAGE, **fields)

@@ -1,0 +1,237 @@
+"""This module knows messages as RocketMQ stores them: the layout, the properties, the compressed bodies. No I/O.
+
+From ``MessageDecoder`` and ``MessageSysFlag`` of apache/rocketmq, 4.x and 5.x; offsets in bytes::
+
+    0 total · 4 magic · 8 body CRC · 12 queue id · 16 flag · 20 queue offset · 28 physical offset · 36 sysFlag
+    40 born time · 48 born host (4 or 16, and port 4) · store time 8 · store host · reconsume times 4
+    prepared transaction's offset 8 · body length 4 · body · topic length (1; version 2: 2) · topic
+    properties length 2 · properties
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from otel_mqtrace._errors import MissingExtraError
+from otel_mqtrace.rocketmq.frames import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "COMPRESSED",
+    "BodyError",
+    "StoredMessage",
+    "compressed",
+    "decode_messages",
+    "encode_properties",
+    "plain_body",
+    "read_properties",
+]
+
+COMPRESSED: Final = 0x1
+_BORN_V6, _STORE_V6 = 0x10, 0x20
+_COMPRESSION_SHIFT, _COMPRESSION_MASK = 8, 0x7
+_ZLIB: Final = 3
+_MAGIC_V1: Final = 0xDAA320A7
+_MAGIC_V2: Final = 0xDAA320AB
+"""Topic names above 127 bytes."""
+_HEAD: Final = struct.Struct(">IIIiiqqIq")
+_TIME: Final = struct.Struct(">q")
+_COUNTS: Final = struct.Struct(">iqI")  # reconsume times, prepared transaction's offset, body length
+_TOPIC_LENGTH: Final = {_MAGIC_V1: struct.Struct(">B"), _MAGIC_V2: struct.Struct(">H")}
+_PROPERTIES_LENGTH: Final = struct.Struct(">H")
+_PORT: Final = struct.Struct(">I")
+_NAME_END: Final = "\x01"
+_PROPERTY_END: Final = "\x02"
+_COMPRESS_FROM_BYTES: Final = 4_096
+"""From here on Java's producer compresses, too."""
+_COMPRESS_LEVEL: Final = 5
+_MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+"""Brokers take 4 MiB unless told otherwise: what inflates beyond this is an attack or garbage."""
+
+
+class BodyError(ProtocolError):
+    """A body that cannot be decompressed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """One message as a broker has it; times are epoch milliseconds, hosts ``address:port``.
+
+    ``stored_body`` may be compressed: :func:`plain_body` has what was sent.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    flag: int
+    born_ms: int
+    born_host: str
+    store_ms: int
+    store_host: str
+    reconsume_times: int
+    properties: Mapping[str, str]
+    stored_body: bytes
+
+
+def decode_messages(data: bytes) -> list[StoredMessage]:
+    """Return the messages that lie one behind the other in ``data``.
+
+    Raises:
+        ProtocolError: it is no such row; nothing is returned then.
+    """
+    messages: list[StoredMessage] = []
+    start = 0
+    while start < len(data):
+        try:
+            message, start = _decode(data, start)
+        except (struct.error, _CutOffError) as error:
+            raise ProtocolError(f"the stored message at byte {start} of {len(data)} is cut off") from error
+        messages.append(message)
+    return messages
+
+
+class _CutOffError(Exception):
+    """Fewer bytes than announced."""
+
+
+def _decode(data: bytes, start: int) -> tuple[StoredMessage, int]:
+    """Return the message at ``start`` and where the next one begins."""
+    size, magic, _, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms = _HEAD.unpack_from(data, start)
+    if magic not in _TOPIC_LENGTH:
+        raise ProtocolError(f"the bytes at {start} begin with {magic:08X}, which no stored message does")
+    end = start + size
+    if not start + _HEAD.size <= end <= len(data):
+        raise _CutOffError
+    at = start + _HEAD.size
+    born_host, at = _host(data, at, end, is_v6=bool(sys_flag & _BORN_V6))
+    (store_ms,) = _TIME.unpack_from(data, at)
+    store_host, at = _host(data, at + _TIME.size, end, is_v6=bool(sys_flag & _STORE_V6))
+    reconsume_times, _, body_length = _COUNTS.unpack_from(data, at)
+    body, at = _part(data, at + _COUNTS.size, body_length, end)
+    topic, at = _counted(data, at, end, _TOPIC_LENGTH[magic])
+    properties, at = _counted(data, at, end, _PROPERTIES_LENGTH)
+    return StoredMessage(
+        topic=topic.decode("utf-8", "replace"),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        sys_flag=sys_flag,
+        flag=flag,
+        born_ms=born_ms,
+        born_host=born_host,
+        store_ms=store_ms,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        properties=read_properties(properties.decode("utf-8", "replace")),
+        stored_body=body,
+    ), end
+
+
+def _part(data: bytes, start: int, length: int, end: int) -> tuple[bytes, int]:
+    if start + length > end:
+        raise _CutOffError
+    return data[start : start + length], start + length
+
+
+def _counted(data: bytes, start: int, end: int, counter: struct.Struct) -> tuple[bytes, int]:
+    """Return a part that says its length itself."""
+    (length,) = counter.unpack_from(data, start)
+    return _part(data, start + counter.size, length, end)
+
+
+def _host(data: bytes, start: int, end: int, *, is_v6: bool) -> tuple[str, int]:
+    address, at = _part(data, start, 16 if is_v6 else 4, end)
+    (port,) = _PORT.unpack_from(data, at)
+    shown = ipaddress.ip_address(address)
+    return f"[{shown}]:{port}" if is_v6 else f"{shown}:{port}", at + _PORT.size
+
+
+# -- properties -------------------------------------------------------------------------------------------------------
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """Return the properties of ``text`` by name; what has no name or no value is passed over, as in Java."""
+    pairs = (each.partition(_NAME_END) for each in text.split(_PROPERTY_END))
+    return {name: value for name, _, value in pairs if name and value}
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """Return ``properties`` as a broker wants them; separators inside are written as ``_``."""
+    return "".join(f"{_clean(name)}{_NAME_END}{_clean(value)}{_PROPERTY_END}" for name, value in properties.items())
+
+
+def _clean(text: str) -> str:
+    return text.replace(_NAME_END, "_").replace(_PROPERTY_END, "_")
+
+
+# -- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def compressed(body: bytes) -> tuple[bytes, int]:
+    """Return ``body`` as it is sent, and its sysFlag: zlib from 4 096 bytes on if that makes it smaller."""
+    if len(body) < _COMPRESS_FROM_BYTES:
+        return body, 0
+    smaller = zlib.compress(body, _COMPRESS_LEVEL)
+    return (smaller, COMPRESSED | _ZLIB << _COMPRESSION_SHIFT) if len(smaller) < len(body) else (body, 0)
+
+
+def plain_body(message: StoredMessage) -> bytes:
+    """Return the body as it was sent.
+
+    Raises:
+        BodyError: it cannot be decompressed.
+        MissingExtraError: it was compressed by lz4 or zstd, and pyarrow is not installed.
+    """
+    if not message.sys_flag & COMPRESSED:
+        return message.stored_body
+    kind = message.sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK
+    if kind not in _DECOMPRESSORS:
+        raise BodyError(f"{_place(message)} is compressed in a way ({kind}) that is not known")
+    try:
+        return _DECOMPRESSORS[kind](message.stored_body)
+    except (zlib.error, OSError, ValueError) as error:
+        raise BodyError(f"{_place(message)} cannot be decompressed: {error}") from error
+
+
+def _place(message: StoredMessage) -> str:
+    return f"the body of {message.topic} [{message.queue_id}] offset {message.queue_offset}"
+
+
+def _zlib_plain(body: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    plain = stream.decompress(body, _MAX_BODY_BYTES)
+    if not stream.eof:
+        raise ValueError(f"it is cut off, or larger than {_MAX_BODY_BYTES} bytes")
+    return plain
+
+
+def _streamed(codec: Literal["lz4", "zstd"]) -> Callable[[bytes], bytes]:
+    def plain(body: bytes) -> bytes:
+        try:
+            import pyarrow as pa  # noqa: PLC0415 - optional extra; only producers told to use lz4 or zstd need it
+        except ImportError as error:
+            raise MissingExtraError(f"a RocketMQ message compressed by {codec}", "reconcile") from error
+        stream: Any = pa.CompressedInputStream(pa.BufferReader(body), codec)
+        with stream:
+            inflated: bytes = stream.read(_MAX_BODY_BYTES + 1)
+        if len(inflated) > _MAX_BODY_BYTES:
+            raise ValueError(f"it is larger than {_MAX_BODY_BYTES} bytes")
+        return inflated
+
+    return plain
+
+
+_DECOMPRESSORS: Final[Mapping[int, Callable[[bytes], bytes]]] = {
+    0: _zlib_plain,  # before 5.0 there was no other
+    1: _streamed("lz4"),
+    2: _streamed("zstd"),
+    _ZLIB: _zlib_plain,
+}

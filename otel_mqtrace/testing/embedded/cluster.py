@@ -1,0 +1,207 @@
+"""This module knows how to run a Kafka inside this process: librdkafka's mock cluster behind a small class.
+
+It is a real TCP broker for any client and any process on this machine: headers, groups, offsets, error paths. It is
+**not** for durability (dies with this process), transaction isolation (readers see aborted messages), admin requests
+or volume: each partition keeps about 5 MiB and forgets the rest silently. ``assert_untrimmed`` makes that loud.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaException, TopicPartition, cimpl
+
+from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.testing.embedded.library import load_mock_api
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+__all__ = ["RETENTION_BYTES", "EmbeddedKafka"]
+
+RETENTION_BYTES: Final = 5 * 1024 * 1024
+"""What the mock keeps per partition, in stored (compressed) bytes; not configurable."""
+
+_RD_KAFKA_PRODUCER: Final = 0
+_ERROR_TEXT_BYTES: Final = 512
+_TIMEOUT_S: Final = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class _CMock:
+    """The mock cluster through its C functions: everything works."""
+
+    def __init__(self, api: ctypes.CDLL, brokers: int, rebalance_delay_ms: int) -> None:
+        self._api = api
+        error = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
+        conf = api.rd_kafka_conf_new()
+        # The mock logs every injected fault to stderr; level 0 leaves emergencies only.
+        api.rd_kafka_conf_set(conf, b"log_level", b"0", error, _ERROR_TEXT_BYTES)
+        self._handle: int | None = api.rd_kafka_new(_RD_KAFKA_PRODUCER, conf, error, _ERROR_TEXT_BYTES)
+        if not self._handle:
+            raise PeerError(f"the embedded broker did not start: {error.value.decode(errors='replace')}")
+        self._cluster: int | None = api.rd_kafka_mock_cluster_new(self._handle, brokers)
+        if not self._cluster:
+            api.rd_kafka_destroy(self._handle)
+            raise PeerError(f"the embedded broker did not start with {brokers} brokers: is loopback TCP allowed here?")
+        # A request of ours that arrives while the mock's thread is starting lies there for a second; a knock wakes it.
+        host, _, port = self.bootstrap().split(",")[0].rpartition(":")
+        socket.create_connection((host, int(port)), _TIMEOUT_S).close()
+        self.call("group_initial_rebalance_delay_ms", rebalance_delay_ms)
+
+    def bootstrap(self) -> str:
+        return str(self._api.rd_kafka_mock_cluster_bootstraps(self._cluster).decode())
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call ``rd_kafka_mock_<function>`` on this cluster; a non-zero result becomes a ``PeerError``."""
+        code = getattr(self._api, f"rd_kafka_mock_{function}")(self._cluster, *arguments)
+        if code:
+            reason = self._api.rd_kafka_err2str(code).decode(errors="replace")
+            raise PeerError(f"the embedded broker refused {function}{arguments}: {reason}")
+
+    def close(self) -> None:
+        if self._cluster is not None:
+            self._api.rd_kafka_mock_cluster_destroy(self._cluster)
+            self._api.rd_kafka_destroy(self._handle)
+            self._cluster = self._handle = None
+
+
+class _PropertyMock:
+    """The mock cluster through the one property the Python client has for it: a broker, but no control over it."""
+
+    def __init__(self, brokers: int) -> None:
+        self._owner: Any = cimpl.Producer({"test.mock.num.brokers": brokers, "log_level": 0}, logger=_log)
+
+    def bootstrap(self) -> str:
+        brokers = self._owner.list_topics(timeout=_TIMEOUT_S).brokers.values()
+        return ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+
+    def call(self, function: str, *arguments: Any) -> None:
+        raise PeerError(
+            f"the embedded broker cannot do {function}{arguments} here: librdkafka's C interface was not found; "
+            "install confluent-kafka from a wheel"
+        )
+
+    def close(self) -> None:
+        self._owner = None
+
+
+class EmbeddedKafka:
+    """A Kafka on loopback that lives as long as the ``with`` block.
+
+    ::
+
+        with EmbeddedKafka() as kafka:
+            kafka.create_topic("orders", partitions=4)
+            producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    ``brokers`` have the ids 1 to n. ``rebalance_delay_ms`` is how long a new group waits for more members (Kafka: 3 s).
+    ``librdkafka`` are the paths of libraries to control it with, best first, instead of those that are found here.
+    Topics nobody created spring up with four partitions at their first use. ``api_keys`` and error codes of the fault
+    injection are those of the Kafka protocol (Produce is 0, Fetch 1; ``KafkaError`` codes of confluent-kafka fit).
+
+    Raises ``PeerError`` when it cannot start and for whatever librdkafka refuses.
+    """
+
+    PRODUCE: Final = 0
+    FETCH: Final = 1
+    METADATA: Final = 3
+
+    def __init__(
+        self, *, brokers: int = 1, rebalance_delay_ms: int = 100, librdkafka: Iterable[str] | None = None
+    ) -> None:
+        if brokers < 1:
+            raise UsageError(f"the embedded broker needs at least one broker, not {brokers}")
+        self._brokers = brokers
+        self._rebalance_delay_ms = rebalance_delay_ms
+        self._librdkafka = librdkafka
+        self._mock: _CMock | _PropertyMock | None = None
+
+    def __enter__(self) -> Self:
+        api = load_mock_api(self._librdkafka)
+        self._mock = (
+            _PropertyMock(self._brokers) if api is None else _CMock(api, self._brokers, self._rebalance_delay_ms)
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the brokers and their threads; every byte is gone. Calling it again does nothing."""
+        if self._mock is not None:
+            self._mock.close()
+            self._mock = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` pairs joined by commas, for ``bootstrap.servers``."""
+        return self._running.bootstrap()
+
+    @property
+    def _running(self) -> _CMock | _PropertyMock:
+        if self._mock is None:
+            raise UsageError("the embedded broker is not running: use it inside 'with EmbeddedKafka() as kafka:'")
+        return self._mock
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Create a topic with exactly ``partitions`` partitions; a topic that exists is a ``PeerError``."""
+        self._running.call("topic_create", name.encode(), partitions, self._brokers)
+
+    def push_request_errors(self, api_key: int, *codes: int) -> None:
+        """Answer the next ``len(codes)`` requests of this kind with these errors (0: let that one pass)."""
+        self._running.call("push_request_errors_array", api_key, len(codes), (ctypes.c_int * len(codes))(*codes))
+
+    def clear_request_errors(self, api_key: int) -> None:
+        """Forget the errors that were pushed and not yet given."""
+        self._running.call("clear_request_errors", api_key)
+
+    def set_topic_error(self, topic: str, code: int) -> None:
+        """Answer metadata and produce requests for ``topic`` with this error from now on; 0 heals it."""
+        self._running.call("topic_set_error", topic.encode(), code)
+
+    def broker_down(self, broker_id: int) -> None:
+        """Disconnect a broker and refuse its connections: what it leads waits or times out."""
+        self._running.call("broker_set_down", broker_id)
+
+    def broker_up(self, broker_id: int) -> None:
+        """Let a broker that was down answer again."""
+        self._running.call("broker_set_up", broker_id)
+
+    def set_rtt(self, broker_id: int, rtt_ms: int) -> None:
+        """Delay every answer of a broker (-1: of all) by ``rtt_ms`` milliseconds."""
+        self._running.call("broker_set_rtt", broker_id, rtt_ms)
+
+    def watermarks(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Return partition → (first kept offset, next offset), asked from the broker, not from a cache."""
+        conf = {"bootstrap.servers": self.bootstrap_servers, "group.id": "embedded-watermarks", "log_level": 0}
+        consumer = cimpl.Consumer(conf, logger=_log)
+        try:
+            partitions = consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
+            return {
+                number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_TIMEOUT_S)
+                for number in sorted(partitions)
+            }
+        except KafkaException as error:
+            raise PeerError(f"the embedded broker did not tell the offsets of {topic}: {error}") from error
+        finally:
+            consumer.close()
+
+    def assert_untrimmed(self, topic: str) -> None:
+        """Raise ``PeerError`` if retention has dropped messages of ``topic``: whatever was counted on it is void."""
+        lost = {number: low for number, (low, _) in self.watermarks(topic).items() if low > 0}
+        if lost:
+            where = ", ".join(f"partition {number}: {count} messages" for number, count in lost.items())
+            raise PeerError(
+                f"the embedded broker trimmed topic {topic} ({where}): it keeps about {RETENTION_BYTES >> 20} MiB per "
+                "partition; send less, spread over more partitions, or use a real broker"
+            )

@@ -1,0 +1,1 @@
+"""The bytes of both formats: native trace records and OTLP. Standard library only."""

@@ -1,0 +1,359 @@
+"""This module knows how to read trace records: any bytes in, the records and the bad pieces out, nothing ever raised.
+
+Theory of operation. A body is split at U+0002 into pieces, a piece at U+0001 into fields; a piece is one record, except
+that CLOUD writers of 4.9.5-4.9.8 and 5.1.4-5.3.0 glue the next record to a ``SubAfter`` (a type name where its eighth
+field would be). The type and the number of fields choose the form in the layout table; each kind of field has a reader
+with Java's rules, because Java's readers are what the writers were tested against (``TraceDataEncoder.java``).
+
+Where we differ from that reader: a bad record is reported and its neighbours are kept; what is not on the wire is
+``None`` and never the reader's own time, host or id; an unknown type is reported; empty texts at the end are texts.
+A piece without a single character is nothing: neither a record nor a bad one.
+
+Linear in the size of the body: every piece is looked at once, and what a type with so many fields means is worked out
+once for all records of that shape (``_plan``): which fields are numbers, and from where each field of the model is
+picked. Feeding a body in parts is safe at any U+0002.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
+from functools import cache, lru_cache
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceContext, TraceType, TransactionState
+from otel_mqtrace.wire.native.building import maker_of
+from otel_mqtrace.wire.native.charsets import text_of
+from otel_mqtrace.wire.native.dialects import Shape, writer_of
+from otel_mqtrace.wire.native.layout import (
+    CLOUD_SUB_AFTER,
+    FIELD_SEPARATOR,
+    FIELDS,
+    FORMS,
+    KEPT_FIELDS,
+    MESSAGE_TYPE_MAPS,
+    RECORD_TERMINATOR,
+    CloudSubAfter,
+    FieldKind,
+    check_message_type_map,
+    form_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = [
+    "MAX_OFFENDING_TEXT",
+    "MAX_RECORD_LENGTH",
+    "TOO_LONG",
+    "BadRecord",
+    "DecodedBody",
+    "decode_body",
+    "decode_values",
+    "known_texts",
+]
+
+MAX_OFFENDING_TEXT: Final = 200
+"""Characters of a bad record or field that are kept as evidence."""
+
+MAX_RECORD_LENGTH: Final = 16 << 20
+"""A longer piece is one bad record and is not split: four times the largest message that brokers accept by default."""
+TOO_LONG: Final = "longer than any record"
+
+_TYPES: Final = {trace_type.value: trace_type for trace_type in TraceType}
+_SUB_AFTER: Final = TraceType.SUB_AFTER.value
+_GLUE_AT: Final = CLOUD_SUB_AFTER.count  # where the timestamp would be; a type name there starts the next record
+_LONGEST: Final = max(form.count for forms in FORMS.values() for form in forms)
+_JAVA_INTEGER: Final = re.compile(r"[+-]?\d+")
+_READABLE_DIGITS: Final = 40
+_BEYOND: Final = 1 << 64
+_LAST_UTF16_UNIT: Final = "\uffff"
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A piece of a body that is not a record.
+
+    ``record_index`` counts good and bad records of the body together, from 0. ``field`` is the field at fault, or
+    ``None`` when the piece as a whole is. ``text`` is the offending text, at most ``MAX_OFFENDING_TEXT`` characters.
+    """
+
+    record_index: int
+    field: str | None
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedBody:
+    """What one body says, in wire order.
+
+    ``contexts`` have exactly one bean each; ``record_indexes``, ``dialects`` and ``shapes`` stand beside them, item by
+    item. A dialect is the newest known writer of that shape and of the map of message types that the caller named
+    (``writer_of``), ``None`` for one that no client writes.
+    ``len(contexts) + len(errors)`` is the number of records in the body.
+    """
+
+    contexts: tuple[TraceContext, ...] = ()
+    errors: tuple[BadRecord, ...] = ()
+    record_indexes: tuple[int, ...] = ()
+    dialects: tuple[str | None, ...] = ()
+    shapes: tuple[Shape, ...] = ()
+
+
+def decode_body(body: bytes, *, msg_type_map: str = "a", charset: str = "utf-8") -> DecodedBody:
+    """Decode the body of one trace message; no bytes make it raise.
+
+    ``msg_type_map`` is ``"a"``, or ``"b"`` for bodies written by 5.0.0 and 5.1.0. ``charset`` is the writer's: UTF-8
+    since 5.0.0, before that the platform's (``"gbk"`` on Chinese machines); what it cannot read becomes U+FFFD.
+
+    Raises:
+        UsageError: no such map or charset; a mistake of the caller, never of the bytes.
+    """
+    check_message_type_map(msg_type_map)
+    contexts: list[TraceContext] = []
+    errors: list[BadRecord] = []
+    indexes: list[int] = []
+    plans: list[_Plan] = []
+    for index, (fields, quirk) in enumerate(_records(text_of(body, charset))):
+        try:
+            plan = _plan_for(fields, quirk, msg_type_map)
+            contexts.append(_context(fields, plan))
+        except _BadFieldError as error:
+            errors.append(error.record(index))
+        else:
+            indexes.append(index)
+            plans.append(plan)
+    dialects, shapes = tuple(plan.dialect for plan in plans), tuple(plan.shape for plan in plans)
+    return DecodedBody(tuple(contexts), tuple(errors), tuple(indexes), dialects, shapes)
+
+
+def decode_values(text: str, *, msg_type_map: str = "a") -> Iterator[tuple[_Record, tuple[Any, ...] | BadRecord]]:
+    """Return of each record of a body how it stands there and what it means, without an object of the model.
+
+    It stands as its fields, the type name first, and what CLOUD made of it; such a one had a separator behind them. It
+    means a value for each of ``KEPT_FIELDS``, ``None`` where it is not on the wire; or why it is no record. ``text`` is
+    ``charsets.text_of`` the body.
+
+    Raises:
+        UsageError: no such map.
+    """
+    check_message_type_map(msg_type_map)
+    return ((record, _values(index, *record, msg_type_map=msg_type_map)) for index, record in enumerate(_records(text)))
+
+
+def _values(
+    index: int, fields: list[str], quirk: CloudSubAfter | None, *, msg_type_map: str
+) -> tuple[Any, ...] | BadRecord:
+    try:
+        plan = _plan_for(fields, quirk, msg_type_map)
+        return plan.of_kept(_said(fields, plan))
+    except _BadFieldError as error:
+        return error.record(index)
+
+
+class _BadFieldError(Exception):
+    def __init__(self, name: str | None, reason: str, text: str) -> None:
+        super().__init__(reason)
+        self.field, self.reason, self.text = name, reason, text
+
+    def record(self, index: int) -> BadRecord:
+        return BadRecord(index, self.field, self.reason, self.text[:MAX_OFFENDING_TEXT])
+
+
+_Record = tuple[list[str], "CloudSubAfter | None"]
+"""The fields of a record, the type name first, without the empty one of a CLOUD ``SubAfter``; what CLOUD made of it."""
+
+
+def _records(text: str) -> Iterator[_Record]:
+    """Cut a body into records, one at a time; the last piece may lack its terminator."""
+    pieces = text.split(RECORD_TERMINATOR)
+    last = len(pieces) - 1
+    for at, piece in enumerate(pieces):
+        if len(piece) > MAX_RECORD_LENGTH:
+            yield [piece], None
+        elif piece:
+            fields = piece.split(FIELD_SEPARATOR)
+            if fields[0] == _SUB_AFTER and len(fields) > _GLUE_AT:
+                yield from _unglued(fields, terminated=at < last)
+            else:
+                yield fields, None
+
+
+def _unglued(fields: list[str], *, terminated: bool) -> Iterator[_Record]:
+    start = 0
+    while fields[start] == _SUB_AFTER and len(fields) > start + _GLUE_AT and fields[start + _GLUE_AT] in _TYPES:
+        yield fields[start : start + _GLUE_AT], CloudSubAfter.GLUED
+        start += _GLUE_AT
+    rest = fields[start:] if start else fields
+    if rest[0] == _SUB_AFTER and len(rest) == _GLUE_AT + 1 and not rest[-1]:
+        yield rest[:-1], CloudSubAfter.TRAILING if terminated else CloudSubAfter.GLUED
+    else:
+        yield rest, None
+
+
+_new_bean: Final = maker_of(TraceBean)
+_new_context: Final = maker_of(TraceContext)
+_ABSENT_AT, _CHANNEL_AT, _TYPE_AT, _BEANS_AT = -1, -2, -3, 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the records of one shape are read.
+
+    ``values`` are the fields that are no texts, in wire order: name, place, what nearly all texts mean, and how any is
+    read. What the shape alone says is put behind the fields of a record, its beans where the type name stood;
+    ``of_bean`` and ``of_context`` pick the model's fields from all that, ``of_kept`` those of the table.
+    """
+
+    shape: Shape
+    dialect: str | None
+    values: tuple[tuple[str, int, Mapping[str, Any], Callable[[str], Any]], ...]
+    behind: tuple[AccessChannel | TraceType | None, ...]
+    of_bean: Callable[[list[Any]], tuple[Any, ...]]
+    of_context: Callable[[list[Any]], tuple[Any, ...]]
+    of_kept: Callable[[list[Any]], tuple[Any, ...]]
+
+
+def _plan_for(fields: list[str], quirk: CloudSubAfter | None, msg_type_map: str) -> _Plan:
+    count, type_name = len(fields), fields[0]
+    filled = count if fields[-1] else _filled(fields)
+    bounded = filled if filled < _LONGEST else _LONGEST  # noqa: FURB136 - a call of min() costs as much as a field
+    plan = _plan(type_name, count, bounded, quirk, msg_type_map) if type_name in _TYPES else None
+    if plan is not None:
+        return plan
+    if len(fields[0]) > MAX_RECORD_LENGTH:
+        raise _BadFieldError(None, TOO_LONG, fields[0])
+    text = FIELD_SEPARATOR.join(fields)
+    if fields[0] not in _TYPES:
+        raise _BadFieldError("trace_type", "unknown record type", text)
+    raise _BadFieldError(None, f"{filled} fields, needs {FORMS[_TYPES[fields[0]]][0].count}", text)
+
+
+@lru_cache(maxsize=512)
+def _plan(type_name: str, count: int, filled: int, quirk: CloudSubAfter | None, msg_type_map: str) -> _Plan | None:
+    """Return how records of this shape are read, ``None`` when no form of the type fits."""
+    shape = Shape(_TYPES[type_name], count, quirk or CloudSubAfter.SAME)
+    form = form_for(shape.trace_type, count, filled)
+    if form is None:
+        return None
+    readers = _readers(msg_type_map)
+    kept = {name: index for index, name in enumerate(form.fields, start=1) if name in KEPT_FIELDS}
+    at = {"trace_type": _TYPE_AT, "access_channel": _CHANNEL_AT, "beans": _BEANS_AT, **kept}
+    return _Plan(
+        shape=shape,
+        dialect=writer_of(*shape, msg_type_map=msg_type_map),
+        values=tuple((name, index, *readers[FIELDS[name]]) for name, index in kept.items() if FIELDS[name] in readers),
+        behind=(shape.trace_type, None if quirk is None else AccessChannel.CLOUD, None),
+        of_bean=itemgetter(*(at.get(each.name, _ABSENT_AT) for each in dataclass_fields(TraceBean))),
+        of_context=itemgetter(*(at.get(each.name, _ABSENT_AT) for each in dataclass_fields(TraceContext))),
+        of_kept=itemgetter(*(at.get(name, _ABSENT_AT) for name in KEPT_FIELDS)),
+    )
+
+
+def _context(fields: list[str], plan: _Plan) -> TraceContext:
+    said = _said(fields, plan)
+    said[_BEANS_AT] = (_new_bean(*plan.of_bean(said)),)
+    return _new_context(*plan.of_context(said))
+
+
+def _said(fields: list[str], plan: _Plan) -> list[Any]:
+    """Return what the fields mean, each at its place, and behind them what the shape says."""
+    said: list[Any] = [*fields, *plan.behind]
+    for name, index, known, read in plan.values:
+        text = fields[index]
+        if text in known:
+            said[index] = known[text]
+            continue
+        try:
+            said[index] = read(text)
+        except ValueError as error:
+            raise _BadFieldError(name, str(error), text) from None
+    return said
+
+
+def _filled(fields: list[str]) -> int:
+    """Count the fields up to the last one that is not empty, as Java's ``String.split`` does."""
+    count = len(fields)
+    while count and not fields[count - 1]:
+        count -= 1
+    return count
+
+
+_Reader = tuple["Mapping[str, Any]", "Callable[[str], Any]"]
+_SMALL: Final = {str(number): number for number in range(1_024)}
+_WORDS: Final = {"true": True, "false": False}
+_STATES: Final = {state.name: state for state in TransactionState}
+
+
+@cache
+def _readers(msg_type_map: str) -> dict[FieldKind, _Reader]:
+    """Return how the text of each kind of field is read, texts aside, which are what they are.
+
+    What is in the mapping is what the function would return: a look is a third of a call.
+    """
+    return {
+        FieldKind.LONG: ({}, _integer_reader(64)),
+        FieldKind.INT: (_SMALL, _integer_reader(32)),
+        FieldKind.BOOL: (_WORDS, _boolean),
+        FieldKind.MESSAGE_TYPE: _ordinal_reader("message type", MESSAGE_TYPE_MAPS[msg_type_map]),
+        FieldKind.CONTEXT_CODE: _ordinal_reader("context code", tuple(ContextCode)),
+        FieldKind.TRANSACTION_STATE: (_STATES, _state),
+    }
+
+
+def known_texts(kind: FieldKind, msg_type_map: str) -> Mapping[str, Any]:
+    """Return what the usual texts of a field of this kind mean; of numbers not all are listed, of texts none."""
+    return _readers(msg_type_map)[kind][0] if kind is not FieldKind.TEXT else {}
+
+
+def _integer_reader(bits: int) -> Callable[[str], int]:
+    """Return ``Long.parseLong`` or ``Integer.parseInt``: a sign, digits of any script, no spaces, no underscores."""
+    limit = 1 << (bits - 1)
+    surely_fits = len(str(limit)) - 1
+
+    def read(text: str) -> int:
+        if len(text) <= surely_fits and text.isascii() and text.isdecimal():  # nearly all there are
+            return int(text)
+        if not _JAVA_INTEGER.fullmatch(text) or (not text.isascii() and max(text) > _LAST_UTF16_UNIT):
+            raise ValueError("not a number")
+        number = int(text) if len(text) <= _READABLE_DIGITS else _long_integer(text)
+        if not -limit <= number < limit:
+            raise ValueError(f"does not fit {bits} bits")
+        return number
+
+    return read
+
+
+def _long_integer(text: str) -> int:
+    """Read a number by its last digits, all before them being zeros; else return one that fits nothing.
+
+    What Python needs for an int grows with the square of its digits, and Java reads any number of zeros.
+    """
+    sign = -1 if text[0] == "-" else 1
+    head, tail = text[:-_READABLE_DIGITS].lstrip("+-"), text[-_READABLE_DIGITS:]
+    return sign * (_BEYOND if any(unicodedata.decimal(digit) for digit in head) else int(tail))
+
+
+def _boolean(text: str) -> bool:
+    """Read as ``Boolean.parseBoolean``: the word true in any case, everything else is false."""
+    return text == "true" or text.lower() == "true"
+
+
+def _ordinal_reader(what: str, values: tuple[Any, ...]) -> _Reader:
+    integer = _integer_reader(32)
+
+    def read(text: str) -> Any:
+        ordinal = integer(text)
+        if not 0 <= ordinal < len(values):
+            raise ValueError(f"unknown {what} ordinal")
+        return values[ordinal]
+
+    return {str(ordinal): value for ordinal, value in enumerate(values)}, read
+
+
+def _state(_text: str) -> TransactionState:
+    raise ValueError("unknown transaction state")

@@ -1,0 +1,187 @@
+"""This module knows every known writer of the native format: Java's dialects, and the clients that imitate them.
+
+We write Java's (``DIALECTS``) and read all. ``writer_of`` names the newest writer whose records have a given shape: the
+wire carries no version, so this is what the number of fields can tell, not who really wrote it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native.layout import (
+    CLOUD_SUB_AFTER,
+    DIALECTS,
+    MESSAGE_TYPE_MAPS,
+    NULL_TEXT,
+    CloudSubAfter,
+    Dialect,
+    FieldCounts,
+)
+
+if TYPE_CHECKING:
+    from otel_mqtrace.model import TraceContext
+
+__all__ = [
+    "CLOUD_SUFFIX",
+    "IMITATORS",
+    "Imitator",
+    "Shape",
+    "cloud_shape_of",
+    "dialect_named",
+    "quirks_of",
+    "shapes_of",
+    "started_ms",
+    "writer_of",
+]
+
+CLOUD_SUFFIX: Final = "/CLOUD"
+"""Ends the name of a dialect whose ``SubAfter`` was written over the CLOUD access channel."""
+
+
+class Shape(NamedTuple):
+    """What the wire shows of a record's writer: type, fields with the type name, what its channel did to it."""
+
+    trace_type: TraceType
+    fields: int
+    quirk: CloudSubAfter = CloudSubAfter.SAME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imitator(FieldCounts):
+    """A client in another language that writes a form of Java's format.
+
+    ``stamps_after_send``: the time of a ``Pub`` is taken when the answer is there, not before the call.
+    ``absent_keys``: how it says that a message of a listener call has no keys.
+    """
+
+    quirks: str
+    stamps_after_send: bool = False
+    absent_keys: str = NULL_TEXT
+
+
+IMITATORS: Final[tuple[Imitator, ...]] = (
+    Imitator(
+        name="go-2.1.1",
+        releases="Go 2.1.1 and later",
+        pub=15,
+        sub_before=9,
+        sub_after=9,
+        stamps_after_send=True,
+        quirks="Pub time is taken after the send; cost is not divided; keys empty on Pub, null on Sub; codes 0 and 4",
+    ),
+    Imitator(
+        name="go-2.1.0",
+        releases="Go up to 2.1.0",
+        pub=14,
+        sub_before=8,
+        sub_after=7,
+        stamps_after_send=True,
+        quirks="Pub time is taken after the send",
+    ),
+    Imitator(
+        name="cpp-2",
+        releases="C++ 2.x, and Python on top of it",
+        pub=14,
+        sub_before=8,
+        sub_after=6,
+        absent_keys="dKey",
+        quirks="no context code; absent keys are dKey; SubAfter of the first message only",
+    ),
+    Imitator(
+        name="ons",
+        releases="ONS Java 2019",
+        pub=14,
+        sub_before=8,
+        sub_after=8,
+        quirks="field 7 of SubAfter is exactlyOnceStatus",
+    ),
+    Imitator(
+        name="rust",
+        releases="rocketmq-rust 2026",
+        pub=15,
+        sub_before=8,
+        sub_after=9,
+        end_transaction=13,
+        recall=7,
+        cloud_sub_after=CloudSubAfter.TRAILING,
+        absent_keys="",
+        quirks="absent keys are empty, which the Java reader of SubBefore cannot read",
+    ),
+)
+"""Known from their sources (apache/rocketmq-client-go, -client-cpp, rocketmq-ons, mxsm/rocketmq-rust)."""
+
+
+def dialect_named(name: str) -> Dialect:
+    """Return the writable dialect of that name; ``UsageError`` lists the names when there is none."""
+    try:
+        return DIALECTS[name]
+    except KeyError:
+        raise UsageError(f"unknown dialect {name!r}; known are {', '.join(DIALECTS)}") from None
+
+
+def quirks_of(dialect: Dialect) -> str:
+    """Return in words what a reader has to know about a dialect beyond its field counts."""
+    said = [
+        *(["message type ordinals are map B"] if dialect.message_type_map == "b" else []),
+        *([] if dialect.splits_keys else ["the key set holds the keys unsplit"]),
+        *(
+            [f"SubAfter over CLOUD: {dialect.cloud_sub_after.value}"]
+            if dialect.cloud_sub_after is not CloudSubAfter.SAME
+            else []
+        ),
+    ]
+    return "; ".join(said)
+
+
+def started_ms(trace_ctx: TraceContext, writer: str | None) -> int | None:
+    """Return when a send began, in ms since the Unix epoch: Go's clients stamp a ``Pub`` when it is over.
+
+    ``writer`` is a name of ``mqtrace dialects``; for every other writer and type the stamp is the start already.
+    """
+    stamp_ms = trace_ctx.timestamp_ms
+    late = {each.name for each in IMITATORS if each.stamps_after_send}
+    if stamp_ms is None or trace_ctx.trace_type is not TraceType.PUB or writer not in late:
+        return stamp_ms
+    return stamp_ms - (trace_ctx.cost_ms or 0)
+
+
+def shapes_of(writer: FieldCounts) -> frozenset[Shape]:
+    """Return every shape that ``writer`` can have written, over either channel."""
+    shapes = {Shape(trace_type, count) for trace_type in TraceType if (count := writer.count(trace_type)) is not None}
+    return frozenset({*shapes, cloud_shape_of(writer)})
+
+
+def cloud_shape_of(writer: FieldCounts) -> Shape:
+    """Return the shape of the ``SubAfter`` that ``writer`` writes over CLOUD."""
+    quirk = writer.cloud_sub_after
+    count = writer.sub_after if quirk is CloudSubAfter.SAME else CLOUD_SUB_AFTER.count
+    return Shape(TraceType.SUB_AFTER, count, quirk)
+
+
+def writer_of(
+    trace_type: TraceType, count: int, quirk: CloudSubAfter = CloudSubAfter.SAME, *, msg_type_map: str = "a"
+) -> str | None:
+    """Return the newest known writer of records of this shape, ``None`` when no released client writes it.
+
+    ``count`` includes the type name, without the empty field that ``quirk`` stands for. Who writes by the named map
+    of message types wins over who does not, and Java over its imitators.
+    """
+    return _WRITERS[msg_type_map].get(Shape(trace_type, count, quirk))
+
+
+def _writers(msg_type_map: str) -> dict[Shape, str]:
+    newest_first = tuple(reversed(DIALECTS.values()))
+    of_map = tuple(row for row in newest_first if row.message_type_map == msg_type_map)
+    writers: tuple[FieldCounts, ...] = (*of_map, *newest_first, *IMITATORS)
+    known: dict[Shape, str] = {}
+    for writer in writers:
+        for shape in shapes_of(writer):
+            channel = "" if shape.quirk is CloudSubAfter.SAME else CLOUD_SUFFIX
+            known.setdefault(shape, writer.name + channel)
+    return known
+
+
+_WRITERS: Final = {map_name: _writers(map_name) for map_name in MESSAGE_TYPE_MAPS}

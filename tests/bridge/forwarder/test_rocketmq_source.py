@@ -1,0 +1,291 @@
+"""Draining a trace topic of a RocketMQ: everything once, from where it was committed, and no gap unsaid."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from bridge.forwarder.rocketmq_source import RemotingTraceSource, Trimmed, find_by_key, partition_of
+from bridge.forwarder.service import forward_once
+from otel_mqtrace._errors import PeerError
+from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.rocketmq.commands import RefusedError, RequestCode, ResponseCode
+from otel_mqtrace.rocketmq.routes import Queue
+from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
+
+FIRST, SECOND = Queue("T", "broker-a", 0), Queue("T", "broker-a", 1)
+
+
+@pytest.fixture
+def cluster():
+    """A name server and two brokers with two queues each."""
+    with RemotingCluster("broker-a", "broker-b") as running:
+        yield running
+
+
+@pytest.fixture
+def open_source(cluster):
+    """Open sources of topic T, closed at the end."""
+    opened = []
+
+    def make(**options):
+        opened.append(RemotingTraceSource(cluster.namesrv, "T", **options))
+        return opened[-1]
+
+    yield make
+    for source in opened:
+        source.close()
+
+
+def _bodies(source):
+    return sorted(message.body for batch in source.drain() for message in batch)
+
+
+def test_all_queues_of_all_brokers_are_drained_to_their_present_end(cluster, open_source):
+    """More messages than one pull brings; each is where and when the broker says."""
+    expected = []
+    for broker in cluster.brokers:
+        for queue_id in range(2):
+            bodies = [f"{broker.name} {queue_id} {number}".encode() for number in range(70)]
+            broker.put(*bodies, queue_id=queue_id, properties={"KEYS": "a b"})
+            expected += bodies
+    landed = [message for batch in open_source().drain() for message in batch]
+    assert sorted(message.body for message in landed) == sorted(expected)
+    assert len({(message.partition, message.offset) for message in landed}) == 280
+    assert {message.partition for message in landed} == {
+        partition_of(Queue("T", name, queue_id)) for name in ("broker-a", "broker-b") for queue_id in (0, 1)
+    }
+    assert {(message.source, message.arrival_ms, message.keys) for message in landed} == {
+        ("T", 1_700_000_000_000, "a b")
+    }
+
+
+def test_an_empty_topic_drains_to_nothing(open_source):
+    """And there is nothing to commit."""
+    source = open_source()
+    assert list(source.drain()) == []
+    source.commit()
+
+
+def test_a_second_source_goes_on_where_the_first_committed(cluster, open_source):
+    """Offsets are the brokers' to keep; what was not committed comes again; another group begins anew."""
+    broker, other = cluster.brokers
+    broker.put(b"1", b"2")
+    other.put(b"3")
+    first = open_source()
+    assert _bodies(first) == [b"1", b"2", b"3"]
+    assert _bodies(first) == [b"1", b"2", b"3"]
+    first.commit()
+    broker.put(b"4")
+    assert _bodies(first) == [b"4"]
+    second = open_source()
+    assert _bodies(second) == [b"4"]
+    second.commit()
+    assert _bodies(second) == []
+    assert broker.offsets == {("mqtrace-forward", "T", 0): 3}
+    assert _bodies(open_source(group="another")) == [b"1", b"2", b"3", b"4"]
+
+
+def test_of_each_broker_one_offset_is_committed_before_the_others(cluster, open_source):
+    """Of a group's first offsets of a topic, RocketMQ's broker may keep one only if they come at the same time."""
+    [broker, _] = cluster.brokers
+    broker.put(b"1")
+    broker.put(b"2", queue_id=1)
+    source = open_source(timeout_ms=300)
+    assert _bodies(source) == [b"1", b"2"]
+    broker.answer_first(RequestCode.UPDATE_CONSUMER_OFFSET, SILENCE)
+    with pytest.raises(PeerError):
+        source.commit()
+    assert len(broker.asked(RequestCode.UPDATE_CONSUMER_OFFSET)) == 1
+    source.commit()
+    assert sorted(broker.offsets) == [("mqtrace-forward", "T", 0), ("mqtrace-forward", "T", 1)]
+
+
+def test_a_drain_that_was_left_early_commits_only_what_was_yielded(cluster, open_source):
+    """The rest comes with the next one."""
+    [broker, _] = cluster.brokers
+    broker.max_pulled = 2
+    broker.put(b"1", b"2", b"3")
+    source = open_source()
+    [*_] = next(source.drain())
+    source.commit()
+    assert _bodies(open_source()) == [b"3"]
+
+
+def test_what_is_held_back_is_not_committed_and_comes_to_the_next_source(cluster, open_source):
+    """On the queue where it lies; this source goes on behind it, and commits it once it is not held any more."""
+    broker, other = cluster.brokers
+    broker.put(b"1", b"2", b"3")
+    other.put(b"4")
+    source = open_source()
+    landed = {message.body: message for batch in source.drain() for message in batch}
+    assert source.behind == frozenset()
+    second = landed[b"2"]
+    source.commit(held=[(second.source, second.partition, second.offset)])
+    assert _bodies(source) == []
+    assert _bodies(open_source()) == [b"2", b"3"]
+    source.commit()
+    assert _bodies(open_source()) == []
+
+
+def test_the_forwarder_lands_it(cluster, open_source, tmp_path):
+    """The protocol of sources is kept: durable, then committed."""
+    cluster.brokers[0].put(b"1", b"2")
+    counts = forward_once(open_source(), LandingWriter(tmp_path, format="jsonl"))
+    assert (counts.messages, counts.body_bytes) == (2, 2)
+    assert cluster.brokers[0].offsets == {("mqtrace-forward", "T", 0): 2}
+
+
+def test_what_retention_removed_is_an_error_and_with_leave_a_number(cluster, open_source):
+    """Never a silent gap."""
+    [broker, _] = cluster.brokers
+    broker.stored["T", 0].low = 10
+    broker.put(b"eleventh")
+    with pytest.raises(PeerError, match=r"T \[broker-a 0\] was trimmed: offsets 0 to 9 .*--accept-trimmed"):
+        list(open_source().drain())
+    generous = open_source(accept_trimmed=True)
+    assert [(message.offset, message.body) for batch in generous.drain() for message in batch] == [(10, b"eleventh")]
+    assert generous.trimmed == [Trimmed(FIRST, 0, 10)]
+    assert generous.trimmed[0].offsets == 10
+
+
+def test_a_group_that_never_pulled_is_made_before_it_commits(cluster, open_source):
+    """Brokers make one at its first pull: here all there was is gone, and nothing is left to pull."""
+    [broker, _] = cluster.brokers
+    broker.stored["T", 0].low = 10
+    source = open_source(accept_trimmed=True)
+    assert _bodies(source) == []
+    assert broker.asked(RequestCode.PULL_MESSAGE) == []
+    broker.answer_first(RequestCode.UPDATE_CONSUMER_OFFSET, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+    source.commit()
+    assert [request.fields["consumerGroup"] for request in broker.asked(RequestCode.PULL_MESSAGE)] == [
+        "mqtrace-forward"
+    ]
+    assert broker.offsets == {("mqtrace-forward", "T", 0): 10}
+
+
+def test_what_is_removed_while_it_is_read_is_noticed(cluster, open_source):
+    """A pull that jumps tells so."""
+    [broker, _] = cluster.brokers
+    broker.max_pulled = 1
+    broker.put(*[b"%d" % number for number in range(5)])
+    for generous in (False, True):
+        source = open_source(accept_trimmed=generous)
+        drain = source.drain()
+        next(drain)
+        queue = broker.stored["T", 0]
+        queue.low, kept = 3, queue.messages
+        queue.messages = kept[3:]
+        if generous:
+            list(drain)
+            assert source.trimmed == [Trimmed(FIRST, 1, 3)]
+        else:
+            with pytest.raises(PeerError, match="offsets 1 to 2"):
+                list(drain)
+        queue.low, queue.messages = 0, kept
+
+
+def test_a_topic_that_is_shorter_than_what_was_committed_is_an_error(cluster, open_source):
+    """It was deleted and made anew; its new messages would be skipped without a word."""
+    [broker, _] = cluster.brokers
+    broker.put(b"1", b"2", b"3")
+    source = open_source()
+    _bodies(source)
+    source.commit()
+    broker.stored.clear()
+    broker.put(b"new")
+    with pytest.raises(PeerError, match=r"ends at 1, but the group mqtrace-forward remembers 3.*another --group"):
+        list(open_source().drain())
+
+
+def test_a_slave_that_lags_behind_is_waited_for(cluster, open_source):
+    """While the master is away, what the slave does not have yet is not there yet."""
+    [broker, _] = cluster.brokers
+    broker.put(b"1", b"2")
+    slave = cluster.slave(broker)
+    slave.stored = type(broker.stored)(broker.stored.default_factory)
+    source = open_source()
+    _bodies(source)
+    source.commit()
+    broker.close()
+    assert _bodies(source) == []
+
+
+def test_an_error_of_the_broker_ends_the_drain_and_costs_nothing(cluster, open_source):
+    """The next one begins where the last commit was."""
+    [broker, _] = cluster.brokers
+    broker.put(b"1")
+    source = open_source(timeout_ms=300)
+    for answer in (HANG_UP, SILENCE, ResponseCode.SYSTEM_BUSY):
+        broker.answer_first(RequestCode.PULL_MESSAGE, answer)
+        with pytest.raises(PeerError):
+            list(source.drain())
+    broker.answer_first(RequestCode.UPDATE_CONSUMER_OFFSET, ResponseCode.NO_PERMISSION)
+    assert _bodies(source) == [b"1"]
+    with pytest.raises(RefusedError, match=r"NO_PERMISSION.*right to this topic and group"):
+        source.commit()
+    assert _bodies(source) == [b"1"]
+    source.commit()
+    assert _bodies(source) == []
+
+
+def test_a_broker_that_gives_nothing_though_there_is_more_is_told(cluster, open_source):
+    """Instead of being asked for ever; it is asked to wait in between."""
+    [broker, _] = cluster.brokers
+    broker.put(b"1")
+    broker.max_pulled = 0
+    with pytest.raises(PeerError, match="gives nothing of T, though there is more"):
+        list(open_source(timeout_ms=200).drain())
+    suspended = {request.fields["suspendTimeoutMillis"] for request in broker.asked(RequestCode.PULL_MESSAGE)[1:]}
+    assert suspended <= {"500"}
+
+
+def test_one_body_that_cannot_be_inflated_stops_nobody(cluster, open_source, caplog):
+    """It is kept as it lies, and told."""
+    [broker, _] = cluster.brokers
+    broker.put(b"garbage", sys_flag=1)
+    broker.put(zlib.compress(b"good"), sys_flag=1)
+    assert _bodies(open_source()) == [b"garbage", b"good"]
+    assert "T [0] offset 0 cannot be decompressed" in caplog.text
+
+
+def test_found_by_key_are_landed_messages(cluster):
+    """With the partition and offset that a drain gives them."""
+    cluster.brokers[0].put(b"other", b"mine", queue_id=1, properties={"KEYS": "order-1"})
+    found = list(find_by_key(cluster.namesrv, "T", "order-1", begin_ms=5, end_ms=7))
+    assert [(message.body, message.partition, message.offset) for message in found] == [
+        (b"other", partition_of(SECOND), 0),
+        (b"mine", partition_of(SECOND), 1),
+    ]
+    [asked] = cluster.brokers[0].asked(RequestCode.QUERY_MESSAGE)
+    assert (asked.fields["beginTimestamp"], asked.fields["endTimestamp"]) == ("5", "7")
+
+
+def test_a_partition_never_changes_and_fits_a_landing():
+    """A number that was landed must stay the queue's, whatever broker joins."""
+    assert partition_of(FIRST) == 667_500_544
+    assert partition_of(SECOND) == 667_500_545
+    names = [f"broker-{letter}" for letter in "abcdefgh"]
+    numbers = {partition_of(Queue("T", name, queue_id)) for name in names for queue_id in range(1024)}
+    assert len(numbers) == 8 * 1024
+    assert all(0 <= number < 2**31 for number in numbers)
+
+
+def test_brokers_that_would_share_numbers_are_refused(open_source, cluster):
+    """Their messages would pass for repeats of each other."""
+
+    cluster.brokers[0].name, cluster.brokers[1].name = _names_that_collide()
+    with pytest.raises(PeerError, match="get the same number"):
+        list(open_source().drain())
+
+
+def _names_that_collide():
+    seen = {}
+    number = 0
+    while True:
+        name = f"broker-{number}"
+        other = seen.setdefault(partition_of(Queue("T", name, 0)), name)
+        if other != name:
+            return other, name
+        number += 1

@@ -1,0 +1,213 @@
+"""The exporter that needs no broker."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
+from otel_mqtrace.landing.layout import manifest_path
+from otel_mqtrace.model import TraceType
+from otel_mqtrace.testing import ManualClock
+from otel_mqtrace.wire.native import decode_body
+from tests.support.landings import landed_lines
+from tests.support.native_spans import bean, pub, sub, traced
+
+
+def _records(root):
+    """Every record that a reader finds, with no bad one among them."""
+    bodies = [decode_body(base64.b64decode(line["body_base64"])) for line in landed_lines(root)]
+    assert not any(body.errors for body in bodies)
+    return [record for body in bodies for record in body.contexts]
+
+
+def test_spans_become_records_in_the_landing(tmp_path):
+    """One Pub at its end; a Sub twice: before at its start, after at its end."""
+    processor, trace = traced(NativeFileSpanExporter(directory=tmp_path))
+    trace(pub(1))
+    trace(sub(bean(1), bean(2)))
+    assert processor.force_flush()
+    records = _records(tmp_path)
+    assert [(record.trace_type, record.beans[0].msg_id) for record in records] == [
+        (TraceType.PUB, bean(1).msg_id),
+        (TraceType.SUB_BEFORE, bean(1).msg_id),
+        (TraceType.SUB_BEFORE, bean(2).msg_id),
+        (TraceType.SUB_AFTER, bean(1).msg_id),
+        (TraceType.SUB_AFTER, bean(2).msg_id),
+    ]
+
+
+def test_a_line_says_where_it_would_have_gone(tmp_path):
+    """The trace topic as source, the arrival by our clock, no partition and no offset: no broker gave any."""
+    clock = ManualClock()
+    processor, trace = traced(NativeFileSpanExporter(directory=tmp_path, trace_topic="MY_TRACE", clock=clock))
+    trace(pub(1))
+    processor.force_flush()
+    [line] = landed_lines(tmp_path)
+    assert (line["source"], line["partition"], line["offset"]) == ("MY_TRACE", None, None)
+    assert line["arrival_ms"] == clock.wall_ns() // 1_000_000
+    assert set(line["keys"].split(" ")) == {bean(1).msg_id, "order-1"}
+
+
+def test_spans_of_others_are_not_offered(tmp_path):
+    """Only what carries a trace type is ours to write."""
+    exporter = NativeFileSpanExporter(directory=tmp_path)
+    processor, trace = traced(exporter)
+    trace(pub(1))
+    processor.force_flush()
+    assert processor.stats()["NativeFileSpanExporter"]["offered"] == 1
+
+
+def test_a_part_appears_when_it_is_old_even_if_nothing_follows(tmp_path):
+    """The idle worker sees to it."""
+    clock = ManualClock()
+    exporter = NativeFileSpanExporter(directory=tmp_path, clock=clock, max_part_age_millis=1000)
+    processor, trace = traced(exporter, max_export_batch_size=1)
+    trace(pub(1))
+    processor.run_once()
+    assert landed_lines(tmp_path) == []
+    clock.advance(ms=1000)
+    exporter.on_idle()
+    assert len(landed_lines(tmp_path)) == 1
+
+
+def test_shutdown_finishes_the_part_and_refuses_more(tmp_path):
+    """What comes later is refused at the door, counted as that."""
+    processor, trace = traced(NativeFileSpanExporter(directory=tmp_path))
+    trace(pub(1))
+    processor.shutdown()
+    trace(pub(2))
+    assert processor.stats()["NativeFileSpanExporter"]["dropped"]["already_shutdown"] == 1
+    assert len(_records(tmp_path)) == 1
+    assert json.loads(manifest_path(tmp_path).read_text())["messages"] == 1
+
+
+def test_an_export_after_shutdown_fails_and_is_counted(tmp_path):
+    """As a processor that outlives its exporter would offer it: nothing is written, every span is a failed one."""
+    exporter = NativeFileSpanExporter(directory=tmp_path)
+    processor, trace = traced(exporter)
+    exporter.shutdown()
+    trace(pub(1))
+    assert not processor.force_flush()
+    assert processor.stats()["NativeFileSpanExporter"]["failed"] == 1
+    assert exporter.stats()["undelivered_messages"] == 1
+    assert landed_lines(tmp_path) == []
+
+
+def test_a_part_that_cannot_be_finished_is_told_and_tried_again(tmp_path, caplog):
+    """What was written is no failed batch: it is shown as soon as the directory allows it."""
+    processor, trace = traced(NativeFileSpanExporter(directory=tmp_path), max_export_batch_size=1)
+    trace(pub(1))
+    processor.run_once()
+    [day] = (tmp_path / "native").iterdir()
+    [in_progress] = day.iterdir()
+    taken = day / in_progress.name.removeprefix(".").removesuffix(".inprogress")
+    taken.mkdir()  # no file can have this name now
+    with caplog.at_level(logging.WARNING, logger="otel_mqtrace.exporters.native_file"):
+        assert not processor.force_flush()
+    assert "native traces are not written" in caplog.text
+    taken.rmdir()
+    assert processor.force_flush()
+    assert len(_records(tmp_path)) == 1
+    assert processor.stats()["NativeFileSpanExporter"]["exported"] == 1
+
+
+def test_bad_spans_are_counted_under_their_reason_and_the_others_written(tmp_path, caplog):
+    """Too large alone, and not sayable at all; the account of the lane says the same."""
+    exporter = NativeFileSpanExporter(directory=tmp_path, max_message_bytes=1000)
+    processor, trace = traced(exporter)
+    trace(pub(1))
+    trace(pub(2, keys="x" * 2000))
+    trace(pub(3, body_length=2**40))
+    trace(pub(4, store_host="a\x01b"))
+    with caplog.at_level(logging.WARNING):
+        processor.force_flush()
+    stats = processor.stats()["NativeFileSpanExporter"]
+    assert (stats["exported"], stats["dropped"]["too_large"], stats["dropped"]["encode_error"]) == (2, 1, 1)
+    assert exporter.stats()["refused"] == {"too_large": 1, "encode_error": 1}
+    assert exporter.stats()["replaced"] == 1
+    assert [record.beans[0].msg_id for record in _records(tmp_path)] == [bean(1).msg_id, bean(4).msg_id]
+
+
+def test_a_directory_that_cannot_be_written_fails_the_batch_and_is_told_once(tmp_path, caplog):
+    """Never an exception, never a line per batch."""
+    (tmp_path / "file").touch()
+    processor, trace = traced(NativeFileSpanExporter(directory=tmp_path / "file"), max_export_batch_size=1)
+    with caplog.at_level(logging.WARNING, logger="otel_mqtrace.exporters.native_file"):
+        for number in range(3):
+            trace(pub(number))
+            processor.run_once()
+    assert processor.stats()["NativeFileSpanExporter"]["failed"] == 3
+    assert len([r for r in caplog.records if r.name == "otel_mqtrace.exporters.native_file"]) == 1
+
+
+@pytest.mark.parametrize("said", ["in the environment", "in code"])
+def test_an_unknown_dialect_is_told_once_and_the_default_is_written(tmp_path, monkeypatch, caplog, said):
+    """With its name, its value and what is used instead: the native side is not lost for a typing error."""
+    monkeypatch.setattr("otel_mqtrace.config._warned", set())
+    if said == "in the environment":
+        monkeypatch.setenv("MQTRACE_DIALECT", "6.6.6")
+    for _ in range(2):
+        exporter = NativeFileSpanExporter(directory=tmp_path, dialect="6.6.6" if said == "in code" else None)
+    processor, trace = traced(exporter)
+    trace(pub(1))
+    assert processor.force_flush()
+    [line] = landed_lines(tmp_path)
+    assert decode_body(base64.b64decode(line["body_base64"])).contexts
+    [told] = [record.getMessage() for record in caplog.records]
+    where = "option dialect" if said == "in code" else "MQTRACE_DIALECT"
+    assert told.startswith(f"mqtrace: {where} = '6.6.6': one of 4.4.0, ")
+    assert told.endswith("; '5.5.0' is used")
+
+
+FORKED = """
+import os, sys
+from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
+from tests.support.native_spans import pub, traced
+
+processor, trace = traced(NativeFileSpanExporter(directory=sys.argv[1]), background=True)
+trace(pub(1))
+processor.force_flush()
+trace(pub(2))
+children = []
+for child in range(3):
+    pid = os.fork()
+    if not pid:
+        trace(pub(10 + child))
+        processor.shutdown()
+        os._exit(0)
+    children.append(pid)
+assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
+processor.shutdown()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_forks_share_a_directory_without_losing_or_doubling(tmp_path):
+    """Every span once, whoever wrote it."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    written = sorted(record.beans[0].msg_id for record in _records(tmp_path))
+    assert written == [bean(number).msg_id for number in (1, 2, 10, 11, 12)]
+
+
+def test_an_application_needs_no_extra_package(tmp_path):
+    """Standard library and OpenTelemetry only: no Kafka client, no pyarrow."""
+    code = (
+        "import sys\n"
+        "for name in ('confluent_kafka', 'pyarrow', 'typer', 'pyspark'): sys.modules[name] = None\n"
+        "from otel_mqtrace.exporters.native_file import NativeFileSpanExporter\n"
+        "from tests.support.native_spans import pub, traced\n"
+        "processor, trace = traced(NativeFileSpanExporter(directory=sys.argv[1]))\n"
+        "trace(pub(1)); processor.shutdown()\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
+    assert len(_records(tmp_path)) == 1

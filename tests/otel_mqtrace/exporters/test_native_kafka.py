@@ -1,0 +1,400 @@
+"""The exporter that writes to a trace topic, against the embedded broker."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, admin, cimpl
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+
+from bridge.forwarder.source import KafkaTraceSource
+from otel_mqtrace import config
+from otel_mqtrace._clock import SystemClock
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
+from otel_mqtrace.model import TraceType
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace.wire.native import decode_body, encode_context
+from tests.support.lanes import span
+from tests.support.native_spans import bean, pub, sub, traced
+
+TOPIC = "RMQ_SYS_TRACE_TOPIC"
+PRODUCE = 0  # Kafka's request type
+NOT_LEADER, TOO_LARGE, UNKNOWN_TOPIC, TOPIC_AUTHORIZATION = 6, 10, 3, 29
+NAME = "NativeKafkaSpanExporter"
+
+
+@pytest.fixture
+def kafka():
+    """A broker of the test's own."""
+    with EmbeddedKafka() as embedded:
+        yield embedded
+
+
+def _exporter(kafka, **options):
+    return NativeKafkaSpanExporter(bootstrap_servers=kafka.bootstrap_servers, **options)
+
+
+def _landed(kafka, topic=TOPIC):
+    with KafkaTraceSource(kafka.bootstrap_servers, topic) as source:
+        return [message for batch in source.drain() for message in batch]
+
+
+def _records(landed):
+    bodies = [decode_body(message.body) for message in landed]
+    assert not any(body.errors for body in bodies)
+    return [record for body in bodies for record in body.contexts]
+
+
+def test_spans_reach_the_trace_topic_as_rocketmq_would_write_them(kafka):
+    """One message per source topic; records in order; the key set beside them."""
+    kafka.create_topic(TOPIC)
+    processor, trace = traced(_exporter(kafka))
+    for number in range(3):
+        trace(pub(number))
+    trace(sub(bean(1)))
+    assert processor.force_flush()
+    [message] = _landed(kafka)
+    records = _records([message])
+    assert [record.trace_type for record in records] == [TraceType.PUB] * 3 + [
+        TraceType.SUB_BEFORE,
+        TraceType.SUB_AFTER,
+    ]
+    assert bean(1).msg_id in message.keys.split(" ")
+    assert processor.stats()[NAME]["exported"] == 5
+
+
+def test_an_unknown_dialect_of_the_environment_does_not_silence_the_native_side(kafka, monkeypatch):
+    """The default is written, and the header says so."""
+    kafka.create_topic(TOPIC)
+    monkeypatch.setenv("MQTRACE_DIALECT", "9")
+    seen = []
+
+    def encode(trace_ctx, dialect):
+        seen.append(dialect)
+        return encode_context(trace_ctx, dialect)
+
+    processor, trace = traced(_exporter(kafka, encode=encode))
+    trace(pub(1))
+    assert processor.force_flush()
+    assert len(_records(_landed(kafka))) == 1
+    assert seen == ["5.5.0"]
+
+
+def test_a_start_is_delivered_before_the_end_comes(kafka):
+    """The half that tells of a crashed handler."""
+    kafka.create_topic(TOPIC)
+    exporter = _exporter(kafka)
+    processor, _ = traced(exporter)
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    attributes = {"mqtrace.trace_type": "Sub", "messaging.message.id": bean(1).msg_id}
+    provider.get_tracer("tests").start_span("process", attributes=attributes)
+    assert processor.force_flush()
+    assert [record.trace_type for record in _records(_landed(kafka))] == [TraceType.SUB_BEFORE]
+
+
+def test_a_retry_doubles_nothing(kafka):
+    """Retriable errors are librdkafka's to retry; each record arrives once."""
+    kafka.create_topic(TOPIC)
+    kafka.push_request_errors(PRODUCE, NOT_LEADER, NOT_LEADER)
+    processor, trace = traced(_exporter(kafka))
+    trace(pub(1))
+    assert processor.force_flush()
+    assert len(_records(_landed(kafka))) == 1
+
+
+def test_what_the_broker_refuses_is_failed_and_the_next_batch_goes_on(kafka):
+    """A delivery report with an error is no success; one line says so."""
+    kafka.create_topic(TOPIC)
+    kafka.push_request_errors(PRODUCE, TOO_LARGE)
+    processor, trace = traced(_exporter(kafka))
+    trace(pub(1))
+    assert not processor.force_flush()
+    trace(pub(2))
+    assert processor.force_flush()
+    stats = processor.stats()[NAME]
+    assert (stats["failed"], stats["exported"]) == (1, 1)
+    assert [record.beans[0].msg_id for record in _records(_landed(kafka))] == [bean(2).msg_id]
+
+
+def test_only_the_spans_of_the_refused_message_are_failed(kafka):
+    """Two source topics, two trace messages, one refused."""
+    kafka.create_topic(TOPIC, 1)
+    kafka.push_request_errors(PRODUCE, TOO_LARGE)
+    exporter = _exporter(kafka, kafka_config={"linger.ms": 0, "batch.num.messages": 1, "max.in.flight": 1})
+    processor, trace = traced(exporter)
+    trace(pub(1))
+    trace(pub(2, topic="stock"))
+    processor.force_flush()
+    stats = processor.stats()[NAME]
+    assert (stats["failed"], stats["exported"]) == (1, 1)
+    assert exporter.stats()["undelivered_messages"] == 1
+
+
+def test_a_missing_trace_topic_is_told_once_with_the_setting_that_mends_it(kafka, caplog):
+    """One clear line, whatever number of batches fails."""
+    kafka.set_topic_error(TOPIC, UNKNOWN_TOPIC)
+    processor, trace = traced(
+        _exporter(kafka, kafka_config={"topic.metadata.propagation.max.ms": 50}), max_export_batch_size=1
+    )
+    with caplog.at_level(logging.WARNING, logger="otel_mqtrace.exporters.delivery_failures"):
+        for number in range(2):
+            trace(pub(number))
+            processor.run_once()
+    [line] = [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.delivery_failures"]
+    assert TOPIC in line
+    assert "MQTRACE_CREATE_TRACE_TOPIC" in line
+    assert processor.stats()[NAME]["failed"] == 2
+
+
+def test_an_unreachable_broker_fails_within_the_export_timeout(caplog):
+    """The timeout given is the timeout kept, and nothing is delivered behind our back later."""
+    exporter = NativeKafkaSpanExporter(bootstrap_servers="127.0.0.1:1")
+    processor, trace = traced(exporter, export_timeout_millis=300, max_export_batch_size=1)
+    trace(pub(1))
+    with caplog.at_level(logging.WARNING):
+        processor.run_once()
+    assert processor.stats()[NAME]["failed"] == 1
+    assert exporter.force_flush(0)
+    assert any("not delivered" in record.getMessage() for record in caplog.records)
+
+
+def test_creating_the_trace_topic_keeps_within_the_export_timeout():
+    """A broker that does not answer has the time of the export and not a time of its own."""
+    exporter, clock = NativeKafkaSpanExporter(bootstrap_servers="127.0.0.1:1", create_trace_topic=True), SystemClock()
+    processor, trace = traced(exporter, export_timeout_millis=300, max_export_batch_size=1)
+    trace(pub(1))
+    began_ns = clock.monotonic_ns()
+    processor.run_once()
+    assert clock.monotonic_ns() - began_ns < 5_000_000_000
+    assert processor.stats()[NAME]["failed"] == 1
+
+
+def test_shutdown_ends_the_creation_of_the_trace_topic_early():
+    """As it ends the wait for delivery reports."""
+    exporter = NativeKafkaSpanExporter(bootstrap_servers="127.0.0.1:1", create_trace_topic=True)
+    processor, trace = traced(exporter, background=True, max_export_batch_size=1)
+    trace(pub(1))
+    processor.shutdown(timeout_millis=200)
+    assert processor.lanes[0]._queue.wait_until_empty(5)
+    assert processor.stats()[NAME]["exported"] == 0
+
+
+def test_a_topic_that_cannot_be_created_is_sent_to_all_the_same(kafka, monkeypatch):
+    """It may be there already; whatever the client raises, every export uses the one producer."""
+    kafka.create_topic(TOPIC)
+    built = []
+
+    class Counted(cimpl.Producer):
+        def __init__(self, *arguments, **options):
+            built.append(1)
+            super().__init__(*arguments, **options)
+
+    class Refusing(admin.AdminClient):
+        def create_topics(self, *_, **__):
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
+
+    monkeypatch.setattr(cimpl, "Producer", Counted)
+    monkeypatch.setattr(admin, "AdminClient", Refusing)
+    processor, trace = traced(_exporter(kafka, create_trace_topic=True), max_export_batch_size=1)
+    trace(pub(1))
+    trace(pub(2))
+    assert processor.force_flush()
+    assert len(_records(_landed(kafka))) == 2
+    assert built == [1]
+
+
+class _Patient(NativeKafkaSpanExporter):
+    """Gives each batch the time that a test says, whatever the lane says."""
+
+    patience_ms = 20_000
+
+    def __init__(self, kafka):
+        super().__init__(bootstrap_servers=kafka.bootstrap_servers, export_timeout_millis=20_000)
+
+    def export(self, spans, timeout_millis=None):
+        assert timeout_millis == 30_000
+        return super().export(spans, self.patience_ms)
+
+
+@pytest.mark.parametrize("rtt_ms", [None, 600], ids=["down", "slow"])
+def test_what_was_given_up_does_not_come_later_and_the_broker_is_used_again(kafka, rtt_ms):
+    """Away for one batch, or slower than the timeout: that batch is failed for good, the next one arrives."""
+    kafka.create_topic(TOPIC)
+    exporter = _Patient(kafka)
+    processor, trace = traced(exporter, max_export_batch_size=1)
+    trace(pub(1))
+    assert processor.force_flush()
+    if rtt_ms is None:
+        kafka.broker_down(1)
+    else:
+        kafka.set_rtt(1, rtt_ms)
+    exporter.patience_ms = 200
+    trace(pub(2))
+    assert not processor.force_flush()
+    exporter.patience_ms = 20_000
+    if rtt_ms is None:
+        kafka.broker_up(1)
+    else:
+        kafka.set_rtt(1, 0)
+    trace(pub(3))
+    assert processor.force_flush()
+    stats = processor.stats()["_Patient"]
+    assert (stats["exported"], stats["failed"]) == (2, 1)
+    seen = [record.beans[0].msg_id for record in _records(_landed(kafka))]
+    in_flight = {bean(2).msg_id} if rtt_ms else set()  # a request the broker already had may be in the log
+    assert [msg_id for msg_id in seen if msg_id not in in_flight] == [bean(1).msg_id, bean(3).msg_id]
+
+
+def test_shutdown_ends_a_running_export_early(kafka):
+    """An exporter that waits for a dead broker does not hold up the exit."""
+    processor, trace = traced(
+        NativeKafkaSpanExporter(bootstrap_servers="127.0.0.1:1"), background=True, max_export_batch_size=1
+    )
+    trace(pub(1))
+    processor.shutdown(timeout_millis=200)
+    assert processor.lanes[0]._queue.wait_until_empty(20)
+    assert processor.stats()[NAME]["exported"] == 0
+
+
+def test_without_a_known_broker_the_batch_fails_with_the_setting_that_mends_it(monkeypatch, caplog):
+    """Not an exception: the application runs on."""
+    config.forget_application_kafka_config()
+    monkeypatch.delenv("MQTRACE_BOOTSTRAP_SERVERS", raising=False)
+    with caplog.at_level(logging.WARNING):
+        processor, trace = traced(NativeKafkaSpanExporter())
+        trace(pub(1))
+        processor.force_flush()
+    assert "MQTRACE_BOOTSTRAP_SERVERS" in caplog.text
+    assert processor.stats()[NAME]["failed"] == 1
+
+
+def test_the_applications_own_broker_is_used_when_nothing_else_is_said(kafka):
+    """Learned from its first client, at the first export and not before."""
+    kafka.create_topic(TOPIC)
+    config.forget_application_kafka_config()
+    processor, trace = traced(NativeKafkaSpanExporter())
+    config.remember_application_kafka_config({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 10_000})
+    try:
+        trace(pub(1))
+        assert processor.force_flush()
+    finally:
+        config.forget_application_kafka_config()
+    assert len(_records(_landed(kafka))) == 1
+
+
+def test_the_environment_names_broker_topic_and_properties(kafka, monkeypatch, tmp_path):
+    """As an operator sets it."""
+    properties = tmp_path / "client.properties"
+    properties.write_text(f"# the trace broker\nbootstrap.servers = {kafka.bootstrap_servers}\n\nacks=all\n")
+    monkeypatch.setenv("MQTRACE_KAFKA_CONFIG", str(properties))
+    monkeypatch.setenv("MQTRACE_TRACE_TOPIC", "MY_TRACE")
+    kafka.create_topic("MY_TRACE")
+    processor, trace = traced(NativeKafkaSpanExporter())
+    trace(pub(1))
+    assert processor.force_flush()
+    assert len(_records(_landed(kafka, "MY_TRACE"))) == 1
+
+
+def test_a_password_never_appears_in_a_log(monkeypatch, tmp_path, caplog):
+    """Not even when the properties are wrong."""
+    properties = tmp_path / "client.properties"
+    properties.write_text("bootstrap.servers=127.0.0.1:1\nsasl.password=hunter2\nsasl.mechanism=NONE\nno.such=x\n")
+    with caplog.at_level(logging.DEBUG):
+        processor, trace = traced(NativeKafkaSpanExporter(kafka_config=str(properties)))
+        trace(pub(1))
+        processor.force_flush()
+    assert processor.stats()[NAME]["failed"] == 1
+    assert "hunter2" not in caplog.text
+
+
+def test_the_size_bound_splits_batches_and_the_broker_accepts_each(kafka):
+    """Nothing is refused whole."""
+    kafka.create_topic(TOPIC)
+    processor, trace = traced(_exporter(kafka, max_message_bytes=2000))
+    for number in range(100):
+        trace(pub(number, keys=f"订单{number}"))
+    assert processor.force_flush()
+    landed = _landed(kafka)
+    assert len(landed) > 5
+    assert max(len(message.body) for message in landed) <= 2000
+    assert len(_records(landed)) == 100
+
+
+def test_it_also_works_behind_the_stock_processor(kafka):
+    """As OTEL_TRACES_EXPORTER=mqtrace_native attaches it: ends only, foreign spans passed over."""
+    kafka.create_topic(TOPIC)
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(_exporter(kafka)))
+    tracer = provider.get_tracer("tests")
+    tracer.start_span("foreign").end()
+    tracer.start_span("process", attributes={"mqtrace.trace_type": "Sub", "messaging.message.id": bean(1).msg_id}).end()
+    provider.shutdown()
+    assert [record.trace_type for record in _records(_landed(kafka))] == [TraceType.SUB_AFTER]
+
+
+def test_an_export_without_anything_native_needs_no_broker():
+    """No connection is opened for spans of others."""
+    assert NativeKafkaSpanExporter().export([span("foreign")]) is SpanExportResult.SUCCESS
+
+
+def test_the_encoder_can_be_wrapped(kafka):
+    """How the demo injects its faults."""
+    kafka.create_topic(TOPIC)
+    seen = []
+
+    def encode(trace_ctx, dialect):
+        seen.append((trace_ctx.trace_type, dialect))
+        return encode_context(trace_ctx, dialect)
+
+    processor, trace = traced(_exporter(kafka, encode=encode, dialect="4.9.3"))
+    trace(pub(1))
+    assert processor.force_flush()
+    assert seen == [(TraceType.PUB, "4.9.3")]
+
+
+FORKED = """
+import os, sys
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
+from tests.support.native_spans import pub, traced
+
+processor, trace = traced(NativeKafkaSpanExporter(bootstrap_servers=sys.argv[1]), background=True)
+trace(pub(1))
+assert processor.force_flush()
+pid = os.fork()
+if not pid:
+    trace(pub(2))
+    assert processor.force_flush()
+    processor.shutdown()
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+trace(pub(3))
+assert processor.force_flush()
+processor.shutdown()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_has_a_producer_of_its_own_and_ends_normally(kafka):
+    """Its parent's is never touched, not even by its destructor, which would hang for ever."""
+    kafka.create_topic(TOPIC)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, kafka.bootstrap_servers], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(record.beans[0].msg_id for record in _records(_landed(kafka))) == [bean(n).msg_id for n in (1, 2, 3)]
+
+
+def test_without_the_client_one_sentence_names_the_extra(monkeypatch, caplog):
+    """Counted as failed, told once."""
+    monkeypatch.setitem(sys.modules, "confluent_kafka.cimpl", None)
+    with caplog.at_level(logging.WARNING):
+        processor, trace = traced(NativeKafkaSpanExporter(bootstrap_servers="127.0.0.1:1"))
+        trace(pub(1))
+        processor.force_flush()
+    assert "pip install 'otel-mqtrace[kafka]'" in caplog.text

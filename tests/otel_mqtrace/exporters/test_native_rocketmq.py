@@ -1,0 +1,225 @@
+"""The exporter that writes to a RocketMQ, against servers of Python that do as they are told."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import entry_points
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExportResult
+
+from bridge.forwarder.rocketmq_source import find_by_key
+from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
+from otel_mqtrace.message_id import read_unique_id
+from otel_mqtrace.model import TraceType
+from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
+from otel_mqtrace.rocketmq.messages import decode_messages, plain_body
+from tests.support.lanes import span
+from tests.support.native_spans import bean, pub, sub, traced
+from tests.support.rocketmq_traces import TOPIC, exporter_to, ids_in, landed_in, records_in, tracing_cluster
+
+NAME = "NativeRocketMqSpanExporter"
+SEND = RequestCode.SEND_MESSAGE_V2
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture
+def cluster():
+    """A name server and two brokers that have the trace topic."""
+    with tracing_cluster() as running:
+        yield running
+
+
+def test_spans_reach_the_trace_topic_as_rocketmq_s_own_clients_write_them(cluster):
+    """One message per source topic, its key set for the index, a unique id of its own."""
+    processor, trace = traced(exporter_to(cluster))
+    for number in range(3):
+        trace(pub(number))
+    trace(sub(bean(1)))
+    assert processor.force_flush()
+    [message] = landed_in(cluster)
+    assert [record.trace_type for record in records_in([message])] == [TraceType.PUB] * 3 + [
+        TraceType.SUB_BEFORE,
+        TraceType.SUB_AFTER,
+    ]
+    assert {bean(1).msg_id, "order-1"} <= set(message.keys.split(" "))
+    assert [found.body for found in find_by_key(cluster.namesrv, TOPIC, bean(2).msg_id)] == [message.body]
+    [raw] = [each for broker in cluster.brokers for queue in broker.stored.values() for each in queue.messages]
+    [stored] = decode_messages(raw)
+    assert read_unique_id(stored.properties["UNIQ_KEY"])
+    assert stored.properties["mqtrace.dialect"] == "5.5.0"
+    assert processor.stats()[NAME]["exported"] == 5
+    processor.shutdown()
+
+
+def test_large_bodies_travel_compressed(cluster):
+    """As Java's producer sends them; a reader gets what was packed."""
+    processor, trace = traced(exporter_to(cluster))
+    for number in range(50):
+        trace(pub(number))
+    assert processor.force_flush()
+    [raw] = [each for broker in cluster.brokers for queue in broker.stored.values() for each in queue.messages]
+    [stored] = decode_messages(raw)
+    assert len(stored.stored_body) < len(plain_body(stored)) / 2
+    assert len(records_in(landed_in(cluster))) == 50
+    processor.shutdown()
+
+
+def test_messages_are_spread_over_brokers_and_queues(cluster):
+    """In turn."""
+    processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
+    for number in range(8):
+        trace(pub(number))
+    assert processor.force_flush()
+    assert [len(broker.asked(SEND)) for broker in cluster.brokers] == [4, 4]
+    assert len({message.partition for message in landed_in(cluster)}) == 4
+    processor.shutdown()
+
+
+def test_threads_that_export_at_once_take_turns(cluster):
+    """As OpenTelemetry's SimpleSpanProcessor calls an exporter: from whatever thread ends a span."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter_to(cluster)))
+    tracer = provider.get_tracer("tests")
+
+    def consume(number):
+        said = {"mqtrace.trace_type": "Sub", "messaging.message.id": bean(number).msg_id}
+        tracer.start_span("process", attributes=said).end()
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(consume, range(100)))
+    provider.shutdown()
+    assert ids_in(landed_in(cluster)) == sorted(bean(number).msg_id for number in range(100))
+
+
+def test_the_trace_topic_is_made_if_that_is_asked_for(cluster):
+    """On every broker."""
+    processor, trace = traced(exporter_to(cluster, trace_topic="MINE", create_trace_topic=True))
+    trace(pub(1))
+    assert processor.force_flush()
+    assert len(landed_in(cluster, "MINE")) == 1
+    assert all("MINE" in broker.topics for broker in cluster.brokers)
+    processor.shutdown()
+
+
+def test_a_topic_that_cannot_be_made_is_told_as_missing(cluster, caplog):
+    """Brokers refuse to make RocketMQ's own topics by request."""
+    for broker in cluster.brokers:
+        broker.topics.clear()
+        broker.answer_first(RequestCode.UPDATE_AND_CREATE_TOPIC, *[ResponseCode.NO_PERMISSION] * 20)
+    processor, trace = traced(exporter_to(cluster, create_trace_topic=True, export_timeout_millis=100))
+    with caplog.at_level(logging.WARNING):
+        trace(pub(1))
+        assert not processor.force_flush()
+    assert "TOPIC_NOT_EXIST" in caplog.text
+    processor.shutdown()
+
+
+def test_over_cloud_every_region_has_its_own_topic(cluster):
+    """Also the region that nobody named; the trace topic of the settings does not count."""
+    topics = [f"rmq_sys_TRACE_DATA_{region}" for region in ("cn-1", "null")]
+    cluster.brokers[0].topics.update(topics)
+    processor, trace = traced(exporter_to(cluster, access_channel="cloud"))
+    trace(pub(1, region_id="cn-1"))
+    trace(pub(2, region_id=None))
+    assert processor.force_flush()
+    assert [ids_in(landed_in(cluster, topic)) for topic in topics] == [[bean(1).msg_id], [bean(2).msg_id]]
+    assert landed_in(cluster) == []
+    processor.shutdown()
+
+
+def test_a_wrong_access_channel_is_told_and_local_is_used(cluster, caplog):
+    """No exporter is lost for it."""
+    processor, trace = traced(exporter_to(cluster, access_channel="SKY"))
+    assert "one of LOCAL, CLOUD" in caplog.text
+    trace(pub(1))
+    assert processor.force_flush()
+    assert len(landed_in(cluster)) == 1
+    processor.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ({}, "set MQTRACE_NAMESRV"),
+        ({"namesrv": "nowhere"}, "'nowhere' is no address"),
+        ({"namesrv": NOWHERE, "access_key": "a"}, "belong together"),
+    ],
+)
+def test_without_a_usable_address_or_key_the_batch_fails_with_the_mend(said, complaint, caplog):
+    """Not an exception: the application runs on."""
+    with caplog.at_level(logging.WARNING):
+        processor, trace = traced(NativeRocketMqSpanExporter(**said))
+        trace(pub(1))
+        processor.force_flush()
+    assert complaint in caplog.text
+    assert processor.stats()[NAME]["failed"] == 1
+    processor.shutdown()
+
+
+def test_the_environment_names_servers_topic_and_keys(cluster, monkeypatch, caplog):
+    """As an operator sets it; no log and no representation shows the keys."""
+    monkeypatch.setenv("MQTRACE_NAMESRV", f"{NOWHERE};{cluster.namesrv}")
+    monkeypatch.setenv("MQTRACE_TRACE_TOPIC", "T")
+    monkeypatch.setenv("MQTRACE_ROCKETMQ_ACCESS_KEY", "hunter1")
+    monkeypatch.setenv("MQTRACE_ROCKETMQ_SECRET_KEY", "hunter2")
+    with caplog.at_level(logging.DEBUG):
+        exporter = NativeRocketMqSpanExporter()
+        processor, trace = traced(exporter)
+        trace(pub(1))
+        assert processor.force_flush()
+    assert len(landed_in(cluster, "T")) == 1
+    sends = [request for broker in cluster.brokers for request in broker.asked(SEND)]
+    assert {request.fields["AccessKey"] for request in sends} == {"hunter1"}
+    assert "hunter" not in caplog.text + repr(vars(exporter))
+    processor.shutdown()
+
+
+def test_a_forked_child_delivers_over_connections_of_its_own(cluster):
+    """And the parent goes on over its own."""
+    exporter = exporter_to(cluster)
+    processor, trace = traced(exporter, max_export_batch_size=1)
+    trace(pub(1))
+    assert processor.force_flush()
+    child = multiprocessing.get_context("fork").Process(target=_deliver_in_child, args=(processor, trace))
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+    trace(pub(3))
+    assert processor.force_flush()
+    assert ids_in(landed_in(cluster)) == [bean(number).msg_id for number in (1, 2, 3)]
+    processor.shutdown()
+
+
+def _deliver_in_child(processor, trace):
+    trace(pub(2))
+    assert processor.force_flush()
+    processor.shutdown()
+
+
+def test_it_also_works_behind_the_stock_processor(cluster):
+    """As OTEL_TRACES_EXPORTER=mqtrace_native_rocketmq attaches it: ends only, foreign spans passed over."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter_to(cluster)))
+    tracer = provider.get_tracer("tests")
+    tracer.start_span("foreign").end()
+    tracer.start_span("process", attributes={"mqtrace.trace_type": "Sub", "messaging.message.id": bean(1).msg_id}).end()
+    provider.shutdown()
+    assert [record.trace_type for record in records_in(landed_in(cluster))] == [TraceType.SUB_AFTER]
+
+
+def test_an_export_without_anything_native_needs_no_server():
+    """No connection is opened for spans of others."""
+    assert NativeRocketMqSpanExporter().export([span("foreign")]) is SpanExportResult.SUCCESS
+
+
+def test_its_entry_point_takes_plain_keywords():
+    """As OpenTelemetry's declarative configuration gives them."""
+    [point] = entry_points(group="opentelemetry_traces_exporter", name="mqtrace_native_rocketmq")
+    assert point.load() is NativeRocketMqSpanExporter
+    kinds = {each.kind for each in inspect.signature(NativeRocketMqSpanExporter).parameters.values()}
+    assert kinds == {inspect.Parameter.KEYWORD_ONLY}

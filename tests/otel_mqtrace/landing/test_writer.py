@@ -1,0 +1,249 @@
+"""How messages become finished parts."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from otel_mqtrace._errors import MissingExtraError, UsageError
+from otel_mqtrace.landing.layout import LandedMessage, LandedPart, manifest_path
+from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.testing import ManualClock
+
+DAY_MS = 24 * 3600 * 1000
+NOW_MS = 1_700_000_000_000  # 2023-11-14
+
+
+def _message(number, **fields):
+    given = {
+        "source": "T",
+        "partition": 1,
+        "offset": number,
+        "arrival_ms": NOW_MS,
+        "keys": "键 k",
+        "body": b"\x01\xff\x02",
+    }
+    return LandedMessage(**{**given, **fields})
+
+
+def _visible(root):
+    """What a reader with Hadoop's manners sees."""
+    return sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and p.name[0] not in "._")
+
+
+def _manifest(root):
+    return [LandedPart(**json.loads(line)) for line in manifest_path(root).read_text().splitlines()]
+
+
+def test_a_part_is_invisible_until_it_is_finished(tmp_path):
+    """Written beside and renamed: no reader ever meets half a file."""
+    writer = LandingWriter(tmp_path, clock=ManualClock())
+    writer.write([_message(0)])
+    assert _visible(tmp_path) == []
+    [part] = writer.finish()
+    assert _visible(tmp_path) == [f"native/{part.file}"]
+    assert list(tmp_path.rglob(".*")) == []
+
+
+def test_json_lines_have_the_fields_of_the_contract(tmp_path):
+    """The body byte for byte, the keys as text."""
+    with LandingWriter(tmp_path) as writer:
+        writer.write([_message(7, partition=None, keys=None), _message(8)])
+    [path] = _visible(tmp_path)
+    first, second = map(json.loads, (tmp_path / path).read_text(encoding="utf-8").splitlines())
+    assert first == {
+        "source": "T",
+        "partition": None,
+        "offset": 7,
+        "arrival_ms": NOW_MS,
+        "keys": None,
+        "body_base64": base64.b64encode(b"\x01\xff\x02").decode(),
+    }
+    assert second["keys"] == "键 k"
+
+
+def test_parquet_has_the_schema_of_the_contract(tmp_path):
+    """Types included: Spark reads it without inference."""
+    with LandingWriter(tmp_path, format="parquet") as writer:
+        writer.write([_message(1)])
+        writer.write([_message(2)])
+    [path] = _visible(tmp_path)
+    table = pq.ParquetFile(tmp_path / path).read()
+    assert table.schema.remove_metadata() == pa.schema(
+        {
+            "source": pa.string(),
+            "partition": pa.int32(),
+            "offset": pa.int64(),
+            "arrival_ms": pa.int64(),
+            "keys": pa.string(),
+            "body": pa.binary(),
+        }
+    )
+    assert table.column("offset").to_pylist() == [1, 2]
+    assert table.column("body").to_pylist() == [b"\x01\xff\x02"] * 2
+
+
+def test_each_day_has_its_own_directory(tmp_path):
+    """By arrival, in UTC."""
+    with LandingWriter(tmp_path) as writer:
+        writer.write([_message(1), _message(2, arrival_ms=NOW_MS + DAY_MS)])
+    assert [path.split("/")[1] for path in _visible(tmp_path)] == ["date=2023-11-14", "date=2023-11-15"]
+
+
+@pytest.mark.parametrize(
+    ("arrival_ms", "date"), [(NOW_MS * 1_000, "9999-12-31"), (2**63 - 1, "9999-12-31"), (-(2**63), "1970-01-01")]
+)
+def test_a_time_that_no_calendar_has_stops_nothing(tmp_path, arrival_ms, date):
+    """A producer that stamps microseconds must not keep everything behind it from being landed."""
+    with LandingWriter(tmp_path) as writer:
+        writer.write([_message(1, arrival_ms=arrival_ms), _message(2)])
+    [part, _] = sorted(_manifest(tmp_path), key=lambda part: part.first_arrival_ms != arrival_ms)
+    assert (part.file.split("/")[0], part.first_arrival_ms) == (f"date={date}", arrival_ms)
+
+
+def test_the_manifest_counts_what_each_part_holds(tmp_path):
+    """One line per part, relative to native/."""
+    writer = LandingWriter(tmp_path)
+    writer.write([_message(1), _message(2, arrival_ms=NOW_MS + 5)])
+    finished = writer.finish()
+    writer.write([_message(3)])
+    finished += writer.finish()
+    assert tuple(_manifest(tmp_path)) == finished
+    assert [(part.messages, part.body_bytes) for part in finished] == [(2, 6), (1, 3)]
+    assert (finished[0].first_arrival_ms, finished[0].last_arrival_ms) == (NOW_MS, NOW_MS + 5)
+
+
+def test_a_full_part_is_finished_and_the_next_begun(tmp_path):
+    """By the size of its bodies."""
+    writer = LandingWriter(tmp_path, max_part_bytes=6)
+    due = []
+    for number in range(5):
+        writer.write([_message(number)])
+        due.append(writer.due)
+        writer.finish_due()
+    assert due == [False, True, False, True, False]
+    assert len(_visible(tmp_path)) == 2
+    writer.finish()
+    assert [part.messages for part in _manifest(tmp_path)] == [2, 2, 1]
+
+
+def test_an_old_part_is_finished(tmp_path):
+    """By its age, and not before."""
+    clock = ManualClock()
+    writer = LandingWriter(tmp_path, clock=clock, max_part_age_ms=1000)
+    writer.write([_message(1)])
+    clock.advance(ms=999)
+    assert writer.finish_due() == ()
+    clock.advance(ms=1)
+    assert len(writer.finish_due()) == 1
+
+
+def test_writers_in_one_directory_never_share_a_name(tmp_path):
+    """Same process, same instant, same ordinal."""
+    clock = ManualClock()
+    writers = [LandingWriter(tmp_path, clock=clock) for _ in range(20)]
+    for writer in writers:
+        writer.write([_message(1)])
+    for writer in writers:
+        writer.finish()
+    assert len(_visible(tmp_path)) == 20
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_fork_leaves_its_parents_part_alone(tmp_path):
+    """Nothing written twice, nothing lost, no name shared."""
+    writer = LandingWriter(tmp_path)
+    writer.write([_message(1)])
+    pid = os.fork()
+    if not pid:
+        writer.after_fork()
+        writer.write([_message(2)])
+        writer.finish()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    writer.write([_message(3)])
+    writer.finish()
+    lines = [
+        [json.loads(line)["offset"] for line in (tmp_path / p).read_text().splitlines()] for p in _visible(tmp_path)
+    ]
+    assert sorted(lines) == [[1, 3], [2]]
+
+
+def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path):
+    """Naming the landing and the reason."""
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"cannot write to the landing .*file"):
+        LandingWriter(tmp_path / "file").write([_message(1)])
+
+
+@contextlib.contextmanager
+def _no_file_beyond(size_bytes):
+    """A disk that is full: no file of this process may grow beyond ``size_bytes`` (Python ignores the signal)."""
+    resource = pytest.importorskip("resource", reason="this system has no limit on the size of files")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _offsets(root):
+    return [json.loads(line)["offset"] for path in _visible(root) for line in (root / path).read_text().splitlines()]
+
+
+def test_a_write_that_fails_half_way_leaves_the_part_as_it_was(tmp_path):
+    """The next message does not continue a torn line, and the part says as many messages as can be read."""
+    writer = LandingWriter(tmp_path)
+    writer.write([_message(1)])
+    with _no_file_beyond(300), pytest.raises(UsageError, match="cannot write to the landing"):
+        writer.write([_message(2, body=b"x" * 1000)])
+    writer.write([_message(3)])
+    [part] = writer.finish()
+    assert _offsets(tmp_path) == [1, 3]
+    assert (part.messages, part.body_bytes) == (2, 6)
+
+
+def test_a_part_whose_first_write_failed_never_was(tmp_path):
+    """No part without messages is finished, and nothing of it stays in the directory."""
+    writer = LandingWriter(tmp_path)
+    with _no_file_beyond(10), pytest.raises(UsageError):
+        writer.write([_message(1)])
+    assert writer.finish() == ()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    writer.write([_message(2)])
+    assert len(writer.finish()) == 1
+    assert _offsets(tmp_path) == [2]
+
+
+def test_a_parquet_part_that_could_not_be_finished_is_tried_again(tmp_path):
+    """A full disk for a while: one sentence, and afterwards everything is there."""
+    writer = LandingWriter(tmp_path, format="parquet")
+    writer.write([_message(1)])
+    with _no_file_beyond(100), pytest.raises(UsageError, match="cannot write to the landing"):
+        writer.finish()
+    assert _visible(tmp_path) == []
+    writer.write([_message(2)])
+    [part] = writer.finish()
+    assert part.messages == 2
+    assert pq.ParquetFile(tmp_path / "native" / part.file).read().column("offset").to_pylist() == [1, 2]
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path):
+    """Before anything is written."""
+    with pytest.raises(UsageError, match="jsonl, parquet"):
+        LandingWriter(tmp_path, format="avro")
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
+    """One sentence, no traceback."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"otel-mqtrace\[reconcile\]"):
+        LandingWriter(tmp_path, format="parquet").write([_message(1)])

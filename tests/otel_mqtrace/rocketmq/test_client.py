@@ -1,0 +1,279 @@
+"""The client against servers that are away, silent, busy or wrong."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import pytest
+
+from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.rocketmq.answers import Outgoing, Sent
+from otel_mqtrace.rocketmq.client import RemotingClient
+from otel_mqtrace.rocketmq.commands import RefusedError, RequestCode, ResponseCode
+from otel_mqtrace.rocketmq.connection import SilentError, read_address, read_addresses
+from tests.support.rocketmq_remoting import HANG_UP, SILENCE, RemotingCluster
+
+NOWHERE = "127.0.0.1:1"
+BRIEF_MS = 300
+
+
+@pytest.fixture
+def cluster():
+    """A name server and one broker with two queues."""
+    with RemotingCluster() as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster):
+    """A client with generous time-outs."""
+    with RemotingClient(cluster.namesrv) as made:
+        yield made
+
+
+def _outgoing(client, count=1, topic="T"):
+    queues = client.writable(topic)
+    return [Outgoing(queue=queues[i % len(queues)], body=b"%d" % i, properties={"KEYS": f"k{i}"}) for i in range(count)]
+
+
+def test_one_connection_serves_many_requests(cluster, client):
+    """All sends of a batch, and everything after, go over one socket to each server."""
+    assert all(isinstance(each, Sent) for each in client.send(_outgoing(client, 50), group="g"))
+    client.bounds(client.route("T").readable)
+    assert len(cluster.brokers[0].connections) == len(cluster.name_server.connections) == 1
+    assert len(cluster.brokers[0].asked(RequestCode.SEND_MESSAGE_V2)) == 50
+
+
+def test_a_connection_that_was_idle_too_long_is_opened_anew(cluster, client):
+    """Brokers close those; nobody notices."""
+    client.send(_outgoing(client), group="g")
+    cluster.brokers[0].drop_connections()
+    [sent] = client.send(_outgoing(client), group="g")
+    assert isinstance(sent, Sent)
+
+
+def test_one_refusal_is_the_one_message_s(cluster, client):
+    """The others of the batch are sent."""
+    outgoing = _outgoing(client, 3)
+    cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY)
+    first, second, third = client.send(outgoing, group="g")
+    assert first == Sent(outgoing[0].queue, None, None)  # it did not say where
+    assert isinstance(second, RefusedError)
+    assert second.code == ResponseCode.SYSTEM_BUSY
+    assert (third.offset, third.offset_msg_id) == (0, "0" * 32)
+
+
+@pytest.mark.parametrize("code", [10, 11, 12])
+def test_a_master_that_has_the_message_has_it(cluster, client, code):
+    """Though a flush was late or a slave was away: Java's client calls these sent as well."""
+    broker = cluster.brokers[0]
+    real = broker._send_message_v2
+    broker._send_message_v2 = lambda fields, body: (code, *real(fields, body)[1:])
+    [sent] = client.send(_outgoing(client), group="g")
+    assert isinstance(sent, Sent)
+
+
+def test_a_silent_broker_is_given_up_in_time(cluster):
+    """The time-out is honoured, and the late answer of one request is not taken for that of another."""
+    with RemotingClient(cluster.namesrv, timeout_ms=BRIEF_MS) as client:
+        outgoing = _outgoing(client, 2)
+        cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, SILENCE)
+        first, second = client.send(outgoing, group="g")
+        assert isinstance(first, SilentError)
+        assert "in time" in str(first)
+        assert isinstance(second, Sent)
+        assert second.offset == 0
+
+
+def test_a_silent_server_leaves_time_for_the_next(cluster):
+    """A name server, or a master with a slave, that takes the connection and says nothing."""
+    [broker] = cluster.brokers
+    cluster.slave(broker)
+    with RemotingCluster() as mute, RemotingClient(f"{mute.namesrv};{cluster.namesrv}", timeout_ms=1_000) as client:
+        mute.name_server.answer_first(RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENCE)
+        broker.answer_first(RequestCode.GET_MIN_OFFSET, SILENCE)
+        queue = client.route("T").readable[0]
+        assert client.bounds([queue]) == {queue: (0, 0)}
+
+
+def test_an_answer_that_came_while_another_was_waited_for_counts(cluster):
+    """Two brokers, one silent: what the other took is not sent again."""
+    with RemotingCluster("broker-b") as other:
+        cluster.name_server.brokers = [*cluster.brokers, *other.brokers]
+        with RemotingClient(cluster.namesrv, timeout_ms=BRIEF_MS) as client:
+            outgoing = [Outgoing(queue=queue, body=b"1", properties={}) for queue in client.writable("T")]
+            cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, SILENCE, SILENCE)
+            answers = client.send(outgoing, group="g")
+            assert [isinstance(answer, Sent) for answer in answers] == [False, False, True, True]
+
+
+def test_a_broker_that_hangs_up_is_an_error_and_then_reached_again(cluster, client):
+    """All that was on its way is lost, nothing after."""
+    outgoing = _outgoing(client)
+    cluster.brokers[0].answer_first(RequestCode.SEND_MESSAGE_V2, HANG_UP)
+    [lost] = client.send(outgoing, group="g")
+    assert isinstance(lost, SilentError)
+    [sent] = client.send(outgoing, group="g")
+    assert isinstance(sent, Sent)
+
+
+def test_name_servers_stand_in_for_each_other(cluster):
+    """The one that answered is asked first from then on."""
+    with RemotingCluster() as other:
+        other.name_server.brokers = cluster.brokers
+        with RemotingClient(f"{NOWHERE};{other.namesrv},{cluster.namesrv}") as client:
+            client.route("T")
+            other.name_server.close()
+            cluster.brokers[0].topics.add("U")
+            assert client.route("U").readable[0].topic == "U"
+
+
+def test_when_no_name_server_answers_all_are_named(cluster):
+    """With what each of them did."""
+    cluster.name_server.close()
+    with (
+        RemotingClient(f"{NOWHERE};{cluster.namesrv}") as client,
+        pytest.raises(SilentError, match=f"no name server.*{NOWHERE} cannot be reached.*{cluster.namesrv}"),
+    ):
+        client.route("T")
+
+
+def test_what_listens_but_is_no_rocketmq_is_told():
+    """By a client that was given the wrong port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with RemotingClient(address) as client, pytest.raises(PeerError, match="no RocketMQ remoting port"):
+            client.route("T")
+        thread.join()
+
+
+def test_a_slave_answers_readers_while_the_master_is_away(cluster):
+    """Messages, bounds, the index; but not offsets of groups, and nothing is sent to it."""
+    [broker] = cluster.brokers
+    broker.put(b"one", properties={"KEYS": "k"})
+    cluster.slave(broker)
+    broker.close()
+    with RemotingClient(cluster.namesrv) as client:
+        queue = client.route("T").readable[0]
+        assert client.bounds([queue]) == {queue: (0, 1)}
+        assert [message.stored_body for message in client.pull({queue: 0}, group="g")[queue].messages] == [b"one"]
+        assert len(list(client.find_by_key("T", "k"))) == 1
+        with pytest.raises(SilentError):
+            client.committed([queue], "g")
+        broker.is_known = False
+        client.forget_route("T")
+        assert client.writable("T") == ()
+        with pytest.raises(SilentError, match="needs a master, and it is away"):
+            client.commit({queue: 1}, "g")
+
+
+def test_found_by_key_is_what_has_the_key_or_the_id(cluster, client):
+    """The index goes by hashes: what only looks alike is left out."""
+    broker = cluster.brokers[0]
+    broker.put(b"by key", properties={"KEYS": "a order-1 b"})
+    broker.put(b"by id", properties={"UNIQ_KEY": "order-1"})
+    broker.put(b"neither", properties={"KEYS": "order-11"})
+    assert [message.stored_body for _, message in client.find_by_key("T", "order-1")] == [b"by key", b"by id"]
+    assert list(client.find_by_key("T", "nobody")) == []
+    [asked, _] = broker.asked(RequestCode.QUERY_MESSAGE)
+    assert (asked.fields["maxNum"], asked.fields["beginTimestamp"]) == ("64", "0")
+
+
+def test_a_topic_that_brokers_make_themselves_is_written_to_where_it_will_be(cluster, client):
+    """By the route of TBW102, with at most four queues; without that, the topic's own refusal is raised."""
+    with pytest.raises(RefusedError, match="new"):
+        client.writable("new")
+    cluster.brokers[0].topics.add("TBW102")
+    cluster.brokers[0].queue_count = 8
+    outgoing = _outgoing(client, topic="new")
+    assert len(client.writable("new")) == 4
+    assert isinstance(client.send(outgoing, group="g")[0], Sent)
+    assert "new" in cluster.brokers[0].topics
+
+
+def test_every_request_is_signed_where_keys_are_given(cluster):
+    """Also those to name servers, as Java's client does; the keys belong together."""
+    with RemotingClient(cluster.namesrv, access_key="me", secret_key="mine") as client:
+        client.send(_outgoing(client), group="g")
+    for server in (cluster.name_server, *cluster.brokers):
+        assert {request.fields["AccessKey"] for request in server.requests} == {"me"}
+        assert all(request.fields["Signature"] for request in server.requests)
+    with pytest.raises(UsageError, match="belong together"):
+        RemotingClient(cluster.namesrv, access_key="me")
+
+
+def test_an_interruption_ends_what_waits_in_another_thread(cluster, client):
+    """A shutdown does not wait for a time-out."""
+    outgoing = _outgoing(client)
+    arrived = threading.Event()
+    broker = cluster.brokers[0]
+    broker.answer_first(RequestCode.SEND_MESSAGE_V2, SILENCE)
+    keep = broker.requests.append
+    broker.requests = type("Noticed", (list,), {"append": lambda _, request: (keep(request), arrived.set())})()
+    answers = []
+    thread = threading.Thread(target=lambda: answers.extend(client.send(outgoing, group="g")))
+    thread.start()
+    assert arrived.wait(20)
+    client.interrupt()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert isinstance(answers[0], SilentError)
+    with pytest.raises(SilentError):
+        client.route("another")
+
+
+@pytest.mark.parametrize("address", ["nonsense", "..:10911", f"{'x' * 64}:10911", "a\0b:10911", "::1]:70000"])
+def test_an_address_that_a_name_server_made_up_is_a_broker_that_is_away(cluster, client, address):
+    """No reason to blame the user's options, nor for an error that is none of ours."""
+    cluster.brokers[0].address = address
+    with pytest.raises(SilentError, match="cannot be reached"):
+        client.bounds(client.route("T").readable)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_has_connections_of_its_own(cluster, client):
+    """And the parent's go on after it."""
+    client.send(_outgoing(client), group="g")
+    child = os.fork()
+    if child == 0:
+        [sent] = client.send(_outgoing(client), group="g")
+        client.close()
+        os._exit(0 if isinstance(sent, Sent) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(cluster.brokers[0].connections) == 2
+    [sent] = client.send(_outgoing(client), group="g")
+    assert isinstance(sent, Sent)
+    assert len(cluster.brokers[0].connections) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("localhost:9876", ("localhost", 9876)),
+        ("[2001:db8::1]:9876", ("2001:db8::1", 9876)),
+        ("2001:db8::1:9876", ("2001:db8::1", 9876)),
+    ],
+)
+def test_addresses_are_read_as_java_writes_them(text, address):
+    """IPv6 with brackets or without."""
+    assert read_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", ";", "localhost", "localhost:", ":9876", "a:b", "a:0", "a:65536", "a:٣", "ok:1;no"]
+)
+def test_a_wrong_address_is_named(text):
+    """With the form it should have."""
+    with pytest.raises(UsageError, match="give host:port"):
+        read_addresses(text)

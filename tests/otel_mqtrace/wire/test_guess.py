@@ -1,0 +1,162 @@
+"""Who wrote this? Whoever cannot have is out; what is left is said, with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType, TransactionState
+from otel_mqtrace.wire.native import (
+    DIALECTS,
+    IMITATORS,
+    WriterGuesses,
+    decode_body,
+    encode_context,
+    explode,
+    started_ms,
+)
+from otel_mqtrace.wire.native.layout import MESSAGE_TYPE_MAPS
+from tests.support.native_vectors import RECORDED_FILES, recorded
+
+
+def guess(*bodies):
+    """The only group's guess."""
+    guesses = WriterGuesses()
+    for body in bodies:
+        guesses.take(decode_body(body))
+    (only,) = guesses.guesses()
+    return only
+
+
+def dialect_of(version):
+    """The name of the dialect that a release writes."""
+    names = [name for name in DIALECTS if tuple(map(int, name.split("."))) <= tuple(map(int, version.split(".")))]
+    return max(names, key=lambda name: tuple(map(int, name.split("."))))
+
+
+@pytest.mark.parametrize("name", RECORDED_FILES)
+def test_the_true_writer_is_always_among_those_that_fit(name):
+    """For every group of every recorded client."""
+    guesses, versions = WriterGuesses(), set()
+    for each in recorded(name):
+        versions.add(each.version)
+        guesses.take(decode_body(each.body))
+    (version,) = versions
+    truth = DIALECTS[dialect_of(version)]
+    for each in guesses.guesses():
+        assert truth.name in each.writers, (each, truth)
+        assert each.message_type_map in {None, truth.message_type_map}
+        assert each.evidence
+
+
+END = TraceContext(
+    trace_type=TraceType.END_TRANSACTION,
+    timestamp_ms=1,
+    group_name="g",
+    beans=(
+        TraceBean(
+            topic="t",
+            msg_id="I",
+            msg_type=MessageType.TRANS_COMMIT,
+            transaction_id="X",
+            transaction_state=TransactionState.COMMIT_MESSAGE,
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(("dialect", "map_name"), [("5.0.0", "b"), ("5.1.4", "a")])
+def test_the_end_of_a_transaction_tells_the_map(dialect, map_name):
+    """It is a commit by definition: ordinal 2 in map A, 3 in map B."""
+    told = guess(encode_context(END, dialect).body)
+    assert told.message_type_map == map_name
+    assert told.evidence[-1].startswith("1 EndTransaction with ordinal")
+    assert ("5.0.0" in told.writers) == (map_name == "b")
+
+
+def test_both_maps_in_one_group_are_said_and_not_decided():
+    """Two kinds of client share it."""
+    told = guess(encode_context(END, "5.0.0").body, encode_context(END, "5.1.4").body)
+    assert told.message_type_map is None
+    assert sum("EndTransaction with ordinal" in each for each in told.evidence) == 2
+
+
+def test_a_delay_of_map_b_is_told_by_what_no_client_writes():
+    """Ordinal 4 under map A is Order_Msg."""
+    assert MESSAGE_TYPE_MAPS["a"][4] is MessageType.ORDER
+    body = b"Pub\x011\x01R\x01g\x01t\x01I\x01\x01k\x01h\x0126\x017\x014\x01O\x01true\x02"
+    assert guess(body).message_type_map == "b"
+
+
+@pytest.mark.parametrize(("keys", "writer"), [("dKey", "cpp-2"), ("", "rust")])
+def test_the_word_for_no_keys_tells_who_says_it(keys, writer):
+    """Java writes null."""
+    told = guess(f"SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01{keys}\x02".encode())
+    assert told.writers == (writer,)
+
+
+def test_a_short_sub_after_belongs_to_the_group_of_its_first_half():
+    """It names none itself."""
+    before = "SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01dKey\x02"
+    told = guess((before + "SubAfter\x01Q\x01I\x011\x01true\x01dKey\x02").encode())
+    assert (told.group_name, told.records, told.writers) == ("g", 2, ("cpp-2",))
+
+
+def test_shapes_that_no_one_client_writes_are_several_clients():
+    """Then nobody fits, and the evidence shows why."""
+    told = guess(b"SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01k\x01host\x02SubAfter\x01Q\x01I\x011\x01true\x01k\x02")
+    assert told.writers == ()
+    assert told.evidence == ("1 SubAfter of 6 fields", "1 SubBefore of 9 fields")
+
+
+def test_gos_clients_stamp_a_send_when_it_is_over():
+    """Java, C++ and Rust before the call."""
+    send = TraceContext(trace_type=TraceType.PUB, timestamp_ms=1_000, cost_ms=30, beans=(TraceBean(msg_id="I"),))
+    starts = {writer: started_ms(send, writer) for writer in (*(each.name for each in IMITATORS), "5.5.0", None)}
+    assert starts == {
+        "go-2.1.1": 970,
+        "go-2.1.0": 970,
+        "cpp-2": 1_000,
+        "ons": 1_000,
+        "rust": 1_000,
+        "5.5.0": 1_000,
+        None: 1_000,
+    }
+
+
+def batch(ids, offsets):
+    """The Pub of a batch."""
+    return TraceContext(
+        trace_type=TraceType.PUB, cost_ms=7, beans=(TraceBean(topic="t", msg_id=ids, offset_msg_id=offsets),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("ids", "offsets", "exploded"),
+    [
+        ("A,B", "1,2", [("A", "1"), ("B", "2")]),
+        ("A,B", "1", [("A", None), ("B", None)]),
+        ("A,B", None, [("A", None), ("B", None)]),
+        ("A", "1", [("A", "1")]),
+        (None, None, [(None, None)]),
+    ],
+)
+def test_a_batch_is_taken_apart_by_its_ids(ids, offsets, exploded):
+    """Offset ids go by their place; a list of another length tells nothing."""
+    made = explode(batch(ids, offsets))
+    assert [(each.beans[0].msg_id, each.beans[0].offset_msg_id) for each in made] == exploded
+    assert {(each.beans[0].topic, each.cost_ms) for each in made} == {("t", 7)}
+
+
+def test_a_record_under_map_b_is_named_after_a_writer_of_map_b():
+    """Who says that the bodies are of 5.0.0 gets its name, wherever it writes that shape."""
+    body = encode_context(END, "5.0.0").body
+    assert decode_body(body, msg_type_map="b").dialects == ("5.0.0",)
+    assert decode_body(body).dialects == ("5.5.0",)
+    recall = b"Recall\x011\x01R\x01g\x01t\x01I\x01true\x02"
+    assert decode_body(recall, msg_type_map="b").dialects == ("5.5.0",)
+
+
+def test_rust_over_cloud_is_a_shape_of_its_own():
+    """Seven fields and an empty one, as Java's newest."""
+    told = guess(b"SubBefore\x011\x01R\x01g\x01Q\x01I\x010\x01\x02SubAfter\x01Q\x01I\x011\x01true\x01\x010\x01\x02")
+    assert told.writers == ("rust",)

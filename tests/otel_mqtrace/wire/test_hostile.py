@@ -1,0 +1,204 @@
+"""Any bytes at all: read or reported, never an exception, in work and memory that grow with the bytes and no faster."""
+
+from __future__ import annotations
+
+import gc
+import io
+import sys
+import tracemalloc
+import unicodedata
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from otel_mqtrace.wire.native import decode as decoding
+from otel_mqtrace.wire.native import decode_body, decode_stream
+from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT
+from tests.fuzz import laws
+from tests.support.native_vectors import VECTORS, json_lines
+from tests.support.strategies import bodies
+
+SEEDS = [
+    item["body"].encode()
+    for name in ("golden", "read_only", "decode_only")
+    for item in json_lines(VECTORS / f"{name}.jsonl")
+]
+GLUED = b"SubAfter\x01R\x01I\x011\x01true\x01k\x010\x01"
+ODD = (
+    *(
+        b"\x00",
+        b"\xff",
+        b"\xfe",
+        b"\xc0\x80",
+        b"\xed\xa0\xbd",
+        b"\xf0\x9f\x92\xa9",
+        b"\xef\xbb\xbf",
+        b"\r\n",
+        b"\xe2\x80\xae",
+    ),
+    *(
+        "\u0663".encode(),
+        "\U0001d7da".encode(),
+        "\xb2".encode(),
+        b"9" * 5_000,
+        b"0" * 5_000,
+        b"-",
+        b"NaN",
+        b"\x01" * 40,
+        b"\x02" * 40,
+        GLUED,
+    ),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_older():
+    """Keep what the process held before out of the many collections to come: of a whole suite each takes half a second."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@st.composite
+def damaged(draw):
+    """A real body with bytes cut out, put in or doubled."""
+    body = draw(st.sampled_from(SEEDS))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(body)))
+        until = draw(st.integers(at, min(len(body), at + 8)))
+        body = (
+            body[:at] + draw(st.sampled_from(ODD) | st.binary(max_size=4) | st.just(body[at:until] * 2)) + body[until:]
+        )
+    return body
+
+
+@given(st.integers(0, 255), bodies | damaged())
+@example(6, b"B\xb14\x02" + GLUED)
+def test_the_laws_hold_for_any_bytes(choice, body):
+    """Whole and in parts, in ten charsets: the same laws that the coverage-guided fuzzer holds the codec to."""
+    laws.hold_for(bytes([choice]) + body)
+
+
+def test_digits_of_every_script_are_java_numbers_and_nothing_else_is():
+    """Every decimal digit of the basic plane is read, as by Java; one beyond it, or a superscript, is not a number."""
+    body = "SubAfter\x01R\x01I\x01{}\x01true\x01k\x010\x02"
+    for code in range(0x80, sys.maxunicode + 1):
+        character = chr(code)
+        if unicodedata.category(character) == "Nd":
+            decoded = decode_body(body.format(character).encode())
+            read = [trace_ctx.cost_ms for trace_ctx in decoded.contexts]
+            assert read == ([unicodedata.decimal(character)] if code <= 0xFFFF else []), hex(code)
+    for no_digit in "²½Ⅷ一〇①":
+        assert decode_body(body.format(no_digit).encode()).errors[0].reason == "not a number"
+
+
+@pytest.mark.parametrize(
+    ("text", "cost_ms"),
+    [
+        ("0" * 9_000 + "7", 7),
+        ("-" + "0" * 9_000 + "7", -7),
+        ("+" + "\u0660" * 9_000 + "\u0667", 7),
+        ("1" + "0" * 9_000, None),
+        ("-" + "9" * 9_000, None),
+        ("2147483648".zfill(9_000), None),
+        ("2147483647".zfill(9_000), 2147483647),
+    ],
+)
+def test_a_number_of_any_length_is_what_java_makes_of_it(text, cost_ms):
+    """Zeros in front do not count, however many."""
+    decoded = decode_body(f"SubAfter\x01R\x01I\x01{text}\x01true\x01k\x010\x02".encode())
+    assert [trace_ctx.cost_ms for trace_ctx in decoded.contexts] == ([] if cost_ms is None else [cost_ms])
+    assert [error.reason for error in decoded.errors] == (["does not fit 32 bits"] if cost_ms is None else [])
+
+
+def test_a_piece_beyond_any_record_is_one_bad_record_and_not_split(monkeypatch):
+    """Sixteen million separators would be as many fields; whole and in parts it is the same one line of evidence."""
+    monkeypatch.setattr(decoding, "MAX_RECORD_LENGTH", 1_000)
+    body = GLUED[:-1] + b"\x02" + b"\x01" * 1_001 + b"\x02" + GLUED
+    whole = decode_body(body)
+    assert whole.record_indexes == (0, 2)
+    assert [(error.record_index, error.field, error.reason) for error in whole.errors] == [
+        (1, None, "longer than any record")
+    ]
+    assert len(whole.errors[0].text) == MAX_OFFENDING_TEXT
+    assert laws.joined(decode_stream(io.BytesIO(body).read, part_bytes=64, max_record_bytes=1_000)) == whole
+
+
+# -- work and memory --------------------------------------------------------------------------------------------------
+
+LONG = {
+    "glued records": lambda size: GLUED * (size // len(GLUED)),
+    "glue without records": lambda size: b"SubAfter\x01" * (size // 9),
+    "almost glued": lambda size: (GLUED[:-1] + b"\x01Nothing\x01") * (size // 32),
+    "field separators": lambda size: b"\x01" * size,
+    "terminators": lambda size: b"\x02" * size,
+    "bad records": lambda size: b"x\x02" * (size // 2),
+    "one field": lambda size: b"Pub\x01" + b"1" * size,
+    "zeros of another script": lambda size: (
+        b"Pub\x01" + "\u0660".encode() * (size // 2) + b"\x01R\x01G\x01T\x01I\x01\x01\x01h\x011\x011\x010\x02"
+    ),
+    "empty fields at the end": lambda size: b"SubAfter\x01R" + b"\x01" * size,
+    "half characters": lambda size: b"\xf0\x9f\x92" * (size // 3),
+    "batch ids": lambda size: (
+        b"Pub\x011\x01R\x01G\x01T\x01" + b"I," * (size // 2) + b"\x01t\x01k\x01h\x011\x011\x010\x02"
+    ),
+}
+
+
+def _work(body):
+    """How many calls, of Python's and of C's functions, one body takes."""
+    calls = 0
+
+    def count(_frame, event, _argument):
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    gc.collect()
+    gc.disable()  # what other tests have left to be finalised is no work of the body's
+    sys.setprofile(count)
+    try:
+        decode_body(body)
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return calls
+
+
+def _peak_bytes(act):
+    """The least of three: what other threads and finalisers hold meanwhile is not the act's."""
+    return min(_peak_once(act) for _ in range(3))
+
+
+def _peak_once(act):
+    gc.collect()
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_twice_the_bytes_are_at_most_twice_the_work_and_memory(kind):
+    """Counted in calls and in bytes held, not in seconds; beyond twice there is only what a call costs by itself."""
+    once, twice = LONG[kind](30_000), LONG[kind](60_000)
+    decode_body(twice)  # plans are made once, and are no work of the body's
+    assert min(_work(twice) for _ in range(3)) <= 2 * _work(once) + 50
+    assert _peak_bytes(lambda: decode_body(twice)) <= 2.2 * _peak_bytes(lambda: decode_body(once)) + 20_000
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_a_stream_of_nonsense_needs_the_memory_of_a_part(kind):
+    """Forty parts need what ten need."""
+    part_bytes = 2_000
+
+    def drain(body):
+        for _ in decode_stream(io.BytesIO(body).read, part_bytes=part_bytes, max_record_bytes=4 * part_bytes):
+            pass
+
+    few, many = LONG[kind](10 * part_bytes), LONG[kind](40 * part_bytes)
+    drain(few)
+    assert _peak_bytes(lambda: drain(many)) <= _peak_bytes(lambda: drain(few)) + 30_000

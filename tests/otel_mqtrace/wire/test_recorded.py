@@ -1,0 +1,168 @@
+"""Bodies that real clients wrote decode without an unexplained bad record and as RocketMQ's own reader reads them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import pytest
+
+from otel_mqtrace.model import AccessChannel, TraceType
+from otel_mqtrace.wire.native import decode_body, encode_context
+from tests.support.native_vectors import RECORDED_FILES, recorded
+
+# The application put U+0001 and U+0002 into a key, so the record it made is two pieces of nothing.
+EXPLAINED_SCENARIO = "keys_separator"
+EXPLAINED = [(None, "9 fields, needs 12"), ("trace_type", "unknown record type")]
+
+REFERENCE_CONTEXT = {
+    "traceType": "trace_type",
+    "timeStamp": "timestamp_ms",
+    "regionId": "region_id",
+    "groupName": "group_name",
+    "requestId": "request_id",
+    "costTime": "cost_ms",
+    "success": "success",
+    "contextCode": "context_code",
+}
+REFERENCE_BEAN = {
+    "topic": "topic",
+    "msgId": "msg_id",
+    "offsetMsgId": "offset_msg_id",
+    "tags": "tags",
+    "keys": "keys",
+    "storeHost": "store_host",
+    "clientHost": "client_host",
+    "bodyLength": "body_length",
+    "retryTimes": "retry_times",
+    "msgType": "msg_type",
+    "transactionId": "transaction_id",
+    "transactionState": "transaction_state",
+    "fromTransactionCheck": "from_transaction_check",
+}
+INVENTED = {
+    **dict.fromkeys(("regionId", "groupName", "topic", "offsetMsgId", "tags", "keys"), ("",)),
+    **dict.fromkeys(("costTime", "contextCode", "bodyLength", "retryTimes"), (0,)),
+    **dict.fromkeys(("storeHost", "clientHost"), ("<reader>", "192.0.2.2")),
+    "timeStamp": ("<now>",),
+    "requestId": ("<fresh>",),
+    "success": (True,),
+}
+"""What the reference reader makes up for a field that is not on the wire (192.0.2.2 is the machine it ran on)."""
+
+WRITTEN_BY_US = [name for name in RECORDED_FILES if name.endswith("5.3.3") or name.startswith("dual-scenarios")]
+
+
+@pytest.mark.parametrize("name", RECORDED_FILES)
+def test_every_bad_record_is_explained(name):
+    """The only bad records in all recorded data are the two pieces of the message with separators in its keys."""
+    bad = {
+        (body.scenario, body.line): [(error.field, error.reason) for error in decoded.errors]
+        for body in recorded(name)
+        for decoded in [decode_body(body.body, msg_type_map=body.msg_type_map)]
+        if decoded.errors
+    }
+    assert all(scenario == EXPLAINED_SCENARIO for scenario, _ in bad)
+    assert all(reasons == EXPLAINED for reasons in bad.values())
+    assert len(bad) <= 1
+
+
+@pytest.mark.parametrize("name", RECORDED_FILES)
+@pytest.mark.parametrize("reader", ["writer", "newest"])
+def test_the_reference_reader_agrees_wherever_it_does_not_throw(name, reader):
+    """Field by field, we say what RocketMQ's reader says, except for the values it makes up."""
+    compared = 0
+    for body in recorded(name):
+        reference = body.reference if reader == "writer" else body.newest
+        if "error" in reference:
+            continue
+        decoded = decode_body(body.body, msg_type_map=body.msg_type_map if reader == "writer" else "a")
+        assert decoded.errors == ()
+        for trace_ctx, theirs in zip(decoded.contexts, reference["contexts"], strict=True):
+            assert _differences(_flat(trace_ctx), theirs, reader) == {}, f"{name} line {body.line}"
+            compared += 1
+    assert compared > 0
+
+
+def _flat(trace_ctx):
+    (bean,) = trace_ctx.beans
+    of_context = {key: getattr(trace_ctx, name) for key, name in REFERENCE_CONTEXT.items()}
+    of_bean = {key: getattr(bean, name) for key, name in REFERENCE_BEAN.items()}
+    return {
+        key: int(value) if isinstance(value, IntEnum) else getattr(value, "value", value)
+        for key, value in {**of_context, **of_bean}.items()
+    }
+
+
+def _differences(ours, reference, reader):
+    (bean,) = reference["traceBeans"]
+    theirs = {key: value for key, value in {**reference, **bean}.items() if key != "traceBeans"}
+    theirs.setdefault("fromTransactionCheck", False if ours["transactionState"] else None)  # left out when false
+    if reader == "newest" and ours["traceType"] == TraceType.SUB_BEFORE.value and ours["clientHost"]:
+        theirs["clientHost"] = ours["clientHost"]  # the newest reader skips 4.8.0's ninth field
+    return {
+        key: (ours.get(key), theirs.get(key))
+        for key in ours.keys() | theirs.keys()
+        if ours.get(key) != theirs.get(key) and not (ours.get(key) is None and theirs.get(key) in INVENTED.get(key, ()))
+    }
+
+
+@pytest.mark.parametrize("name", WRITTEN_BY_US)
+def test_what_a_5_3_client_wrote_is_written_again_byte_for_byte(name):
+    """encode(decode(body)) is the body, for every readable body of the dialect we write by default."""
+    bodies = 0
+    for body in recorded(name):
+        decoded = decode_body(body.body)
+        if decoded.errors:
+            continue
+        assert b"".join(encode_context(trace_ctx).body for trace_ctx in decoded.contexts) == body.body
+        bodies += 1
+    assert bodies > 30
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDED_FILES if name not in WRITTEN_BY_US])
+def test_what_any_client_wrote_is_written_again_in_its_own_dialect(name):
+    """Every readable record of an older client, CLOUD's and GBK's included, comes out as it was, but the glued form."""
+    charset = "gbk" if "gbk" in name else "utf-8"
+    written = 0
+    for body in recorded(name):
+        decoded = decode_body(body.body, msg_type_map=body.msg_type_map, charset=charset)
+        if decoded.errors or "5.1.4/CLOUD" in decoded.dialects:
+            continue
+        again = [
+            encode_context(trace_ctx, dialect.removesuffix("/CLOUD"), charset=charset).body
+            for trace_ctx, dialect in zip(decoded.contexts, decoded.dialects, strict=True)
+        ]
+        assert b"".join(again) == body.body
+        written += len(again)
+    assert written > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "broken"),
+    [
+        ("dual-app-4.9.8-dup", {"Pub": 107, "SubBefore": 222, "SubAfter": 222, "EndTransaction": 11, "Recall": 0}, 0),
+        (
+            "dual-scenarios-5.3.3-old",
+            {"Pub": 169, "SubBefore": 45, "SubAfter": 45, "EndTransaction": 10, "Recall": 2},
+            2,
+        ),
+    ],
+)
+def test_the_twice_recorded_runs_hold_what_was_counted_when_they_were_recorded(name, counts, broken):
+    """Record for record, the counts are those taken by the people who recorded the runs."""
+    decoded = [decode_body(body.body) for body in recorded(name)]
+    types = [trace_ctx.trace_type.value for body in decoded for trace_ctx in body.contexts]
+    assert {trace_type.value: types.count(trace_type.value) for trace_type in TraceType} == counts
+    assert sum(len(body.errors) for body in decoded) == broken
+
+
+def test_glued_records_of_real_clients_are_all_recovered():
+    """Where the newest RocketMQ reader throws on glued records, we find as many SubAfter halves as SubBefore ones."""
+    thrown, halves = 0, []
+    for body in recorded("rocketmq-4.9.8-cloud"):
+        decoded = decode_body(body.body)
+        halves += [trace_ctx.trace_type for trace_ctx in decoded.contexts]
+        glued = [one for one in decoded.contexts if one.access_channel is AccessChannel.CLOUD]
+        thrown += "error" in body.newest and bool(glued)
+    assert thrown == 7
+    assert halves.count(TraceType.SUB_AFTER) == halves.count(TraceType.SUB_BEFORE) > 25
