@@ -12,8 +12,8 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-from bridge.forwarder.answers import Answers
 from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +68,7 @@ def _digest(of_kind: blake2b, words: str) -> bytes:
     return made if any(made) else made[:-1] + b"\x01"  # zero is no id
 
 
-_IDS: Final = Answers[str, tuple[bytes, bytes]](
+_IDS: Final = BoundedCache[str, tuple[bytes, bytes]](
     lambda subject: (_digest(_OF_TRACE, subject), _digest(_OF_SEND, subject)),
 )
 """A message's records come close together, and each of them asks."""

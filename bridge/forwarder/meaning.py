@@ -1,8 +1,5 @@
 """This module knows what an event of the native trace means: ids, times, service, outcome, and what two halves say.
 
-A span is written twice, as an object of OpenTelemetry's SDK (:mod:`~bridge.forwarder.spans`) and as the bytes of one
-(:mod:`~bridge.forwarder.wire`); what is the same for both is worked out here, once.
-
 Texts by which writers say "nothing" (empty, ``null``, ``dKey``) say nothing here.
 """
 
@@ -13,12 +10,12 @@ from fnmatch import fnmatchcase
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.forwarder.answers import Answers
 from bridge.forwarder.ids import call_id, event_id, ids_of, joined
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks.tracing import host_and_port
 from otel_mqtrace.model import ContextCode, TraceBean, TraceContext, TraceType
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
+from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 
 if TYPE_CHECKING:
     from bridge.forwarder.pairing import Event, Half, Record
@@ -189,7 +186,7 @@ def _server(store_host: str) -> dict[str, str | int]:
     return {name: value for name, value in named if value is not None}
 
 
-_SERVERS: Final = Answers(_server)
+_SERVERS: Final = BoundedCache(_server)
 
 
 # -- times ---------------------------------------------------------------------------------------------------------

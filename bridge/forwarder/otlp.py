@@ -1,30 +1,28 @@
-"""This module knows how spans are delivered over OTLP: by OpenTelemetry's exporter, accepted or an error.
+"""Deliver the spans of events over OTLP: accepted, or an error.
 
-Retries, headers, TLS, compression and time-outs are the exporter's. It is given requests that are written already
-(:mod:`bridge.forwarder.wire`) where it has a place for them, which no release promises; any other exporter is given
-spans of the SDK, which say the same.
+Retries, headers, TLS, compression and time-outs are those of OpenTelemetry's exporter, which is given request bytes.
 """
 
 from __future__ import annotations
 
 import logging
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from bridge.forwarder.spans import span_of
 from bridge.forwarder.wire import requests_of
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
+from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from opentelemetry.sdk.trace.export import SpanExporter
 
     from bridge.forwarder.meaning import SpanRules
     from bridge.forwarder.pairing import Event
-    from bridge.forwarder.wire import Request
 
 __all__ = ["OtlpDelivery", "open_exporter"]
 
@@ -44,19 +42,17 @@ class OtlpDelivery:
         endpoint: ``http[s]://host:port[/path]`` (the path defaults to ``/v1/traces``) or ``grpc[s]://host:port``.
             Headers, TLS and compression by ``OTEL_EXPORTER_OTLP_*``.
         timeout_s: For one request with all its retries.
-        exporter: Instead of the one for ``endpoint``.
 
     Raises:
         MissingExtraError: the ``otlp`` extra is not installed.
         UsageError: an endpoint of another form.
     """
 
-    def __init__(self, endpoint: str, *, timeout_s: float = 10, exporter: SpanExporter | None = None) -> None:
+    def __init__(self, endpoint: str, *, timeout_s: float = 10) -> None:
         self.endpoint = endpoint
         self.rejected = 0
         self._reasons = _LastWords()
-        self._exporter = exporter or open_exporter(endpoint, timeout_s=timeout_s, on_reply=self._read)
-        self._send = _sender_of(self._exporter)
+        self._exporter: Any = open_exporter(endpoint, timeout_s=timeout_s, on_reply=self._read)
         logging.getLogger(_EXPORTER_LOGGERS).addHandler(self._reasons)
 
     def deliver(self, events: Sequence[Event], rules: SpanRules) -> None:
@@ -68,7 +64,7 @@ class OtlpDelivery:
         left = len(events)
         for request in requests_of(events, rules):
             self._reasons.text = ""
-            if not self._send(request, rules):
+            if self._exporter.export(request) is not SpanExportResult.SUCCESS:
                 said = f" ({self._reasons.text})" if self._reasons.text else ""
                 raise PeerError(
                     f"the OTLP receiver {self.endpoint} did not accept {left} spans{said}; "
@@ -93,18 +89,6 @@ class OtlpDelivery:
             return
 
 
-def _sender_of(exporter: Any) -> Callable[[Request, SpanRules], bool]:
-    """Return what has ``exporter`` send one request, as bytes if it takes any, and tells whether it was accepted."""
-    if hasattr(exporter, "export_request"):
-        return lambda request, _: bool(exporter.export_request(request))
-
-    def export(request: Request, rules: SpanRules) -> bool:
-        spans = [span_of(event, rules) for event in request.events]
-        return exporter.export(spans) is SpanExportResult.SUCCESS
-
-    return export
-
-
 def open_exporter(endpoint: str, *, timeout_s: float, on_reply: Any = None) -> SpanExporter:
     """Return OpenTelemetry's exporter for ``endpoint``; ``on_reply`` is given the body of each good HTTP reply."""
     try:
@@ -116,30 +100,23 @@ def open_exporter(endpoint: str, *, timeout_s: float, on_reply: Any = None) -> S
             f"--otlp-endpoint {endpoint} is not understood: give http[s]://HOST:PORT[/PATH] or grpc[s]://HOST:PORT"
         )
     if scheme in _GRPC:
-        return _open_grpc(host, insecure=_GRPC[scheme], timeout_s=timeout_s)
+        return open_stock_exporter(GRPC, _body_of, endpoint=host, insecure=_GRPC[scheme], timeout=timeout_s)
     whole = urlunsplit((scheme, host, path if path.strip("/") else _TRACES_PATH, query, ""))
-    return _open_http(whole, timeout_s=timeout_s, on_reply=on_reply)
+    return open_stock_exporter(HTTP, _body_of, endpoint=whole, timeout=timeout_s, session=_session(on_reply))
 
 
-def _open_http(endpoint: str, *, timeout_s: float, on_reply: Any) -> SpanExporter:
+_body_of: Final = attrgetter("body")
+
+
+def _session(on_reply: Any) -> Any:
     try:
         import requests  # noqa: PLC0415 - comes with the otlp extra
-
-        from bridge.forwarder.otlp_http import open_http_exporter  # noqa: PLC0415 - optional extra
     except ImportError as error:
         raise MissingExtraError("forwarding to OTLP", "otlp") from error
     session = requests.Session()
     if on_reply is not None:
         session.hooks["response"].append(lambda reply, **_: on_reply(reply.content) if reply.ok else None)
-    return open_http_exporter(endpoint, timeout_s=timeout_s, session=session)
-
-
-def _open_grpc(host: str, *, insecure: bool, timeout_s: float) -> SpanExporter:
-    try:
-        from bridge.forwarder.otlp_grpc import open_grpc_exporter  # noqa: PLC0415 - optional extra
-    except ImportError as error:
-        raise MissingExtraError("forwarding to OTLP over gRPC", "otlp") from error
-    return open_grpc_exporter(host, insecure=insecure, timeout_s=timeout_s)
+    return session
 
 
 class _LastWords(logging.Handler):

@@ -1,19 +1,17 @@
-"""This module knows how an event of the native trace is written as an OTLP span, byte for byte as OpenTelemetry does.
+"""OTLP bytes of the events of the native trace.
 
-Theory of operation. A record repeats itself: of twenty attributes three or four differ from one message to the next.
-So an attribute is written once for each value (``Answers``), by asking the same functions that say it on a span of the
-SDK; only texts that are of one message, ids and keys, are put together each time, behind a head that is ready. No span
-object is made, and no protobuf message. :mod:`bridge.forwarder.spans` is the definition, and this must agree with it.
+Of twenty attributes of a record three or four differ from one message to the next, so each attribute is encoded once
+for each value; only ids and keys are put together every time, behind a head that is ready. No span object is built.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.forwarder.answers import Answers
 from bridge.forwarder.meaning import (
     ATTRIBUTE_FIELDS,
     BEAN_FIELDS,
@@ -25,7 +23,12 @@ from bridge.forwarder.meaning import (
     server_of,
     speakable,
 )
-from bridge.forwarder.protobuf import (
+from otel_mqtrace import semconv
+from otel_mqtrace.hooks._message import say_rocketmq
+from otel_mqtrace.model import KEY_SEPARATOR, TraceBean, TraceContext, TraceType
+from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, context_attributes
+from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
+from otel_mqtrace.wire.otlp.protobuf import (
     ARRAY_VALUE,
     FIXED32,
     FIXED64,
@@ -39,10 +42,6 @@ from bridge.forwarder.protobuf import (
     texts,
     varint,
 )
-from otel_mqtrace import semconv
-from otel_mqtrace.hooks._message import say_rocketmq
-from otel_mqtrace.model import KEY_SEPARATOR, TraceBean, TraceContext, TraceType
-from otel_mqtrace.spans.mapping import OPERATIONS, bean_attributes, context_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,16 +59,21 @@ _MOST_BYTES: Final = 3 << 20
 _SPAN_AT_MOST_BEFORE: Final = 12  # bytes of the tag and the length before a span
 _ATTRIBUTES: Final = 9  # the field of a span
 _OF_ONE_MESSAGE: Final = ("msg_id", "offset_msg_id", "request_id", "transaction_id")
+_INT64: Final = 1 << 63
 _SERVICE_NAME: Final = "service.name"
 _ERROR: Final = 2
 _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
 
 
-class Request(NamedTuple):
-    """One ``ExportTraceServiceRequest``: what it says, and its bytes."""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One ``ExportTraceServiceRequest``: its events and its bytes; its length is the number of spans."""
 
     events: Sequence[Event]
     body: bytes
+
+    def __len__(self) -> int:
+        return len(self.events)
 
 
 def requests_of(events: Sequence[Event], rules: SpanRules) -> Iterator[Request]:
@@ -102,7 +106,7 @@ def _request(by_service: Mapping[bytes, Sequence[bytes]]) -> bytes:
     return b"".join(parts)
 
 
-_RESOURCES: Final = Answers[str, bytes](
+_RESOURCES: Final = BoundedCache[str, bytes](
     lambda service: delimited(1, attribute(1, _SERVICE_NAME, service)),
 )
 _SCOPE: Final = delimited(1, delimited(1, text_bytes(SCOPE)))
@@ -161,8 +165,8 @@ _ENDS: Final = {
 class _Kind(NamedTuple):
     """``names`` are name and kind of the span by topic, ``operations`` the attributes of the operation by group."""
 
-    names: Answers[str | None, bytes]
-    operations: Answers[str | None, bytes]
+    names: BoundedCache[str | None, bytes]
+    operations: BoundedCache[str | None, bytes]
 
 
 @lru_cache(maxsize=64)
@@ -178,15 +182,20 @@ def _kind(trace_type: TraceType, system: str) -> _Kind:
         said.pop(semconv.MQTRACE_GROUP_NAME, None)  # a field of the record
         return _attributes({**said, semconv.MESSAGING_SYSTEM: system})
 
-    return _Kind(Answers(name), Answers(said_of_operation))
+    return _Kind(BoundedCache(name), BoundedCache(said_of_operation))
 
 
 _NAMESPACE: Final = attribute(_ATTRIBUTES, semconv.MESSAGING_ROCKETMQ_NAMESPACE, "")
-_SERVERS: Final = Answers[str, bytes](lambda store_host: _attributes(server_of(speakable(store_host))))
+_SERVERS: Final = BoundedCache[str, bytes](lambda store_host: _attributes(server_of(speakable(store_host))))
 
 
 def _attributes(said: Mapping[str, AttributeValue]) -> bytes:
-    return b"".join([attribute(_ATTRIBUTES, name, value) for name, value in said.items()])
+    return b"".join([attribute(_ATTRIBUTES, name, value) for name, value in said.items() if _is_sayable(value)])
+
+
+def _is_sayable(value: AttributeValue) -> bool:
+    """Whether OTLP can say ``value``: a record may carry numbers that int64 cannot."""
+    return not isinstance(value, int) or -_INT64 <= value < _INT64
 
 
 # -- fields of records ---------------------------------------------------------------------------------------------
@@ -212,7 +221,7 @@ def _writer(field: str, said_by: Callable[[str, Any], dict[str, AttributeValue]]
         return _text_writer(next(iter(said_by(field, "text"))))
     if field == "keys":
         return _keys_writer(next(iter(said_by(field, "text"))))
-    return Answers[Any, bytes](lambda value: _attributes(said_by(field, value))).__getitem__
+    return BoundedCache[Any, bytes](lambda value: _attributes(said_by(field, value))).__getitem__
 
 
 def _text_writer(name: str) -> Callable[[str], bytes]:
@@ -225,7 +234,7 @@ def _text_writer(name: str) -> Callable[[str], bytes]:
     return write
 
 
-_ARRAYS: Final = Answers[str, bytes](lambda keys: texts(keys.split(KEY_SEPARATOR)))
+_ARRAYS: Final = BoundedCache[str, bytes](lambda keys: texts(keys.split(KEY_SEPARATOR)))
 
 
 def _keys_writer(name: str) -> Callable[[str], bytes]:

@@ -1,8 +1,8 @@
 """Read the records in the bodies of trace messages into columns, and count them independently.
 
 Ordinary bodies are read column by column (``native_text``). The codec (``otel_mqtrace.wire.native.decode``) reads
-every body that is odd in any way, record by record, so positions and reasons of bad records are always the codec's. The records
-due are counted in the text of a body by other means, so that a record lost by a reader is noticed.
+every body that is odd in any way, record by record, so positions and reasons of bad records are always the codec's.
+The records due are counted in the text of a body by other means, so that a record lost by a reader is noticed.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from tests.support.source_tree import PACKAGES, ROOT, all_files, name_of, shippe
 TIME_AND_THREADS = {
     "time": re.compile(r"otel_mqtrace/_clock\.py"),
     "threading": re.compile(
-        r"(otel_mqtrace/(spans|clients|hooks)/.*|otel_mqtrace/(metrics|message_id|instrumentor|config|testing)\.py"
-        r"|bridge/(exporters|forwarder|embedded|demo)/.*|spark_jobs/(progress|exchange/local)\.py)",
+        r"(otel_mqtrace/(spans|clients|hooks|exporters|rocketmq|testing)/.*"
+        r"|otel_mqtrace/(metrics|message_id|instrumentor|config)\.py|bridge/(forwarder|demo)/.*|spark_jobs/(progress|exchange/local)\.py)",
     ),
 }
 NAMELESS = re.compile(r"^(utils?|helpers?|common|misc|.*_(utils?|helpers?|common))$")

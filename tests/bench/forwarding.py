@@ -29,13 +29,13 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from bridge.forwarder.meaning import SpanRules
 from bridge.forwarder.otlp import OtlpDelivery
 from bridge.forwarder.pairing import Event
-from bridge.forwarder.spans import span_of
 from bridge.forwarder.traces import Delivery, SpanForwarding
 from bridge.forwarder.wire import requests_of
 from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
 from otel_mqtrace.wire.native import decode_body, encode_context
 from tests.bench.rows import interleaved
+from tests.support.forwarded_spans import span_of
 
 ALL, THROUGH_SDK = "decode, pair, write, send", "the same through the SDK"
 FIRST, SECOND = "decode", "decode, pair, write"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka.cimpl import Producer
 
 from bridge.forwarder.pairing import Pairing, Place, Record
-from bridge.forwarder.spans import SpanRules, span_of
+from tests.support.forwarded_spans import SpanRules, span_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
 

@@ -1,4 +1,4 @@
-"""How the exporters are used: bytes where they take them, spans where they do not, and the same spans either way."""
+"""Delivery over HTTP and gRPC through OpenTelemetry's exporters: the same spans as the oracle's, as bytes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpanExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -17,13 +15,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     TraceServiceServicer,
     add_TraceServiceServicer_to_server,
 )
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from bridge.forwarder.meaning import SpanRules
 from bridge.forwarder.otlp import OtlpDelivery
-from bridge.forwarder.spans import span_of
 from otel_mqtrace._errors import PeerError
+from tests.support.forwarded_spans import span_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.trace_stories import Messages, after, before, events_of, pub
 
@@ -90,54 +86,11 @@ def test_over_http_the_spans_are_those_of_the_definition(events, compression, mo
     assert sorted(said for kept in receiver.spans.values() for _, said in kept) == sorted(expected)
 
 
-def test_an_exporter_that_takes_no_bytes_is_given_the_spans(events):
-    """Any exporter of the SDK will do."""
-    exporter = InMemorySpanExporter()
-    _delivered(events, "memory", exporter=exporter)
-    assert [span.to_json() for span in exporter.get_finished_spans()] == [
-        span_of(event, RULES).to_json() for event in events
-    ]
-
-
-class _Refusing(SpanExporter):
-    def export(self, spans):
-        return SpanExportResult.FAILURE
-
-
-def test_such_an_exporter_may_refuse(events):
-    """That is an error, as from any other."""
-    with pytest.raises(PeerError, match="memory did not accept 3 spans; they are not committed"):
-        _delivered(events, "memory", exporter=_Refusing())
-
-
-def test_an_exporter_of_the_application_s_own_is_given_the_spans(events):
-    """OpenTelemetry's own as well: nothing of it is touched that it does not offer."""
+def test_refused_request_raises_peer_error(events):
     with OtlpReceiver() as receiver:
-        _delivered(events, receiver.endpoint, exporter=HttpSpanExporter(f"{receiver.endpoint}/v1/traces"))
-    assert len(receiver.spans) == 3
-
-
-def test_an_http_exporter_without_the_client_is_given_the_spans(events, monkeypatch):
-    """Another release may keep it elsewhere."""
-    monkeypatch.setattr(HttpSpanExporter, "_metrics", property(None, lambda *_: None), raising=False)
-    from bridge.forwarder.otlp_http import HttpRequestExporter  # noqa: PLC0415 - after the change
-
-    delivery = OtlpDelivery("http://127.0.0.1:1")
-    assert not isinstance(delivery._exporter, HttpRequestExporter)
-    delivery.close()
-
-
-def test_a_grpc_exporter_without_the_hook_is_given_the_spans(events, monkeypatch):
-    """Another release may make its messages elsewhere."""
-    monkeypatch.delattr(GrpcSpanExporter, "_translate_data")
-    monkeypatch.setattr(
-        GrpcSpanExporter,
-        "export",
-        lambda self, spans: self._client.Export(encode_spans(spans)) and SpanExportResult.SUCCESS,
-    )
-    with _GrpcReceiver() as receiver:
-        _delivered(events, receiver.endpoint)
-    assert receiver.bodies == [_encoded(events)]
+        receiver.status = 400
+        with pytest.raises(PeerError, match=r"did not accept 3 spans.*; they are not committed"):
+            _delivered(events, receiver.endpoint)
 
 
 def test_a_receiver_that_is_busy_is_asked_again_by_the_exporter(events):

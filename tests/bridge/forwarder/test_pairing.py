@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.forwarder.pairing import Half, Pairing, Place, Record
-from bridge.forwarder.spans import SpanRules, span_of
 from otel_mqtrace.model import TraceType
+from tests.support.forwarded_spans import SpanRules, span_of
 from tests.support.trace_stories import START_MS, after, batched, before, end_transaction, events_of, lives, pub
 
 TIMEOUT_MS = 60_000

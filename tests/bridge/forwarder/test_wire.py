@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from bridge.forwarder.answers import Answers
 from bridge.forwarder.meaning import SpanRules
 from bridge.forwarder.pairing import Event, Half, Pairing, Place, Record
-from bridge.forwarder.spans import span_of
 from bridge.forwarder.wire import requests_of
 from otel_mqtrace.model import (
     AccessChannel,
@@ -25,6 +23,8 @@ from otel_mqtrace.model import (
     TransactionState,
 )
 from otel_mqtrace.wire.native import decode_body, explode
+from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
+from tests.support.forwarded_spans import span_of
 from tests.support.native_vectors import RECORDED_FILES, recorded
 from tests.support.strategies import sayable
 from tests.support.trace_stories import START_MS, after, before, body_of, pub
@@ -185,12 +185,12 @@ class TestAnswers:
     def test_an_answer_is_given_again(self):
         """Without asking."""
         asked = []
-        answers = Answers(lambda question: asked.append(question) or question * 2)
+        answers = BoundedCache(lambda question: asked.append(question) or question * 2)
         assert (answers["a"], answers["a"], asked) == ("aa", "aa", ["a"])
 
     def test_no_number_and_no_length_of_questions_fills_the_memory(self):
         """A hostile writer says something new each time, or something long."""
-        answers = Answers(len)
+        answers = BoundedCache(len)
         assert [answers["x" * 257], len(answers)] == [257, 0]
         for number in range(10_000):
             assert answers[str(number)] == len(str(number))

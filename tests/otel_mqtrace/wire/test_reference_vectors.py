@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from bridge.codec.native import DIALECTS, decode_body, encode_context
 
 from bridge.codec.records import body_json
 from otel_mqtrace.model import AccessChannel
+from otel_mqtrace.wire.native import DIALECTS, decode_body, encode_context
 from tests.support.native_vectors import VECTORS, json_lines, trace_context
 
 GOLDEN = json_lines(VECTORS / "golden.jsonl")

@@ -1,19 +1,19 @@
-"""This module knows how protobuf writes a field, and OpenTelemetry's messages an attribute.
+"""Protobuf fields and OpenTelemetry's ``KeyValue`` and ``AnyValue`` as bytes, for writing only.
 
-Only what spans are written with (https://protobuf.dev/programming-guides/encoding). Nothing is read here.
+Encoding: https://protobuf.dev/programming-guides/encoding
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from bridge.forwarder.answers import Answers
+from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from opentelemetry.util.types import AttributeValue
 
 __all__ = [
     "ARRAY_VALUE",
@@ -21,6 +21,7 @@ __all__ = [
     "FIXED64",
     "TEXT_VALUE",
     "VARINT",
+    "any_value",
     "attribute",
     "attribute_heads",
     "delimited",
@@ -32,7 +33,7 @@ __all__ = [
 
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 """Wire types."""
-TEXT_VALUE, BOOL_VALUE, INT_VALUE, ARRAY_VALUE = 1, 2, 3, 5
+TEXT_VALUE, BOOL_VALUE, INT_VALUE, DOUBLE_VALUE, ARRAY_VALUE, KVLIST_VALUE, BYTES_VALUE = range(1, 8)
 """Fields of ``AnyValue``."""
 _INT64: Final = 1 << 63
 _UINT64: Final = 1 << 64
@@ -54,6 +55,12 @@ def varint(number: int) -> bytes:
 def tag(field: int, wire_type: int = DELIMITED) -> bytes:
     """Return what stands before the value of ``field``."""
     return varint(field << 3 | wire_type)
+
+
+_BOOL: Final = tag(BOOL_VALUE, VARINT)
+_INT: Final = tag(INT_VALUE, VARINT)
+_DOUBLE: Final = tag(DOUBLE_VALUE, FIXED64)
+_pack_double: Final = Struct("<d").pack
 
 
 def delimited(field: int, value: bytes) -> bytes:
@@ -81,24 +88,40 @@ def _item_head(length: int) -> bytes:
     return tag(1) + varint(len(any_value) + length) + any_value
 
 
-def attribute(field: int, name: str, value: AttributeValue) -> bytes:
-    """Return the ``KeyValue`` in ``field``; nothing for a number that int64 cannot say."""
+def any_value(value: object) -> bytes:  # noqa: PLR0911 - one for each kind of value
+    """Return the ``AnyValue`` of a text, a flag, a number, bytes, ``None``, a sequence or a mapping of such.
+
+    Raises:
+        ValueError: an integer outside int64.
+        TypeError: a value of any other kind.
+    """
+    if value is None:
+        return b""
     if isinstance(value, bool):
-        any_value = tag(BOOL_VALUE, VARINT) + varint(value)
-    elif isinstance(value, int):
+        return _BOOL + varint(value)
+    if isinstance(value, str):
+        return delimited(TEXT_VALUE, text_bytes(value))
+    if isinstance(value, int):
         if not -_INT64 <= value < _INT64:
-            return b""
-        any_value = tag(INT_VALUE, VARINT) + varint(value)
-    elif isinstance(value, str):
-        any_value = delimited(TEXT_VALUE, text_bytes(value))
-    elif isinstance(value, tuple):
-        any_value = delimited(ARRAY_VALUE, texts(map(str, value)))
-    else:
-        raise TypeError(f"{name} is a {type(value).__name__}, which no record has")
-    return delimited(field, delimited(1, text_bytes(name)) + delimited(2, any_value))
+            raise ValueError(f"{value} is outside int64")
+        return _INT + varint(value)
+    if isinstance(value, float):
+        return _DOUBLE + _pack_double(value)
+    if isinstance(value, bytes):
+        return delimited(BYTES_VALUE, value)
+    if isinstance(value, Sequence):
+        return delimited(ARRAY_VALUE, b"".join([delimited(1, any_value(each)) for each in value]))
+    if isinstance(value, Mapping):
+        return delimited(KVLIST_VALUE, b"".join([attribute(1, str(name), each) for name, each in value.items()]))
+    raise TypeError(f"OTLP has no value for a {type(value).__name__}")
 
 
-def attribute_heads(field: int, name: str, any_value_field: int) -> Answers[int, bytes]:
+def attribute(field: int, name: str, value: object) -> bytes:
+    """Return the ``KeyValue`` in ``field``; raises as :func:`any_value` does."""
+    return delimited(field, delimited(1, text_bytes(name)) + delimited(2, any_value(value)))
+
+
+def attribute_heads(field: int, name: str, any_value_field: int) -> BoundedCache[int, bytes]:
     """Return, by the length of a value in bytes, what stands before it."""
     key = delimited(1, text_bytes(name))
 
@@ -107,4 +130,4 @@ def attribute_heads(field: int, name: str, any_value_field: int) -> Answers[int,
         whole = key + tag(2) + varint(len(any_value) + length) + any_value
         return tag(field) + varint(len(whole) + length) + whole
 
-    return Answers(head)
+    return BoundedCache(head)

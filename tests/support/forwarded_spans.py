@@ -1,7 +1,4 @@
-"""This module knows how an event of the native trace becomes a span of OpenTelemetry's SDK.
-
-It is the definition: :mod:`bridge.forwarder.wire` writes the same spans as bytes, and tests hold the two together.
-"""
+"""The oracle of the forwarder's bytes: the same event as a span of OpenTelemetry's SDK."""
 
 from __future__ import annotations
 

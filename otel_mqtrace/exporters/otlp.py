@@ -1,0 +1,191 @@
+"""OpenTelemetry's own OTLP exporters, HTTP and gRPC, given request bytes that are already encoded.
+
+Endpoint, headers, TLS, compression, time-outs, retries and self-metrics stay OpenTelemetry's. Its exporter modules call
+one function, ``encode_spans``, for the message; a second instance of the module gets another function of that name. The
+stock exporters keep theirs. What that saves is the row ``mqtrace_otlp`` of the benchmark. Needs the ``otlp`` extra.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections import Counter
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from otel_mqtrace._errors import MissingExtraError
+from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, ExportOutcome
+from otel_mqtrace.spans.told import attributes_of, plainly
+from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.sdk.trace import ReadableSpan
+
+__all__ = ["GRPC", "HTTP", "OtlpSpanExporter", "open_stock_exporter"]
+
+_logger: Final = logging.getLogger(__name__)
+GRPC, HTTP = "grpc", "http/protobuf"
+_MODULES: Final = {
+    GRPC: "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
+    HTTP: "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+}
+_PROTOCOL_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_EXPORT_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """What a stock exporter takes for a protobuf message."""
+
+    body: bytes
+
+    def SerializeToString(self, **_: object) -> bytes:  # noqa: N802 - protobuf's name
+        """Return the bytes."""
+        return self.body
+
+    SerializePartialToString = SerializeToString
+
+
+class _BytesStub:
+    """The trace service of OTLP over gRPC, for requests that are bytes already."""
+
+    def __init__(self, channel: Any) -> None:
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415 - optional extra
+            ExportTraceServiceResponse,
+        )
+
+        self.Export = channel.unary_unary(
+            _EXPORT_METHOD,
+            request_serializer=attrgetter("body"),
+            response_deserializer=ExportTraceServiceResponse.FromString,
+        )
+
+
+def open_stock_exporter(protocol: str, encode: Callable[[Any], bytes], **settings: Any) -> SpanExporter:
+    """Return OpenTelemetry's exporter whose requests ``encode`` writes.
+
+    Args:
+        protocol: ``grpc`` or ``http/protobuf``.
+        encode: Called with what ``export`` is given, anything with a length; returns an ``ExportTraceServiceRequest``
+            as bytes.
+        settings: Keywords of OpenTelemetry's ``OTLPSpanExporter``; those that are ``None`` are left to its environment.
+
+    Raises:
+        MissingExtraError: OpenTelemetry's exporter is not installed.
+    """
+    try:
+        module = _second_instance(_MODULES[protocol])
+    except ImportError as error:
+        raise MissingExtraError(f"OTLP over {protocol.removesuffix('/protobuf')}", "otlp") from error
+    given = {name: value for name, value in settings.items() if value is not None}
+    module.__dict__["encode_spans"] = lambda batch: _Message(encode(batch))
+    if protocol == GRPC:
+        module.__dict__["TraceServiceStub"] = _BytesStub
+    exporter: SpanExporter = module.OTLPSpanExporter(**given)
+    return exporter
+
+
+def _second_instance(name: str) -> ModuleType:
+    """Return the module once more, apart from the one that everybody imports."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"there is no module {name}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class OtlpSpanExporter(SpanExporter):
+    """OpenTelemetry's OTLP exporter, with every span encoded by :mod:`otel_mqtrace.wire.otlp`.
+
+    Every setting may also come from ``OTEL_EXPORTER_OTLP_TRACES_…`` and ``OTEL_EXPORTER_OTLP_…``, as for the stock
+    exporter. A span that OTLP cannot say is left out, logged, and counted as ``encode_error`` in our processor's stats.
+
+    Args:
+        protocol: ``grpc`` or ``http/protobuf``; else ``OTEL_EXPORTER_OTLP_TRACES_PROTOCOL``,
+            ``OTEL_EXPORTER_OTLP_PROTOCOL``, ``grpc``. That is the choice of ``OTEL_TRACES_EXPORTER=otlp``.
+        endpoint: As the stock exporter of the protocol takes it.
+        headers: Sent with each request.
+        timeout: Seconds for one request with its retries.
+        compression: Of the request, as the stock exporter takes it.
+        meter_provider: For the exporter's own metrics.
+        settings: Further keywords of the stock exporter, such as ``certificate_file`` or ``credentials``.
+    """
+
+    def __init__(  # noqa: PLR0913 - plain keyword values, as declarative configuration gives them
+        self,
+        *,
+        protocol: str | None = None,
+        endpoint: str | None = None,
+        headers: Any = None,
+        timeout: float | None = None,
+        compression: Any = None,
+        meter_provider: MeterProvider | None = None,
+        **settings: Any,
+    ) -> None:
+        self._errors: dict[int, Exception] = {}
+        self._outcome: ExportOutcome | None = None
+        self._exporter = open_stock_exporter(
+            _chosen_protocol(protocol),
+            self._encode,
+            endpoint=endpoint,
+            headers=headers,
+            timeout=timeout,
+            compression=compression,
+            meter_provider=meter_provider,
+            **settings,
+        )
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send ``spans`` in one request; returns once it is accepted or given up."""
+        self._errors = {}
+        result = self._exporter.export(spans)
+        self._outcome = self._settle(len(spans), delivered=result is SpanExportResult.SUCCESS)
+        return result
+
+    def take_outcome(self) -> ExportOutcome | None:
+        """Return the fate of the last batch, span by span, once."""
+        outcome, self._outcome = self._outcome, None
+        return outcome
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Return what OpenTelemetry's exporter does: nothing is buffered."""
+        return self._exporter.force_flush(timeout_millis)
+
+    def shutdown(self) -> None:
+        """Refuse further batches; a retry that waits is given up."""
+        self._exporter.shutdown()
+
+    def _encode(self, spans: Sequence[ReadableSpan]) -> bytes:
+        request = encode_spans([plainly(span) for span in spans], attributes_of)
+        self._errors = request.errors
+        for error, number in Counter(map(repr, request.errors.values())).items():
+            _logger.error("mqtrace: %d spans cannot be written as OTLP and are left out: %s", number, error)
+        return request.body
+
+    def _settle(self, number: int, *, delivered: bool) -> ExportOutcome:
+        refused = dict.fromkeys(self._errors, ENCODE_ERROR)
+        left = number - len(refused)
+        dropped = {ENCODE_ERROR: len(refused)} if refused else {}
+        if delivered:
+            return ExportOutcome(exported=left, dropped=dropped, lost=refused)
+        failed = {position: EXPORT_FAILED for position in range(number) if position not in refused}
+        return ExportOutcome(failed=left, dropped=dropped, lost={**failed, **refused})
+
+
+def _chosen_protocol(given: str | None) -> str:
+    """Return the protocol; one that is unknown or not ours is a warning, and the default is used."""
+    named = given or next((os.environ[name] for name in _PROTOCOL_VARIABLES if os.environ.get(name, "").strip()), GRPC)
+    protocol = named.strip()
+    if protocol in _MODULES:
+        return protocol
+    _logger.warning("mqtrace: unknown OTLP protocol %r: use grpc or http/protobuf; grpc is used", protocol)
+    return GRPC

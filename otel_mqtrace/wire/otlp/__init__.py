@@ -1,0 +1,1 @@
+"""The bytes of OTLP trace requests. Standard library only."""

@@ -1,0 +1,263 @@
+"""OTLP bytes of OpenTelemetry SDK spans, of any library: attributes that repeat are encoded once.
+
+The messages equal those of ``opentelemetry.exporter.otlp.proto.common``, which takes about ten times as long for a span
+of 22 attributes. Two differences: a lone surrogate becomes a question mark instead of an error, and a span that cannot
+be encoded is left out and reported instead of failing its batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
+from otel_mqtrace.wire.otlp.protobuf import (
+    FIXED32,
+    FIXED64,
+    TEXT_VALUE,
+    VARINT,
+    attribute,
+    attribute_heads,
+    delimited,
+    tag,
+    text_bytes,
+    varint,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["EncodedRequest", "encode_span", "encode_spans"]
+
+_logger: Final = logging.getLogger(__name__)
+
+_TRACE_ID: Final = tag(1) + varint(16)
+_SPAN_ID: Final = tag(2) + varint(8)
+_PARENT_ID: Final = tag(4) + varint(8)
+_pack_times: Final = Struct("<BQBQ").pack
+_START, _END = tag(7, FIXED64)[0], tag(8, FIXED64)[0]
+_DROPPED_ATTRIBUTES, _DROPPED_EVENTS, _DROPPED_LINKS = tag(10, VARINT), tag(12, VARINT), tag(14, VARINT)
+_HAS_IS_REMOTE: Final = 0x100
+_IS_REMOTE: Final = 0x200
+_SPAN: Final = tag(2)
+_RESOURCE_SPANS: Final = tag(1)
+_SCOPE_SPANS: Final = tag(2)
+_MAX_CACHED_VALUES: Final = 512
+_MAX_CACHED_LENGTH: Final = 256
+_MAX_REFILLS: Final = 2
+_MAX_IDENTITIES: Final = 64
+
+
+class EncodedRequest(NamedTuple):
+    """One ``ExportTraceServiceRequest``: its bytes, and by position the spans that could not be encoded."""
+
+    body: bytes
+    errors: dict[int, Exception]
+
+
+# -- attributes ----------------------------------------------------------------------------------------------------
+class _TextValues(dict[str, bytes]):
+    """The attribute of one name by its text. A name whose values hardly repeat, such as an id, is no longer cached."""
+
+    def __init__(self, field: int, name: str) -> None:
+        super().__init__()
+        self._heads = attribute_heads(field, name, TEXT_VALUE)
+        self._refills = 0
+
+    def __missing__(self, text: str) -> bytes:
+        value = text.encode("utf-8", "replace")
+        encoded = self._heads[len(value)] + value
+        if self._refills < _MAX_REFILLS and len(text) <= _MAX_CACHED_LENGTH:
+            if len(self) >= _MAX_CACHED_VALUES:
+                self.clear()
+                self._refills += 1
+            else:
+                self[text] = encoded
+        return encoded
+
+
+class _Attributes:
+    """Encodes attributes into one field number: 9 of a span, 4 of a link, 3 of an event, 1 of a resource."""
+
+    def __init__(self, field: int) -> None:
+        self._field = field
+        self._texts = BoundedCache[str, _TextValues](lambda name: _TextValues(field, name))
+        self._numbers = BoundedCache[str, BoundedCache[int, bytes]](
+            lambda name: BoundedCache(lambda number: attribute(field, name, number))
+        )
+        self._flags = BoundedCache[tuple[str, bool], bytes](lambda pair: attribute(field, *pair))
+
+    def encode(self, attributes: Mapping[str, object]) -> list[bytes]:
+        """Return each attribute; one that OTLP cannot say is logged and left out, as OpenTelemetry's encoder does."""
+        texts, numbers, flags = self._texts, self._numbers, self._flags
+        encoded = []
+        for name, value in attributes.items():
+            kind = type(value)
+            try:
+                if kind is str:
+                    encoded.append(texts[name][value])  # type: ignore[index]  # a text, by its type
+                elif kind is int:
+                    encoded.append(numbers[name][value])  # type: ignore[index]  # a number, by its type
+                elif kind is bool:
+                    encoded.append(flags[name, value])  # type: ignore[index]  # a flag, by its type
+                else:
+                    encoded.append(attribute(self._field, name, value))
+            except (TypeError, ValueError) as error:
+                _logger.error("Failed to encode key %s: %s", name, error)  # noqa: TRY400 - the message says it all
+        return encoded
+
+
+_of_span: Final = _Attributes(9)
+_of_link: Final = _Attributes(4)
+_of_event: Final = _Attributes(3)
+_of_resource: Final = _Attributes(1)
+_of_scope: Final = _Attributes(3)
+
+
+def _plain(attributes: Any) -> Mapping[str, object]:
+    """Return the dict inside the SDK's bounded mapping, which locks for every item; else ``attributes``."""
+    return getattr(attributes, "_dict", attributes) or {}
+
+
+# -- spans ---------------------------------------------------------------------------------------------------------
+_NAMES: Final = BoundedCache[str, bytes](lambda name: delimited(5, text_bytes(name)))
+_KINDS: Final = BoundedCache[Any, bytes](lambda kind: tag(6, VARINT) + varint(kind.value + 1))
+_FLAGS: Final = {
+    is_remote: (_HAS_IS_REMOTE | (_IS_REMOTE if is_remote else 0)).to_bytes(4, "little") for is_remote in (False, True)
+}
+_SPAN_FLAGS: Final = {is_remote: tag(16, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
+_LINK_FLAGS: Final = {is_remote: tag(6, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
+
+
+def encode_span(span: Any, attributes: Mapping[str, object] | None = None) -> bytes:
+    """Return the OTLP ``Span`` of an ended or started SDK span.
+
+    Args:
+        span: A ``ReadableSpan`` or anything that reads like one.
+        attributes: Its attributes as a plain mapping, where the caller has them; else ``span.attributes``.
+
+    Raises:
+        Exception: whatever a span that is no such thing causes.
+    """
+    context, parent = span.context, span.parent
+    parts = [_TRACE_ID, context.trace_id.to_bytes(16, "big"), _SPAN_ID, context.span_id.to_bytes(8, "big")]
+    if context.trace_state:
+        state = ",".join([f"{key}={value}" for key, value in context.trace_state.items()])
+        parts.append(delimited(3, text_bytes(state)))
+    is_remote = False
+    if parent is not None:
+        parts += (_PARENT_ID, parent.span_id.to_bytes(8, "big"))
+        is_remote = bool(parent.is_remote)
+    parts += (
+        _NAMES[span.name],
+        _KINDS[span.kind],
+        _pack_times(_START, span.start_time or 0, _END, span.end_time or 0),
+    )
+    parts += _of_span.encode(_plain(span.attributes) if attributes is None else attributes)
+    if span.dropped_attributes:
+        parts += (_DROPPED_ATTRIBUTES, varint(span.dropped_attributes))
+    parts += [delimited(11, _event(each)) for each in span.events]
+    if span.dropped_events:
+        parts += (_DROPPED_EVENTS, varint(span.dropped_events))
+    parts += [delimited(13, _link(each)) for each in span.links]
+    if span.dropped_links:
+        parts += (_DROPPED_LINKS, varint(span.dropped_links))
+    parts += (delimited(15, _status(span.status)), _SPAN_FLAGS[is_remote])
+    return b"".join(parts)
+
+
+def _status(status: Any) -> bytes:
+    code = status.status_code.value
+    text = delimited(2, text_bytes(status.description)) if status.description else b""
+    return text + tag(3, VARINT) + varint(code) if code else text
+
+
+def _event(event: Any) -> bytes:
+    parts = [tag(1, FIXED64), (event.timestamp or 0).to_bytes(8, "little"), delimited(2, text_bytes(event.name))]
+    parts += _of_event.encode(_plain(event.attributes))
+    if event.dropped_attributes:
+        parts += (tag(4, VARINT), varint(event.dropped_attributes))
+    return b"".join(parts)
+
+
+def _link(link: Any) -> bytes:
+    context = link.context
+    parts = [_TRACE_ID, context.trace_id.to_bytes(16, "big"), _SPAN_ID, context.span_id.to_bytes(8, "big")]
+    parts += _of_link.encode(_plain(link.attributes))
+    if link.dropped_attributes:
+        parts += (tag(5, VARINT), varint(link.dropped_attributes))
+    parts.append(_LINK_FLAGS[bool(context.is_remote)])
+    return b"".join(parts)
+
+
+# -- requests ------------------------------------------------------------------------------------------------------
+class _ByIdentity:
+    """Encoded resources or scopes by identity: the SDK's own hash of a resource is a ``json.dumps``."""
+
+    def __init__(self, encode: Callable[[Any], tuple[bytes, bytes]]) -> None:
+        self._encode = encode
+        self._known: dict[int, tuple[object, tuple[bytes, bytes]]] = {}
+
+    def __getitem__(self, subject: object) -> tuple[bytes, bytes]:
+        known = self._known.get(id(subject))
+        if known is not None:
+            return known[1]
+        if len(self._known) >= _MAX_IDENTITIES:
+            self._known = {}
+        encoded = self._encode(subject)
+        self._known[id(subject)] = (subject, encoded)  # the reference keeps the id from being used again
+        return encoded
+
+
+def _resource(resource: Any) -> tuple[bytes, bytes]:
+    """Return the ``resource`` field and the schema URL of ``ResourceSpans``."""
+    return delimited(1, b"".join(_of_resource.encode(_plain(resource.attributes)))), _schema_url(resource)
+
+
+def _scope(scope: Any) -> tuple[bytes, bytes]:
+    """Return the ``scope`` field and the schema URL of ``ScopeSpans``."""
+    if scope is None:
+        return delimited(1, b""), b""
+    parts = [delimited(1, text_bytes(scope.name)), delimited(2, text_bytes(scope.version or ""))]
+    parts += _of_scope.encode(_plain(scope.attributes))
+    return delimited(1, b"".join(parts)), _schema_url(scope)
+
+
+def _schema_url(subject: Any) -> bytes:
+    return delimited(3, text_bytes(subject.schema_url)) if subject.schema_url else b""
+
+
+_resources: Final = _ByIdentity(_resource)
+_scopes: Final = _ByIdentity(_scope)
+
+
+def encode_spans(
+    spans: Iterable[Any], read_attributes: Callable[[Any], Mapping[str, object]] | None = None
+) -> EncodedRequest:
+    """Return the request that exports ``spans``, grouped by resource and scope in order of appearance.
+
+    ``read_attributes`` returns the attributes of a span as a plain mapping, where the caller knows a cheap way.
+    """
+    groups: dict[tuple[bytes, bytes], dict[tuple[bytes, bytes], list[bytes]]] = {}
+    errors: dict[int, Exception] = {}
+    for position, span in enumerate(spans):
+        try:
+            encoded = encode_span(span, None if read_attributes is None else read_attributes(span))
+            resource, scope = _resources[span.resource], _scopes[span.instrumentation_scope]
+        except Exception as error:  # noqa: BLE001 - one impossible span must not take its batch along
+            errors[position] = error
+            continue
+        groups.setdefault(resource, {}).setdefault(scope, []).extend((_SPAN, varint(len(encoded)), encoded))
+    return EncodedRequest(b"".join([part for group in groups.items() for part in _resource_spans(*group)]), errors)
+
+
+def _resource_spans(
+    resource: tuple[bytes, bytes], by_scope: Mapping[tuple[bytes, bytes], list[bytes]]
+) -> Iterable[bytes]:
+    parts = [resource[0]]
+    for (scope, scope_schema), spans in by_scope.items():
+        size = len(scope) + sum(map(len, spans)) + len(scope_schema)
+        parts += (_SCOPE_SPANS, varint(size), scope, *spans, scope_schema)
+    parts.append(resource[1])
+    return (_RESOURCE_SPANS, varint(sum(map(len, parts))), *parts)

@@ -1,0 +1,128 @@
+"""OpenTelemetry's exporters with our bytes: what arrives, by either protocol, and what becomes of what cannot."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.exporter.otlp.proto.http import trace_exporter as stock
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
+from opentelemetry.sdk._configuration import _import_exporters
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.trace import SpanContext
+
+from otel_mqtrace import MqTraceSpanProcessor
+from otel_mqtrace.exporters.otlp import OtlpSpanExporter
+from otel_mqtrace.testing import RecordingExporter, recording_provider
+from tests.support.otlp_receiver import OtlpReceiver
+
+
+class _GrpcReceiver(TraceServiceServicer):
+    def __init__(self):
+        self.requests, self.metadata = [], []
+        self._server = grpc.server(ThreadPoolExecutor(1))
+        add_TraceServiceServicer_to_server(self, self._server)
+        self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    def Export(self, request, context):  # noqa: N802 - the service's own name
+        self.metadata.append(dict(context.invocation_metadata()))
+        self.requests.append(request)
+        return ExportTraceServiceResponse()
+
+    def __enter__(self):
+        self._server.start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.stop(None).wait(10)
+
+
+@pytest.fixture
+def spans():
+    kept = RecordingExporter()
+    tracer = recording_provider(kept).get_tracer("shop", "1.0")
+    with tracer.start_as_current_span("send orders", attributes={"messaging.system": "kafka"}) as span:
+        span.add_event("retry", {"n": 1})
+        with tracer.start_as_current_span("inner"):
+            pass
+    return kept.take_all()
+
+
+def test_grpc_carries_the_spans_and_the_headers_of_the_environment(spans, monkeypatch):
+    with _GrpcReceiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=orders")
+        exporter = OtlpSpanExporter()
+        assert exporter.export(spans) is SpanExportResult.SUCCESS
+        exporter.shutdown()
+    assert receiver.requests == [encode_spans(spans)]
+    assert receiver.metadata[0]["tenant"] == "orders"
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_http_carries_the_spans_compressed_as_the_environment_says(spans, compression, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
+    with OtlpReceiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        assert OtlpSpanExporter().export(spans) is SpanExportResult.SUCCESS
+    expected = ExportTraceServiceRequest.FromString(encode_spans(spans).SerializeToString())
+    said = [each.SerializeToString(deterministic=True) for each in expected.resource_spans[0].scope_spans[0].spans]
+    assert sorted(text for kept in receiver.spans.values() for _, text in kept) == sorted(said)
+    assert receiver.paths == ["/v1/traces"]
+
+
+def test_opentelemetry_s_configurator_finds_it_by_name():
+    loaded, *_ = _import_exporters(["mqtrace_otlp"], [], [])
+    assert loaded == {"mqtrace_otlp": OtlpSpanExporter}
+
+
+def test_stock_exporter_keeps_its_own_encoder():
+    OtlpSpanExporter(protocol="http/protobuf")
+    assert stock.encode_spans is encode_spans
+
+
+def test_unknown_protocol_is_one_warning_and_the_default(caplog):
+    exporter = OtlpSpanExporter(protocol="carrier-pigeon", endpoint="http://127.0.0.1:1")
+    exporter.shutdown()
+    assert "unknown OTLP protocol 'carrier-pigeon': use grpc or http/protobuf; grpc is used" in caplog.text
+
+
+def _broken():
+    return ReadableSpan("broken", SpanContext(1, 2, is_remote=False), start_time=-1)
+
+
+@pytest.mark.parametrize(("status", "fate"), [(200, {"exported": 2, "failed": 0}), (400, {"exported": 0, "failed": 2})])
+def test_each_span_is_counted_once_under_its_reason(spans, status, fate):
+    with OtlpReceiver() as receiver:
+        receiver.status = status
+        exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
+        exporter.export([spans[0], _broken(), spans[1]])
+        outcome = exporter.take_outcome()
+    assert {"exported": outcome.exported, "failed": outcome.failed} == fate
+    assert outcome.dropped == {"encode_error": 1}
+    assert outcome.lost[1] == "encode_error"
+    assert exporter.take_outcome() is None
+
+
+def test_behind_our_processor_every_span_arrives():
+    with OtlpReceiver() as receiver:
+        exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
+        provider = TracerProvider()
+        provider.add_span_processor(MqTraceSpanProcessor(exporter))
+        tracer = provider.get_tracer("shop")
+        for number in range(250):
+            tracer.start_span(f"span {number}").end()
+        provider.force_flush()
+        provider.shutdown()
+    assert len(receiver.spans) == 250

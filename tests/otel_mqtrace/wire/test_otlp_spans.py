@@ -1,0 +1,132 @@
+"""The request bytes equal those of OpenTelemetry's encoder, message by message, field by field."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+
+from otel_mqtrace.wire.otlp import sdk_spans
+
+ids = st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1)
+texts = st.sampled_from(["", "orders", "a" * 300, "订单", "\x00"]) | st.text(
+    st.characters(exclude_categories=["Cs"]), max_size=40
+)
+int64 = st.sampled_from([0, -1, 1, 127, 128, 2**63 - 1, -(2**63)]) | st.integers(-(2**63), 2**63 - 1)
+scalars = texts | st.booleans() | int64 | st.floats(allow_nan=False) | st.binary(max_size=20) | st.none()
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+attributes = st.dictionaries(st.sampled_from(["messaging.system", "k"]) | texts, values, max_size=5)
+states = st.sampled_from([TraceState(), TraceState([("vendor", "1"), ("b", "x")])])
+contexts = st.builds(SpanContext, *ids, is_remote=st.booleans(), trace_flags=st.just(TraceFlags(1)), trace_state=states)
+times = st.integers(0, 2**64 - 1)
+resources = st.sampled_from(
+    [Resource({"service.name": "a"}), Resource({"service.name": "a"}), Resource({"n": 1}, schema_url="http://s/1")]
+)
+scopes = st.sampled_from(
+    [None, InstrumentationScope("lib", "1.0"), InstrumentationScope("other", None, "http://s/2", {"x": 1})]
+)
+
+
+class _Span(ReadableSpan):
+    """A span with counts of what limits took away."""
+
+    dropped_attributes = dropped_events = dropped_links = 0
+
+
+@st.composite
+def spans(draw):
+    code = draw(st.sampled_from(StatusCode))
+    span = _Span(
+        name=draw(texts),
+        context=draw(contexts),
+        parent=draw(st.none() | contexts),
+        resource=draw(resources),
+        attributes=draw(attributes),
+        events=[Event(draw(texts), draw(attributes), draw(times)) for _ in range(draw(st.integers(0, 2)))],
+        links=[Link(draw(contexts), draw(attributes)) for _ in range(draw(st.integers(0, 2)))],
+        kind=draw(st.sampled_from(SpanKind)),
+        status=Status(code, draw(st.none() | texts) if code is StatusCode.ERROR else None),
+        start_time=draw(st.none() | times),
+        end_time=draw(st.none() | times),
+        instrumentation_scope=draw(scopes),
+    )
+    for name in ("dropped_attributes", "dropped_events", "dropped_links"):
+        setattr(span, name, draw(st.sampled_from([0, 0, 1, 300])))
+    return span
+
+
+def _by_resource(request):
+    """The groups with equal resources and scopes as one: OpenTelemetry compares them, we go by what they encode to."""
+    return sorted(
+        (each.resource.SerializeToString(), each.schema_url, scope.scope.SerializeToString(), scope.schema_url, span)
+        for each in request.resource_spans
+        for scope in each.scope_spans
+        for span in (one.SerializeToString(deterministic=True) for one in scope.spans)
+    )
+
+
+@given(st.lists(spans(), max_size=6))
+@settings(max_examples=200)
+def test_request_equals_that_of_opentelemetry_s_encoder(batch):
+    request = sdk_spans.encode_spans(batch)
+    ours = ExportTraceServiceRequest.FromString(request.body)
+    assert request.errors == {}
+    assert _by_resource(ours) == _by_resource(encode_by_opentelemetry(batch))
+
+
+def _span(**fields):
+    return ReadableSpan("send orders", SpanContext(1, 2, is_remote=False), resource=Resource({}), **fields)
+
+
+def _encoded(*batch):
+    request = sdk_spans.encode_spans(batch)
+    return ExportTraceServiceRequest.FromString(request.body), request.errors
+
+
+def test_values_that_change_with_every_span_stay_right_when_they_are_no_longer_cached():
+    batch = [_span(attributes={"id": f"id-{number}", "n": number}) for number in range(3_000)]
+    request, _ = _encoded(*batch)
+    said = [span.attributes[0].value.string_value for span in request.resource_spans[0].scope_spans[0].spans]
+    assert said == [f"id-{number}" for number in range(3_000)]
+
+
+def test_one_and_true_are_not_mistaken_for_each_other():
+    request, _ = _encoded(*(_span(attributes={"x": value}) for value in (1, True, 1.0, True, 1)))
+    kinds = [s.attributes[0].value.WhichOneof("value") for s in request.resource_spans[0].scope_spans[0].spans]
+    assert kinds == ["int_value", "bool_value", "double_value", "bool_value", "int_value"]
+
+
+def test_value_that_otlp_cannot_say_is_left_out_alone(caplog):
+    request, errors = _encoded(_span(attributes={"huge": 2**63, "odd": object(), "good": "yes"}))
+    (span,) = request.resource_spans[0].scope_spans[0].spans
+    assert [each.key for each in span.attributes] == ["good"]
+    assert errors == {}
+    assert [r.args[0] for r in caplog.records if "Failed to encode" in r.getMessage()] == ["huge", "odd"]
+
+
+def test_not_a_number_is_said():
+    request, _ = _encoded(_span(attributes={"x": math.nan}))
+    assert math.isnan(request.resource_spans[0].scope_spans[0].spans[0].attributes[0].value.double_value)
+
+
+def test_lone_surrogate_becomes_a_question_mark():
+    request, errors = _encoded(_span(attributes={"x": "a\ud800b"}))
+    assert request.resource_spans[0].scope_spans[0].spans[0].attributes[0].value.string_value == "a?b"
+    assert errors == {}
+
+
+def test_span_that_cannot_be_encoded_leaves_its_neighbours():
+    request, errors = _encoded(_span(), _span(start_time=-1), _span())
+    assert len(request.resource_spans[0].scope_spans[0].spans) == 2
+    assert list(errors) == [1]
