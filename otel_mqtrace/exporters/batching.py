@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_mqtrace._errors import EncodeError
 from otel_mqtrace.model import KEY_SEPARATOR
+from otel_mqtrace.records.sent import NativeRecord
 from otel_mqtrace.spans.stats import ENCODE_ERROR, TOO_LARGE
 from otel_mqtrace.wire.native.layout import FIRST_BEAN_ONLY
 
@@ -74,7 +75,7 @@ class Packed:
 
 
 def pack(
-    contexts: Iterable[tuple[int, TraceContext]],
+    contexts: Iterable[tuple[int, TraceContext | NativeRecord]],
     *,
     encode: Encode,
     dialect: str,
@@ -89,6 +90,9 @@ def pack(
     packed = Packed()
     filling: dict[tuple[str | None, str | None], _Filling] = {}
     for origin, trace_ctx in contexts:
+        if isinstance(trace_ctx, NativeRecord):
+            _add_record(origin, trace_ctx, filling, packed, max_message_bytes, max_keys_bytes)
+            continue
         for part, encoded in _encoded(origin, trace_ctx, encode, dialect, max_message_bytes, packed):
             group = (part.beans[0].topic if part.beans else None, part.region_id)
             keys = _bounded_keys(part, encoded.keys, max_keys_bytes, packed)
@@ -100,6 +104,29 @@ def pack(
             packed.replaced += encoded.replaced
     packed.messages += [last.message(*group) for group, last in filling.items()]
     return packed
+
+
+def _add_record(  # noqa: PLR0913, PLR0917 - one step of `pack`
+    origin: int,
+    record: NativeRecord,
+    filling: dict[tuple[str | None, str | None], _Filling],
+    packed: Packed,
+    max_message_bytes: int,
+    max_keys_bytes: int,
+) -> None:
+    """Add a record that is encoded already; its one key is a message id, which fits any bound."""
+    body = record.body
+    if len(body) > max_message_bytes:
+        packed.refused[origin] = TOO_LARGE
+        return
+    group = (record.topic, record.region_id)
+    current = filling.get(group)
+    if current is None:
+        current = filling[group] = _Filling()
+    elif current.would_exceed(body, record.keys, max_message_bytes, max_keys_bytes):
+        packed.messages.append(current.message(*group))
+        current = filling[group] = _Filling()
+    current.add(origin, body, record.keys)
 
 
 @dataclass(slots=True)

@@ -38,6 +38,7 @@ class NativeDeliveryExporter(SpanExporter):
     """
 
     exports_starts: Final = True
+    exports_only_process_starts: Final = True
     wants = staticmethod(has_record)  # what has none is not offered to this lane
     ledger_side: Final = "native"
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
 from otel_mqtrace.exporters.batching import pack
+from otel_mqtrace.records.sent import SentSpan
 from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, TRUNCATED, ExportOutcome
 from otel_mqtrace.spans.told import plainly, told
+from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.native.dialects import dialect_named
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.exporters.batching import Encode, Packed, TraceMessage
     from otel_mqtrace.model import TraceContext
+    from otel_mqtrace.records.sent import NativeRecord
 
 __all__ = ["NativeCounts", "SpanPacker", "has_record"]
 
@@ -119,10 +122,16 @@ class SpanPacker:
         self.counts = NativeCounts()
         self._told = set()
 
-    def _contexts(self, spans: Sequence[ReadableSpan], unmapped: dict[int, str]) -> Iterator[tuple[int, TraceContext]]:
+    def _contexts(
+        self, spans: Sequence[ReadableSpan], unmapped: dict[int, str]
+    ) -> Iterator[tuple[int, TraceContext | NativeRecord]]:
         """Yield the contexts with the places of their spans; ``unmapped`` tells of those that are not whole."""
+        writes_records = self._encode is encode_context
         for origin, span in enumerate(spans):
             try:
+                if writes_records and type(span) is SentSpan and (record := span.to_native(self._dialect)) is not None:
+                    yield origin, record
+                    continue
                 read = plainly(span)
                 trace_ctx = trace_context_of(read)
                 if hit := limits_hit(read):

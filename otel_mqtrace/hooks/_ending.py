@@ -16,7 +16,7 @@ from otel_mqtrace.model import ContextCode
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-__all__ = ["Ending", "Handling", "code_of", "is_failed", "say_failure", "text_of"]
+__all__ = ["Ending", "Handling", "code_of", "is_failed", "process_generation", "say_failure", "text_of"]
 
 _log: Final = logging.getLogger(__name__)
 _generation: Final = [0]
@@ -26,7 +26,8 @@ _generation: Final = [0]
 _one: Final = bytearray(1)
 
 
-def _now_in() -> int:
+def process_generation() -> int:
+    """Return how often the process forked on its way here."""
     return _generation[0]
 
 
@@ -35,7 +36,7 @@ class Ending:
     """A call under way, whose span exactly one caller ends, however many try; a forked child is never the one."""
 
     _unclaimed: bytearray = field(default_factory=_one.copy, init=False, repr=False, compare=False)
-    _began_in: int = field(default_factory=_now_in, init=False, repr=False)
+    _began_in: int = field(default_factory=process_generation, init=False, repr=False)
 
     @property
     def is_open(self) -> bool:

@@ -26,6 +26,7 @@ __all__ = [
     "counts_of",
     "decides_by_ids",
     "is_collected",
+    "is_unlimited",
     "links_kept",
     "parent_based_on",
     "processors_at",
@@ -36,6 +37,8 @@ __all__ = [
     "take_off",
 ]
 
+_ROOM_FOR_OURS: Final = 64
+"""More attributes than a span of ours has."""
 NEVER: Final = StaticSampler(Decision.DROP)
 """What stands for the sampler of a tracer that records nothing at all."""
 _BY_PARENT: Final = (
@@ -79,6 +82,16 @@ def links_kept(tracer: Tracer) -> int | None:
     """Return how many links a span of ``tracer`` keeps; ``None`` when there is no such limit, or it is not known."""
     limits = getattr(actual_tracer(tracer), "_span_limits", None)
     return limits.max_links if isinstance(limits, SpanLimits) else None
+
+
+def is_unlimited(tracer: Any) -> bool:
+    """Whether the span limits of ``tracer`` take nothing from a span of ours: no bound of lengths, room for all."""
+    limits = getattr(tracer, "_span_limits", None)
+    if not isinstance(limits, SpanLimits):
+        return False
+    lengths = (limits.max_attribute_length, limits.max_span_attribute_length)
+    most = limits.max_span_attributes
+    return lengths == (None, None) and (most is None or most >= _ROOM_FOR_OURS)
 
 
 def replace_ids(tracer: Tracer, make: Callable[[IdGenerator], IdGenerator]) -> IdGenerator | None:

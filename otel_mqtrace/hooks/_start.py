@@ -22,10 +22,10 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from otel_mqtrace.hooks._propagation import traceparent
 from otel_mqtrace.hooks._recording import certainties, decided, never_recorded
-from otel_mqtrace.hooks._sdk import actual_tracer, counts_of, decides_by_ids, processors_at
+from otel_mqtrace.hooks._sdk import actual_tracer, counts_of, decides_by_ids, is_unlimited, processors_at
 from otel_mqtrace.hooks._unread import UnreadSpan, all_of
+from otel_mqtrace.records.ids import id_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -153,10 +153,16 @@ class Ground:
         "_is_known",
         "_random",
         "_sampler",
+        "can_record",
         "counts",
+        "draw",
+        "draw_silent",
         "nobody_looks",
         "processors",
+        "random_mask",
         "records_nothing",
+        "root_flags",
+        "roots_are_recorded",
         "roots_are_silent",
         "told",
         "tracer",
@@ -171,13 +177,18 @@ class Ground:
         every: list[Any] = list(self.processors or ())
         self.nobody_looks = self._is_known and decides_by_ids(self._sampler) and all(map(_lets_be, every))
         self.told = [each for each in every if _can_be_told(each) and each.wants_starts]
-        self.records_nothing = self.roots_are_silent = False
+        self.records_nothing = self.roots_are_silent = self.can_record = self.roots_are_recorded = False
         if self.nobody_looks:
             self._certain = certainties(self._sampler)
             self.counts = counts_of(tracer)
             self.records_nothing = self.counts is None and all(each is _DROP for each in self._certain)
             self.roots_are_silent = self._certain[0] is _DROP and self.counts is None
             self._random = _random_flag(self._ids)
+            self.can_record = self.counts is None and is_unlimited(tracer) and all(map(_is_deaf_to_sends, self.told))
+            self.roots_are_recorded = self._certain[0] is _SAMPLED
+            self.root_flags, self.random_mask = self._random + 1, _RANDOM
+            self.draw = id_source(self._ids, self.root_flags)
+            self.draw_silent = id_source(self._ids, self._random)
 
     def is_of(self, tracer: Any) -> bool:
         """Whether this is about ``tracer`` as it is now."""
@@ -193,10 +204,6 @@ class Ground:
     def decided(self, parent: SpanContext) -> Decision | None:
         """Return what is decided about a span under ``parent`` whatever its id; ``None`` when that is open."""
         return decided(self._certain, parent)
-
-    def silent_root(self) -> str:
-        """Draw the ids of a root that is not recorded; return its ``traceparent``, which is all there is of it."""
-        return traceparent(self._ids.generate_trace_id(), self._ids.generate_span_id(), self._random)
 
     def place(
         self, name: str, otel_ctx: Context, kind: SpanKind, links: Sequence[Link], above: SpanContext | None = None
@@ -231,6 +238,11 @@ def _is_the_sdks(tracer: Any) -> bool:
     if type(tracer) is not Tracer or "start_span" in vars(tracer) or Tracer.start_span is not _START_SPAN:
         return False
     return type(tracer.span_processor) in _MULTI
+
+
+def _is_deaf_to_sends(processor: Any) -> bool:
+    """Whether none of its lanes would export the start of a send."""
+    return bool(processor.exports_only_known_starts)
 
 
 def _random_flag(ids: Any) -> int:

@@ -14,18 +14,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context, trace
+from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._answer import Answer
-from otel_mqtrace.hooks._ending import Ending, say_failure
+from otel_mqtrace.hooks._ending import Ending, process_generation, say_failure
 from otel_mqtrace.hooks._guard import note_failure
-from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_name, header_text, indexed, pairs_of, rewritten
+from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_text, indexed, pairs_of, rewritten
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
-from otel_mqtrace.hooks._propagation import TRACEPARENT, propagator_in_force
+from otel_mqtrace.hooks._propagation import TRACEPARENT, propagator_in_force, traceparent
+from otel_mqtrace.hooks._unread import UnreadSpan
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.model import MessageType, TraceType
+from otel_mqtrace.records.sent import SendPlan, Sent, SentSpan
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     from otel_mqtrace.hooks._propagation import PropagatorInForce
+    from otel_mqtrace.hooks._start import Ground
+    from otel_mqtrace.records.sent import LeaderSource
 
 __all__ = ["UNKNOWN_BODY", "SendCall", "SendHook", "key_text", "place_attributes", "say_headers"]
 
@@ -47,6 +52,10 @@ _NO_HEADERS: Final[HeaderIndex] = {}
 _PRODUCER: Final = SpanKind.PRODUCER
 _CLIENT: Final = SpanKind.CLIENT
 _UNIQ_KEY: Final = semconv.HEADER_UNIQ_KEY.lower()
+_DESCRIBING: Final = frozenset({semconv.HEADER_TAGS, semconv.HEADER_KEYS})
+_TELLING: Final = frozenset({_UNIQ_KEY, semconv.HEADER_DELAY.lower(), "traceparent", "tracestate", "baggage"})
+_SAMPLED: Final = Decision.RECORD_AND_SAMPLE
+_MOST_PLANS: Final = 1_024
 
 
 @dataclass(slots=True)
@@ -104,8 +113,13 @@ class SendHook:
         self._propagates = tracing.settings.propagation
         # RocketMQ's broker keeps UNIQ_KEY to itself: it refuses a message that has one among its properties.
         self._names_messages = self._propagates and not self._is_rocketmq
-        self._goes_silently = self._names_messages and tracing.writes_trace_headers and tracing.sampling is None
         self._keeps_creation = tracing.settings.creation_context == "keep"
+        self._records = (
+            self._names_messages
+            and tracing.writes_trace_headers
+            and all(each is None for each in (tracing.sampling, tracing.naming, tracing.capture, tracing.produce_hook))
+        )
+        self._plans: dict[str, SendPlan] = {}
 
     def now_ns(self) -> int:
         """Return the wall clock of this hook."""
@@ -143,7 +157,7 @@ class SendHook:
                 return None
             pairs = pairs_of(headers) if carries_headers else None
             found = indexed(pairs) if pairs else _NO_HEADERS
-            said = self._attributes(topic, body, key, found, partition)
+            said = self._attributes(topic, _length(body), key, found, partition, is_tombstone=body is None)
             if transaction_id is not None:
                 said[semconv.MQTRACE_TRANSACTION_ID] = transaction_id
                 said[semconv.MQTRACE_MSG_TYPE] = _HALF
@@ -162,30 +176,139 @@ class SendHook:
             note_failure("SendHook.before")
             return None
 
-    def silently(self, topic: object, headers: object) -> list[Header] | None:
-        """Return the headers of a message whose send nobody will ever look at, with an id and a trace not sampled.
+    def record(
+        self, topic: str, body: object, key: object, headers: object, leaders: LeaderSource | None
+    ) -> tuple[Sent | None, list[Header]] | None:
+        """Record the start of one ordinary send; return it with the headers to send.
 
-        ``None`` where somebody may, or where there is more to it: then :meth:`before` is to be asked.
+        The record is ``None`` for a send that the sampler leaves out. Instead of both, ``None`` says that a span is
+        needed from the start, or that something about the message or the tracer is out of the ordinary:
+        :meth:`before` handles everything. A send that does not succeed becomes a span by :meth:`reopen`.
         """
-        tracing = self._tracing
         if left_behind:
             end_left_behind()
-        tracing.before_span()
-        ground = tracing.starting.silent_ground() if self._goes_silently else None
-        if ground is None or not isinstance(topic, str) or tracing.excludes(topic):
+        ground = self._ground_of_records()
+        length = _length(body)
+        if ground is None or length is None:
             return None
-        if context.get_current() or tracing.collecting is not None:
+        plan = self._plans.get(topic)
+        if plan is None or plan.ground is not ground:
+            plan = self._plan(topic, ground, leaders)
+        copied = None if plan is None else _copied(headers)
+        if plan is None or copied is None:
             return None
-        propagator, pairs = propagator_in_force(), pairs_of(headers)
-        if pairs is None or not propagator.is_default:
-            return None
-        if pairs:
-            names = {header_name(name).lower() for name, _ in pairs}
-            if _UNIQ_KEY in names or not propagator.names.isdisjoint(names):
+        pairs, found = copied
+        tracing, ambient = self._tracing, context.get_current()
+        if not ambient and ground.roots_are_silent:
+            pairs += (
+                (TRACEPARENT, ground.draw_silent().traceparent),
+                (semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()),
+            )
+            return None, pairs
+        parent = _only_parent(ambient) if ambient else None
+        if parent is None:
+            if ambient or not ground.roots_are_recorded:
                 return None
-        pairs.append((TRACEPARENT, ground.silent_root().encode()))
-        pairs.append((semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()))
-        return pairs
+        elif ground.decided(parent) is not _SAMPLED:
+            return None
+        start_ns = tracing.clock.wall_ns()
+        (ids, header), flags = ground.draw(), ground.root_flags
+        if parent is not None:
+            ids = parent.trace_id.to_bytes(16, "big") + ids[16:]
+            flags = (parent.trace_flags & ground.random_mask) + 1
+            header = traceparent(parent.trace_id, int.from_bytes(ids[16:], "big"), flags).encode()
+        msg_id = tracing.new_id()
+        pairs += ((TRACEPARENT, header), (semconv.HEADER_UNIQ_KEY, msg_id.encode()))
+        size = None if body is None else length
+        return Sent(plan, ids, parent, flags, msg_id, start_ns, size, key, found, ambient, process_generation()), pairs
+
+    def _ground_of_records(self) -> Ground | None:
+        """Return the ground that records start from; ``None`` where a send needs its span from the start."""
+        tracing = self._tracing
+        if not self._records:
+            return None
+        tracing.before_span()
+        ground = tracing.starting.ground()
+        if ground is None or tracing.collecting is not None or not propagator_in_force().is_default:
+            return None
+        return ground
+
+    def end_record(self, sent: Sent, partition: int, offset: int) -> None:
+        """The broker has the message: hand its span to the span processors. Never raises."""
+        try:
+            if sent.generation != process_generation():
+                return  # the parent's
+            end_ns = max(self._tracing.clock.wall_ns(), sent.start_ns)
+            sent.plan.tracer.span_processor.on_end(SentSpan(sent, end_ns, partition, offset))
+        except Exception:  # noqa: BLE001 - as above
+            note_failure("SendHook.end_record")
+
+    def reopen(self, sent: Sent) -> SendCall:
+        """Return the open call of a send that does not simply succeed, as :meth:`before` would have opened it."""
+        attributes = self._opened_with(sent)
+        plan, ids = sent.plan, sent.ids
+        span_ctx = SpanContext(
+            int.from_bytes(ids[:16], "big"),
+            int.from_bytes(ids[16:], "big"),
+            is_remote=False,
+            trace_flags=trace.TraceFlags(sent.flags),
+        )
+        own = (plan.tracer, plan.ground.processors, plan.tracer.resource)
+        given = (*own, plan.name, span_ctx, sent.parent, _PRODUCER, attributes, (), None, sent.start_ns)
+        call = SendCall(plan.topic, UnreadSpan(given), None, sent.ambient, sent.start_ns, attributes)
+        call._began_in = sent.generation  # noqa: SLF001 - a send of the parent's stays the parent's
+        return call
+
+    def _plan(self, topic: str, ground: Ground, leaders: LeaderSource | None) -> SendPlan | None:
+        """Return the plan of ``topic`` on this ground; ``None`` where its sends cannot be recorded so."""
+        tracing = self._tracing
+        if tracing.excludes(topic) or not ground.can_record:
+            return None
+        if len(self._plans) >= _MOST_PLANS:
+            self._plans.clear()
+        if leaders is not None:
+            leaders.want(topic)
+        constants = self._attributes(topic, None, None, _NO_HEADERS, None, is_tombstone=False)
+        plan = self._plans[topic] = SendPlan(
+            topic,
+            ground=ground,
+            constants=constants,
+            leaders=leaders,
+            server=self._server,
+            attributes_of=self._attributes_of,
+            new_id=tracing.new_id,
+        )
+        return plan
+
+    def _opened_with(self, sent: Sent) -> Attributes:
+        length = sent.body_length
+        attributes = self._attributes(
+            sent.plan.topic, length or 0, sent.key, sent.found, None, is_tombstone=length is None
+        )
+        attributes[semconv.MESSAGING_MESSAGE_ID] = sent.msg_id
+        return attributes
+
+    def _attributes_of(self, span: SentSpan) -> Attributes:
+        """Return all attributes of a recorded send, as :meth:`before` and :meth:`after` put them together."""
+        sent = span.sent
+        store_host, cluster_id, request_id = span.facts
+        opened_with = self._opened_with(sent)
+        answer = Answer(
+            opened_with,
+            sent.start_ns,
+            span.end_ns,
+            span.partition,
+            span.offset,
+            store_host,
+            cluster_id,
+            None,
+            None,
+            None,
+            None,
+            None,
+            lambda: request_id,
+        )
+        return {**opened_with, **answer.attributes()}
 
     def _open(
         self,
@@ -294,8 +417,15 @@ class SendHook:
         except Exception:  # noqa: BLE001 - as above
             note_failure("SendHook.after")
 
-    def _attributes(
-        self, topic: str, body: object, key: object, found: HeaderIndex, partition: int | None
+    def _attributes(  # noqa: PLR0913 - what a message says, each by its name
+        self,
+        topic: str,
+        length: int | None,
+        key: object,
+        found: HeaderIndex,
+        partition: int | None,
+        *,
+        is_tombstone: bool,
     ) -> Attributes:
         """Say the message in the names of the mapping's table; a TraceBean in between costs more than the rest."""
         said = self._constant.copy()
@@ -303,11 +433,11 @@ class SendHook:
         said[semconv.MQTRACE_MSG_TYPE] = _NORMAL
         if found:
             say_headers(said, found)
-        if (length := _length(body)) is not None:
+        if length is not None:
             said[semconv.MESSAGING_MESSAGE_BODY_SIZE] = length
         if (text := key_text(key)) is not None:
             said[semconv.MESSAGING_KAFKA_MESSAGE_KEY] = text
-        if body is None:
+        if is_tombstone:
             said[semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE] = True
         if partition is not None and partition >= 0:
             said[semconv.MESSAGING_DESTINATION_PARTITION_ID] = str(partition)
@@ -335,6 +465,38 @@ def _links(earlier: SpanContext, ambient: Context, *, kept: bool) -> Sequence[Li
     if not kept and earlier.span_id == trace.get_current_span(ambient).get_span_context().span_id:
         return ()
     return [Link(earlier)]
+
+
+_harmless: Final[set[str]] = set()
+"""Names of headers that say nothing to tracing."""
+
+
+def _copied(headers: object) -> tuple[list[Header], HeaderIndex] | None:
+    """Return a copy of ``headers``, and an index of them where they describe the message.
+
+    ``None`` where one carries a trace, names the message or delays it, and for what no client accepts.
+    """
+    pairs = pairs_of(headers)
+    if pairs is None:
+        return None
+    found = _NO_HEADERS
+    for name, _ in pairs:
+        if name in _DESCRIBING:
+            found = indexed(pairs)
+        elif name not in _harmless:
+            if type(name) is not str or name.lower() in _TELLING:
+                return None
+            if len(_harmless) < _MOST_PLANS:
+                _harmless.add(name)
+    return pairs, found
+
+
+def _only_parent(ambient: Context) -> SpanContext | None:
+    """Return the ids of the span in ``ambient``; ``None`` where there is none, or anything else beside it."""
+    if len(ambient) > 1:
+        return None
+    parent = trace.get_current_span(ambient).get_span_context()
+    return parent if parent.is_valid and not parent.trace_state else None
 
 
 def _length(body: object) -> int | None:

@@ -175,6 +175,11 @@ class MqTraceSpanProcessor(SpanProcessor):
         """Whether there is a lane that exports starts; that never changes."""
         return bool(self._start_lanes)
 
+    @property
+    def exports_only_known_starts(self) -> bool:
+        """Whether every lane that exports starts goes by :func:`has_record`, which takes no send before its end."""
+        return all(getattr(lane.exporter, "exports_only_process_starts", False) for lane in self._start_lanes)
+
     def told_of_start(self, span: ReadableSpan) -> None:
         """Do the same for a span that was told its attributes after it had started."""
         try:

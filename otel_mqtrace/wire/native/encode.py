@@ -44,7 +44,7 @@ from otel_mqtrace.wire.native.layout import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["DEFAULTS", "EncodedContext", "encode_context"]
+__all__ = ["DEFAULTS", "EncodedContext", "encode_context", "record_plan"]
 
 DEFAULTS: Final[dict[str, int | bool]] = {
     "timestamp_ms": 0,
@@ -107,6 +107,11 @@ class _Plan:
     head: str  # the type name and its separator
     writers: tuple[tuple[str, bool, Callable[[Any], str]], ...]  # field, belongs to the bean, how to write it
     tail: str
+
+
+def record_plan(dialect_name: str, trace_type: TraceType) -> _Plan:
+    """Return how a record of the LOCAL form is written."""
+    return _plan(dialect_name, trace_type, AccessChannel.LOCAL)
 
 
 @lru_cache(maxsize=256)

@@ -28,7 +28,7 @@ from otel_mqtrace.wire.otlp.protobuf import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["EncodedRequest", "encode_span", "encode_spans"]
+__all__ = ["EncodedRequest", "encode_attributes", "encode_span", "encode_spans"]
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -113,6 +113,11 @@ _of_link: Final = _Attributes(4)
 _of_event: Final = _Attributes(3)
 _of_resource: Final = _Attributes(1)
 _of_scope: Final = _Attributes(3)
+
+
+def encode_attributes(attributes: Mapping[str, object]) -> bytes:
+    """Return ``attributes`` as fields of a ``Span``."""
+    return b"".join(_of_span.encode(attributes))
 
 
 def _plain(attributes: Any) -> Mapping[str, object]:
@@ -237,13 +242,17 @@ def encode_spans(
 ) -> EncodedRequest:
     """Return the request that exports ``spans``, grouped by resource and scope in order of appearance.
 
+    A span with a method ``to_otlp`` may return its bytes itself.
     ``read_attributes`` returns the attributes of a span as a plain mapping, where the caller knows a cheap way.
     """
     groups: dict[tuple[bytes, bytes], dict[tuple[bytes, bytes], list[bytes]]] = {}
     errors: dict[int, Exception] = {}
     for position, span in enumerate(spans):
         try:
-            encoded = encode_span(span, None if read_attributes is None else read_attributes(span))
+            write = getattr(span, "to_otlp", None)
+            encoded = None if write is None else write()
+            if encoded is None:
+                encoded = encode_span(span, None if read_attributes is None else read_attributes(span))
             resource, scope = _resources[span.resource], _scopes[span.instrumentation_scope]
         except Exception as error:  # noqa: BLE001 - one impossible span must not take its batch along
             errors[position] = error

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Producer
 
-from otel_mqtrace import testing
-from otel_mqtrace._errors import UsageError
 from otel_mqtrace.testing import ManualClock, RecordingExporter, embedded_kafka, recording_provider
 
 
@@ -47,10 +45,3 @@ def test_a_broker_comes_with_the_kit():
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         producer.produce("orders", b"x")
         assert producer.flush(20) == 0
-
-
-def test_a_broker_that_is_not_installed_is_told_with_the_mend(monkeypatch):
-    """One sentence."""
-    monkeypatch.setattr(testing, "_BROKER_GROUP", "mqtrace.nothing")
-    with pytest.raises(UsageError, match="install otel-mqtrace again"):
-        next(embedded_kafka())

@@ -16,7 +16,7 @@ from confluent_kafka import cimpl
 from otel_mqtrace.clients.confluent_kafka.live import known_state, live, remembering
 from otel_mqtrace.clients.confluent_kafka.messages import PRODUCE_ORDER, parameter_order, replaced
 from otel_mqtrace.clients.confluent_kafka.produce.batches import traced_batch
-from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending, producer_state
+from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Recording, Sending, producer_state
 from otel_mqtrace.clients.confluent_kafka.produce.transactions import traced_begin, traced_end, traced_offsets
 from otel_mqtrace.hooks._guard import guarded, note_failure
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
@@ -25,6 +25,8 @@ from otel_mqtrace.model import TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from otel_mqtrace.hooks.tracing import Tracing
 
 __all__ = ["ORIGINAL_PRODUCER", "PRODUCER_BETWEEN", "PRODUCER_METHODS"]
 
@@ -41,10 +43,6 @@ def _prepare(
         return None
     hook = state.bind(tracing)
     transaction_id = None if state.transaction is None else state.transaction.transaction_id
-    if order is PRODUCE_ORDER and len(args) < len(order) and transaction_id is None and not state.layers:
-        silent = hook.silently(args[0] if args else kwargs.get("topic"), kwargs.get("headers"))
-        if silent is not None:  # nothing to end and no context to restore: it goes its way with our headers
-            return None, args, {**kwargs, "headers": silent}
     given = {**dict(zip(order, args)), **kwargs} if kwargs else dict(zip(order, args))  # noqa: B905 - every send's
     topic, headers = given.get("topic"), given.get("headers")
     if not isinstance(topic, str) or (state.layers and _is_inner(state, topic)):
@@ -94,7 +92,7 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
     send = original if isinstance(original, MethodDescriptorType) else _outer(original, order)
 
     @functools.wraps(original)
-    def produce(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def produce_with_span(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             prepared = _prepare(self, order, args, kwargs, raw=raw)
         except Exception:  # noqa: BLE001 - as guarded() does; this is every send's
@@ -114,7 +112,90 @@ def _traced_produce(original: Callable[..., Any]) -> Callable[..., Any] | None:
             sending.returned()
         return result
 
+    if not (raw and isinstance(original, MethodDescriptorType)):
+        return produce_with_span
+    return _recorded_produce(original, produce_with_span)
+
+
+def _recorded_produce(original: Callable[..., Any], produce_with_span: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the C code's ``produce`` for the ordinary send, of which a record is enough; others open a span."""
+
+    @functools.wraps(original)
+    def produce(  # noqa: PLR0913, PLR0917 - the C method's own parameters
+        self: Any,
+        topic: Any = _MISSING,
+        value: Any = _MISSING,
+        key: Any = _MISSING,
+        partition: Any = _MISSING,
+        callback: Any = _MISSING,
+        on_delivery: Any = _MISSING,
+        timestamp: Any = _MISSING,
+        headers: Any = _MISSING,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        body = None if value is _MISSING else value
+        recorded = None
+        try:
+            tracing = live.tracing
+            if tracing is not None and type(topic) is str and not args and not kwargs:
+                user = callback if on_delivery is _MISSING else on_delivery if callback is _MISSING else _BOTH
+                given_headers = None if headers is _MISSING else headers
+                recorded = _record(self, tracing, topic, body, None if key is _MISSING else key, given_headers, user)
+        except Exception:  # noqa: BLE001 - as guarded() does; this is every send's
+            note_failure("produce.record")
+        if recorded is None:
+            given = (topic, value, key, partition, callback, on_delivery, timestamp, headers)
+            if args:
+                return produce_with_span(self, *given, *args, **kwargs)
+            named = {name: each for name, each in zip(PRODUCE_ORDER, given, strict=True) if each is not _MISSING}
+            return produce_with_span(self, **named, **kwargs)
+        report, pairs = recorded
+        try:
+            return original(
+                self,
+                topic,
+                body,
+                None if key is _MISSING else key,
+                -1 if partition is _MISSING else partition,
+                report,
+                None,
+                0 if timestamp is _MISSING else timestamp,
+                pairs,
+            )
+        except:  # a KafkaError can be raised, and is no BaseException
+            if type(report) is Recording:
+                report.as_sending().raised(sys.exc_info()[1])
+            raise
+
     return produce
+
+
+_MISSING: Final[Any] = object()
+_BOTH: Final[Any] = object()
+
+
+def _record(  # noqa: PLR0913, PLR0917 - every send's: no keywords
+    producer: Any, tracing: Tracing, topic: str, body: Any, key: Any, headers: Any, user: Any
+) -> tuple[Any, list[Any]] | None:
+    """Return the delivery callback and the headers of an ordinary send; ``None`` where it needs a span.
+
+    The callback is the application's own where the send is not recorded.
+    """
+    state = known_state(producer)
+    if type(state) is not ProducerState or user is _BOTH or state.layers or state.behind_asyncio:
+        return None
+    hook = state.bind(tracing)
+    if state.transaction_id is not None or state.sending is not Sending:
+        return None
+    recorded = hook.record(topic, body, key, headers, state.leaders)
+    if recorded is None:
+        return None
+    sent, pairs = recorded
+    callback = None if user is _MISSING else user
+    if sent is None:
+        return callback, pairs
+    return Recording(state, hook, sent, callback or state.default_callback), pairs
 
 
 def _outer(original: Callable[..., Any], order: tuple[str, ...]) -> Callable[..., Any]:

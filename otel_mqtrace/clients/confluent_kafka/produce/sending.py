@@ -24,8 +24,9 @@ from otel_mqtrace.hooks.send import SendCall, SendHook
 from otel_mqtrace.hooks.settle import SettleHook
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.hooks.transaction import TransactionHook
+from otel_mqtrace.records.sent import Sent
 
-__all__ = ["Callback", "ProducerState", "Sending", "SilentSending", "producer_state"]
+__all__ = ["Callback", "ProducerState", "Recording", "Sending", "SilentSending", "producer_state"]
 
 Callback = Callable[[Any, Any], object]
 _ABANDONED: Final = "the producer was closed or collected before the broker answered"
@@ -48,7 +49,7 @@ class ProducerState:
         only_errors = str(known.get("delivery.report.only.error", "false")).lower() in {"true", "1", "t"}
         self.default_is_known = conf is not None
         self.sending: type[Sending] = Sending if self.default_is_known and not only_errors else SilentSending
-        self.in_flight: dict[int, SendCall] = {}
+        self.in_flight: dict[int, SendCall | Sent] = {}
         self.layers: dict[int, str] = {}
         self.behind_asyncio = False
         self.dropping = _DROPPED
@@ -79,6 +80,8 @@ class ProducerState:
         while self.in_flight:
             _, call = self.in_flight.popitem()
             if self.hook is not None:
+                if isinstance(call, Sent):
+                    call = self.hook.reopen(call)
                 leave(self.hook, call, error=name, description=_ABANDONED, outcome=name)
 
 
@@ -177,6 +180,41 @@ class Sending:
     def _left(self, **how: str | None) -> None:
         self._state.in_flight.pop(id(self.call), None)
         leave(self._hook, self.call, **how)
+
+
+class Recording:
+    """The delivery report of one recorded message: hands on its record, then calls the application's callback."""
+
+    __slots__ = ("_hook", "_state", "sent", "user")
+
+    def __init__(self, state: ProducerState, hook: SendHook, sent: Sent, user: Callback | None) -> None:
+        self._state = state
+        self._hook = hook
+        self.sent = sent
+        self.user = user
+        state.in_flight[id(sent)] = sent
+
+    def __call__(self, error: Any, message: Any) -> None:
+        """Take the delivery report; what the application's callback raises goes on to its ``poll`` or ``flush``."""
+        sent, user = self.sent, self.user
+        if error is not None:
+            self.as_sending()(error, message)
+            return
+        if self._state.in_flight.pop(id(sent), None) is not None:
+            self._hook.end_record(sent, message.partition(), message.offset())
+        if user is None:
+            return
+        scope = None if sent.ambient is context.get_current() else EnteredScope(sent.ambient)
+        try:  # see Sending.__call__
+            user(error, message)
+        finally:
+            if scope is not None:
+                scope.leave()
+
+    def as_sending(self) -> Sending:
+        """Return the same message as a call with a span, for an end that is not a plain success."""
+        self._state.in_flight.pop(id(self.sent), None)
+        return Sending(self._state, self._hook, self._hook.reopen(self.sent), self.user)
 
 
 class SilentSending(Sending):

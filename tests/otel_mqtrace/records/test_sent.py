@@ -1,0 +1,227 @@
+"""A recorded send says exactly what the span of the same send says: in every attribute, in both formats."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+from otel_mqtrace.exporters.native_spans import SpanPacker
+from otel_mqtrace.hooks.send import SendHook
+from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+from otel_mqtrace.records.sent import SentSpan
+from otel_mqtrace.testing import FixedIds, ManualClock, RecordingExporter
+from otel_mqtrace.wire.native import DIALECTS, encode_context
+from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
+
+topics = st.sampled_from(["orders", "a-b.c", "订单", "100%", "odd\x01topic", "%s"])
+keys = st.none() | st.binary(max_size=8) | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+bodies = st.none() | st.binary(max_size=300) | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+texts = st.binary(max_size=6) | st.sampled_from([b"k1 k2", b"", b" ", b"a\x01b", "订单".encode()])
+headers = st.none() | st.lists(st.tuples(st.sampled_from(["TAGS", "KEYS", "other"]), texts | st.none()), max_size=3)
+
+
+@dataclass
+class _Leaders:
+    hosts: dict
+    cluster_id: str | None
+
+    def of(self, topic, partition):
+        return self.hosts.get(partition)
+
+    def want(self, topic):
+        pass
+
+
+class _World:
+    """Two hooks that differ in nothing: the ids, the clock and the request ids of both count from one."""
+
+    def __init__(self, **options):
+        self.clock = ManualClock()
+        self.exporter = RecordingExporter()
+        provider = TracerProvider(id_generator=FixedIds(), shutdown_on_exit=False, **options)
+        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = provider.get_tracer("the application")
+        ids = iter(f"{number:032X}" for number in range(10**6))
+        tracing = Tracing.create(tracer_provider=provider, clock=self.clock, new_id=lambda: next(ids), naming=None)
+        facts = ClientFacts.of_kafka({"bootstrap.servers": "b1:9092", "client.id": "shop"}, group_name=None)
+        self.hook = SendHook(tracing=tracing, facts=facts)
+
+    def by_record(self, sending):
+        recorded = self.hook.record(sending.topic, sending.body, sending.key, sending.headers, sending.leaders)
+        if recorded is None:
+            return None
+        sent, pairs = recorded
+        self.clock.advance(ms=sending.took_ms)
+        self.hook.end_record(sent, sending.partition, sending.offset)
+        return pairs, self.exporter.take()
+
+    def by_span(self, sending):
+        call = self.hook.before(sending.topic, body=sending.body, key=sending.key, headers=sending.headers)
+        self.clock.advance(ms=sending.took_ms)
+        self.hook.after(
+            call,
+            partition=sending.partition,
+            offset=sending.offset,
+            store_host=sending.leaders.of(sending.topic, sending.partition),
+            cluster_id=sending.leaders.cluster_id,
+        )
+        return call.headers, self.exporter.take()
+
+
+@dataclass
+class _Sending:
+    topic: str = "orders"
+    body: object = b"an order"
+    key: object = None
+    headers: list | None = None
+    partition: int = 0
+    offset: int = 7
+    took_ms: int = 5
+    leaders: _Leaders = None
+
+    def __post_init__(self):
+        self.leaders = self.leaders or _Leaders({0: "b2:9092"}, "C1")
+
+
+sendings = st.builds(
+    _Sending,
+    topic=topics,
+    body=bodies,
+    key=keys,
+    headers=headers,
+    partition=st.integers(0, 3),
+    offset=st.sampled_from([0, 127, 128, 1 << 14, (1 << 42) + 1, (1 << 63) - 1]),
+    took_ms=st.sampled_from([0, 1, 300, 1 << 32]),
+    leaders=st.builds(_Leaders, st.sampled_from([{}, {0: "b2:9092", 1: "b3:9092"}]), st.none() | st.just("C1")),
+)
+
+
+def _spans_of(body):
+    request = ExportTraceServiceRequest.FromString(body)
+    spans = [span for each in request.resource_spans for scope in each.scope_spans for span in scope.spans]
+    for span in spans:
+        span.attributes.sort(key=lambda attribute: attribute.key)
+    return spans
+
+
+def _native(span, dialect, region_id=None):
+    packer = SpanPacker(encode=encode_context, dialect=dialect, max_message_bytes=128_000, region_id=region_id)
+    packed = packer.pack([span])
+    return [(m.topic, m.region_id, m.value, m.keys) for m in packed.messages], packed.refused
+
+
+def _encode_whole(trace_ctx, dialect):
+    """The encoder by another name: no template is used."""
+    return encode_context(trace_ctx, dialect)
+
+
+def _native_of_whole(span, dialect):
+    packer = SpanPacker(encode=_encode_whole, dialect=dialect, max_message_bytes=128_000, region_id=None)
+    packed = packer.pack([span])
+    return [(m.topic, m.region_id, m.value, m.keys) for m in packed.messages], packed.refused
+
+
+@given(sendings, st.booleans(), st.sampled_from(sorted(DIALECTS)))
+@settings(max_examples=300, deadline=None)
+def test_recorded_send_equals_the_span_of_the_same_send(sending, has_parent, dialect):
+    results = []
+    for way in ("by_record", "by_span"):
+        world = _World()
+        if has_parent:
+            with trace.use_span(world.tracer.start_span("handler"), end_on_exit=False):
+                results.append(getattr(world, way)(sending))
+        else:
+            results.append(getattr(world, way)(sending))
+    (recorded_headers, recorded), (span_headers, span) = results
+    assert type(recorded) is SentSpan
+    assert recorded_headers == span_headers
+    # before anybody reads the attributes: afterwards the record is not used any more
+    assert _native(recorded, dialect) == _native_of_whole(span, dialect)
+    written = encode_spans([recorded]).body
+    assert _spans_of(written) == _spans_of(encode_by_opentelemetry([span]).SerializeToString())
+    assert dict(recorded.attributes) == dict(span.attributes)
+    assert json.loads(recorded.to_json()) == json.loads(span.to_json())
+    assert _spans_of(encode_spans([recorded]).body) == _spans_of(written)
+    assert _native(recorded, dialect) == _native(span, dialect)
+
+
+def test_request_id_is_the_same_for_every_reader():
+    _, span = _World().by_record(_Sending())
+    first = _native(span, "5.5.0")
+    assert span.attributes["mqtrace.request_id"] == span.attributes["mqtrace.request_id"]
+    assert _native(span, "5.5.0") == first
+
+
+@pytest.mark.parametrize("name", ["_attributes", "_name", "_resource"])
+def test_what_a_processor_assigns_is_exported(name):
+    _, span = _World().by_record(_Sending())
+    assigned = {"_attributes": {"only": "this"}, "_name": "renamed", "_resource": Resource({"service.name": "other"})}
+    setattr(span, name, assigned[name])
+    ours = ExportTraceServiceRequest.FromString(encode_spans([span]).body)
+    assert ours == encode_by_opentelemetry([span])
+
+
+def test_attributes_that_a_processor_removed_are_not_exported():
+    _, span = _World().by_record(_Sending(key=b"secret"))
+    del span._attributes["messaging.kafka.message.key"]
+    (written,) = _spans_of(encode_spans([span]).body)
+    assert "messaging.kafka.message.key" not in {each.key for each in written.attributes}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"span_limits": SpanLimits(max_attribute_length=5)}, "a text may be cut"),
+        ({"span_limits": SpanLimits(max_span_attributes=10)}, "not all have room"),
+    ],
+)
+def test_span_limits_need_a_span(options, reason):
+    assert _World(**options).by_record(_Sending()) is None, reason
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[("traceparent", b"x")], [("UNIQ_KEY", b"x")], [("DELAY", b"3")], [("Baggage", b"a=b")], {"uniq_key": b"x"}],
+)
+def test_headers_that_mean_something_to_tracing_need_a_span(given):
+    assert _World().by_record(_Sending(headers=given)) is None
+
+
+def test_failed_send_becomes_the_span_it_would_have_been():
+    spans = []
+    for is_recorded in (True, False):
+        world = _World()
+        sending = _Sending(key=b"k")
+        if is_recorded:
+            sent, _ = world.hook.record(sending.topic, sending.body, sending.key, None, sending.leaders)
+            call = world.hook.reopen(sent)
+        else:
+            call = world.hook.before(sending.topic, body=sending.body, key=sending.key)
+        world.clock.advance(ms=3)
+        world.hook.after(call, error="_MSG_TIMED_OUT", description="Local: Message timed out")
+        spans.append(world.exporter.take().to_json())
+    assert spans[0] == spans[1]
+
+
+def test_child_of_a_fork_does_not_end_what_its_parent_sent():
+    world = _World()
+    sent, _ = world.hook.record("orders", b"x", None, None, None)
+    pid = os.fork()
+    if pid == 0:
+        world.hook.end_record(sent, 0, 1)
+        world.hook.after(world.hook.reopen(sent), error="X")
+        os._exit(len(world.exporter.take_all()))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    world.hook.end_record(sent, 0, 1)
+    assert len(world.exporter.take_all()) == 1
