@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_mqtrace._errors import EncodeError
 from otel_mqtrace.model import KEY_SEPARATOR
-from otel_mqtrace.records.sent import NativeRecord
+from otel_mqtrace.records.span import NativeRecord
 from otel_mqtrace.spans.stats import ENCODE_ERROR, TOO_LARGE
 from otel_mqtrace.wire.native.layout import FIRST_BEAN_ONLY
 
@@ -138,14 +138,18 @@ class _Filling:
     origins: set[int] = field(default_factory=set)
 
     def would_exceed(self, body: bytes, keys: frozenset[str], max_message_bytes: int, max_keys_bytes: int) -> bool:
-        grown_keys_bytes = self.keys_bytes + sum(_key_bytes(key) for key in keys - self.keys)
+        if keys <= self.keys:
+            return self.body_bytes + len(body) > max_message_bytes
+        grown_keys_bytes = self.keys_bytes + sum(map(_key_bytes, keys - self.keys))
         return self.body_bytes + len(body) > max_message_bytes or grown_keys_bytes > max_keys_bytes
 
     def add(self, origin: int, body: bytes, keys: frozenset[str]) -> None:
         self.bodies.append(body)
         self.body_bytes += len(body)
-        self.keys_bytes += sum(_key_bytes(key) for key in keys - self.keys)
-        self.keys |= keys
+        new = keys - self.keys
+        if new:
+            self.keys_bytes += sum(map(_key_bytes, new))
+            self.keys |= new
         self.origins.add(origin)
 
     def message(self, topic: str | None, region_id: str | None) -> TraceMessage:
@@ -216,4 +220,4 @@ def _bounded_keys(trace_ctx: TraceContext, keys: frozenset[str], bound: int, pac
 
 
 def _key_bytes(key: str) -> int:
-    return len(key.encode("utf-8", "replace")) + len(KEY_SEPARATOR)
+    return (len(key) if key.isascii() else len(key.encode("utf-8", "replace"))) + len(KEY_SEPARATOR)

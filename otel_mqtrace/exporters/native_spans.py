@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
 from otel_mqtrace.exporters.batching import pack
-from otel_mqtrace.records.sent import SentSpan
+from otel_mqtrace.records.span import RecordSpan
 from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, TRUNCATED, ExportOutcome
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.exporters.batching import Encode, Packed, TraceMessage
     from otel_mqtrace.model import TraceContext
-    from otel_mqtrace.records.sent import NativeRecord
+    from otel_mqtrace.records.span import NativeRecord
 
 __all__ = ["NativeCounts", "SpanPacker", "has_record"]
 
@@ -40,6 +40,8 @@ def has_record(span: ReadableSpan) -> bool:
 
     So is one that span limits robbed of its type: it will be counted.
     """
+    if getattr(span, "is_record", False):
+        return True
     trace_type = told(span, semconv.MQTRACE_TRACE_TYPE)  # asked on the application's thread
     if trace_type is None:
         return lost_its_type(span)
@@ -129,7 +131,11 @@ class SpanPacker:
         writes_records = self._encode is encode_context
         for origin, span in enumerate(spans):
             try:
-                if writes_records and type(span) is SentSpan and (record := span.to_native(self._dialect)) is not None:
+                if (
+                    writes_records
+                    and isinstance(span, RecordSpan)
+                    and (record := span.to_native(self._dialect)) is not None
+                ):
                     yield origin, record
                     continue
                 read = plainly(span)

@@ -38,6 +38,11 @@ class PlainLink(NamedTuple):
     context: SpanContext
     attributes: Attributes | None = None
 
+    @property
+    def dropped_attributes(self) -> int:
+        """No limit has taken any: see :meth:`UnreadSpan.plainly`."""
+        return 0
+
 
 Later = Callable[[], tuple[Attributes, Sequence[PlainLink]]]
 """All attributes and links of a span, put together when it is called."""

@@ -28,7 +28,8 @@ from otel_mqtrace.hooks._propagation import TRACEPARENT, propagator_in_force, tr
 from otel_mqtrace.hooks._unread import UnreadSpan
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.model import MessageType, TraceType
-from otel_mqtrace.records.sent import SendPlan, Sent, SentSpan
+from otel_mqtrace.records.plan import Plan
+from otel_mqtrace.records.sent import Sent, SentSpan
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks._propagation import PropagatorInForce
     from otel_mqtrace.hooks._start import Ground
-    from otel_mqtrace.records.sent import LeaderSource
+    from otel_mqtrace.records.plan import LeaderSource
 
 __all__ = ["UNKNOWN_BODY", "SendCall", "SendHook", "key_text", "place_attributes", "say_headers"]
 
@@ -119,7 +120,7 @@ class SendHook:
             and tracing.writes_trace_headers
             and all(each is None for each in (tracing.sampling, tracing.naming, tracing.capture, tracing.produce_hook))
         )
-        self._plans: dict[str, SendPlan] = {}
+        self._plans: dict[str, Plan] = {}
 
     def now_ns(self) -> int:
         """Return the wall clock of this hook."""
@@ -259,7 +260,7 @@ class SendHook:
         call._began_in = sent.generation  # noqa: SLF001 - a send of the parent's stays the parent's
         return call
 
-    def _plan(self, topic: str, ground: Ground, leaders: LeaderSource | None) -> SendPlan | None:
+    def _plan(self, topic: str, ground: Ground, leaders: LeaderSource | None) -> Plan | None:
         """Return the plan of ``topic`` on this ground; ``None`` where its sends cannot be recorded so."""
         tracing = self._tracing
         if tracing.excludes(topic) or not ground.can_record:
@@ -269,13 +270,16 @@ class SendHook:
         if leaders is not None:
             leaders.want(topic)
         constants = self._attributes(topic, None, None, _NO_HEADERS, None, is_tombstone=False)
-        plan = self._plans[topic] = SendPlan(
+        plan = self._plans[topic] = Plan(
             topic,
+            verb=_SEND.name,
+            kind=_PRODUCER,
             ground=ground,
-            constants=constants,
+            constants={**constants, semconv.MQTRACE_SUCCESS: True},
+            native={"msg_type": MessageType.NORMAL, "success": True},
             leaders=leaders,
             server=self._server,
-            attributes_of=self._attributes_of,
+            make_attributes=self._attributes_of,
             new_id=tracing.new_id,
         )
         return plan
@@ -290,7 +294,7 @@ class SendHook:
 
     def _attributes_of(self, span: SentSpan) -> Attributes:
         """Return all attributes of a recorded send, as :meth:`before` and :meth:`after` put them together."""
-        sent = span.sent
+        sent = span.record
         store_host, cluster_id, request_id = span.facts
         opened_with = self._opened_with(sent)
         answer = Answer(

@@ -1,53 +1,81 @@
-"""This module knows what tracing adds to ``produce``, ``poll`` and ``consume``, beside OpenTelemetry's instrumentation.
+"""What tracing adds to ``produce``, ``poll`` and ``consume``, beside OpenTelemetry's instrumentation.
 
 The figures are those of ``tests.scoreboard.costs``, whose variants take turns, each in a process of its own.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tests.bench.rows import Effort, Row, Target, beside
 from tests.scoreboard.costs import BARE, Variant, measured_rounds
 
-__all__ = ["POLL_ALONE", "PRODUCE_ALONE", "measured"]
-
-PRODUCE_ALONE = "added to `produce` and its delivery, nothing exported meanwhile"
-POLL_ALONE = "added to `poll` and the process span, nothing exported meanwhile"
+__all__ = ["measured"]
 
 _ANCHOR = "opentelemetry-instrumentation-confluent-kafka"
-_MESSAGES = 5_000
-_BOTH, _OFF, _THEIRS, _THEIRS_OFF = ("ours", "both"), ("ours", "off"), ("incumbent", "on"), ("incumbent", "off")
-_ALONE, _THEIRS_ALONE = ("ours", "asleep"), ("incumbent", "asleep")
-_HELD = "the export threads of either wait until the calls are over"
-_ALL_THREADS = "every thread of the process: the batches of both formats encoded and written as well"
-_TABLE: tuple[tuple[str, str, Variant, Variant, Target | None, str], ...] = (
-    ("added to `produce` and its delivery, recording", "produce", _BOTH, _THEIRS, Target("≤", 0.5), ""),
-    ("added to `poll` and the process span, recording", "poll", _BOTH, _THEIRS, Target("≤", 0.5), ""),
-    (
-        "added to a message of `consume(100)`, recording",
-        "consume",
-        _BOTH,
-        _THEIRS,
-        Target("≤", 0.5),
-        "ours exports both formats",
+_MESSAGES = 1_000
+"""Of one turn: fewer than a queue holds, a start and an end counted."""
+_THREAD, _PROCESS = 0, 1
+_INCUMBENT, _INCUMBENT_OFF = ("incumbent", "stock"), ("incumbent", "off")
+_SAID = {
+    "produce": "`produce` and its report",
+    "poll": "`poll` and its process span",
+    "consume": "a message of `consume(100)`",
+}
+_CALLS = ("produce", "poll", "consume")
+
+
+class _Measure(NamedTuple):
+    """A variant, which of the two times, and the most it may be of the incumbent's: for produce, poll and consume."""
+
+    what: str
+    ours: Variant
+    part: int
+    most: tuple[float | None, float | None, float | None]
+    theirs: Variant = _INCUMBENT
+
+
+_MEASURES = (
+    _Measure("calling thread, recording", ("ours", "both"), _THREAD, (0.25, 0.2, 0.3)),
+    _Measure("whole process, both formats on our lanes", ("ours", "both"), _PROCESS, (0.3, 0.25, 0.6)),
+    _Measure(
+        "whole process, stock processor with `mqtrace_otlp`, and native",
+        ("ours", "bytes+native"),
+        _PROCESS,
+        (0.45, 0.35, 0.8),
     ),
-    ("added to `produce` and its delivery, sampler off", "produce", _OFF, _THEIRS_OFF, Target("≤", 0.4), ""),
-    ("added to `poll`, sampler off", "poll", _OFF, _THEIRS_OFF, Target("≤", 0.4), ""),
-    ("added to a message of `consume(100)`, sampler off", "consume", _OFF, _THEIRS_OFF, Target("≤", 0.4), ""),
-    (PRODUCE_ALONE, "produce", _ALONE, _THEIRS_ALONE, None, _HELD),
-    (POLL_ALONE, "poll", _ALONE, _THEIRS_ALONE, None, _HELD),
-    ("added to a message sent, the whole process", "process", _BOTH, _THEIRS, None, _ALL_THREADS),
+    _Measure(
+        "whole process, stock processor and exporter, and native", ("ours", "stock+native"), _PROCESS, (1.3, 0.9, None)
+    ),
+    _Measure("calling thread, sampler off", ("ours", "off"), _THREAD, (0.25, 0.25, 0.25), _INCUMBENT_OFF),
+    _Measure("calling thread, metrics collecting", ("ours", "metrics"), _THREAD, (0.5, 0.5, None)),
+    _Measure("whole process, metrics collecting", ("ours", "metrics"), _PROCESS, (None, None, None)),
+    _Measure("whole process, native alone", ("ours", "native"), _PROCESS, (None, None, None)),
+    _Measure(
+        "whole process, the incumbent itself with `mqtrace_otlp`", ("incumbent", "bytes"), _PROCESS, (None, None, None)
+    ),
 )
+_HANDLERS = {"look": "a handler that reads the current span", "relay": "a message that is sent on within its handling"}
 
 
 def measured(effort: Effort) -> list[Row]:
-    """Measure every variant; what is told is the time above that of the client alone, in the same turn."""
-    variants = [BARE, _BOTH, _OFF, _ALONE, _THEIRS, _THEIRS_OFF, _THEIRS_ALONE]
-    took = measured_rounds(variants, rounds=effort.rounds, messages=effort.of(_MESSAGES, least=200))
+    """Measure every variant; what is published is the time above that of the client alone, in the same turn."""
+    variants = list(dict.fromkeys([BARE, _INCUMBENT, _INCUMBENT_OFF, *(each.ours for each in _MEASURES)]))
+    took = measured_rounds(
+        variants, rounds=effort.rounds, messages=effort.of(_MESSAGES, least=200), calls=(*_CALLS, *_HANDLERS)
+    )
 
-    def added(variant: Variant, call: str) -> list[float]:
-        return [one[call] - bare[call] for one, bare in zip(took[variant], took[BARE], strict=True)]
+    def added(variant: Variant, call: str, part: int) -> list[float]:
+        return [one[call][part] - bare[call][part] for one, bare in zip(took[variant], took[BARE], strict=True)]
 
-    return [
-        beside(measure, _ANCHOR, added(ours, call), added(theirs, call), "µs CPU", target, note)
-        for measure, call, ours, theirs, target, note in _TABLE
+    def row(title: str, measure: _Measure, call: str, most: float | None) -> Row:
+        ours, theirs = added(measure.ours, call, measure.part), added(measure.theirs, call, measure.part)
+        return beside(title, _ANCHOR, ours, theirs, "µs CPU", None if most is None else Target("≤", most), "")
+
+    rows = [
+        row(f"{_SAID[call]}: {measure.what}", measure, call, most)
+        for measure in _MEASURES
+        for call, most in zip(_CALLS, measure.most, strict=True)
     ]
+    whole = _Measure("whole process, both formats", ("ours", "both"), _PROCESS, (None, None, None))
+    return rows + [row(f"{said}: {whole.what}", whole, call, None) for call, said in _HANDLERS.items()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tests.bench import clients, forwarder, growth, imports, steps
+from tests.bench import forwarder, growth, imports, steps
 from tests.bench.rows import TIMES, Row, written
 from tests.bench.sections import SECTIONS
 
@@ -62,25 +62,6 @@ def _made_of(section: str, *parts: str, why: str) -> Callable[[Row, Measured], s
     return told
 
 
-_FOLLOWED: Final = (
-    "The SDK's span is made by the thread that exports it. What is left here is two ids, two headers, the fields of a "
-    "TraceBean, the delivery report's way through Python, which the anchor does not follow, places in two queues, and the "
-    "interpreter's lock: every call of the client lets go of it, and wakes the thread that waits for it to encode"
-)
-_DELIVERED: Final = (
-    "The SDK's span is made by the thread that exports it. What is left here is to take the message out of the client's "
-    "object and its context out of its headers, to make that current until the next poll, a start and an end in two queues, "
-    "and the interpreter's lock: every call of the client lets go of it, and wakes the thread that waits for it to encode"
-)
-_LINKED: Final = "What a message says is put together by the thread that exports it; to hear of it is left"
-_SILENT_SEND: Final = (
-    "Ids and headers go with a message that is not sampled all the same, so that the other side finds it"
-)
-_SILENT: Final = (
-    "Nothing is put together for a span that will not be recorded, nor what is current meanwhile before somebody looks; "
-    "what is left is to ask where each message lies, to be current until the next poll, and to be found again by a block that"
-    " comes later"
-)
 _STAMPED: Final = (
     "Each span is put in with its time of arrival, for the books and the linger time of each lane; the anchor appends the span "
     "alone"
@@ -108,16 +89,6 @@ _JUDGED: Final = (
 )
 
 _REASONS: Final[Mapping[tuple[str, str], Callable[[Row, Measured], str]]] = {
-    ("clients", "added to `produce` and its delivery, recording"): _made_of(
-        "clients", clients.PRODUCE_ALONE, why=_FOLLOWED
-    ),
-    ("clients", "added to `poll` and the process span, recording"): _made_of(
-        "clients", clients.POLL_ALONE, why=_DELIVERED
-    ),
-    ("clients", "added to a message of `consume(100)`, recording"): _made_of("clients", why=_LINKED),
-    ("clients", "added to `produce` and its delivery, sampler off"): _made_of("steps", steps.INJECT, why=_SILENT_SEND),
-    ("clients", "added to `poll`, sampler off"): _made_of("steps", steps.EXTRACT, why=_SILENT),
-    ("clients", "added to a message of `consume(100)`, sampler off"): _made_of("clients", why=_SILENT),
     ("processor", "`on_end` with room"): _made_of("steps", steps.APPENDED, why=_STAMPED),
     ("processor", "spans through the processor"): _made_of("steps", why=_BATCHES),
     ("codec", "native decode"): _made_of("steps", steps.SPLIT, steps.MODEL, steps.DECODED, why=_PARSED),

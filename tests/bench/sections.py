@@ -44,9 +44,10 @@ SECTIONS: Final = {
     "clients": Section(
         "Added to the client's calls",
         "clients",
-        "CPU time of the calling thread, above that of the client alone in the same turn, three turns a round; delivery"
-        " reports are served by that thread. Each variant is a process of its own against the embedded broker. The anchor exports to one format"
-        " behind `BatchSpanProcessor`; ours exports the same spans the same way, and native records to files.",
+        "CPU time above that of the client alone in the same turn, three turns a round; the calling thread's, delivery reports"
+        " included, or the whole process's until everything is encoded and sent. Each variant is a process of its own against"
+        " the embedded broker; OTLP goes over HTTP to a receiver in another process, native records to landing files. The"
+        " anchor has the stock batch processor and OTLP exporter.",
         minutes=4,
     ),
     "steps": Section(

@@ -1,9 +1,9 @@
-"""This module knows one variant of tracing at work: a process that sends and consumes as often as it is told to.
+"""One variant of tracing at work: a process that sends and consumes as often as it is told to.
 
-``python -m tests.scoreboard.contender SUBJECT SAMPLING SERVERS TOPIC MESSAGES`` reads the names of calls, one a line, does
-each for so many messages, and answers with the microseconds of CPU time that one message took: a line of two numbers, for
-the calling thread and for the whole process. At the end of its input it counts the spans and records that it made, and
-fails when one is missing.
+``python -m tests.scoreboard.contender SUBJECT MODE SERVERS TOPIC MESSAGES ENDPOINT`` reads the names of calls, one a line,
+and does each for so many messages. It answers with a line of JSON: the microseconds of CPU time that one message took, of
+the calling thread and of the whole process until everything was encoded and sent. At the end of its input it counts the
+spans that the OTLP receiver has and the records in its landing, and fails when one is missing.
 """
 
 from __future__ import annotations
@@ -14,44 +14,39 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind
 
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
+from otel_mqtrace.exporters.otlp import HTTP, OtlpSpanExporter
 from otel_mqtrace.wire.native import decode_body
+from tests.scoreboard.receiving import spans_by_kind
 from tests.scoreboard.subjects import OURS, SUBJECTS
 from tests.support.landings import landed_lines
 
 __all__ = ["CALLS", "WARM"]
 
-CALLS = ("produce", "poll", "consume")
-"""In the order in which they are asked for: what is consumed was produced before."""
+CALLS = ("produce", "poll", "consume", "look", "relay")
+"""In the order in which they are asked for: what is consumed was produced before.
+
+``look`` polls, and reads the current span in the handler; ``relay`` polls, and sends each message on.
+"""
 
 WARM = 200
 """Messages of each call before the first that count."""
 
-_BATCH, _QUEUE, _ASLEEP_MS, _PATIENT_S = 100, 65_536, 600_000, 20.0
-
-
-class _Encoded(SpanExporter):
-    """Encodes every span as OTLP does, counts it, and keeps none: where the bytes go is nobody's question here."""
-
-    def __init__(self) -> None:
-        self.kinds: Counter[SpanKind] = Counter()
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Encode, count, let go."""
-        assert encode_spans(spans).SerializeToString()
-        self.kinds.update(span.kind for span in spans)
-        return SpanExportResult.SUCCESS
+_BATCH, _PATIENT_S = 100, 20.0
 
 
 class _Calls:
@@ -67,7 +62,7 @@ class _Calls:
         """Return µs a message, of the calling thread and of the whole process until all is exported."""
         if call not in self._warm:
             self.close()
-            self._warm[call] = {"produce": self._producing, "poll": self._polling, "consume": self._consuming}[call]()
+            self._warm[call] = self._warmed(call)
             self._warm[call](WARM)
             self._provider.force_flush()
         thread_ns, process_ns = time.thread_time_ns(), time.process_time_ns()
@@ -89,6 +84,16 @@ class _Calls:
         self._open.append(consumer)
         return consumer
 
+    def _warmed(self, call: str) -> Callable[[int], None]:
+        made = {
+            "produce": self._producing,
+            "poll": self._polling,
+            "consume": self._consuming,
+            "look": self._looking,
+            "relay": self._relaying,
+        }
+        return made[call]()
+
     def _producing(self) -> Callable[[int], None]:
         """The delivery reports are counted in, since they are served by the same thread."""
         producer = confluent_kafka.Producer({"bootstrap.servers": self._servers})
@@ -96,7 +101,8 @@ class _Calls:
 
         def send(messages: int) -> None:
             for _ in range(messages):
-                producer.produce(self._topic, b"twenty bytes of order")
+                # A list of its own each time: the incumbent appends to the caller's.
+                producer.produce(self._topic, b"twenty bytes of order", headers=[("kind", b"order")])
             assert producer.flush(60) == 0
 
         return send
@@ -109,6 +115,31 @@ class _Calls:
                 assert consumer.poll(_PATIENT_S) is not None, "a message is missing"
 
         return poll
+
+    def _looking(self) -> Callable[[int], None]:
+        """As an application does whose log lines carry the trace id."""
+        consumer = self._consumer()
+
+        def look(messages: int) -> None:
+            for _ in range(messages):
+                assert consumer.poll(_PATIENT_S) is not None, "a message is missing"
+                trace.get_current_span().get_span_context().trace_id  # noqa: B018 - the look is what is measured
+
+        return look
+
+    def _relaying(self) -> Callable[[int], None]:
+        consumer = self._consumer()
+        producer = confluent_kafka.Producer({"bootstrap.servers": self._servers})
+        producer.list_topics(f"{self._topic}.relayed", 20)
+
+        def relay(messages: int) -> None:
+            for _ in range(messages):
+                message = consumer.poll(_PATIENT_S)
+                assert message is not None, "a message is missing"
+                producer.produce(f"{self._topic}.relayed", message.value(), headers=[("kind", b"order")])
+            assert producer.flush(60) == 0
+
+        return relay
 
     def _consuming(self) -> Callable[[int], None]:
         """A hundred at a time."""
@@ -124,25 +155,37 @@ class _Calls:
         return consume
 
 
-def main(subject: str, sampling: str, servers: str, topic: str, messages: str) -> int:
+def _spans_go(provider: TracerProvider, mode: str, endpoint: str, landing: str) -> tuple[Any, ...]:
+    """Set up what each mode exports; return the exporters that the instrumentation attaches."""
+    traces = f"{endpoint}/v1/traces"
+    native = NativeFileSpanExporter(directory=landing)
+    if mode in {"both", "off", "metrics"}:
+        return native, OtlpSpanExporter(protocol=HTTP, endpoint=traces)
+    if mode == "native":
+        return (native,)
+    is_ours = mode in {"bytes", "bytes+native"}
+    exporter = OtlpSpanExporter(protocol=HTTP, endpoint=traces) if is_ours else OTLPSpanExporter(endpoint=traces)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return (native,) if mode.endswith("+native") else ()
+
+
+def main(subject: str, mode: str, servers: str, topic: str, messages: str, endpoint: str) -> int:
     """Do what is asked for on standard input, tell what it took, check what it left; return 0."""
-    exporter = _Encoded()
     with tempfile.TemporaryDirectory() as landing:
-        provider = TracerProvider(sampler=ALWAYS_OFF if sampling == "off" else ALWAYS_ON, shutdown_on_exit=False)
-        asleep = sampling == "asleep"
-        theirs = {"max_export_batch_size": _QUEUE, "schedule_delay_millis": _ASLEEP_MS} if asleep else {}
-        provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=_QUEUE, **theirs))
+        provider = TracerProvider(sampler=ALWAYS_OFF if mode == "off" else ALWAYS_ON, shutdown_on_exit=False)
         if subject in SUBJECTS:
-            native = () if sampling == "on" else (NativeFileSpanExporter(directory=landing),)
-            options = {"queue_size": _QUEUE} | ({"batch_size": _QUEUE, "linger_ms": _ASLEEP_MS} if asleep else {})
-            SUBJECTS[subject].instrumentor().instrument(tracer_provider=provider, exporters=native, **options)
+            stock = subject != OURS.name and mode == "off"
+            exporters = _spans_go(provider, "stock" if stock else mode, endpoint, landing)
+            options = {} if mode != "metrics" else {"meter_provider": MeterProvider([InMemoryMetricReader()])}
+            SUBJECTS[subject].instrumentor().instrument(tracer_provider=provider, exporters=exporters, **options)
         calls = _Calls(servers, topic, provider)
         for line in sys.stdin:
             sys.stdout.write(json.dumps(calls.take(line.strip(), int(messages))) + "\n")
             sys.stdout.flush()
         calls.close()
         provider.shutdown()
-        _check(subject, sampling, exporter.kinds, _records(Path(landing)), calls.done, int(messages))
+        kinds = spans_by_kind(endpoint)
+        _check(subject, mode, kinds, _records(Path(landing)), calls.done, int(messages))
     return 0
 
 
@@ -153,22 +196,24 @@ def _records(landing: Path) -> Counter[str]:
 
 
 def _check(
-    subject: str, sampling: str, kinds: Counter[SpanKind], records: Counter[str], done: Counter[str], messages: int
+    subject: str, mode: str, kinds: Counter[SpanKind], records: Counter[str], done: Counter[str], messages: int
 ) -> None:
     """Fail unless every message left its spans, and its records where those were asked for."""
-    sent, polled, batched = (done[call] + WARM for call in CALLS)
-    batches = done["consume"] // messages * -(-messages // _BATCH) + WARM // _BATCH
-    silent = subject not in SUBJECTS or sampling == "off"
-    assert kinds[SpanKind.PRODUCER] == (0 if silent else sent), f"{subject}, {sampling}: {kinds}"
-    assert kinds.total() == 0 if silent else kinds[SpanKind.CONSUMER] >= polled + batches, (
-        f"{subject}, {sampling}: {kinds}"
-    )
-    if sampling == "off":
-        assert not records, f"{subject}: {records}"
-    if sampling in {"both", "asleep"} and subject == OURS.name:
-        # Each message was sent once and delivered twice: alone, and in a batch.
-        handled = polled + batched
-        assert records == {"Pub": sent, "SubBefore": handled, "SubAfter": handled}, f"{subject}: {records}"
+    warmed = {call: done[call] + WARM if done[call] else 0 for call in CALLS}
+    sent = warmed["produce"] + warmed["relay"]
+    polled = warmed["poll"] + warmed["look"] + warmed["relay"]
+    batches = done["consume"] // messages * -(-messages // _BATCH) + WARM // _BATCH if done["consume"] else 0
+    said = f"{subject}, {mode}: {kinds}, {records}"
+    if subject not in SUBJECTS or mode == "off":
+        assert not kinds, said
+        assert not records, said
+        return
+    if mode != "native":
+        assert kinds[SpanKind.PRODUCER] == sent, said
+        assert kinds[SpanKind.CONSUMER] >= polled + batches, said
+    if mode in {"both", "metrics", "native"} or mode.endswith("+native"):
+        handled = polled + warmed["consume"]
+        assert records == {"Pub": sent, "SubBefore": handled, "SubAfter": handled}, said
 
 
 if __name__ == "__main__":

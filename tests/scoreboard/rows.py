@@ -86,7 +86,7 @@ ROWS: Final = (
     Row("T36", "RocketMQ's native trace records", switching.native_output),
     Row("T37", "processor: exact drop count, bounded flush, safe across `fork`", switching.honest_processor, "partly"),
     Row("T38", "users can test without a broker", switching.without_a_broker),
-    Row("T39", "cost for the calling thread, not sampled: 2 µs or less", None),
+    Row("T39", "cost for the calling thread, not sampled: a quarter of the incumbent's or less", None),
 )
 """Every line, in the order of the page."""
 

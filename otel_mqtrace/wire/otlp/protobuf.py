@@ -132,13 +132,20 @@ def number_attribute(field: int, name: str) -> Callable[[int], bytes]:
         heads.append(tag(field) + varint(len(key) + len(value) + length) + key + value)
 
     def write(number: int) -> bytes:
-        value = fresh_varint(number)
+        if 0 <= number <= _LOW_14:
+            value = _FINAL[number]
+        elif 0 <= number < _BITS_42 and number >= _BITS_28:  # milliseconds since 1970 are among them
+            value = _CONTINUED[number & _LOW_14] + _CONTINUED[number >> 14 & _LOW_14] + _FINAL[number >> 28]
+        else:
+            value = fresh_varint(number)
         return heads[len(value)] + value
 
     return write
 
 
 _LOW_14: Final = 0x3FFF
+_BITS_28: Final = 1 << 28
+_BITS_42: Final = 1 << 42
 _CONTINUED: Final = [bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in range(1 << 14)]
 _FINAL: Final = [bytes((low,)) if low < 0x80 else bytes((low & 0x7F | 0x80, low >> 7)) for low in range(1 << 14)]  # noqa: PLR2004 - seven bits
 

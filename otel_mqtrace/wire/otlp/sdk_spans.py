@@ -242,7 +242,7 @@ def encode_spans(
 ) -> EncodedRequest:
     """Return the request that exports ``spans``, grouped by resource and scope in order of appearance.
 
-    A span with a method ``to_otlp`` may return its bytes itself.
+    A span with a method ``to_otlp`` may return its message itself, in pieces.
     ``read_attributes`` returns the attributes of a span as a plain mapping, where the caller knows a cheap way.
     """
     groups: dict[tuple[bytes, bytes], dict[tuple[bytes, bytes], list[bytes]]] = {}
@@ -250,14 +250,14 @@ def encode_spans(
     for position, span in enumerate(spans):
         try:
             write = getattr(span, "to_otlp", None)
-            encoded = None if write is None else write()
-            if encoded is None:
-                encoded = encode_span(span, None if read_attributes is None else read_attributes(span))
+            pieces = None if write is None else write()
+            if pieces is None:
+                pieces = (encode_span(span, None if read_attributes is None else read_attributes(span)),)
             resource, scope = _resources[span.resource], _scopes[span.instrumentation_scope]
         except Exception as error:  # noqa: BLE001 - one impossible span must not take its batch along
             errors[position] = error
             continue
-        groups.setdefault(resource, {}).setdefault(scope, []).extend((_SPAN, varint(len(encoded)), encoded))
+        groups.setdefault(resource, {}).setdefault(scope, []).extend((_SPAN, varint(sum(map(len, pieces))), *pieces))
     return EncodedRequest(b"".join([part for group in groups.items() for part in _resource_spans(*group)]), errors)
 
 

@@ -1,0 +1,140 @@
+"""What all messages of one client and topic have in common, worked out once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from otel_mqtrace import semconv
+from otel_mqtrace.wire.native.template import record_template
+from otel_mqtrace.wire.otlp.protobuf import VARINT, delimited, tag, text_bytes, varint
+from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from opentelemetry.trace import SpanKind
+    from opentelemetry.util.types import AttributeValue
+
+    from otel_mqtrace.model import TraceType
+
+__all__ = ["LeaderSource", "Place", "Plan"]
+
+_MAX_PLACES: Final = 4_096
+Template = tuple[str, tuple[int, ...]]
+
+
+class LeaderSource(Protocol):
+    """Who leads a partition, as far as it is known now."""
+
+    @property
+    def cluster_id(self) -> str | None:
+        """What the cluster calls itself."""
+        ...
+
+    def of(self, topic: str | None, partition: int | None) -> str | None:
+        """Return ``host:port`` of the leader."""
+        ...
+
+    def want(self, topic: str) -> None:
+        """Have the leaders of ``topic`` looked up."""
+        ...
+
+
+class Place(NamedTuple):
+    """What all messages of a partition say, as long as its leader stays."""
+
+    attributes: bytes
+    templates: dict[tuple[str, TraceType], Template | None]
+    """Dialect and type → :func:`record_template`."""
+    store_host: str | None
+    offset_id: str
+    """The text before the offset in an offset message id."""
+
+
+class Plan:
+    """What all messages of one client and topic have in common.
+
+    Args:
+        topic: The topic.
+        verb: The first word of the span's name.
+        kind: Of the span.
+        ground: The tracer and its processors; the plan holds while they stay.
+        constants: Attributes that never change.
+        native: Fields of a native record that never change, by the model's names.
+        leaders: Who knows the partitions' leaders; ``None`` when nobody does.
+        server: Named as the store host while no leader is known.
+        make_attributes: Returns all attributes of one span.
+        new_id: Draws request ids.
+    """
+
+    def __init__(  # noqa: PLR0913 - collaborators by their names
+        self,
+        topic: str,
+        *,
+        verb: str,
+        kind: SpanKind,
+        ground: Any,
+        constants: Mapping[str, AttributeValue],
+        native: Mapping[str, Any],
+        leaders: LeaderSource | None,
+        server: str | None,
+        make_attributes: Callable[[Any], Any],
+        new_id: Callable[[], str],
+    ) -> None:
+        self.topic = topic
+        self.kind = kind
+        self.ground = ground
+        self.tracer = ground.tracer
+        self.name = f"{verb} {topic}"
+        self.constants = dict(constants)
+        self.region_id = constants.get(semconv.MQTRACE_REGION_ID)
+        self.make_attributes = make_attributes
+        self.new_id = new_id
+        self.head = delimited(5, text_bytes(self.name)) + tag(6, VARINT) + varint(kind.value + 1)
+        self._native = {
+            "region_id": self.region_id,
+            "group_name": constants.get(semconv.MQTRACE_GROUP_NAME),
+            "topic": topic,
+            "tags": None,
+            "keys": None,
+            "client_host": constants.get(semconv.MQTRACE_CLIENT_HOST),
+            **native,
+        }
+        self._leaders = leaders
+        self._server = server
+        self._constant = encode_attributes(self.constants)
+        self._places: dict[tuple[int, str | None, str | None], Place] = {}
+
+    def facts_of(self, partition: int) -> tuple[str | None, str | None, str]:
+        """Return the store host and the cluster's id, as known now, and a new request id."""
+        leaders = self._leaders
+        if leaders is None:
+            return self._server, None, self.new_id()
+        return leaders.of(self.topic, partition) or self._server, leaders.cluster_id, self.new_id()
+
+    def place(self, partition: int, store_host: str | None, cluster_id: str | None) -> Place:
+        """Return what all messages of ``partition`` say."""
+        place = self._places.get((partition, store_host, cluster_id))
+        if place is None:
+            said = {
+                semconv.MESSAGING_DESTINATION_PARTITION_ID: str(partition),
+                semconv.MQTRACE_STORE_HOST: store_host,
+                semconv.MESSAGING_KAFKA_CLUSTER_ID: cluster_id,
+            }
+            known = encode_attributes({name: value for name, value in said.items() if value is not None})
+            place = Place(self._constant + known, {}, store_host, f"{self.topic}-{partition}@")
+            if len(self._places) >= _MAX_PLACES:
+                self._places.clear()
+            self._places[partition, store_host, cluster_id] = place
+        return place
+
+    def template(self, place: Place, dialect: str, trace_type: TraceType, varying: tuple[str, ...]) -> Template | None:
+        """Return the native record with its constants filled in; ``None`` where it must be encoded as a whole."""
+        try:
+            return place.templates[dialect, trace_type]
+        except KeyError:
+            constants = {**self._native, "store_host": place.store_host}
+            is_plain = None not in (self.region_id, constants["group_name"]) and self.topic.isprintable()
+            made = record_template(dialect, trace_type, constants, varying) if is_plain else None
+            place.templates[dialect, trace_type] = made
+            return made
