@@ -131,13 +131,11 @@ class SpanPacker:
         writes_records = self._encode is encode_context
         for origin, span in enumerate(spans):
             try:
-                if (
-                    writes_records
-                    and isinstance(span, RecordSpan)
-                    and (record := span.to_native(self._dialect)) is not None
-                ):
-                    yield origin, record
-                    continue
+                if writes_records and isinstance(span, RecordSpan):
+                    record = span.to_native(self._dialect)
+                    if record is not None:
+                        yield origin, record
+                        continue
                 read = plainly(span)
                 trace_ctx = trace_context_of(read)
                 if hit := limits_hit(read):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from otel_mqtrace.hooks._ending import Ending, Handling
+from otel_mqtrace.hooks._ending import Ending, Handling, process_generation
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._scope import Lent, UnreadContext, keep_ids, lent_context, processing_context
 
@@ -18,12 +18,23 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from otel_mqtrace.hooks.incoming import IncomingMessage
+    from otel_mqtrace.records.handled import Handled
     from otel_mqtrace.spans.mapping import Attributes
 
-__all__ = ["ProcessCall", "SilentCall"]
+__all__ = ["ProcessCall", "RecordedCall", "SilentCall"]
 
 Opens = Callable[[Sequence["IncomingMessage"], Context], "ProcessCall"]
 """Messages of one topic, and what was current where they were handed over → their call."""
+
+
+class OpensRecord(Protocol):
+    """Opens the call of a record, or one with only its ids where it is over."""
+
+    def __call__(self, record: Handled, ambient: Context, *, is_over: bool) -> ProcessCall:
+        """Return the call."""
+        ...
+
+
 _OPENED: Final = frozenset({"span", "base", "messages", "start_ns", "attributes", "handling"})
 
 
@@ -113,6 +124,54 @@ class SilentCall(ProcessCall):
 
     def lent(self) -> Lent:
         """Return what nobody may ever look into."""
+        return UnreadContext(self._lent)
+
+    def _lent(self) -> Context:
+        return _looked_at(super().lent) or self.ambient
+
+
+class RecordedCall(ProcessCall):
+    """A call of which a record is kept; its span is opened by whoever looks at it, or at what is current: few do."""
+
+    __slots__ = ("_open", "_opened", "record")
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+    indexes = (0,)
+
+    def __init__(self, opens: OpensRecord, record: Handled, ambient: Context) -> None:
+        self._unclaimed = bytearray(1)
+        self._began_in = process_generation()
+        self.ambient = ambient
+        self.record = record
+        self._current = None
+        self._open = opens
+        self._opened: dict[str, ProcessCall | None] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a part of the open call: two who look at the same moment see the same."""
+        if name not in _OPENED:
+            raise AttributeError(name)
+        opened = self._opened.get("")
+        if opened is None and not self._opened:
+            opened = self._opened.setdefault("", self._open(self.record, self.ambient, is_over=False))
+        if opened is None:  # it has ended as a record: its ids are left
+            opened = self._opened.setdefault("ids", self._open(self.record, self.ambient, is_over=True))
+        return getattr(opened, name)
+
+    @property
+    def is_opened(self) -> bool:
+        """Whether there is a span, which is to be ended instead of the record."""
+        return bool(self._opened)
+
+    def end_as_record(self) -> bool:
+        """Whether it ends as the record it is; from then on nobody can open it."""
+        if self._opened.setdefault("", None) is not None:
+            return False
+        self.record = self.record.without_message()
+        return True
+
+    def lent(self) -> Lent:
+        """Return what is put together by the first who looks into it."""
         return UnreadContext(self._lent)
 
     def _lent(self) -> Context:

@@ -11,9 +11,13 @@ from typing import Final
 
 from opentelemetry.propagators.textmap import Getter, Setter
 
+from otel_mqtrace import semconv
+
 __all__ = [
+    "DESCRIBING",
     "HEADER_GETTER",
     "HEADER_SETTER",
+    "TELLING",
     "Header",
     "HeaderIndex",
     "HeaderValue",
@@ -25,6 +29,12 @@ __all__ = [
     "rewritten",
 ]
 
+DESCRIBING: Final = frozenset({semconv.HEADER_TAGS, semconv.HEADER_KEYS})
+"""Headers that say something of the message and nothing of its trace."""
+TELLING: Final = frozenset(
+    {semconv.HEADER_UNIQ_KEY.lower(), semconv.HEADER_DELAY.lower(), "traceparent", "tracestate", "baggage"}
+)
+"""In lower case, headers that carry a trace, name a message or delay it."""
 HeaderValue = bytes | str | None
 Header = tuple[str, HeaderValue]
 Headers = Sequence[Header]

@@ -15,20 +15,25 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import context, trace
 from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
-from otel_mqtrace.hooks._calls import ProcessCall, SilentCall
+from otel_mqtrace.hooks._calls import ProcessCall, RecordedCall, SilentCall
 from otel_mqtrace.hooks._ending import Handling, code_of, is_failed, say_failure, text_of
 from otel_mqtrace.hooks._guard import guarded, note_failure
-from otel_mqtrace.hooks._headers import indexed
+from otel_mqtrace.hooks._headers import DESCRIBING, TELLING, indexed
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
-from otel_mqtrace.hooks._propagation import propagator_in_force
+from otel_mqtrace.hooks._propagation import TRACEPARENT, propagator_in_force
 from otel_mqtrace.hooks._scope import ambient_context
-from otel_mqtrace.hooks._unread import PlainLink
+from otel_mqtrace.hooks._unread import PlainLink, UnreadSpan
 from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, Reading
 from otel_mqtrace.hooks.receive import ReceiveHook
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
-from otel_mqtrace.model import ContextCode, TraceType
+from otel_mqtrace.model import ContextCode, MessageType, TraceType
+from otel_mqtrace.records.handled import Handled, HandledSpan
+from otel_mqtrace.records.plan import Plan
+from otel_mqtrace.records.span import flags_of
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
 
 if TYPE_CHECKING:
@@ -36,15 +41,21 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span, SpanContext
 
-    from otel_mqtrace.hooks._headers import HeaderIndex
+    from otel_mqtrace.hooks._headers import Header, HeaderIndex
     from otel_mqtrace.hooks._propagation import PropagatorInForce
+    from otel_mqtrace.hooks._start import Ground
     from otel_mqtrace.hooks.metrics import MessagingMetrics
+    from otel_mqtrace.records.plan import LeaderSource
 
 __all__ = ["ConsumeHook", "IncomingMessage", "ProcessCall"]
 
 _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
 _NS_PER_MS: Final = 1_000_000
 _NOTHING: Final = Context()
+_SAMPLED: Final = Decision.RECORD_AND_SAMPLE
+_MOST_PLANS: Final = 1_024
+_READ: Final = DESCRIBING | {TRACEPARENT, semconv.HEADER_UNIQ_KEY}
+"""Headers that a record has a place for."""
 
 
 class ConsumeHook:
@@ -75,6 +86,10 @@ class ConsumeHook:
         self._mode = self._tracing.settings.process_context
         # The application's hook may change a message, and headers are captured as they are now.
         self._reads_later = self._tracing.consume_hook is None and self._tracing.capture is None
+        self._records = self._reads_later and self._mode == "auto" and self._tracing.allows_records
+        self._retry_header = self._tracing.settings.retry_header
+        self._server = facts.server
+        self._plans: dict[str, Plan] = {}
         self._opens_later = self._reads_later and self._tracing.sampling is None
         self._timeout_ns = self._tracing.settings.process_timeout_ms * _NS_PER_MS
 
@@ -161,6 +176,146 @@ class ConsumeHook:
             note_failure("ConsumeHook.before")
             return []
 
+    def record(  # noqa: PLR0913, PLR0917 - every poll's: no keywords
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        key: bytes | None,
+        body_length: int | None,
+        headers: Sequence[Header],
+        timestamp_ms: int | None,
+        leaders: LeaderSource | None,
+    ) -> RecordedCall | None:
+        """Record that one ordinary message was handed over; ``None`` where :meth:`before` must open a span.
+
+        ``body_length`` is ``None`` for a tombstone.
+        """
+        if left_behind:
+            end_left_behind()
+        tracing = self._tracing
+        ground = tracing.ground_of_records() if self._records else None
+        if ground is None or context.get_current():
+            return None
+        plan = self._plans.get(topic)
+        if plan is None or plan.ground is not ground:
+            plan = self._plan(topic, ground, leaders)
+        found = None if plan is None else self._plain_headers(headers)
+        if plan is None or found is None:
+            return None
+        creation = propagator_in_force().plain(found)
+        if creation is None or ground.decided(creation) is not _SAMPLED:
+            return None
+        start_ns = tracing.clock.wall_ns()
+        ids, flags, parent = ground.draw().raw, ground.root_flags, None
+        if creation.is_valid:
+            parent = creation
+            ids = creation.trace_id.to_bytes(16, "big") + ids[16:]
+            flags = (creation.trace_flags & ground.random_mask) + 1
+        record = Handled(
+            plan, ids, parent, flags, start_ns, partition, offset, timestamp_ms, body_length, key, found, {}
+        )
+        for processor in ground.told:
+            processor.told_of_start(HandledSpan(record, None))
+        return RecordedCall(self._open_record, record, _NOTHING)
+
+    def _plain_headers(self, headers: Sequence[Header]) -> HeaderIndex | None:
+        """Return ``headers`` by name; ``None`` where one needs more than a record."""
+        found = indexed(headers)
+        for name in found:
+            if name not in _READ and (name.lower() in TELLING or name == self._retry_header):
+                return None
+        return found
+
+    def _plan(self, topic: str, ground: Ground, leaders: LeaderSource | None) -> Plan | None:
+        """Return the plan of ``topic`` on this ground; ``None`` where it is not traced."""
+        tracing = self._tracing
+        if tracing.excludes(topic):
+            return None
+        if len(self._plans) >= _MOST_PLANS:
+            self._plans.clear()
+        message = self._reader.attributes(IncomingMessage(topic), {})
+        message.pop(semconv.MQTRACE_STORE_HOST, None)
+        plan = self._plans[topic] = Plan(
+            topic,
+            verb=_PROCESS.name,
+            kind=_PROCESS.kind,
+            ground=ground,
+            constants={**self._constant, **message},
+            native={
+                "msg_type": MessageType.NORMAL,
+                "retry_times": 0,
+                "success": True,
+                "context_code": ContextCode.SUCCESS,
+            },
+            leaders=leaders,
+            server=self._server,
+            make_attributes=self._attributes_of,
+            new_id=tracing.new_id,
+        )
+        return plan
+
+    def _attributes_of(self, span: HandledSpan) -> tuple[Attributes, list[Link]]:
+        """Return attributes and links of a recorded call, as :meth:`before` and :meth:`after` put them together."""
+        record, end_ns = span.record, span.end_ns
+        attributes, links = self._reading_of(record)()
+        if end_ns is not None:
+            attributes = {
+                **attributes,
+                semconv.MQTRACE_COST_TIME: cost_ms(record.start_ns, end_ns),
+                semconv.MQTRACE_SUCCESS: True,
+                semconv.MQTRACE_CONTEXT_CODE: ContextCode.SUCCESS.name,
+            }
+        return attributes, [Link(each.context, each.attributes or {}) for each in links]
+
+    def _reading_of(self, record: Handled) -> Reading:
+        store_host, cluster_id, request_id = record.facts
+        topic = record.plan.topic
+        message = IncomingMessage(
+            topic,
+            record.partition,
+            record.offset,
+            record.key,
+            record.body_length or 0,
+            record.body_length is None,
+            tuple(record.found.items()),
+            record.timestamp_ms,
+            store_host,
+            cluster_id,
+        )
+        constant: Attributes = {
+            **self._constant,
+            semconv.MESSAGING_DESTINATION_NAME: topic,
+            semconv.MQTRACE_REQUEST_ID: request_id,
+        }
+        creation = record.parent or trace.INVALID_SPAN_CONTEXT
+        return Reading(self._reader, (message,), propagator_in_force(), constant, (), batch=False, creation=creation)
+
+    def _open_record(self, record: Handled, ambient: Context, *, is_over: bool) -> ProcessCall:
+        """Return the call that :meth:`before` would have opened; of one that is over only the ids."""
+        plan, ids = record.plan, record.ids
+        trace_id, span_id = int.from_bytes(ids[:16], "big"), int.from_bytes(ids[16:], "big")
+        span_ctx = trace.SpanContext(trace_id, span_id, is_remote=False, trace_flags=flags_of(record.flags))
+        span: Span = trace.NonRecordingSpan(span_ctx)
+        attributes: Attributes = {}
+        if not is_over:
+            reading = self._reading_of(record)
+            attributes = reading.constant
+            own = (plan.tracer, plan.ground.processors, plan.tracer.resource)
+            given = (*own, plan.name, span_ctx, record.parent, plan.kind, attributes, (), reading, record.start_ns)
+            span = UnreadSpan(given)
+        return ProcessCall(span, _NOTHING, 1, record.start_ns, attributes, ambient, handling=Handling(span))
+
+    def _end_record(self, call: RecordedCall, end_ns: int | None) -> bool:
+        """Whether ``call`` has ended as the record it is."""
+        record = call.record
+        end_ns = max(self._tracing.clock.wall_ns() if end_ns is None else end_ns, record.start_ns)
+        if end_ns - record.start_ns >= self._timeout_ns or not call.is_open or not call.end_as_record():
+            return False
+        if call.claim():
+            record.plan.tracer.span_processor.on_end(HandledSpan(record, end_ns))
+        return True
+
     def _open_each(self, messages: Sequence[IncomingMessage], *, batch: bool, unchanging: bool) -> list[ProcessCall]:
         """What fails for one topic costs no other's."""
         open_one = guarded("ConsumeHook.open")(self._open)
@@ -197,6 +352,9 @@ class ConsumeHook:
         """
         if left_behind:
             end_left_behind()
+        is_plain = code is ContextCode.SUCCESS and exception is None and error is None
+        if is_plain and type(call) is RecordedCall and not call.is_opened and self._end_record(call, end_ns):
+            return
         if call.is_silent or not call.claim():
             return
         metrics = self._metrics if self._asks_at_polls else self._tracing.collecting

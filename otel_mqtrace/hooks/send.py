@@ -21,7 +21,16 @@ from otel_mqtrace import semconv
 from otel_mqtrace.hooks._answer import Answer
 from otel_mqtrace.hooks._ending import Ending, process_generation, say_failure
 from otel_mqtrace.hooks._guard import note_failure
-from otel_mqtrace.hooks._headers import Header, HeaderIndex, header_text, indexed, pairs_of, rewritten
+from otel_mqtrace.hooks._headers import (
+    DESCRIBING,
+    TELLING,
+    Header,
+    HeaderIndex,
+    header_text,
+    indexed,
+    pairs_of,
+    rewritten,
+)
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
 from otel_mqtrace.hooks._propagation import TRACEPARENT, propagator_in_force, traceparent
@@ -53,8 +62,6 @@ _NO_HEADERS: Final[HeaderIndex] = {}
 _PRODUCER: Final = SpanKind.PRODUCER
 _CLIENT: Final = SpanKind.CLIENT
 _UNIQ_KEY: Final = semconv.HEADER_UNIQ_KEY.lower()
-_DESCRIBING: Final = frozenset({semconv.HEADER_TAGS, semconv.HEADER_KEYS})
-_TELLING: Final = frozenset({_UNIQ_KEY, semconv.HEADER_DELAY.lower(), "traceparent", "tracestate", "baggage"})
 _SAMPLED: Final = Decision.RECORD_AND_SAMPLE
 _MOST_PLANS: Final = 1_024
 
@@ -118,7 +125,8 @@ class SendHook:
         self._records = (
             self._names_messages
             and tracing.writes_trace_headers
-            and all(each is None for each in (tracing.sampling, tracing.naming, tracing.capture, tracing.produce_hook))
+            and tracing.produce_hook is None
+            and tracing.allows_records
         )
         self._plans: dict[str, Plan] = {}
 
@@ -188,7 +196,7 @@ class SendHook:
         """
         if left_behind:
             end_left_behind()
-        ground = self._ground_of_records()
+        ground = self._tracing.ground_of_records() if self._records else None
         length = _length(body)
         if ground is None or length is None:
             return None
@@ -223,17 +231,6 @@ class SendHook:
         size = None if body is None else length
         return Sent(plan, ids, parent, flags, msg_id, start_ns, size, key, found, ambient, process_generation()), pairs
 
-    def _ground_of_records(self) -> Ground | None:
-        """Return the ground that records start from; ``None`` where a send needs its span from the start."""
-        tracing = self._tracing
-        if not self._records:
-            return None
-        tracing.before_span()
-        ground = tracing.starting.ground()
-        if ground is None or tracing.collecting is not None or not propagator_in_force().is_default:
-            return None
-        return ground
-
     def end_record(self, sent: Sent, partition: int, offset: int) -> None:
         """The broker has the message: hand its span to the span processors. Never raises."""
         try:
@@ -263,7 +260,7 @@ class SendHook:
     def _plan(self, topic: str, ground: Ground, leaders: LeaderSource | None) -> Plan | None:
         """Return the plan of ``topic`` on this ground; ``None`` where its sends cannot be recorded so."""
         tracing = self._tracing
-        if tracing.excludes(topic) or not ground.can_record:
+        if tracing.excludes(topic):
             return None
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
@@ -485,10 +482,10 @@ def _copied(headers: object) -> tuple[list[Header], HeaderIndex] | None:
         return None
     found = _NO_HEADERS
     for name, _ in pairs:
-        if name in _DESCRIBING:
+        if name in DESCRIBING:
             found = indexed(pairs)
         elif name not in _harmless:
-            if type(name) is not str or name.lower() in _TELLING:
+            if type(name) is not str or name.lower() in TELLING:
                 return None
             if len(_harmless) < _MOST_PLANS:
                 _harmless.add(name)

@@ -17,6 +17,7 @@ from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks._capture import HeaderCapture
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._naming import Naming
+from otel_mqtrace.hooks._propagation import propagator_in_force
 from otel_mqtrace.hooks._sampling import TopicSampling
 from otel_mqtrace.hooks._sdk import links_kept
 from otel_mqtrace.hooks._start import SpanStart, under
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     from otel_mqtrace.hooks._headers import Header
+    from otel_mqtrace.hooks._start import Ground
 
 __all__ = ["ClientFacts", "Tracing", "host_and_port"]
 
@@ -102,6 +104,19 @@ class Tracing:
         """The metrics, when anybody collects them now."""
         metrics = self.metrics
         return metrics if metrics is not None and metrics.collected else None
+
+    def ground_of_records(self) -> Ground | None:
+        """Return the ground that records start from; ``None`` where an event needs its span from the start."""
+        self.before_span()
+        ground = self.starting.ground()
+        if ground is None or not ground.can_record or self.collecting is not None:
+            return None
+        return ground if propagator_in_force().is_default else None
+
+    @property
+    def allows_records(self) -> bool:
+        """Whether no setting and no hook of the application asks for a span while it is open."""
+        return self.sampling is None and self.naming is None and self.capture is None
 
     @property
     def links_per_span(self) -> int:

@@ -70,6 +70,10 @@ class Handled(NamedTuple):
     found: Mapping[str, Any]
     cell: dict[str, tuple[str | None, str | None, str]]
 
+    def without_message(self) -> Handled:
+        """Return it without headers and key: it may be remembered for long, and its ids are all that is needed."""
+        return self._replace(found={}, key=None)
+
     @property
     def facts(self) -> tuple[str | None, str | None, str]:
         """Store host, cluster id, request id: the same for all who ask, as of the first of them."""
@@ -93,8 +97,8 @@ class HandledSpan(RecordSpan):
         """Return all attributes."""
         return self._made[0]
 
-    @property
-    def _links(self) -> Sequence[Any]:
+    def make_links(self) -> Sequence[Any]:
+        """Return the link to the send."""
         return self._made[1]
 
     def to_native(self, dialect: str) -> NativeRecord | None:
@@ -165,4 +169,6 @@ class HandledSpan(RecordSpan):
 def _unique_id(found: Mapping[str, Any]) -> str | None:
     """Return the message id of the header, as ``header_text`` reads it."""
     value = found.get(semconv.HEADER_UNIQ_KEY)
-    return value.decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else None
+    if value is None:
+        return None
+    return value.decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else str(value)

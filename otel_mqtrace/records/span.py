@@ -92,6 +92,10 @@ class RecordSpan(ReadableSpan):
         """Return all attributes, in a dict of the caller's own."""
         raise NotImplementedError
 
+    def make_links(self) -> Sequence[Any]:
+        """Return the links; most records have none."""
+        return ()
+
     def _make_context(self) -> SpanContext:
         known: SpanContext | None = self.__dict__.get("_ids")
         if known is None:
@@ -110,7 +114,7 @@ class RecordSpan(ReadableSpan):
     _instrumentation_scope = _Derived(lambda self: self.record.plan.tracer._instrumentation_scope)  # noqa: SLF001 - as the SDK's tracer passes it
     _instrumentation_info = _Derived(lambda self: self.record.plan.tracer.instrumentation_info)
     _kind = _Derived(lambda self: self.record.plan.kind)
-    _links: Any = ()
+    _links = _Derived(lambda self: self.make_links())
     _events: Any = ()
     _status = _UNSET_STATUS
 

@@ -183,8 +183,9 @@ class MqTraceSpanProcessor(SpanProcessor):
     def told_of_start(self, span: ReadableSpan) -> None:
         """Do the same for a span that was told its attributes after it had started."""
         try:
-            context, snapshot = span.context, None
-            if context is None or not context.trace_flags & 1:
+            is_record = getattr(span, "is_record", False)
+            context, snapshot = None if is_record else span.context, span if is_record else None
+            if not is_record and (context is None or not context.trace_flags & 1):
                 return
             for lane in self._start_lanes:
                 if lane.wants is not None and not lane.wants(span):
@@ -200,9 +201,10 @@ class MqTraceSpanProcessor(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Offer an ended span to every lane; constant time, never raises, unsampled spans are skipped."""
         try:
-            context = span.context
-            if context is None or not context.trace_flags & 1:  # sampled: the property of that name costs a call
-                return
+            if not getattr(span, "is_record", False):  # which only sampled events have
+                context = span.context
+                if context is None or not context.trace_flags & 1:  # sampled: the property of that name costs a call
+                    return
             if self._settled_in != os.getpid():  # the pid tells forks that ran no Python hook (uWSGI)
                 self._settle_in_child()
             if self._only_door is not None:  # one lane, which takes all there is

@@ -42,7 +42,7 @@ BARE: Variant = ("bare", "stock")
 TURNS = 3
 """How often each variant does each call in a round, between starting its process and ending it."""
 
-_MESSAGES, _ROUNDS = 1_000, 3
+_MESSAGES, _ROUNDS = 600, 3
 _HALF, _UNSAMPLED_SHARE = 0.5, 0.25
 _END_S = 60.0
 _READ_S = 20.0

@@ -8,7 +8,7 @@ from otel_mqtrace.clients.alive import Alive
 from otel_mqtrace.clients.confluent_kafka.cluster.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.consume.handover import handed_over
 from otel_mqtrace.clients.confluent_kafka.consume.settling import Settling
-from otel_mqtrace.clients.confluent_kafka.messages import incoming, placed
+from otel_mqtrace.clients.confluent_kafka.messages import incoming, placed, recorded
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._holding import Held, LateSpan, Outcome
 from otel_mqtrace.hooks._left_to_blocks import LeftToBlocks
@@ -46,6 +46,7 @@ class ConsumerState:
         self.leaders: Leaders | None = leaders_of(known) if like is None else like.leaders
         self.settling = Settling(self.facts)
         self.silent = False
+        self._is_plain = type(self) is ConsumerState
         self.polling: int | None = None
         self._hook: ConsumeHook | None = None
         self._tracing: Tracing | None = None
@@ -107,6 +108,15 @@ class ConsumerState:
         ``handed`` is what the poll returned.
         """
         hook = (self._hook if self._tracing is tracing else None) or self.bind(tracing)
+        if start_ns is None and not batch and self._is_plain and not self._left.now and not self._settles:
+            call = recorded(hook, messages[0], self.leaders)
+            if call is not None:
+                held = self.hold(hook, [call], handed)
+                where = call.record
+                place = (where.plan.topic, where.partition, where.offset)
+                handed_over.remember(messages[0], place, self.reference, call)
+                held.enter(call)
+                return
         silent = hook.asks_nothing
         received = placed(messages) if silent else self.incoming(messages)
         if start_ns is not None:

@@ -82,15 +82,26 @@ class Handover:
         """
         entries = self._entries
         for message, where, call in zip(messages, received, calls, strict=True):
-            key = id(message)
-            before = entries.pop(key, None)  # an id that is used again goes to the end
-            if before is not None:
-                before.forgotten()
-            entries[key] = _Entry(
-                (where.topic, where.partition, where.offset), owner, None if call is None else call.remembered
-            )
+            self.remember(message, (where.topic, where.partition, where.offset), owner, call)
         for index in awaited:
-            entries[id(messages[index])].awaited = True
+            entry = entries.get(id(messages[index]))
+            if entry is not None:
+                entry.awaited = True
+
+    def remember(
+        self,
+        message: Message,
+        place: tuple[str, int | None, int | None],
+        owner: weakref.ref[Any],
+        call: ProcessCall | None,
+    ) -> None:
+        """Remember who handed one message over, where it lies, and its automatic span."""
+        entries = self._entries
+        key = id(message)
+        before = entries.pop(key, None)  # an id that is used again goes to the end
+        if before is not None:
+            before.forgotten()
+        entries[key] = _Entry(place, owner, None if call is None else call.remembered)
         while len(entries) > self._max:
             try:
                 entries.popitem(last=False)[1].forgotten()

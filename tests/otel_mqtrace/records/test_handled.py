@@ -1,0 +1,259 @@
+"""A recorded handling says exactly what the span of the same handling says: at its start, at its end, in both formats."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry import context, trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+
+from otel_mqtrace import MqTraceSpanProcessor
+from otel_mqtrace.exporters.native_spans import SpanPacker, has_record
+from otel_mqtrace.hooks._calls import RecordedCall
+from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
+from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+from otel_mqtrace.model import ContextCode
+from otel_mqtrace.records.handled import HandledSpan
+from otel_mqtrace.testing import FixedIds, ManualClock, RecordingExporter
+from otel_mqtrace.wire.native import DIALECTS, encode_context
+from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
+
+PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03"
+texts = st.binary(max_size=6) | st.sampled_from([b"k1 k2", b"", b" ", b"a\x01b", "订单".encode()])
+headers = st.dictionaries(st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "other"]), texts | st.none(), max_size=4).map(
+    lambda said: list(said.items())
+)
+
+
+class _Starts(SpanExporter):
+    """Keeps what is exported, starts as well."""
+
+    exports_starts = True
+    exports_only_process_starts = True
+    wants = staticmethod(has_record)
+
+    def __init__(self):
+        self.spans = []
+
+    def export(self, spans):
+        self.spans += spans
+        return SpanExportResult.SUCCESS
+
+
+@dataclass
+class _Leaders:
+    hosts: dict
+    cluster_id: str | None
+
+    def of(self, topic, partition):
+        return self.hosts.get(partition)
+
+    def want(self, topic):
+        pass
+
+
+@dataclass
+class _Message:
+    topic: str = "orders"
+    partition: int = 0
+    offset: int = 7
+    key: bytes | None = None
+    body_length: int | None = 8
+    headers: tuple = (("traceparent", PARENT), ("UNIQ_KEY", b"0A"))
+    timestamp_ms: int | None = 1_700_000_000_000
+    took_ms: int = 5
+    leaders: _Leaders | None = None
+
+
+messages = st.builds(
+    _Message,
+    topic=st.sampled_from(["orders", "订单", "100%", "%s", "odd\x01topic"]),
+    partition=st.integers(0, 3),
+    offset=st.sampled_from([0, 127, 1 << 14, (1 << 42) + 1]),
+    key=st.none() | st.binary(max_size=8),
+    body_length=st.none() | st.integers(0, 1 << 20),
+    headers=st.tuples(st.booleans(), headers).map(lambda both: [("traceparent", PARENT)] * both[0] + both[1]),
+    timestamp_ms=st.none() | st.integers(0, 1 << 41),
+    took_ms=st.sampled_from([0, 1, 300]),
+    leaders=st.builds(_Leaders, st.sampled_from([{}, {0: "b2:9092", 1: "b3:9092"}]), st.none() | st.just("C1")),
+)
+
+
+class _World:
+    def __init__(self, **options):
+        self.clock, self.ended, self.starts = ManualClock(), RecordingExporter(), _Starts()
+        provider = TracerProvider(id_generator=FixedIds(), shutdown_on_exit=False, **options)
+        provider.add_span_processor(SimpleSpanProcessor(self.ended))
+        self.processor = MqTraceSpanProcessor(self.starts, background=False, clock=self.clock)
+        provider.add_span_processor(self.processor)
+        ids = iter(f"{number:032X}" for number in range(10**6))
+        tracing = Tracing.create(tracer_provider=provider, clock=self.clock, new_id=lambda: next(ids), naming=None)
+        facts = ClientFacts.of_kafka({"bootstrap.servers": "b1:9092", "client.id": "shop"}, group_name="billing")
+        self.hook = ConsumeHook(tracing=tracing, facts=facts)
+
+    def record(self, message):
+        return self.hook.record(
+            message.topic,
+            message.partition,
+            message.offset,
+            message.key,
+            message.body_length,
+            message.headers,
+            message.timestamp_ms,
+            message.leaders,
+        )
+
+    def open(self, message):
+        leaders = message.leaders
+        received = IncomingMessage(
+            message.topic,
+            message.partition,
+            message.offset,
+            message.key,
+            message.body_length or 0,
+            message.body_length is None,
+            message.headers,
+            message.timestamp_ms,
+            leaders and leaders.of(message.topic, message.partition),
+            leaders and leaders.cluster_id,
+        )
+        (call,) = self.hook.before([received], unchanging=True)
+        return call
+
+    def exported(self, call, took_ms=5, **how):
+        """End the call; return its span, and what the native lane was given at the start and at the end."""
+        self.clock.advance(ms=took_ms)
+        self.hook.after(call, **how)
+        self.processor.force_flush()
+        return self.ended.take(), self.starts.spans
+
+
+def _encode_whole(trace_ctx, dialect):
+    """The encoder by another name: no template is used."""
+    return encode_context(trace_ctx, dialect)
+
+
+def _native(spans, dialect, encode=encode_context):
+    packer = SpanPacker(encode=encode, dialect=dialect, max_message_bytes=128_000, region_id=None)
+    packed = packer.pack(spans)
+    return [(m.topic, m.region_id, m.value, m.keys) for m in packed.messages], packed.refused
+
+
+def _spans_of(body):
+    request = ExportTraceServiceRequest.FromString(body)
+    spans = [span for each in request.resource_spans for scope in each.scope_spans for span in scope.spans]
+    for span in spans:
+        span.attributes.sort(key=lambda attribute: attribute.key)
+    return spans
+
+
+@given(messages, st.sampled_from(sorted(DIALECTS)))
+@settings(max_examples=300, deadline=None)
+def test_recorded_handling_equals_the_span_of_the_same_handling(message, dialect):
+    world, other = _World(), _World()
+    call = world.record(message)
+    if any(name == "UNIQ_KEY" and value is None for name, value in message.headers) and call is None:
+        return
+    assert type(call) is RecordedCall
+    recorded, recorded_lane = world.exported(call, message.took_ms)
+    span, span_lane = other.exported(other.open(message), message.took_ms)
+    assert type(recorded) is HandledSpan
+    for ours, theirs in zip(recorded_lane, span_lane, strict=True):
+        assert _native([ours], dialect) == _native([theirs], dialect, _encode_whole)
+    written = encode_spans([recorded]).body
+    assert _spans_of(written) == _spans_of(encode_by_opentelemetry([span]).SerializeToString())
+    assert json.loads(recorded.to_json()) == json.loads(span.to_json())
+    assert _spans_of(encode_spans([recorded]).body) == _spans_of(written)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"code": ContextCode.FAILED},
+        {"exception": ValueError("no such order")},
+        {"code": ContextCode.SUCCESS, "error": "odd"},
+        {"code": "RETURNNULL"},
+    ],
+)
+def test_handling_that_does_not_simply_succeed_ends_as_its_span_would(how):
+    results = []
+    for is_recorded in (True, False):
+        world = _World()
+        call = world.record(_Message()) if is_recorded else world.open(_Message())
+        span, lane = world.exported(call, **how)
+        results.append((json.loads(span.to_json()), _native(lane, "5.5.0")))
+    for said, _ in results:
+        for event in said["events"]:
+            event.pop("timestamp"), event["attributes"].pop("exception.stacktrace")
+    assert results[0] == results[1]
+
+
+def test_span_is_opened_for_the_handler_that_looks_at_it():
+    world = _World()
+    call = world.record(_Message())
+    token = context.attach(call.lent())
+    trace.get_current_span().set_attribute("order", 7)
+    context.detach(token)
+    span, lane = world.exported(call)
+    assert span.attributes["order"] == 7
+    assert span.context.span_id == lane[0].context.span_id
+    assert len({request_id for each in lane if (request_id := each.attributes["mqtrace.request_id"])}) == 1
+
+
+def test_late_look_finds_the_ids_and_records_nothing():
+    world = _World()
+    call = world.record(_Message())
+    span, _ = world.exported(call)
+    assert call.span.get_span_context() == span.context
+    assert not call.span.is_recording()
+
+
+def test_handling_over_the_limit_is_a_time_out():
+    world = _World()
+    span, _ = world.exported(world.record(_Message()), took_ms=16 * 60_000)
+    assert span.attributes["mqtrace.context_code"] == "TIME_OUT"
+
+
+def test_second_end_records_nothing():
+    world = _World()
+    call = world.record(_Message())
+    world.exported(call)
+    world.hook.after(call)
+    world.hook.after(call, code=ContextCode.FAILED)
+    world.ended.assert_empty()
+
+
+@pytest.mark.parametrize("name", ["tracestate", "baggage", "Traceparent", "DELAY", "uniq_key"])
+def test_headers_that_need_more_than_a_record_get_a_span(name):
+    assert _World().record(_Message(headers=((name, b"x=1"),))) is None
+
+
+def test_retry_count_gets_a_span():
+    world = _World()
+    assert world.record(_Message(headers=((world.hook._retry_header, b"2"),))) is None
+
+
+def test_what_is_current_gets_a_span():
+    world = _World()
+    with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False))):
+        assert world.record(_Message()) is None
+
+
+def test_child_of_a_fork_does_not_end_what_its_parent_polled():
+    world = _World()
+    call = world.record(_Message())
+    pid = os.fork()
+    if pid == 0:
+        world.hook.after(call)
+        os._exit(len(world.ended.take_all()))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    world.hook.after(call)
+    assert len(world.ended.take_all()) == 1
