@@ -38,7 +38,7 @@ class NativeDeliveryExporter(SpanExporter):
     """
 
     exports_starts: Final = True
-    exports_only_process_starts: Final = True
+    takes_records: Final = True  # every one: spans of sends and process spans
     wants = staticmethod(has_record)  # what has none is not offered to this lane
     ledger_side: Final = "native"
 

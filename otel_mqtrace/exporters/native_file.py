@@ -50,7 +50,7 @@ class NativeFileSpanExporter(SpanExporter):
     """
 
     exports_starts: Final = True
-    exports_only_process_starts: Final = True
+    takes_records: Final = True  # every one: spans of sends and process spans
     wants = staticmethod(has_record)  # what has none is not offered to this lane
     ledger_side: Final = "native"
     component_type: Final = "otel_mqtrace.exporters.native_file.NativeFileSpanExporter"

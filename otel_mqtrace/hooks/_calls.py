@@ -13,6 +13,8 @@ from opentelemetry.context import Context
 from otel_mqtrace.hooks._ending import Ending, Handling, process_generation
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._scope import Lent, UnreadContext, keep_ids, lent_context, processing_context
+from otel_mqtrace.hooks._unread import UnreadSpan
+from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -158,15 +160,19 @@ class RecordedCall(ProcessCall):
             opened = self._opened.setdefault("ids", self._open(self.record, self.ambient, is_over=True))
         return getattr(opened, name)
 
-    @property
-    def is_opened(self) -> bool:
-        """Whether there is a span, which is to be ended instead of the record."""
-        return bool(self._opened)
+    def end_as_record(self, end_ns: int) -> bool:
+        """Whether it ends as the record it is; from then on nobody can open it, or write to the span it has.
 
-    def end_as_record(self) -> bool:
-        """Whether it ends as the record it is; from then on nobody can open it."""
-        if self._opened.setdefault("", None) is not None:
-            return False
+        That is: nobody has opened it, or they have read the ids and no more.
+        """
+        opened = self._opened.setdefault("", None)
+        if opened is not None:
+            span = opened.span
+            if opened.handling.code is not ContextCode.SUCCESS or type(span) is not UnreadSpan:
+                return False
+            if not span.end_untouched(end_ns):
+                return False
+            opened.keep_ids()
         self.record = self.record.without_message()
         return True
 

@@ -14,7 +14,6 @@ from opentelemetry.propagators.textmap import Getter, Setter
 from otel_mqtrace import semconv
 
 __all__ = [
-    "DESCRIBING",
     "HEADER_GETTER",
     "HEADER_SETTER",
     "TELLING",
@@ -29,8 +28,6 @@ __all__ = [
     "rewritten",
 ]
 
-DESCRIBING: Final = frozenset({semconv.HEADER_TAGS, semconv.HEADER_KEYS})
-"""Headers that say something of the message and nothing of its trace."""
 TELLING: Final = frozenset(
     {semconv.HEADER_UNIQ_KEY.lower(), semconv.HEADER_DELAY.lower(), "traceparent", "tracestate", "baggage"}
 )

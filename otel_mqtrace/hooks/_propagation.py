@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from binascii import unhexlify
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span
 
-__all__ = ["TRACEPARENT", "PropagatorInForce", "creation_of", "propagator_in_force", "traceparent"]
+__all__ = ["TRACEPARENT", "PropagatorInForce", "creation_of", "origin_of", "propagator_in_force", "traceparent"]
 
 TRACEPARENT: Final = "traceparent"
 _PLAIN: Final = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_PLAIN_BYTES: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-(0[0-3])")
+_NO_TRACE_ID, _NO_SPAN_ID = b"0" * 32, b"0" * 16
 _BESIDE: Final = frozenset({"tracestate", "baggage"})
 _NO_STATE: Final = trace.INVALID_SPAN_CONTEXT.trace_state
 _W3C: Final = {TraceContextTextMapPropagator, W3CBaggagePropagator}
@@ -88,6 +91,23 @@ class PropagatorInForce:
             return None
         trace_id, span_id, flags = plain.groups()
         return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=_flags(flags))
+
+
+def origin_of(found: HeaderIndex) -> tuple[bytes | None, int] | None:
+    """Return the ids (24 bytes) and flags of a plain ``traceparent``, no ids where there is none.
+
+    ``None`` where there is more, or something else, to be read.
+    """
+    header = found.get(TRACEPARENT)
+    if header is None:
+        return None, 0
+    plain = _PLAIN_BYTES.fullmatch(header) if type(header) is bytes else None
+    if plain is None:
+        return None
+    trace_id, span_id, flags = plain.groups()
+    if trace_id == _NO_TRACE_ID or span_id == _NO_SPAN_ID:
+        return None
+    return unhexlify(trace_id + span_id), int(flags, 16)
 
 
 @lru_cache(maxsize=256)

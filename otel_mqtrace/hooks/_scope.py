@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 __all__ = [
+    "OWN_KEYS",
     "AutomaticScope",
     "EnteredScope",
     "Lent",
@@ -38,6 +39,8 @@ _AUTOMATIC: Final = context.create_key("mqtrace-automatic")
 _HANDLED: Final = context.create_key("mqtrace-handled")
 _SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
 """The key of the current span: OpenTelemetry makes it at its start."""
+OWN_KEYS: Final = frozenset({_SPAN, _AUTOMATIC, _HANDLED})
+"""What stands in the context of a handler that has put nothing there itself."""
 _entered: Final[ContextVar[object]] = ContextVar("mqtrace-entered", default=None)
 _automatic: Final[ContextVar[object]] = ContextVar("mqtrace-automatic", default=None)
 

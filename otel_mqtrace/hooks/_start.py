@@ -205,6 +205,10 @@ class Ground:
         """Return what is decided about a span under ``parent`` whatever its id; ``None`` when that is open."""
         return decided(self._certain, parent)
 
+    def records_under(self, origin: bytes | None, flags: int) -> bool:
+        """Whether a span is certainly sampled, given the ids and flags of its remote parent, if it has one."""
+        return self._certain[0 if origin is None else 1 + (flags & 1)] is _SAMPLED
+
     def place(
         self, name: str, otel_ctx: Context, kind: SpanKind, links: Sequence[Link], above: SpanContext | None = None
     ) -> tuple[SpanContext, SpanContext | None, Decision]:

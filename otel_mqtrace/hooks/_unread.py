@@ -184,6 +184,17 @@ class UnreadSpan(SdkSpan):
             self._record_end_metrics()
         processor.on_end(self)
 
+    def end_untouched(self, end_ns: int) -> bool:
+        """End it without handing it to anybody, if nothing was ever written to it; return whether that was so."""
+        if self._told or self._is_made or "_status" in self.__dict__ or not _SAID.isdisjoint(vars(self)):
+            return False
+        try:
+            self._unended.pop()
+        except IndexError:
+            return False
+        self._end_time = end_ns
+        return True
+
     def __copy__(self) -> ReadableSpan:
         """Return what it is now, to be read: a second one must not end for the first."""
         return copy.copy(self._readable_span())

@@ -15,23 +15,22 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import context, trace
 from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
-from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._calls import ProcessCall, RecordedCall, SilentCall
 from otel_mqtrace.hooks._ending import Handling, code_of, is_failed, say_failure, text_of
 from otel_mqtrace.hooks._guard import guarded, note_failure
-from otel_mqtrace.hooks._headers import DESCRIBING, TELLING, indexed
+from otel_mqtrace.hooks._headers import TELLING, indexed
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
-from otel_mqtrace.hooks._propagation import TRACEPARENT, propagator_in_force
+from otel_mqtrace.hooks._propagation import TRACEPARENT, origin_of, propagator_in_force
 from otel_mqtrace.hooks._scope import ambient_context
 from otel_mqtrace.hooks._unread import PlainLink, UnreadSpan
 from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, Reading
 from otel_mqtrace.hooks.receive import ReceiveHook
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.model import ContextCode, MessageType, TraceType
-from otel_mqtrace.records.handled import Handled, HandledSpan
+from otel_mqtrace.records.handled import DESCRIBING, Handled, HandledSpan
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.span import flags_of
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes, cost_ms
@@ -52,7 +51,6 @@ __all__ = ["ConsumeHook", "IncomingMessage", "ProcessCall"]
 _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
 _NS_PER_MS: Final = 1_000_000
 _NOTHING: Final = Context()
-_SAMPLED: Final = Decision.RECORD_AND_SAMPLE
 _MOST_PLANS: Final = 1_024
 _READ: Final = DESCRIBING | {TRACEPARENT, semconv.HEADER_UNIQ_KEY}
 """Headers that a record has a place for."""
@@ -203,17 +201,28 @@ class ConsumeHook:
         found = None if plan is None else self._plain_headers(headers)
         if plan is None or found is None:
             return None
-        creation = propagator_in_force().plain(found)
-        if creation is None or ground.decided(creation) is not _SAMPLED:
+        read = origin_of(found)
+        if read is None or not ground.records_under(*read):
             return None
         start_ns = tracing.clock.wall_ns()
-        ids, flags, parent = ground.draw().raw, ground.root_flags, None
-        if creation.is_valid:
-            parent = creation
-            ids = creation.trace_id.to_bytes(16, "big") + ids[16:]
-            flags = (creation.trace_flags & ground.random_mask) + 1
+        (origin, origin_flags), ids, flags = read, ground.draw().raw, ground.root_flags
+        if origin is not None:
+            ids = origin[:16] + ids[16:]
+            flags = (origin_flags & ground.random_mask) + 1
         record = Handled(
-            plan, ids, parent, flags, start_ns, partition, offset, timestamp_ms, body_length, key, found, {}
+            plan,
+            ids,
+            origin,
+            flags,
+            start_ns,
+            partition,
+            offset,
+            timestamp_ms,
+            body_length,
+            key,
+            found,
+            {},
+            origin_flags,
         )
         for processor in ground.told:
             processor.told_of_start(HandledSpan(record, None))
@@ -310,7 +319,7 @@ class ConsumeHook:
         """Whether ``call`` has ended as the record it is."""
         record = call.record
         end_ns = max(self._tracing.clock.wall_ns() if end_ns is None else end_ns, record.start_ns)
-        if end_ns - record.start_ns >= self._timeout_ns or not call.is_open or not call.end_as_record():
+        if end_ns - record.start_ns >= self._timeout_ns or not call.is_open or not call.end_as_record(end_ns):
             return False
         if call.claim():
             record.plan.tracer.span_processor.on_end(HandledSpan(record, end_ns))
@@ -353,7 +362,7 @@ class ConsumeHook:
         if left_behind:
             end_left_behind()
         is_plain = code is ContextCode.SUCCESS and exception is None and error is None
-        if is_plain and type(call) is RecordedCall and not call.is_opened and self._end_record(call, end_ns):
+        if is_plain and type(call) is RecordedCall and self._end_record(call, end_ns):
             return
         if call.is_silent or not call.claim():
             return

@@ -22,7 +22,6 @@ from otel_mqtrace.hooks._answer import Answer
 from otel_mqtrace.hooks._ending import Ending, process_generation, say_failure
 from otel_mqtrace.hooks._guard import note_failure
 from otel_mqtrace.hooks._headers import (
-    DESCRIBING,
     TELLING,
     Header,
     HeaderIndex,
@@ -34,9 +33,11 @@ from otel_mqtrace.hooks._headers import (
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks._message import key_text, place_attributes, say_given, say_headers, say_rocketmq
 from otel_mqtrace.hooks._propagation import TRACEPARENT, propagator_in_force, traceparent
+from otel_mqtrace.hooks._scope import OWN_KEYS
 from otel_mqtrace.hooks._unread import UnreadSpan
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.model import MessageType, TraceType
+from otel_mqtrace.records.handled import DESCRIBING
 from otel_mqtrace.records.plan import Plan
 from otel_mqtrace.records.sent import Sent, SentSpan
 from otel_mqtrace.spans.mapping import OPERATIONS, Attributes
@@ -493,8 +494,8 @@ def _copied(headers: object) -> tuple[list[Header], HeaderIndex] | None:
 
 
 def _only_parent(ambient: Context) -> SpanContext | None:
-    """Return the ids of the span in ``ambient``; ``None`` where there is none, or anything else beside it."""
-    if len(ambient) > 1:
+    """Return the ids of the span in ``ambient``; ``None`` where there is none, or something else that may travel."""
+    if not ambient.keys() <= OWN_KEYS:
         return None
     parent = trace.get_current_span(ambient).get_span_context()
     return parent if parent.is_valid and not parent.trace_state else None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from opentelemetry.trace import SpanContext
+
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.records.span import NativeRecord, RecordSpan
+from otel_mqtrace.records.span import LOCAL_PARENT, REMOTE_PARENT, NativeRecord, RecordSpan, flags_of
 from otel_mqtrace.wire.otlp.protobuf import (
     FIXED32,
     TEXT_VALUE,
@@ -19,8 +21,6 @@ from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from opentelemetry.trace import SpanContext
 
     from otel_mqtrace.records.plan import Plan
 
@@ -37,9 +37,12 @@ _offset: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_KAFKA_OFFSE
 _store_time: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_STORE_TIME)
 _cost: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_COST_TIME)
 _body_size: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_BODY_SIZE)
-_LINK: Final = tag(13)
 _LINK_TRACE_ID, _LINK_SPAN_ID = tag(1) + varint(16), tag(2) + varint(8)
 _LINK_FLAGS: Final = tag(6, FIXED32) + (0x300).to_bytes(4, "little")
+_LINK: Final = tag(13) + varint(len(_LINK_TRACE_ID) + 16 + len(_LINK_SPAN_ID) + 8 + len(_LINK_FLAGS))
+DESCRIBING: Final = frozenset({semconv.HEADER_TAGS, semconv.HEADER_KEYS})
+"""Headers that say something of the message and nothing of its trace."""
+_NO_HEADERS: Final[dict[str, Any]] = {}
 _SUCCESS: Final = encode_attributes({semconv.MQTRACE_SUCCESS: True, semconv.MQTRACE_CONTEXT_CODE: "SUCCESS"})
 _RARE: Final = (
     semconv.MESSAGING_KAFKA_MESSAGE_KEY,
@@ -52,14 +55,14 @@ _RARE: Final = (
 class Handled(NamedTuple):
     """One message from the poll that returned it until the application is done with it.
 
-    ``ids`` are trace id and span id, 24 bytes. ``parent`` is the send it came from, which the span links to as well.
+    ``ids`` are trace id and span id, 24 bytes; ``origin`` are those of the send it came from, its parent and link.
     ``timestamp_ms`` is when it was stored, ``body_length`` in bytes, ``None`` for a tombstone. ``found`` are its
     headers by name. ``cell`` keeps what is worked out once for its start, its end and every exporter.
     """
 
     plan: Plan
     ids: bytes
-    parent: SpanContext | None
+    origin: bytes | None
     flags: int
     start_ns: int
     partition: int
@@ -69,10 +72,25 @@ class Handled(NamedTuple):
     key: bytes | None
     found: Mapping[str, Any]
     cell: dict[str, tuple[str | None, str | None, str]]
+    origin_flags: int = 0
 
     def without_message(self) -> Handled:
         """Return it without headers and key: it may be remembered for long, and its ids are all that is needed."""
-        return self._replace(found={}, key=None)
+        return Handled(*self[:9], None, _NO_HEADERS, self.cell, self.origin_flags)
+
+    @property
+    def parent_span_id(self) -> bytes | None:
+        """The parent's span id, 8 bytes."""
+        return None if self.origin is None else self.origin[16:]
+
+    @property
+    def parent(self) -> SpanContext | None:
+        """The send's span context, which has the flags of this one."""
+        origin = self.origin
+        if origin is None:
+            return None
+        trace_id, span_id = int.from_bytes(origin[:16], "big"), int.from_bytes(origin[16:], "big")
+        return SpanContext(trace_id, span_id, is_remote=True, trace_flags=flags_of(self.origin_flags))
 
     @property
     def facts(self) -> tuple[str | None, str | None, str]:
@@ -105,7 +123,7 @@ class HandledSpan(RecordSpan):
         """Return its ``SubBefore`` or ``SubAfter``; ``None`` where the span must be mapped and encoded as any other."""
         record = self.record
         found = record.found
-        if not self.is_untouched or semconv.HEADER_TAGS in found or semconv.HEADER_KEYS in found:
+        if not self.is_untouched or not DESCRIBING.isdisjoint(found):
             return None
         plan, end_ns = record.plan, self.end_ns
         store_host, cluster_id, request_id = record.facts
@@ -132,7 +150,7 @@ class HandledSpan(RecordSpan):
         if end_ns is None or not self.is_untouched:
             return None
         record = self.record
-        found, parent = record.found, record.parent
+        found, origin = record.found, record.origin
         store_host, cluster_id, request_id = record.facts
         place = record.plan.place(record.partition, store_host, cluster_id)
         offset_id = f"{place.offset_id}{record.offset}".encode("utf-8", "replace")
@@ -155,14 +173,13 @@ class HandledSpan(RecordSpan):
         )
         if record.timestamp_ms is not None:
             parts.append(_store_time(record.timestamp_ms))
-        if record.key is not None or record.body_length is None or len(found) > 1:
+        if record.key is not None or record.body_length is None or not DESCRIBING.isdisjoint(found):
             attributes = self._made[0]
             parts.append(encode_attributes({name: attributes[name] for name in _RARE if name in attributes}))
-        if parent is not None:
-            trace_id, span_id = parent.trace_id.to_bytes(16, "big"), parent.span_id.to_bytes(8, "big")
-            link = b"".join((_LINK_TRACE_ID, trace_id, _LINK_SPAN_ID, span_id, _LINK_FLAGS))
-            parts += (_LINK, varint(len(link)), link)
-        parts.append(self.otlp_tail())
+        if origin is None:
+            parts.append(LOCAL_PARENT)
+        else:
+            parts += (_LINK, _LINK_TRACE_ID, origin[:16], _LINK_SPAN_ID, origin[16:], _LINK_FLAGS, REMOTE_PARENT)
         return parts
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.records.span import NativeRecord, RecordSpan
+from otel_mqtrace.records.span import LOCAL_PARENT, REMOTE_PARENT, NativeRecord, RecordSpan
 from otel_mqtrace.wire.otlp.protobuf import TEXT_VALUE, attribute_heads, number_attribute
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 
@@ -57,6 +57,11 @@ class Sent(NamedTuple):
     found: Mapping[str, Any]
     ambient: Any
     generation: int
+
+    @property
+    def parent_span_id(self) -> bytes | None:
+        """The parent's span id, 8 bytes."""
+        return None if self.parent is None else self.parent.span_id.to_bytes(8, "big")
 
 
 class SentSpan(RecordSpan):
@@ -130,5 +135,6 @@ class SentSpan(RecordSpan):
         if record.key is not None or record.found or record.body_length is None:
             attributes = self.make_attributes()
             parts.append(encode_attributes({name: attributes[name] for name in _RARE if name in attributes}))
-        parts.append(self.otlp_tail())
+        parent = record.parent
+        parts.append(LOCAL_PARENT if parent is None or not parent.is_remote else REMOTE_PARENT)
         return parts

@@ -13,7 +13,7 @@ from otel_mqtrace.wire.otlp.protobuf import FIXED32, FIXED64, delimited, tag, va
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["NativeRecord", "RecordSpan", "flags_of"]
+__all__ = ["LOCAL_PARENT", "REMOTE_PARENT", "NativeRecord", "RecordSpan", "flags_of"]
 
 _FLAGS: Final = tuple(map(TraceFlags, range(4)))
 _UNSET_STATUS: Final = Status(StatusCode.UNSET)
@@ -21,8 +21,8 @@ _TRACE_ID, _SPAN_ID, _PARENT_ID = tag(1) + varint(16), tag(2) + varint(8), tag(4
 _START, _END = tag(7, FIXED64)[0], tag(8, FIXED64)[0]
 _pack_times: Final = Struct("<BQBQ").pack
 _UNSET: Final = delimited(15, b"") + tag(16, FIXED32)
-_LOCAL_PARENT: Final = _UNSET + (0x100).to_bytes(4, "little")
-_REMOTE_PARENT: Final = _UNSET + (0x300).to_bytes(4, "little")
+LOCAL_PARENT: Final = _UNSET + (0x100).to_bytes(4, "little")
+REMOTE_PARENT: Final = _UNSET + (0x300).to_bytes(4, "little")
 
 
 class NativeRecord(NamedTuple):
@@ -121,17 +121,11 @@ class RecordSpan(ReadableSpan):
     def otlp_head(self) -> list[bytes]:
         """Return ids, name, kind and times as fields of a ``Span``."""
         record = self.record
-        ids, parent = record.ids, record.parent
-        parts = [_TRACE_ID, ids[:16], _SPAN_ID, ids[16:]]
-        if parent is not None:
-            parts += (_PARENT_ID, parent.span_id.to_bytes(8, "big"))
-        parts += (record.plan.head, _pack_times(_START, record.start_ns, _END, self.end_ns or 0))
-        return parts
-
-    def otlp_tail(self) -> bytes:
-        """Return the status, which is unset, and the flags."""
-        parent = self.record.parent
-        return _LOCAL_PARENT if parent is None or not parent.is_remote else _REMOTE_PARENT
+        ids, parent_id = record.ids, record.parent_span_id
+        times = _pack_times(_START, record.start_ns, _END, self.end_ns or 0)
+        if parent_id is None:
+            return [_TRACE_ID, ids[:16], _SPAN_ID, ids[16:], record.plan.head, times]
+        return [_TRACE_ID, ids[:16], _SPAN_ID, ids[16:], _PARENT_ID, parent_id, record.plan.head, times]
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""

@@ -178,14 +178,16 @@ class MqTraceSpanProcessor(SpanProcessor):
     @property
     def exports_only_known_starts(self) -> bool:
         """Whether every lane that exports starts goes by :func:`has_record`, which takes no send before its end."""
-        return all(getattr(lane.exporter, "exports_only_process_starts", False) for lane in self._start_lanes)
+        return all(getattr(lane.exporter, "takes_records", False) for lane in self._start_lanes)
 
     def told_of_start(self, span: ReadableSpan) -> None:
         """Do the same for a span that was told its attributes after it had started."""
         try:
-            is_record = getattr(span, "is_record", False)
-            context, snapshot = None if is_record else span.context, span if is_record else None
-            if not is_record and (context is None or not context.trace_flags & 1):
+            if getattr(span, "is_record", False):
+                self._offer_record(span, self._record_start_doors)
+                return
+            context, snapshot = span.context, None
+            if context is None or not context.trace_flags & 1:
                 return
             for lane in self._start_lanes:
                 if lane.wants is not None and not lane.wants(span):
@@ -201,10 +203,12 @@ class MqTraceSpanProcessor(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Offer an ended span to every lane; constant time, never raises, unsampled spans are skipped."""
         try:
-            if not getattr(span, "is_record", False):  # which only sampled events have
-                context = span.context
-                if context is None or not context.trace_flags & 1:  # sampled: the property of that name costs a call
-                    return
+            if getattr(span, "is_record", False):
+                self._offer_record(span, self._record_doors)
+                return
+            context = span.context
+            if context is None or not context.trace_flags & 1:  # sampled: the property of that name costs a call
+                return
             if self._settled_in != os.getpid():  # the pid tells forks that ran no Python hook (uWSGI)
                 self._settle_in_child()
             if self._only_door is not None:  # one lane, which takes all there is
@@ -215,6 +219,15 @@ class MqTraceSpanProcessor(SpanProcessor):
                     offer(span)
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
             self._internal_errors += 1
+
+    def _offer_record(self, span: ReadableSpan, doors: _Doors) -> None:
+        """Offer the span of a record, which is sampled; those of our exporters want every one."""
+        if self._settled_in != os.getpid():
+            self._settle_in_child()
+            doors = self._record_start_doors if span.end_time is None else self._record_doors
+        for wants, offer in doors:
+            if wants is None or wants(span):
+                offer(span)
 
     # -- called by the application ------------------------------------------------------------------------------------
 
@@ -284,7 +297,9 @@ class MqTraceSpanProcessor(SpanProcessor):
 
     def _open_doors(self) -> None:
         """Look up what each lane wants to be asked and given: once, not with every span."""
-        self._doors = tuple((lane.wants, lane.offer) for lane in self.lanes)
+        self._doors: _Doors = tuple((lane.wants, lane.offer) for lane in self.lanes)
+        self._record_doors: _Doors = tuple(map(_record_door, self.lanes))
+        self._record_start_doors: _Doors = tuple(map(_record_door, self._start_lanes))
         wants, offer = self._doors[0] if len(self._doors) == 1 else (None, None)
         self._only_door: Callable[[ReadableSpan], int] | None = offer if wants is None else None
 
@@ -304,6 +319,14 @@ class MqTraceSpanProcessor(SpanProcessor):
             util: Any = sys.modules.get(module)
             if util is not None:
                 util.Finalize(self, _flush_at_exit, args=(weakref.ref(self),), exitpriority=10)
+
+
+_Doors = tuple["tuple[Callable[[ReadableSpan], bool] | None, Callable[[ReadableSpan], int]]", ...]
+"""Whether each lane wants a span, and where it is offered."""
+
+
+def _record_door(lane: Lane) -> tuple[Callable[[ReadableSpan], bool] | None, Callable[[ReadableSpan], int]]:
+    return None if getattr(lane.exporter, "takes_records", False) else lane.wants, lane.offer
 
 
 def _flush_at_exit(processor: weakref.ref[MqTraceSpanProcessor]) -> None:

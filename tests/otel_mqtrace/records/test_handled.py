@@ -37,7 +37,7 @@ class _Starts(SpanExporter):
     """Keeps what is exported, starts as well."""
 
     exports_starts = True
-    exports_only_process_starts = True
+    takes_records = True
     wants = staticmethod(has_record)
 
     def __init__(self):

@@ -108,7 +108,8 @@ class ConsumerState:
         ``handed`` is what the poll returned.
         """
         hook = (self._hook if self._tracing is tracing else None) or self.bind(tracing)
-        if start_ns is None and not batch and self._is_plain and not self._left.now and not self._settles:
+        silent = hook.asks_nothing
+        if not (silent or batch or self._settles or self._left.now) and start_ns is None and self._is_plain:
             call = recorded(hook, messages[0], self.leaders)
             if call is not None:
                 held = self.hold(hook, [call], handed)
@@ -117,7 +118,6 @@ class ConsumerState:
                 handed_over.remember(messages[0], place, self.reference, call)
                 held.enter(call)
                 return
-        silent = hook.asks_nothing
         received = placed(messages) if silent else self.incoming(messages)
         if start_ns is not None:
             hook.received(received, start_ns=start_ns, batch=batch)
