@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace import semconv
 from otel_mqtrace.exporters.batching import pack
-from otel_mqtrace.records.span import RecordSpan
 from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, TRUNCATED, ExportOutcome
@@ -131,11 +130,11 @@ class SpanPacker:
         writes_records = self._encode is encode_context
         for origin, span in enumerate(spans):
             try:
-                if writes_records and isinstance(span, RecordSpan):
-                    record = span.to_native(self._dialect)
-                    if record is not None:
-                        yield origin, record
-                        continue
+                write = getattr(span, "to_native", None) if writes_records else None
+                record: NativeRecord | None = None if write is None else write(self._dialect)
+                if record is not None and len(record.body) <= self._max_message_bytes:
+                    yield origin, record
+                    continue
                 read = plainly(span)
                 trace_ctx = trace_context_of(read)
                 if hit := limits_hit(read):

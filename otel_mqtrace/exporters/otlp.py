@@ -165,7 +165,7 @@ class OtlpSpanExporter(SpanExporter):
         self._exporter.shutdown()
 
     def _encode(self, spans: Sequence[ReadableSpan]) -> bytes:
-        request = encode_spans([plainly(span) for span in spans], attributes_of)
+        request = encode_spans(spans, plainly, attributes_of)
         self._errors = request.errors
         for error, number in Counter(map(repr, request.errors.values())).items():
             _logger.error("mqtrace: %d spans cannot be written as OTLP and are left out: %s", number, error)

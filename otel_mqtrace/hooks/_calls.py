@@ -29,6 +29,10 @@ Opens = Callable[[Sequence["IncomingMessage"], Context], "ProcessCall"]
 """Messages of one topic, and what was current where they were handed over → their call."""
 
 
+_OVER: Final[dict[str, ProcessCall | None]] = {"": None}
+"""Of a call that has ended as its record: one for all, for they may be remembered for long."""
+
+
 class OpensRecord(Protocol):
     """Opens the call of a record, or one with only its ids where it is over."""
 
@@ -154,10 +158,10 @@ class RecordedCall(ProcessCall):
         if name not in _OPENED:
             raise AttributeError(name)
         opened = self._opened.get("")
-        if opened is None and not self._opened:
+        if opened is None and self._opened is not _OVER and not self._opened:
             opened = self._opened.setdefault("", self._open(self.record, self.ambient, is_over=False))
         if opened is None:  # it has ended as a record: its ids are left
-            opened = self._opened.setdefault("ids", self._open(self.record, self.ambient, is_over=True))
+            opened = self._open(self.record, self.ambient, is_over=True)
         return getattr(opened, name)
 
     def end_as_record(self, end_ns: int) -> bool:
@@ -174,6 +178,7 @@ class RecordedCall(ProcessCall):
                 return False
             opened.keep_ids()
         self.record = self.record.without_message()
+        self._opened = _OVER if opened is None else {"": opened}
         return True
 
     def lent(self) -> Lent:

@@ -85,13 +85,16 @@ def links_kept(tracer: Tracer) -> int | None:
 
 
 def is_unlimited(tracer: Any) -> bool:
-    """Whether the span limits of ``tracer`` take nothing from a span of ours: no bound of lengths, room for all."""
+    """Whether the span limits of ``tracer`` take nothing from a span of ours: no bound of lengths, room for all.
+
+    A span of ours never has more links than its provider keeps.
+    """
     limits = getattr(tracer, "_span_limits", None)
     if not isinstance(limits, SpanLimits):
         return False
     lengths = (limits.max_attribute_length, limits.max_span_attribute_length)
-    most = limits.max_span_attributes
-    return lengths == (None, None) and (most is None or most >= _ROOM_FOR_OURS)
+    counts = (limits.max_span_attributes, limits.max_link_attributes, limits.max_links)
+    return lengths == (None, None) and all(most is None or most >= _ROOM_FOR_OURS for most in counts)
 
 
 def replace_ids(tracer: Tracer, make: Callable[[IdGenerator], IdGenerator]) -> IdGenerator | None:

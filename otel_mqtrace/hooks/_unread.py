@@ -19,8 +19,11 @@ from opentelemetry.sdk.trace import _Span as SdkSpan
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
+from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._sdk import is_unlimited
+from otel_mqtrace.wire.otlp.sdk_spans import span_head, span_tail
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -78,6 +81,8 @@ _FREEZES: Final = "_immutable" in getattr(getattr(SdkSpan.end, "__code__", None)
 """Whether this version of the SDK lets nobody change the attributes of a span that has ended."""
 _PLAIN: Final = frozenset({str, int, bool, float})
 _SAID: Final = frozenset({"_attributes", "_links", *_READ})
+_OUTCOME: Final = {semconv.MQTRACE_COST_TIME, semconv.MQTRACE_SUCCESS, semconv.MQTRACE_CONTEXT_CODE}
+_SUCCESS: Final = "SUCCESS"
 _KEPT: Final = frozenset({"_start_time", "_end_time", "_status", "_record_end_metrics"})
 _OWN: Final = frozenset({"_given", "_told", "_making"})
 """What is not there yet is not the SDK's to make."""
@@ -183,6 +188,48 @@ class UnreadSpan(SdkSpan):
         if self._record_end_metrics is not None:
             self._record_end_metrics()
         processor.on_end(self)
+
+    @property
+    def instrumentation_scope(self) -> Any:
+        """The tracer's, unless somebody has put another one here."""
+        own = self.__dict__.get("_instrumentation_scope")
+        return self._given[_TRACER]._instrumentation_scope if own is None else own  # noqa: SLF001 - as the SDK passes it
+
+    def _outcome(self) -> Attributes | None:
+        """Return what was told at its end, where that is success and nothing else was ever told; ``None`` otherwise."""
+        if self._is_made or "_status" in self.__dict__ or not _SAID.isdisjoint(vars(self)):
+            return None
+        told, tracer = self._told.copy(), self._given[_TRACER]
+        if not is_unlimited(tracer) or not hasattr(self._given[-2], "to_native"):
+            return None
+        if self._end_time is None:
+            return {} if not told else None
+        if len(told) != 1 or not isinstance(told[0], dict) or told[0].keys() != _OUTCOME:
+            return None
+        is_success = told[0][semconv.MQTRACE_SUCCESS] and told[0][semconv.MQTRACE_CONTEXT_CODE] == _SUCCESS
+        return None if self._is_made or not is_success else told[0]
+
+    def to_native(self, dialect: str) -> Any:
+        """Return the native records of a batch of messages; ``None`` where the span must be mapped as any other."""
+        outcome = self._outcome()
+        later: Any = self._given[-2]
+        return (
+            None
+            if outcome is None or later is None
+            else later.to_native(dialect, self._given[-1], self._end_time, outcome)
+        )
+
+    def to_otlp(self) -> Sequence[bytes] | None:
+        """Return the ``Span`` message of a batch in pieces; ``None`` where the span must be read instead."""
+        outcome = self._outcome()
+        later: Any = self._given[-2]
+        if outcome is None or later is None or self._end_time is None:
+            return None
+        said = later.to_otlp(outcome)
+        if said is None:
+            return None
+        _, _, _, name, context, parent, kind, _, _, _, start_ns = self._given
+        return [*span_head(context, parent, name, kind, start_ns, self._end_time), *said, span_tail(parent)]
 
     def end_untouched(self, end_ns: int) -> bool:
         """End it without handing it to anybody, if nothing was ever written to it; return whether that was so."""

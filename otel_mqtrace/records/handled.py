@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.records.plan import Plan
 
-__all__ = ["Handled", "HandledSpan"]
+__all__ = ["DESCRIBING", "VARYING", "Handled", "HandledSpan"]
 
 _SPAN_ATTRIBUTE: Final = 9
-_VARYING: Final = ("timestamp_ms", "msg_id", "request_id", "cost_ms", "offset_msg_id", "body_length")
+VARYING: Final = ("timestamp_ms", "msg_id", "request_id", "cost_ms", "offset_msg_id", "body_length")
 _NS_PER_MS: Final = 1_000_000
 _MAX_COST_MS: Final = 1 << 31
 _MSG_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_ID, TEXT_VALUE)
@@ -42,7 +42,7 @@ _LINK_FLAGS: Final = tag(6, FIXED32) + (0x300).to_bytes(4, "little")
 _LINK: Final = tag(13) + varint(len(_LINK_TRACE_ID) + 16 + len(_LINK_SPAN_ID) + 8 + len(_LINK_FLAGS))
 DESCRIBING: Final = frozenset({semconv.HEADER_TAGS, semconv.HEADER_KEYS})
 """Headers that say something of the message and nothing of its trace."""
-_NO_HEADERS: Final[dict[str, Any]] = {}
+_NOTHING: Final[dict[str, Any]] = {}
 _SUCCESS: Final = encode_attributes({semconv.MQTRACE_SUCCESS: True, semconv.MQTRACE_CONTEXT_CODE: "SUCCESS"})
 _RARE: Final = (
     semconv.MESSAGING_KAFKA_MESSAGE_KEY,
@@ -76,7 +76,7 @@ class Handled(NamedTuple):
 
     def without_message(self) -> Handled:
         """Return it without headers and key: it may be remembered for long, and its ids are all that is needed."""
-        return Handled(*self[:9], None, _NO_HEADERS, self.cell, self.origin_flags)
+        return Handled(*self[:9], None, _NOTHING, _NOTHING, self.origin_flags)
 
     @property
     def parent_span_id(self) -> bytes | None:
@@ -134,7 +134,7 @@ class HandledSpan(RecordSpan):
         else:
             trace_type, stamp_ms = TraceType.SUB_AFTER, end_ns // _NS_PER_MS
             cost_ms = stamp_ms - start_ms
-        template = plan.template(place, dialect, trace_type, _VARYING)
+        template = plan.template(place, dialect, trace_type, VARYING)
         offset_id = f"{place.offset_id}{record.offset}"
         msg_id = _unique_id(found) or offset_id
         if template is None or not 0 <= cost_ms < _MAX_COST_MS or not msg_id.isprintable() or not msg_id.isascii():

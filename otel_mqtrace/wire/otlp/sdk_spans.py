@@ -28,7 +28,7 @@ from otel_mqtrace.wire.otlp.protobuf import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["EncodedRequest", "encode_attributes", "encode_span", "encode_spans"]
+__all__ = ["EncodedRequest", "encode_attributes", "encode_span", "encode_spans", "span_head", "span_tail"]
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -131,6 +131,7 @@ _KINDS: Final = BoundedCache[Any, bytes](lambda kind: tag(6, VARINT) + varint(ki
 _FLAGS: Final = {
     is_remote: (_HAS_IS_REMOTE | (_IS_REMOTE if is_remote else 0)).to_bytes(4, "little") for is_remote in (False, True)
 }
+_UNSET_STATUS: Final = delimited(15, b"")
 _SPAN_FLAGS: Final = {is_remote: tag(16, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
 _LINK_FLAGS: Final = {is_remote: tag(6, FIXED32) + flags for is_remote, flags in _FLAGS.items()}
 
@@ -145,20 +146,8 @@ def encode_span(span: Any, attributes: Mapping[str, object] | None = None) -> by
     Raises:
         Exception: whatever a span that is no such thing causes.
     """
-    context, parent = span.context, span.parent
-    parts = [_TRACE_ID, context.trace_id.to_bytes(16, "big"), _SPAN_ID, context.span_id.to_bytes(8, "big")]
-    if context.trace_state:
-        state = ",".join([f"{key}={value}" for key, value in context.trace_state.items()])
-        parts.append(delimited(3, text_bytes(state)))
-    is_remote = False
-    if parent is not None:
-        parts += (_PARENT_ID, parent.span_id.to_bytes(8, "big"))
-        is_remote = bool(parent.is_remote)
-    parts += (
-        _NAMES[span.name],
-        _KINDS[span.kind],
-        _pack_times(_START, span.start_time or 0, _END, span.end_time or 0),
-    )
+    parent = span.parent
+    parts = span_head(span.context, parent, span.name, span.kind, span.start_time, span.end_time)
     parts += _of_span.encode(_plain(span.attributes) if attributes is None else attributes)
     if span.dropped_attributes:
         parts += (_DROPPED_ATTRIBUTES, varint(span.dropped_attributes))
@@ -168,8 +157,27 @@ def encode_span(span: Any, attributes: Mapping[str, object] | None = None) -> by
     parts += [delimited(13, _link(each)) for each in span.links]
     if span.dropped_links:
         parts += (_DROPPED_LINKS, varint(span.dropped_links))
-    parts += (delimited(15, _status(span.status)), _SPAN_FLAGS[is_remote])
+    parts += (delimited(15, _status(span.status)), _SPAN_FLAGS[parent is not None and bool(parent.is_remote)])
     return b"".join(parts)
+
+
+def span_head(  # noqa: PLR0913, PLR0917 - the parts of a span, in the order of their fields
+    context: Any, parent: Any, name: str, kind: Any, start_ns: int | None, end_ns: int | None
+) -> list[bytes]:
+    """Return ids, trace state, name, kind and times as fields of a ``Span``."""
+    parts = [_TRACE_ID, context.trace_id.to_bytes(16, "big"), _SPAN_ID, context.span_id.to_bytes(8, "big")]
+    if context.trace_state:
+        state = ",".join([f"{key}={value}" for key, value in context.trace_state.items()])
+        parts.append(delimited(3, text_bytes(state)))
+    if parent is not None:
+        parts += (_PARENT_ID, parent.span_id.to_bytes(8, "big"))
+    parts += (_NAMES[name], _KINDS[kind], _pack_times(_START, start_ns or 0, _END, end_ns or 0))
+    return parts
+
+
+def span_tail(parent: Any) -> bytes:
+    """Return the status, which is unset, and the flags."""
+    return _UNSET_STATUS + _SPAN_FLAGS[parent is not None and bool(parent.is_remote)]
 
 
 def _status(status: Any) -> bytes:
@@ -238,12 +246,14 @@ _scopes: Final = _ByIdentity(_scope)
 
 
 def encode_spans(
-    spans: Iterable[Any], read_attributes: Callable[[Any], Mapping[str, object]] | None = None
+    spans: Iterable[Any],
+    read: Callable[[Any], Any] | None = None,
+    read_attributes: Callable[[Any], Mapping[str, object]] | None = None,
 ) -> EncodedRequest:
     """Return the request that exports ``spans``, grouped by resource and scope in order of appearance.
 
-    A span with a method ``to_otlp`` may return its message itself, in pieces.
-    ``read_attributes`` returns the attributes of a span as a plain mapping, where the caller knows a cheap way.
+    A span with a method ``to_otlp`` may return its message itself, in pieces. ``read`` returns what of another span is
+    to be read, ``read_attributes`` its attributes as a plain mapping, where the caller knows a cheap way.
     """
     groups: dict[tuple[bytes, bytes], dict[tuple[bytes, bytes], list[bytes]]] = {}
     errors: dict[int, Exception] = {}
@@ -252,7 +262,8 @@ def encode_spans(
             write = getattr(span, "to_otlp", None)
             pieces = None if write is None else write()
             if pieces is None:
-                pieces = (encode_span(span, None if read_attributes is None else read_attributes(span)),)
+                whole = span if read is None else read(span)
+                pieces = (encode_span(whole, None if read_attributes is None else read_attributes(whole)),)
             resource, scope = _resources[span.resource], _scopes[span.instrumentation_scope]
         except Exception as error:  # noqa: BLE001 - one impossible span must not take its batch along
             errors[position] = error
