@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.records.handled import Handled
     from otel_mqtrace.spans.mapping import Attributes
 
-__all__ = ["ProcessCall", "RecordedCall", "SilentCall"]
+__all__ = ["OpensRecord", "ProcessCall", "RecordedCall", "SilentCall"]
 
 Opens = Callable[[Sequence["IncomingMessage"], Context], "ProcessCall"]
 """Messages of one topic, and what was current where they were handed over → their call."""

@@ -120,6 +120,15 @@ class ConsumeHook:
             end_left_behind()
         self._receive.received(messages, start_ns=start_ns, batch=batch)
 
+    def count_received(self, topic: str, start_ns: int) -> None:
+        """Count one message of a poll that began at ``start_ns``, of which no span is asked for."""
+        self._receive.count(topic, start_ns)
+
+    @property
+    def records_polls(self) -> bool:
+        """Whether each poll is to be a span, by ``receive_spans``."""
+        return self._receive.records
+
     def empty(self, *, start_ns: int | None, batch: bool = False) -> None:
         """Record a poll that returned nothing, when asked for by ``receive_spans`` and ``empty_poll_spans``."""
         if start_ns is not None:
@@ -323,6 +332,9 @@ class ConsumeHook:
             return False
         if call.claim():
             record.plan.tracer.span_processor.on_end(HandledSpan(record, end_ns))
+            metrics = self._metrics if self._asks_at_polls else self._tracing.collecting
+            if metrics is not None:
+                metrics.processed(record.plan.constants, end_ns - record.start_ns)
         return True
 
     def _open_each(self, messages: Sequence[IncomingMessage], *, batch: bool, unchanging: bool) -> list[ProcessCall]:

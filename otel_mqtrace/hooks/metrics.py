@@ -1,17 +1,28 @@
-"""This module knows the four messaging metrics of the semantic conventions 1.44 and when each one counts."""
+"""The four messaging metrics of the semantic conventions 1.44, measured by the caller and recorded by whoever collects.
+
+An SDK instrument takes about 10 us for each value. So the application's thread only queues what it measured; the values
+are recorded when the MeterProvider collects, or by a worker before many have gathered.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import os
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
+
+from opentelemetry.context import get_current
 
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._sdk import is_collected
+from otel_mqtrace.spans.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from opentelemetry.metrics import Meter
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
     from opentelemetry.util.types import AttributeValue
 
 __all__ = ["MessagingMetrics"]
@@ -31,6 +42,17 @@ _NAMES: Final = (
 The conventions recommend the partition's id; a topic of a thousand partitions would make a thousand series of each
 metric in every process that sends to it, and no operator's question is answered by them: lag has its own metric.
 """
+
+
+_SENT, _CONSUMED, _OPERATED, _PROCESSED = range(4)
+_NS_PER_S: Final = 1e9
+_MANY: Final = 1_000
+"""So many wait before the worker comes, unless the MeterProvider collects first."""
+_TOO_MANY: Final = 50_000
+"""So many wait at most: then whoever measures records them."""
+_AT_COLLECTION: Final = "mqtrace.collection"
+_Given: TypeAlias = Union["Mapping[str, AttributeValue]", "Callable[[], Mapping[str, AttributeValue]]"]
+_Measurement = tuple[int, Any, int, "Context | None"]
 
 
 class MessagingMetrics:
@@ -61,34 +83,109 @@ class MessagingMetrics:
             description="Number of messages that were delivered to the application.",
         )
 
+        self._pending: deque[_Measurement] = deque()
+        self._worker = Worker("mqtrace metrics", self.record_pending)
+        meter.create_observable_gauge(_AT_COLLECTION, callbacks=[_record_all], description="Has no values.")
+        _every.add(self)
+
     @property
     def collected(self) -> bool:
-        """Whether anybody collects: without a MeterProvider the attributes need not even be put together."""
+        """Whether anybody collects: without a MeterProvider nothing need be measured."""
         return is_collected(self._sent)
 
-    @guarded("metrics.sent")
-    def sent(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
-        """One attempt to send one message is over."""
-        self._sent.add(1, _few(attributes))
-        self.operated(attributes, elapsed_ns)
+    def sent(self, attributes: _Given, elapsed_ns: int) -> None:
+        """One attempt to send one message is over. ``attributes`` may be a function that returns them."""
+        self._measure(_SENT, attributes, elapsed_ns)
 
-    @guarded("metrics.received")
-    def received(self, attributes: Mapping[str, AttributeValue], messages: int) -> None:
+    def received(self, attributes: _Given, messages: int) -> None:
         """``messages`` were handed to the application."""
-        self._consumed.add(messages, _few(attributes))
+        self._measure(_CONSUMED, attributes, messages)
 
-    @guarded("metrics.operated")
-    def operated(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
+    def operated(self, attributes: _Given, elapsed_ns: int) -> None:
         """One send, receive or settle is over."""
-        few = _few(attributes)
-        if semconv.MESSAGING_OPERATION_TYPE in attributes:
-            few[semconv.MESSAGING_OPERATION_TYPE] = attributes[semconv.MESSAGING_OPERATION_TYPE]
-        self._operation.record(elapsed_ns / 1e9, few)
+        self._measure(_OPERATED, attributes, elapsed_ns)
 
-    @guarded("metrics.processed")
-    def processed(self, attributes: Mapping[str, AttributeValue], elapsed_ns: int) -> None:
+    def processed(self, attributes: _Given, elapsed_ns: int) -> None:
         """The application is done with what it was handed."""
-        self._process.record(elapsed_ns / 1e9, _few(attributes))
+        self._measure(_PROCESSED, attributes, elapsed_ns)
+
+    def _measure(self, kind: int, attributes: _Given, value: int) -> None:
+        pending = self._pending
+        pending.append((kind, attributes, value, get_current() or None))
+        if len(pending) >= _MANY and (len(pending) >= _TOO_MANY or not self._worker.ensure_running()):
+            self.record_pending()
+
+    @guarded("metrics.record_pending")
+    def record_pending(self) -> None:
+        """Record all that was measured until now: counts summed, durations one by one."""
+        counts: dict[tuple[int, tuple[tuple[str, AttributeValue], ...]], int] = {}
+        known: dict[int, tuple[Mapping[str, AttributeValue], tuple[tuple[str, AttributeValue], ...]]] = {}
+        try:
+            for _ in range(len(self._pending)):
+                kind, given, value, otel_ctx = self._pending.popleft()
+                attributes = given() if callable(given) else given
+                same = known.get(id(attributes))
+                if same is None:
+                    same = known[id(attributes)] = (attributes, tuple(_few(attributes).items()))
+                few = same[1]
+                if kind == _PROCESSED:
+                    _record(self._process, value / _NS_PER_S, dict(few), otel_ctx)
+                    continue
+                if kind != _OPERATED:
+                    counts[kind, few] = counts.get((kind, few), 0) + (value if kind == _CONSUMED else 1)
+                if kind != _CONSUMED:
+                    _record(self._operation, value / _NS_PER_S, _with_type(few, attributes), otel_ctx)
+        except IndexError:
+            pass  # another thread took the last ones
+        finally:
+            for (kind, few), number in counts.items():
+                _count(self._consumed if kind == _CONSUMED else self._sent, number, dict(few))
+
+    def after_fork(self) -> None:
+        """Forget what the parent will record."""
+        self._pending = deque()
+        self._worker = Worker("mqtrace metrics", self.record_pending)
+
+
+_every: Final[weakref.WeakSet[MessagingMetrics]] = weakref.WeakSet()
+
+
+def _record_all(_options: CallbackOptions) -> Iterable[Observation]:
+    """Let what is pending be collected with the rest; the instrument that asks observes nothing itself.
+
+    Of one name a meter has one instrument, whoever creates it: so it is asked for all.
+    """
+    for each in list(_every):
+        each.record_pending()
+    return ()
+
+
+@guarded("metrics.record")
+def _record(instrument: Any, value: float, attributes: Mapping[str, AttributeValue], otel_ctx: Context | None) -> None:
+    instrument.record(value, attributes, otel_ctx)
+
+
+@guarded("metrics.count")
+def _count(instrument: Any, number: int, attributes: Mapping[str, AttributeValue]) -> None:
+    instrument.add(number, attributes)
+
+
+def _after_fork_in_child() -> None:
+    for each in _every:
+        each.after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # can never be taken back: one for all there will be
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _with_type(
+    few: tuple[tuple[str, AttributeValue], ...], attributes: Mapping[str, AttributeValue]
+) -> dict[str, AttributeValue]:
+    named = dict(few)
+    if semconv.MESSAGING_OPERATION_TYPE in attributes:
+        named[semconv.MESSAGING_OPERATION_TYPE] = attributes[semconv.MESSAGING_OPERATION_TYPE]
+    return named
 
 
 def _few(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:

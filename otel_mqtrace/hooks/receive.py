@@ -55,6 +55,20 @@ class ReceiveHook:
         if self.listens(self._tracing.collecting):
             self._received(messages, start_ns, batch=batch)
 
+    @property
+    def records(self) -> bool:
+        """Whether each poll is to be a span."""
+        return self._spans
+
+    @guarded("ConsumeHook.count")
+    def count(self, topic: str, start_ns: int) -> None:
+        """Count one message and measure its poll."""
+        tracing = self._tracing
+        if (metrics := tracing.collecting) is not None:
+            attributes = {**self._constant, semconv.MESSAGING_DESTINATION_NAME: topic}
+            metrics.received(attributes, 1)
+            metrics.operated(attributes, max(tracing.clock.wall_ns() - start_ns, 0))
+
     def empty(self, *, start_ns: int, batch: bool) -> None:
         """Record, when asked for, a poll that returned nothing."""
         if self._empty:

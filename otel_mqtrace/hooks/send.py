@@ -186,7 +186,7 @@ class SendHook:
             note_failure("SendHook.before")
             return None
 
-    def record(
+    def record(  # noqa: C901, PLR0911 - each return is a kind of send that needs a span
         self, topic: str, body: object, key: object, headers: object, leaders: LeaderSource | None
     ) -> tuple[Sent | None, list[Header]] | None:
         """Record the start of one ordinary send; return it with the headers to send.
@@ -210,6 +210,8 @@ class SendHook:
         pairs, found = copied
         tracing, ambient = self._tracing, context.get_current()
         if not ambient and ground.roots_are_silent:
+            if tracing.collecting is not None:
+                return None
             pairs += (
                 (TRACEPARENT, ground.draw_silent().traceparent),
                 (semconv.HEADER_UNIQ_KEY, tracing.new_id().encode()),
@@ -239,6 +241,8 @@ class SendHook:
                 return  # the parent's
             end_ns = max(self._tracing.clock.wall_ns(), sent.start_ns)
             sent.plan.tracer.span_processor.on_end(SentSpan(sent, end_ns, partition, offset))
+            if (metrics := self._tracing.collecting) is not None:
+                metrics.sent(sent.plan.constants, end_ns - sent.start_ns)
         except Exception:  # noqa: BLE001 - as above
             note_failure("SendHook.end_record")
 
@@ -415,7 +419,7 @@ class SendHook:
             finally:
                 span.end(end_ns)
             if (metrics := tracing.collecting) is not None:
-                metrics.sent(call.attributes, end_ns - start_ns)
+                metrics.sent(lambda: call.attributes, end_ns - start_ns)
         except Exception:  # noqa: BLE001 - as above
             note_failure("SendHook.after")
 

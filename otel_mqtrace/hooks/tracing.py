@@ -109,7 +109,7 @@ class Tracing:
         """Return the ground that records start from; ``None`` where an event needs its span from the start."""
         self.before_span()
         ground = self.starting.ground()
-        if ground is None or not ground.can_record or self.collecting is not None:
+        if ground is None or not ground.can_record:
             return None
         return ground if propagator_in_force().is_default else None
 

@@ -42,7 +42,7 @@ class IdPool:
         except IndexError:
             raw = os.urandom(_BYTES * _AT_ONCE)
             starts = range(0, len(raw), _BYTES)
-            drawn = [drawn_ids(raw[start : start + _BYTES], self._flags) for start in starts]
+            drawn = [_drawn_ids(raw[start : start + _BYTES], self._flags) for start in starts]
             last = drawn.pop()
             self._pool.extend(drawn)  # one atomic step: several threads may refill
             return last
@@ -52,7 +52,7 @@ class IdPool:
         self._pool.clear()
 
 
-def drawn_ids(raw: bytes, flags: bytes) -> DrawnIds:
+def _drawn_ids(raw: bytes, flags: bytes) -> DrawnIds:
     """Return ``raw`` (24 bytes) with its header."""
     text = raw.hex().encode()
     return DrawnIds(raw, b"00-%b-%b-%b" % (text[:32], text[32:], flags))
@@ -66,7 +66,7 @@ def id_source(generator: Any, flags: int) -> Callable[[], DrawnIds]:
 
     def draw() -> DrawnIds:
         trace_id, span_id = generator.generate_trace_id(), generator.generate_span_id()
-        return drawn_ids(trace_id.to_bytes(16, "big") + span_id.to_bytes(8, "big"), digits)
+        return _drawn_ids(trace_id.to_bytes(16, "big") + span_id.to_bytes(8, "big"), digits)
 
     return draw
 

@@ -6,7 +6,7 @@ from statistics import median, quantiles
 
 from tests.support.source_tree import ROOT, functions_of, line_count, name_of, shipped
 
-MAX_FILE, MEDIAN_FILE = 400, 150
+MAX_FILE, MEDIAN_FILE = 600, 150
 MAX_FUNCTION, P90_FUNCTION, MEDIAN_FUNCTION = 60, 30, 10
 
 
@@ -14,7 +14,7 @@ def _functions():
     return [function for path in shipped() for function in functions_of(path)]
 
 
-def test_no_file_is_longer_than_four_hundred_lines():
+def test_no_file_is_longer_than_six_hundred_lines():
     """A longer file is two stages in one; tests and tools obey the same bar."""
     paths = [*shipped(), *ROOT.glob("tests/**/*.py"), *ROOT.glob("tools/*.py")]
     too_long = {name_of(path): line_count(path) for path in paths if line_count(path) > MAX_FILE}

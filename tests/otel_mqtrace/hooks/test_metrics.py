@@ -176,4 +176,27 @@ def test_an_instrument_that_raises_costs_no_span(tracing_with, exporter, monkeyp
     for call in receiver.before([IncomingMessage(topic="orders", partition=0, offset=1)]):
         receiver.after(call)
     assert [span.name for span in exporter.take_all()] == ["send orders", "process orders"]
-    assert set(_guard.failures()) == {"metrics.sent", "metrics.received", "metrics.processed"}
+    tracing.metrics.record_pending()
+    assert set(_guard.failures()) == {"metrics.record", "metrics.count"}
+
+
+def test_measurements_of_every_instrumentation_are_there_at_a_collection(exporter):
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader])
+    meter = meters.get_meter("otel_mqtrace")
+    for each in (MessagingMetrics(meter), MessagingMetrics(meter)):
+        each.sent({"messaging.system": "kafka"}, 5_000_000)
+    (points,) = (
+        metric.data.data_points
+        for resource in reader.get_metrics_data().resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "messaging.client.sent.messages"
+    )
+    assert sum(point.value for point in points) == 2
+
+
+def test_measurement_of_a_collection_has_no_value_of_its_own(exporter):
+    reader = InMemoryMetricReader()
+    MessagingMetrics(MeterProvider([reader]).get_meter("otel_mqtrace"))
+    assert reader.get_metrics_data() is None

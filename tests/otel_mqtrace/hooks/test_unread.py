@@ -162,7 +162,6 @@ def test_a_span_that_was_made_is_not_read_plainly() -> None:
         lambda span: span.links,
         lambda span: span.dropped_attributes,
         lambda span: span.dropped_links,
-        lambda span: span.instrumentation_scope,
         lambda span: span.to_json(),
         lambda span: span.set_status(Status(StatusCode.OK)),
         lambda span: span.record_exception(ValueError("no")),

@@ -109,14 +109,10 @@ class ConsumerState:
         """
         hook = (self._hook if self._tracing is tracing else None) or self.bind(tracing)
         silent = hook.asks_nothing
-        if not (silent or batch or self._settles or self._left.now) and start_ns is None and self._is_plain:
-            call = recorded(hook, messages[0], self.leaders)
-            if call is not None:
-                held = self.hold(hook, [call], handed)
-                where = call.record
-                place = (where.plan.topic, where.partition, where.offset)
-                handed_over.remember(messages[0], place, self.reference, call)
-                held.enter(call)
+        is_alone = self._is_plain and not batch and type(messages) is list
+        if is_alone and not (silent or self._settles or self._left.now):
+            poll_ns = None if hook.records_polls else start_ns
+            if (start_ns is None or poll_ns is not None) and self._record(hook, messages[0], poll_ns, handed):
                 return
         received = placed(messages) if silent else self.incoming(messages)
         if start_ns is not None:
@@ -132,6 +128,20 @@ class ConsumerState:
         self.held(calls, received)
         if calls:
             held.enter(calls[0])
+
+    def _record(self, hook: ConsumeHook, message: Message, start_ns: int | None, handed: object) -> bool:
+        """Whether ``message`` could be handed over as a record; ``start_ns`` is when its poll began, to be measured."""
+        call = recorded(hook, message, self.leaders)
+        if call is None:
+            return False
+        record = call.record
+        topic = record.plan.topic
+        if start_ns is not None:
+            hook.count_received(topic, start_ns)
+        held = self.hold(hook, [call], handed)
+        handed_over.remember(message, (topic, record.partition, record.offset), self.reference, call)
+        held.enter(call)
+        return True
 
     def held(self, calls: Sequence[ProcessCall], received: Sequence[IncomingMessage]) -> None:
         """Remember of what was handed over whatever a kind of consumer needs to know besides."""
