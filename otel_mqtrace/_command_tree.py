@@ -11,6 +11,8 @@ import inspect
 import os
 import re
 from importlib.metadata import EntryPoint, entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -110,7 +112,7 @@ def _register(app: typer.Typer, point: EntryPoint, *, listed: bool) -> None:
         function = point.load()
         command = _nothing if listed and inspect.isfunction(function) else _understood(function)
     except Exception as error:  # noqa: BLE001  one broken command must not take the others along
-        cause = _unavailable(point.name, error)
+        cause = _shadowed(point) or _unavailable(point.name, error)
         app.command(
             point.name,
             help=f"Not available: {escape(str(cause))}",
@@ -139,6 +141,20 @@ def _refusing(cause: MqTraceError) -> Callable[[], None]:
         raise cause
 
     return refuse
+
+
+def _shadowed(point: EntryPoint) -> MqTraceError | None:
+    """Return what to do where another package has the name of ours that the command is in."""
+    name = point.module.partition(".")[0]
+    ours = Path(__file__).parent.parent / name
+    spec = find_spec(name)
+    found = None if spec is None else next(iter(spec.submodule_search_locations or ()), spec.origin)
+    if found is None or not ours.is_dir() or Path(found).resolve() == ours.resolve():
+        return None
+    return MqTraceError(
+        f"{_NAME} {point.name}: the package {name!r} at {found} shadows the one of {DISTRIBUTION}; "
+        "run the command from another directory, or without PYTHONPATH"
+    )
 
 
 def _unavailable(name: str, error: Exception) -> MqTraceError:
