@@ -198,7 +198,7 @@ class SendHook:
         if left_behind:
             end_left_behind()
         ground = self._tracing.ground_of_records() if self._records else None
-        length = _length(body)
+        length = len(body) if type(body) is bytes else _length(body)
         if ground is None or length is None:
             return None
         plan = self._plans.get(topic)
@@ -482,18 +482,24 @@ def _copied(headers: object) -> tuple[list[Header], HeaderIndex] | None:
 
     ``None`` where one carries a trace, names the message or delays it, and for what no client accepts.
     """
-    pairs = pairs_of(headers)
+    if headers is None:
+        return [], _NO_HEADERS
+    pairs = headers.copy() if type(headers) is list else pairs_of(headers)
     if pairs is None:
         return None
     found = _NO_HEADERS
-    for name, _ in pairs:
+    for pair in pairs:
+        if type(pair) is not tuple or len(pair) != 2:  # noqa: PLR2004 - a pair
+            return None
+        name = pair[0]
+        if name in _harmless:
+            continue
         if name in DESCRIBING:
             found = indexed(pairs)
-        elif name not in _harmless:
-            if type(name) is not str or name.lower() in TELLING:
-                return None
-            if len(_harmless) < _MOST_PLANS:
-                _harmless.add(name)
+        elif type(name) is not str or name.lower() in TELLING:
+            return None
+        elif len(_harmless) < _MOST_PLANS:
+            _harmless.add(name)
     return pairs, found
 
 

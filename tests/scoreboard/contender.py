@@ -213,7 +213,7 @@ def _check(
         assert kinds[SpanKind.CONSUMER] >= polled + batches, said
     if mode in {"both", "metrics", "native"} or mode.endswith("+native"):
         handled = polled + warmed["consume"]
-        assert records == {"Pub": sent, "SubBefore": handled, "SubAfter": handled}, said
+        assert records == Counter({"Pub": sent, "SubBefore": handled, "SubAfter": handled}), said
 
 
 if __name__ == "__main__":

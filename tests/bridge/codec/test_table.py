@@ -53,7 +53,8 @@ sys.exit(cli.main(["dialects"]))
 
 def test_a_new_row_is_enough(tmp_path):
     """The codec's folder is copied, its table gets a form and a row, and everything else follows."""
-    shutil.copytree(ROOT / "bridge", tmp_path / "bridge", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("otel_mqtrace", "bridge"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "otel_mqtrace/wire/native/layout.py").write_text(future_layout.source(), encoding="utf-8")
     script = f"NAME = {future_layout.NAME!r}\n{ASKED}"
     done = subprocess.run(

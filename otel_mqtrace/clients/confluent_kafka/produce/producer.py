@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import cimpl
 
-from otel_mqtrace.clients.confluent_kafka.live import known_state, live, remembering
+from otel_mqtrace.clients.confluent_kafka.live import STATE, known_state, live, remembering
 from otel_mqtrace.clients.confluent_kafka.messages import PRODUCE_ORDER, parameter_order, replaced
 from otel_mqtrace.clients.confluent_kafka.produce.batches import traced_batch
 from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Recording, Sending, producer_state
@@ -182,11 +182,12 @@ def _record(  # noqa: PLR0913, PLR0917 - every send's: no keywords
 
     The callback is the application's own where the send is not recorded.
     """
-    state = known_state(producer)
+    state: Any = getattr(producer, STATE, None)  # known_state() and bind() would be calls of every send
     if type(state) is not ProducerState or user is _BOTH or state.layers or state.behind_asyncio:
         return None
-    hook = state.bind(tracing)
-    if state.transaction_id is not None or state.sending is not Sending:
+    hook: Any = state.hook if state.tracing is tracing else state.bind(tracing)
+    transaction: Any = state.transaction
+    if transaction.transaction_id is not None or state.sending is not Sending:
         return None
     recorded = hook.record(topic, body, key, headers, state.leaders)
     if recorded is None:
