@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -117,6 +118,26 @@ class RecordSpan(ReadableSpan):
     _links = _Derived(lambda self: self.make_links())
     _events: Any = ()
     _status = _UNSET_STATUS
+
+    def __copy__(self) -> ReadableSpan:
+        """Return a span of the SDK that says the same."""
+        return ReadableSpan(
+            name=self.name,
+            context=self.context,
+            parent=self.parent,
+            resource=self.resource,
+            attributes=dict(self.attributes or {}),
+            links=self.links,
+            kind=self.kind,
+            status=self.status,
+            start_time=self.start_time,
+            end_time=self.end_time,
+            instrumentation_scope=self.instrumentation_scope,
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReadableSpan:
+        """Return the same with a copy of all it says; the record itself leads to the tracer, and that to locks."""
+        return copy.deepcopy(copy.copy(self), memo)
 
     def otlp_head(self) -> list[bytes]:
         """Return ids, name, kind and times as fields of a ``Span``."""

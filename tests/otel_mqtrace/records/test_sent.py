@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from dataclasses import dataclass
@@ -161,6 +162,12 @@ def test_request_id_is_the_same_for_every_reader():
     first = _native(span, "5.5.0")
     assert span.attributes["mqtrace.request_id"] == span.attributes["mqtrace.request_id"]
     assert _native(span, "5.5.0") == first
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_copy_of_a_span_says_the_same(copied):
+    _, span = _World().by_record(_Sending(key=b"k"))
+    assert json.loads(copied(span).to_json()) == json.loads(span.to_json())
 
 
 @pytest.mark.parametrize("name", ["_attributes", "_name", "_resource"])

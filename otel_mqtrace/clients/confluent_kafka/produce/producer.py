@@ -196,7 +196,7 @@ def _record(  # noqa: PLR0913, PLR0917 - every send's: no keywords
     callback = None if user is _MISSING else user
     if sent is None:
         return callback, pairs
-    return Recording(state, hook, sent, callback or state.default_callback), pairs
+    return Recording(state, hook, sent, state.default_callback if callback is None else callback), pairs
 
 
 def _outer(original: Callable[..., Any], order: tuple[str, ...]) -> Callable[..., Any]:
