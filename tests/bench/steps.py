@@ -182,11 +182,14 @@ def sender(provider: TracerProvider) -> Callable[[], list[Header]]:
 
     def send() -> list[Header]:
         given: list[Header] = [("TAGS", b"paid")]
-        headers = hook.silently("orders", given)
-        if headers is None:
+        recorded = hook.record("orders", b"x" * 200, None, given, None)
+        if recorded is None:
             call = hook.before("orders", body=b"x" * 200, headers=given)
-            headers = call.headers or []
             hook.after(call, partition=0, offset=7)
+            return call.headers or []
+        sent, headers = recorded
+        if sent is not None:
+            hook.end_record(sent, 0, 7)
         return headers
 
     return send
@@ -211,11 +214,13 @@ def handler(provider: TracerProvider) -> Callable[[], ProcessCall | None]:
 
     def handle() -> ProcessCall | None:
         start_ns = hook.poll_begins()
-        message = IncomingMessage(topic="orders", partition=0, offset=7, key=b"k", body_length=200, headers=headers)
         silent = hook.asks_nothing
-        if start_ns is not None:
-            hook.received([message], start_ns=start_ns)
-        (call,) = hook.before([message], unchanging=True, silent=silent)
+        call = None if silent else hook.record("orders", 0, 7, b"k", 200, headers, None, None)
+        if call is None:
+            message = IncomingMessage(topic="orders", partition=0, offset=7, key=b"k", body_length=200, headers=headers)
+            if start_ns is not None:
+                hook.received([message], start_ns=start_ns)
+            (call,) = hook.before([message], unchanging=True, silent=silent)
         lent = call.lent()
         scope = AutomaticScope(lent, call.ambient)
         is_current = context.get_current() is lent

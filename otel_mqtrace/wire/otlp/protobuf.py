@@ -41,9 +41,7 @@ _INT64: Final = 1 << 63
 _UINT64: Final = 1 << 64
 
 
-@lru_cache(maxsize=4_096)
-def varint(number: int) -> bytes:
-    """Return ``number``, an int64, seven bits to a byte."""
+def _varint(number: int) -> bytes:
     number %= _UINT64
     written = bytearray()
     while number > 0x7F:  # noqa: PLR2004 - seven bits
@@ -51,6 +49,12 @@ def varint(number: int) -> bytes:
         number >>= 7
     written.append(number)
     return bytes(written)
+
+
+@lru_cache(maxsize=4_096)
+def varint(number: int) -> bytes:
+    """Return ``number``, an int64, seven bits to a byte."""
+    return _varint(number)
 
 
 @lru_cache(maxsize=256)
@@ -132,34 +136,36 @@ def number_attribute(field: int, name: str) -> Callable[[int], bytes]:
         heads.append(tag(field) + varint(len(key) + len(value) + length) + key + value)
 
     def write(number: int) -> bytes:
-        if 0 <= number <= _LOW_14:
-            value = _FINAL[number]
-        elif 0 <= number < _BITS_42 and number >= _BITS_28:  # milliseconds since 1970 are among them
-            value = _CONTINUED[number & _LOW_14] + _CONTINUED[number >> 14 & _LOW_14] + _FINAL[number >> 28]
-        else:
-            value = fresh_varint(number)
+        value = fresh_varint(number)
         return heads[len(value)] + value
 
     return write
 
 
-_LOW_14: Final = 0x3FFF
-_BITS_28: Final = 1 << 28
+_BITS_7: Final = 1 << 7
+_BITS_14: Final = 1 << 14
+_BITS_35: Final = 1 << 35
 _BITS_42: Final = 1 << 42
-_CONTINUED: Final = [bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in range(1 << 14)]
-_FINAL: Final = [bytes((low,)) if low < 0x80 else bytes((low & 0x7F | 0x80, low >> 7)) for low in range(1 << 14)]  # noqa: PLR2004 - seven bits
 
 
 def fresh_varint(number: int) -> bytes:
-    """Return the varint of a number that hardly comes again: 14 bits at a time, from a table."""
-    if number <= _LOW_14:
-        return _FINAL[number] if number >= 0 else varint(number)
-    parts = []
-    while number > _LOW_14:
-        parts.append(_CONTINUED[number & _LOW_14])
-        number >>= 14
-    parts.append(_FINAL[number])
-    return b"".join(parts)
+    """Return the varint of a number that hardly comes again; small ones and milliseconds since 1970 at once."""
+    if _BITS_7 <= number < _BITS_14:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    if 0 <= number < _BITS_7:
+        return bytes((number,))
+    if _BITS_35 <= number < _BITS_42:
+        return bytes(
+            (
+                number & 0x7F | 0x80,
+                number >> 7 & 0x7F | 0x80,
+                number >> 14 & 0x7F | 0x80,
+                number >> 21 & 0x7F | 0x80,
+                number >> 28 & 0x7F | 0x80,
+                number >> 35,
+            )
+        )
+    return _varint(number)
 
 
 def attribute_heads(field: int, name: str, any_value_field: int) -> BoundedCache[int, bytes]:
