@@ -148,12 +148,12 @@ class Ground:
     """
 
     __slots__ = (
-        "_certain",
         "_ids",
         "_is_known",
         "_random",
         "_sampler",
         "can_record",
+        "certain",
         "counts",
         "draw",
         "draw_silent",
@@ -179,13 +179,13 @@ class Ground:
         self.told = [each for each in every if _can_be_told(each) and each.wants_starts]
         self.records_nothing = self.roots_are_silent = self.can_record = self.roots_are_recorded = False
         if self.nobody_looks:
-            self._certain = certainties(self._sampler)
+            self.certain = certainties(self._sampler)
             self.counts = counts_of(tracer)
-            self.records_nothing = self.counts is None and all(each is _DROP for each in self._certain)
-            self.roots_are_silent = self._certain[0] is _DROP and self.counts is None
+            self.records_nothing = self.counts is None and all(each is _DROP for each in self.certain)
+            self.roots_are_silent = self.certain[0] is _DROP and self.counts is None
             self._random = _random_flag(self._ids)
             self.can_record = self.counts is None and is_unlimited(tracer) and all(map(_is_deaf_to_sends, self.told))
-            self.roots_are_recorded = self._certain[0] is _SAMPLED
+            self.roots_are_recorded = self.certain[0] is _SAMPLED
             self.root_flags, self.random_mask = self._random + 1, _RANDOM
             self.draw = id_source(self._ids, self.root_flags)
             self.draw_silent = id_source(self._ids, self._random)
@@ -203,11 +203,7 @@ class Ground:
 
     def decided(self, parent: SpanContext) -> Decision | None:
         """Return what is decided about a span under ``parent`` whatever its id; ``None`` when that is open."""
-        return decided(self._certain, parent)
-
-    def records_under(self, origin: bytes | None, flags: int) -> bool:
-        """Whether a span is certainly sampled, given the ids and flags of its remote parent, if it has one."""
-        return self._certain[0 if origin is None else 1 + (flags & 1)] is _SAMPLED
+        return decided(self.certain, parent)
 
     def place(
         self, name: str, otel_ctx: Context, kind: SpanKind, links: Sequence[Link], above: SpanContext | None = None
