@@ -28,7 +28,7 @@ from otel_mqtrace.hooks._unread import UnreadSpan, all_of
 from otel_mqtrace.records.ids import id_source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from opentelemetry import trace
     from opentelemetry.context import Context
@@ -73,7 +73,7 @@ class SpanStart:
         ground = self._last
         if ground is None or not ground.is_of(tracer):
             ground = self._last = Ground(tracer)
-        return ground if ground.nobody_looks and tracer._is_enabled() else None  # noqa: SLF001 - asked where it is known
+        return ground if ground.nobody_looks and ground.is_enabled() else None
 
     def never_records(self, parent: SpanContext) -> bool:
         """Whether a span that starts under ``parent`` will not be recorded, whatever it says."""
@@ -157,6 +157,7 @@ class Ground:
         "counts",
         "draw",
         "draw_silent",
+        "is_enabled",
         "nobody_looks",
         "processors",
         "random_mask",
@@ -170,6 +171,7 @@ class Ground:
 
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer
+        self.is_enabled: Callable[[], bool] = getattr(tracer, "_is_enabled", _always)  # not before SDK 1.40
         self.processors: Any = processors_at(tracer)
         self._is_known = _is_the_sdks(tracer) and self.processors is not None
         self._sampler: Any = getattr(tracer, "sampler", None)
@@ -226,6 +228,10 @@ class Ground:
             decision = self._sampler.should_sample(within, trace_id, name, kind, None, links).decision
         flags = _FLAGS[random + (decision is _SAMPLED)]
         return SpanContext(trace_id, self._ids.generate_span_id(), False, flags, state), parent, decision  # noqa: FBT003
+
+
+def _always() -> bool:
+    return True
 
 
 def under(above: SpanContext | None, otel_ctx: Context) -> Context:
