@@ -62,7 +62,9 @@ def _harmless(text: str) -> str:
 
 
 def _place(item: Mapping[str, Any]) -> tuple[object, object]:
-    return f"{item['body_index']}.{item['record_index']}", item["dialect"]
+    first, *others = item["written_by"] or [""]
+    writers = f"{first.replace('Java client', 'Java')} +{len(others)}" if others else first
+    return f"{item['body_index']}.{item['record_index']}", writers
 
 
 def _kind(item: Mapping[str, Any]) -> tuple[object, object]:
@@ -88,7 +90,7 @@ def _names(item: Mapping[str, Any]) -> tuple[object, object]:
 
 
 _COLUMNS: Final[tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], tuple[object, object]]], ...]] = (
-    ("body.record\ndialect", 11, _place),
+    ("body.record\nwritten by", 22, _place),
     ("type\noutcome", 16, _kind),
     ("time (UTC)\nsuccess, cost", 23, _when),
     ("message id\nkeys", 33, _identity),
