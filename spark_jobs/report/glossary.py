@@ -1,7 +1,6 @@
-"""This module knows what every status, reason and field verdict means: definition, example, likely cause, what to do.
+"""Every status, reason and field verdict: label, definition, example, likely cause, what to do.
 
-The report's glossary and the tables of ``docs/reconciliation.md`` are both made from these entries, so they say the
-same; a test holds them against the closed lists of ``taxonomy``.
+The report and the tables of ``docs/reconciliation.md`` are made from these entries.
 """
 
 from __future__ import annotations
@@ -10,14 +9,19 @@ from dataclasses import dataclass
 
 from spark_jobs.taxonomy import FieldVerdict, Reason, Status
 
-__all__ = ["FIELD_VERDICTS", "REASONS", "STATUSES", "Entry"]
+__all__ = ["FIELD_VERDICTS", "REASONS", "STATUSES", "Entry", "find_entry", "label_finding"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One word of a verdict; ``problem`` is ``yes``, ``no`` or under which condition it counts against the run."""
+    """One word of a verdict.
+
+    ``label`` is what people read in place of the identifier ``name``; a reason's follows its status after a colon.
+    ``problem`` is ``yes``, ``no`` or under which condition it counts against the run.
+    """
 
     name: str
+    label: str
     problem: str
     definition: str
     example: str
@@ -28,6 +32,7 @@ class Entry:
 STATUSES: tuple[Entry, ...] = (
     Entry(
         Status.MATCHED_EXACT.value,
+        "Equal",
         "no",
         "Both sides recorded it once, and every comparable field is equal.",
         "One Pub record and one PRODUCER span with the same message id, topic, group, times and outcome.",
@@ -36,6 +41,7 @@ STATUSES: tuple[Entry, ...] = (
     ),
     Entry(
         Status.MATCHED_NORMALISED.value,
+        "Equal after normalisation",
         "no",
         "Both sides recorded it once; the fields are equal after a named rule, a tolerance or a known replacement.",
         "Store host “/10.0.0.5:10911” against “10.0.0.5:10911”; a start that differs by 3 ms.",
@@ -44,14 +50,16 @@ STATUSES: tuple[Entry, ...] = (
     ),
     Entry(
         Status.MISMATCHED.value,
+        "Differs",
         "yes",
         "Both sides recorded it once, and at least one field differs or is missing against the policy.",
         "Native says the consume succeeded, the span carries an error.",
         "One writer sets a field from another source, at another moment, or not at all.",
-        "Open one of its samples: the differing part is marked. Mend the writer, or relax the field in the policy.",
+        "Open one of its samples: the differing part is marked. Fix the writer, or relax the field in the policy.",
     ),
     Entry(
         Status.DUPLICATED_NATIVE.value,
+        "Duplicated in the native trace",
         "yes, above the gate",
         "The native side holds more than one record for this key, OTLP at most one.",
         "The same Pub record twice: the client retried its trace message after a timeout.",
@@ -60,6 +68,7 @@ STATUSES: tuple[Entry, ...] = (
     ),
     Entry(
         Status.DUPLICATED_OTLP.value,
+        "Duplicated in OpenTelemetry",
         "yes, above the gate",
         "The OTLP side holds more than one span for this key, native at most one.",
         "A Collector retried a batch that had been stored; two exporters write to the same file.",
@@ -68,6 +77,7 @@ STATUSES: tuple[Entry, ...] = (
     ),
     Entry(
         Status.DUPLICATED_BOTH.value,
+        "Duplicated on both sides",
         "yes, above the gate",
         "Both sides hold more than one record for this key.",
         "A process that ran twice with the same message ids.",
@@ -76,6 +86,7 @@ STATUSES: tuple[Entry, ...] = (
     ),
     Entry(
         Status.NATIVE_ONLY.value,
+        "Missing in OpenTelemetry",
         "only when UNEXPLAINED",
         "Settled, and only the native side has it.",
         "A SubAfter record without a process span.",
@@ -84,6 +95,7 @@ STATUSES: tuple[Entry, ...] = (
     ),
     Entry(
         Status.OTLP_ONLY.value,
+        "Missing in the native trace",
         "only when UNEXPLAINED",
         "Settled, and only the OTLP side has it.",
         "A PRODUCER span whose Pub record never reached the trace topic.",
@@ -92,6 +104,7 @@ STATUSES: tuple[Entry, ...] = (
     ),
     Entry(
         Status.PENDING.value,
+        "Not settled yet",
         "no",
         "One-sided, but newer than the settled horizon: the other side may still arrive.",
         "A message sent in the last seconds before the export was taken.",
@@ -100,6 +113,7 @@ STATUSES: tuple[Entry, ...] = (
     ),
     Entry(
         Status.OUT_OF_SCOPE.value,
+        "Not compared",
         "no",
         "Read and counted, but not part of the comparison.",
         "An HTTP span in the same file; a message outside --begin/--end.",
@@ -108,17 +122,19 @@ STATUSES: tuple[Entry, ...] = (
     ),
     Entry(
         Status.MALFORMED.value,
+        "Unreadable",
         "yes",
         "A piece of input that could not be mapped to an event.",
         "A record with too few fields; a line that is no JSON.",
         "A separator inside a value, a crash while writing, an unknown writer.",
-        "Look at its position and text under “Malformed input”.",
+        "Open the file at the given position; fix its writer.",
     ),
 )
 
 REASONS: tuple[Entry, ...] = (
     Entry(
         Reason.TRACE_TRAFFIC.value,
+        "a send of the trace topic itself",
         "no",
         "The span is about a send of the trace topic itself.",
         "A “send RMQ_SYS_TRACE_TOPIC” span of a foreign instrumentation.",
@@ -127,6 +143,7 @@ REASONS: tuple[Entry, ...] = (
     ),
     Entry(
         Reason.BY_DESIGN.value,
+        "this writer never records it",
         "no",
         "This writer never records this kind or outcome; the rule is named.",
         "RocketMQ writes no Pub record for a send that failed.",
@@ -135,6 +152,7 @@ REASONS: tuple[Entry, ...] = (
     ),
     Entry(
         Reason.IN_FLIGHT.value,
+        "its handler is still running",
         "no",
         "Native has SubBefore, no SubAfter yet, and the consume timeout has not passed.",
         "A handler still running when the input was taken; its span is exported only at its end.",
@@ -143,6 +161,7 @@ REASONS: tuple[Entry, ...] = (
     ),
     Entry(
         Reason.ABANDONED.value,
+        "its handler never ended",
         "about the application",
         "As IN_FLIGHT, but older than the consume timeout.",
         "SubBefore written, then the process was killed.",
@@ -151,6 +170,7 @@ REASONS: tuple[Entry, ...] = (
     ),
     Entry(
         Reason.HALF_RECORD.value,
+        "half of its native record is missing",
         "reported",
         "One half of a native consume is missing while the span is complete.",
         "SubAfter without SubBefore.",
@@ -159,14 +179,16 @@ REASONS: tuple[Entry, ...] = (
     ),
     Entry(
         Reason.COUNTERPART_MALFORMED.value,
+        "its counterpart could not be read",
         "through MALFORMED",
         "A bad record of the other side names this message.",
         "The Pub record is there but its cost is not a number.",
         "Damaged input.",
-        "Mend the input or its writer; the record is listed under “Malformed input”.",
+        "Fix the input or its writer; the record is listed under “Unreadable input”.",
     ),
     Entry(
         Reason.NOT_SAMPLED.value,
+        "its span was not sampled",
         "no",
         "The span was not sampled: told by a link's flags, a whole message without spans, or the policy's ratio.",
         "A batch lists the message with the sampled flag off.",
@@ -175,6 +197,7 @@ REASONS: tuple[Entry, ...] = (
     ),
     Entry(
         Reason.WRITER_SILENT.value,
+        "its service shows nothing on the other side",
         "warn; fail with --strict",
         "This topic, group, service or process shows nothing at all on the other side.",
         "A service that was never instrumented.",
@@ -183,6 +206,7 @@ REASONS: tuple[Entry, ...] = (
     ),
     Entry(
         Reason.SHUTDOWN_WINDOW.value,
+        "its process was ending",
         "reported",
         "In the last moments of an instance that ended; its other side shows nothing that ended later.",
         "The last batch of a process that was killed.",
@@ -191,6 +215,7 @@ REASONS: tuple[Entry, ...] = (
     ),
     Entry(
         Reason.LATE_BEYOND_RETENTION.value,
+        "the other input begins later",
         "reported",
         "The other side's input begins more than late_after after this event.",
         "A span file of last week against a trace topic that keeps three days.",
@@ -199,6 +224,7 @@ REASONS: tuple[Entry, ...] = (
     ),
     Entry(
         Reason.KEY_DEGRADED.value,
+        "a span without an id may be its own",
         "reported",
         "A span without an id would match by topic or group and time, but not for certain.",
         "A process span without a message id beside a record of the same group and time.",
@@ -207,6 +233,7 @@ REASONS: tuple[Entry, ...] = (
     ),
     Entry(
         Reason.DROP_ATTRIBUTED.value,
+        "a counted drop",
         "no, but it is loss",
         "The ledger counted drops of this side at that time; the budget covers this key.",
         "queue_full: 12 in the same bucket.",
@@ -215,6 +242,7 @@ REASONS: tuple[Entry, ...] = (
     ),
     Entry(
         Reason.UNEXPLAINED.value,
+        "no explanation",
         "yes",
         "No rule and no counter explains it.",
         "A span is there, the native record is not, and nothing counted a drop.",
@@ -226,6 +254,7 @@ REASONS: tuple[Entry, ...] = (
 FIELD_VERDICTS: tuple[Entry, ...] = (
     Entry(
         FieldVerdict.EQUAL.value,
+        "equal",
         "no",
         "The same value on both sides.",
         "“OrderTopic” and “OrderTopic”.",
@@ -234,6 +263,7 @@ FIELD_VERDICTS: tuple[Entry, ...] = (
     ),
     Entry(
         FieldVerdict.EQUAL_NORMALISED.value,
+        "equal after normalisation",
         "no",
         "Equal after a named canonicalisation.",
         "Store host “/10.0.0.5:10911” and “10.0.0.5:10911”; topic “%RETRY%billing” and “billing”.",
@@ -242,6 +272,7 @@ FIELD_VERDICTS: tuple[Entry, ...] = (
     ),
     Entry(
         FieldVerdict.WITHIN_TOLERANCE.value,
+        "within tolerance",
         "no",
         "Differs by no more than the tolerance of the field.",
         "Start 3 ms apart.",
@@ -250,6 +281,7 @@ FIELD_VERDICTS: tuple[Entry, ...] = (
     ),
     Entry(
         FieldVerdict.TRUNCATED.value,
+        "cut off",
         "reported",
         "One side is a prefix of the other, as long as a known limit.",
         "A key cut at 128 characters.",
@@ -258,6 +290,7 @@ FIELD_VERDICTS: tuple[Entry, ...] = (
     ),
     Entry(
         FieldVerdict.SANITISED.value,
+        "characters replaced",
         "reported",
         "They differ only where a writer replaces characters it cannot carry.",
         "U+0001 in a key became “_”.",
@@ -266,6 +299,7 @@ FIELD_VERDICTS: tuple[Entry, ...] = (
     ),
     Entry(
         FieldVerdict.REDACTED.value,
+        "masked",
         "reported",
         "One side shows the configured mask or hash of the other.",
         "“***” against a key.",
@@ -274,6 +308,7 @@ FIELD_VERDICTS: tuple[Entry, ...] = (
     ),
     Entry(
         FieldVerdict.MISSING_NATIVE.value,
+        "native trace lacks it",
         "by policy",
         "Only OTLP carries a value.",
         "A body length that the native record of this version lacks.",
@@ -282,6 +317,7 @@ FIELD_VERDICTS: tuple[Entry, ...] = (
     ),
     Entry(
         FieldVerdict.MISSING_OTLP.value,
+        "OpenTelemetry lacks it",
         "by policy",
         "Only the native side carries a value.",
         "A client host that no attribute says.",
@@ -290,6 +326,7 @@ FIELD_VERDICTS: tuple[Entry, ...] = (
     ),
     Entry(
         FieldVerdict.NOT_COMPARABLE.value,
+        "not comparable",
         "no",
         "Both values are right and mean different things, or neither side has one.",
         "Body length of a batch.",
@@ -298,6 +335,7 @@ FIELD_VERDICTS: tuple[Entry, ...] = (
     ),
     Entry(
         FieldVerdict.DIFFERENT.value,
+        "different",
         "yes",
         "The values contradict each other.",
         "retry_times 1 and 2.",
@@ -305,3 +343,17 @@ FIELD_VERDICTS: tuple[Entry, ...] = (
         "See the most frequent pairs, then a sample.",
     ),
 )
+
+_ENTRIES = {entry.name: entry for entry in (*STATUSES, *REASONS, *FIELD_VERDICTS)}
+
+
+def find_entry(name: str | None) -> Entry | None:
+    """Return the entry of an identifier, ``None`` for one that the closed lists lack."""
+    return _ENTRIES.get(name or "")
+
+
+def label_finding(status: str, reason: str | None = None) -> str:
+    """Return a status, and its reason where it has one, as people read them; an unknown identifier stays as it is."""
+    words = [entry.label if (entry := find_entry(name)) else name for name in (status, reason) if name]
+    other = {Status.NATIVE_ONLY.value: "its span", Status.OTLP_ONLY.value: "its native record"}.get(status)
+    return ": ".join(words).replace("its counterpart", other or "its counterpart")

@@ -1,4 +1,4 @@
-"""This module knows ``summary.md``: the run for a CI step summary or a review comment, at most 60 KB."""
+"""``summary.md``: the run for a CI step summary or a review comment, at most 60 KB."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from spark_jobs.report.books import balance
-from spark_jobs.report.headline import headline, loss_sentence
+from spark_jobs.report.headline import describe_scope, figures, loss_sentence, meaning, parts
 from spark_jobs.report.wording import ABSENT, count, duration, number, percent, value_text, visible
 from spark_jobs.taxonomy import FieldVerdict
 
@@ -51,9 +51,11 @@ def cell(text: str | None, *, limit: int = 120) -> str:
 
 
 def _sections(result: Result) -> Iterator[str]:
-    head = headline(result)
-    yield f"## {_SIGN.get(head.verdict, '')} {cell(head.verdict)}: message trace reconciliation\n\n{head.meaning}\n"
-    yield "".join(f"* {label}: **{value}** ({note})\n" for label, value, note in head.figures) + f"* {head.scope}\n"
+    title = f"{_SIGN.get(result.verdict, '')} {cell(result.verdict)}: message trace reconciliation"
+    yield f"## {title}\n\n{meaning(result)}\n"
+    yield "".join(f"* **{cell(part.text)}**: {cell(part.step, limit=300)}\n" for part in parts(result))
+    rows = "".join(f"* {label}: **{value}** ({note})\n" for label, value, note in figures(result))
+    yield f"{rows}* {describe_scope(result)}\n"
     yield _gates(result)
     yield _balance(result)
     yield _counts("Statuses", "Status", result.status)

@@ -94,12 +94,12 @@ def test_junit_has_one_test_per_gate():
     cases = {case.get("name"): case for case in suite.iter("testcase")}
     assert list(cases) == [gate.name for gate in gates()]
     failed = [name for name, case in cases.items() if case.find("failure") is not None]
-    assert failed == ["unexplained_loss", "malformed", "critical_field_agreement"]
+    assert failed == ["unexplained_loss_native", "malformed", "critical_field_agreement"]
     assert "0.999512" in cases["critical_field_agreement"].find("failure").get("message")
     assert ">= 1" in cases["critical_field_agreement"].find("failure").get("message")
     assert cases["late_rate"].find("skipped") is not None
-    assert cases["duplicate_rate"].find("failure") is None
-    assert cases["duplicate_rate"].findtext("system-out").startswith("warn: ")
+    assert cases["duplicate_excess"].find("failure") is None
+    assert cases["duplicate_excess"].findtext("system-out").startswith("warn: ")
     inner = suite.find("testsuite")
     assert (inner.get("tests"), inner.get("failures"), inner.get("skipped"), inner.get("errors")) == (
         "6",
