@@ -1,4 +1,4 @@
-"""This module knows ``graph.html`` and which other files a graph leaves: one page, no request, no script."""
+"""``graph.html``, one page without request or script, and the other files that a graph leaves."""
 
 from __future__ import annotations
 
@@ -112,4 +112,4 @@ GRAPH_FILES: Final[dict[str, Callable[[Graph], str]]] = {
     "dependencies.json": render_dependencies,
     "graph.json": lambda graph: graph.dumps(),
 }
-"""File name → renderer; ``graph.json`` comes last, so that whoever waits for it finds the others complete."""
+"""File name → renderer; ``graph.json`` comes last: when it exists, the others are complete."""
