@@ -35,9 +35,7 @@ GREY: Final = "#8b8f96"
 AMBER: Final = "#b7791f"
 ORANGE: Final = "#cf6a2b"
 RED: Final = "#d14343"
-
 VIOLET: Final = "#8b6bd0"
-
 
 SIDE_COLOUR: Final = {"native": BLUE, "otlp": VIOLET}
 """The native trace and OTLP, wherever both are drawn."""

@@ -15,7 +15,7 @@ from spark_jobs.report.headline import SIDE_NAME, loss_sentence
 from spark_jobs.report.listing import listing
 from spark_jobs.report.measured import AGES
 from spark_jobs.report.palette import FINE, GROUP_COLOUR, group_field_verdict, group_finding
-from spark_jobs.report.svg.bars import latency_range, latency_scale, stacked
+from spark_jobs.report.svg.bars import stacked
 from spark_jobs.report.svg.curves import LOOKS, curves
 from spark_jobs.report.svg.graph import graph_svg
 from spark_jobs.report.svg.shapes import dash, swatch
@@ -26,9 +26,9 @@ from spark_jobs.report.wording import count, duration, utc
 from spark_jobs.taxonomy import FieldVerdict, Kind, Outcome, Reason, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
-    from spark_jobs.report.measured import Group, Latency, Topic
+    from spark_jobs.report.measured import Group, Topic
     from spark_jobs.report.result import Finding, Result
     from spark_jobs.report.samples import Shown
 
@@ -171,7 +171,6 @@ def _traffic(result: Result, _shown: Shown) -> dict[str, Any]:
         "drawing": graph_svg(result.graph) if result.graph and result.graph.nodes else None,
         "topics": topics,
         "groups": groups,
-        "ranges": _ranges([group.process for group in groups.shown], width=84),
     }
 
 
@@ -183,16 +182,10 @@ def _trouble_of_group(group: Group) -> tuple[int, int]:
     return group.unmatched + group.failures, group.deliveries
 
 
-def _ranges(rows: Sequence[Latency], *, width: int) -> list[Markup]:
-    scale = latency_scale(row for row in rows if row.count)
-    return [latency_range(row, scale, width=width) if row.count else Markup("") for row in rows]
-
-
 def _latency(result: Result, shown: Shown) -> dict[str, Any]:
     drawable = [name for name, row in result.latency.items() if row.curve]
-    ranges = dict(zip(result.latency, _ranges(list(result.latency.values()), width=220), strict=True))
     legend = [(dash(*look), name) for look, name in zip(LOOKS, drawable, strict=False)]
-    return {"ranges": ranges, "curves": curves(result.latency), "legend": legend, "anchors": shown.anchors}
+    return {"curves": curves(result.latency), "legend": legend, "anchors": shown.anchors}
 
 
 def _timing(result: Result, _shown: Shown) -> dict[str, Any]:
