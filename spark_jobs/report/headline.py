@@ -123,7 +123,8 @@ def _count_findings(result: Result) -> Iterator[Part]:
         )
     copied = {name: n for name in _DUPLICATED if (n := result.status.get(name, 0))}
     if copied and any(outcomes.get(name) in _NOT_HELD for name in ("duplicate_excess", "conflicting_duplicates")):
-        yield _part(f"{plural(sum(copied.values()), 'event')} duplicated", next(iter(copied)))
+        most = max(copied, key=lambda name: copied[name])
+        yield replace(_part(f"{plural(sum(copied.values()), 'event')} duplicated", most), label="Duplicated")
     if silent := result.reason.get(Reason.WRITER_SILENT.value, 0):
         status = next((one for one, why in result.findings if why == Reason.WRITER_SILENT.value), "")
         yield _part(f"{plural(silent, 'event')} of services silent on one side", status, Reason.WRITER_SILENT.value)

@@ -15,6 +15,7 @@ from spark_jobs.report.headline import SIDE_NAME, loss_sentence
 from spark_jobs.report.listing import listing
 from spark_jobs.report.measured import AGES
 from spark_jobs.report.palette import FINE, GROUP_COLOUR, group_field_verdict, group_finding
+from spark_jobs.report.samples import once
 from spark_jobs.report.svg.bars import stacked
 from spark_jobs.report.svg.curves import LOOKS, curves
 from spark_jobs.report.svg.graph import graph_svg
@@ -91,7 +92,7 @@ def _gates(result: Result, _shown: Shown) -> dict[str, Any]:
 
 
 def _samples(result: Result, shown: Shown) -> dict[str, Any]:
-    left_out = len(result.samples) - shown.count
+    left_out = len(once(result.samples)) - shown.count
     return {"findings": shown.findings, "left_out": left_out, "most_open": _MOST_OPEN, "anchor_of": anchor_of}
 
 
@@ -130,8 +131,8 @@ def _count_findings(result: Result) -> list[dict[str, Any]]:
             told = Counter(by_kind) - sum((kinds for (one, _), kinds in found.items() if one == status), Counter())
             found[plain] = found.get(plain, Counter()) + told
             totals[plain] = totals.get(plain, 0) + total - known[status]
-    order = {name: at for at, name in enumerate((*Status, *Reason))}
-    ordered = sorted((one for one in found if totals[one]), key=lambda one: [order.get(name or "", 99) for name in one])
+    order = {None: -1} | {word.value: at for at, word in enumerate((*Status, *Reason))}
+    ordered = sorted((one for one in found if totals[one]), key=lambda one: [order.get(word, 99) for word in one])
     return [{"status": one[0], "reason": one[1], "kinds": found[one], "total": totals[one]} for one in ordered]
 
 

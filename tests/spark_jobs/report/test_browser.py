@@ -17,7 +17,7 @@ from tests.support.results import result
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH: the pages were not opened in a browser"),
+    pytest.mark.skipif(CHROMIUM is None, reason="NO CHROMIUM ON PATH: NO PAGE WAS OPENED IN A BROWSER"),
 ]
 PICTURES = Path(__file__).parents[3] / "build" / "screenshots"
 SECTIONS = set(re.findall(r'<section id="(\w+)"', render_page(result())))
