@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FATE_MEANINGS", "GRAPH_FILES", "render_graph_page"]
 
-_MOST_ROWS: Final = 200
+_MOST_ROWS: Final = 100
 
 FATE_MEANINGS: Final = {
     "consumed": "at least one delivery was seen",

@@ -149,7 +149,8 @@ def by_turns(samples: Iterable[Sample], *, at_most: int, per_stratum: int) -> li
 def _view(sample: Sample, anchor: str, lives: Sequence[Life]) -> SampleView:
     verdict = sample.verdict
     finding = (_said(verdict, "status"), value_text("reason", verdict.get("reason")) or None)
-    facts = ((label, value_text(name, verdict.get(name))) for name, label in _FACTS)
+    who = "Consumer group" if verdict.get("kind") == Kind.CONSUME.value else "Producer group or client id"
+    facts = ((label, value_text(name, verdict.get(name))) for name, label in (*_FACTS, ("group", who)))
     rows = tuple(_rows(sample))
     return SampleView(
         finding=finding,

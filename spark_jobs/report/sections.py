@@ -14,7 +14,7 @@ from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES
 from spark_jobs.report.headline import SIDE_NAME, loss_sentence
 from spark_jobs.report.listing import listing
 from spark_jobs.report.measured import AGES
-from spark_jobs.report.palette import FINE, GROUP_COLOUR, group_field_verdict, group_finding
+from spark_jobs.report.palette import FINE, GROUP_COLOUR, GROUPS, group_field_verdict, group_finding
 from spark_jobs.report.samples import once
 from spark_jobs.report.svg.bars import stacked
 from spark_jobs.report.svg.curves import LOOKS, curves
@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_ROWS", "Section", "anchor_of", "sections"]
 
-MOST_ROWS: Final = 200
-"""Rows of one table; what is left out is counted in it or under it."""
+MOST_ROWS: Final = 50
+"""Rows of one table: ten screens of a phone. What is left out is counted in the table or under it."""
 
-_MOST_OPEN: Final = 4
+_MOST_BAD: Final = 200
+_MOST_OPEN: Final = dict(zip(GROUPS, (0, 1, 0, 4), strict=True))
 """Samples of a finding that stand on the page unfolded."""
 
 _OUTCOME_LABEL: Final = {
@@ -99,7 +100,7 @@ def _samples(result: Result, shown: Shown) -> dict[str, Any]:
 def _malformed(result: Result, _shown: Shown) -> dict[str, Any] | None:
     native, otlp = result.inputs.native, result.inputs.otlp
     total, tails = native.malformed + otlp.malformed, native.truncated_tails + otlp.truncated_tails
-    return {"total": total, "tails": tails} if total or tails else None
+    return {"total": total, "tails": tails, "listed": result.malformed[:_MOST_BAD]} if total or tails else None
 
 
 def _statuses(result: Result, _shown: Shown) -> dict[str, Any]:

@@ -64,6 +64,7 @@ def test_the_report_opens_offline_and_its_script_offers_a_search(browser, report
         assert tab.ask("document.querySelector('h1').innerText").strip() == "FAIL"
         assert set(tab.ask("[...document.querySelectorAll('section')].map(one => one.id)")) == SECTIONS
         assert tab.ask("document.getElementById('filters').hidden") is False
+        assert tab.ask("document.querySelector('#samples .more').open") is False
         assert "9 of 9" in tab.ask(TEXT)
         assert (tab.requests(), tab.complaints()) == ([], [])
 
@@ -173,6 +174,23 @@ def test_every_page_is_legible_dark_narrow_and_printed(browser, pages, name):
     with browser.tab(pages[name], dark=True, media="print") as tab:
         assert tab.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert tab.pdf(PICTURES / f"{name}.pdf").read_bytes().startswith(b"%PDF-")
+
+
+@pytest.mark.parametrize("name", ["report", "graph"])
+def test_no_section_is_longer_than_ten_screens_of_a_phone(browser, pages, name):
+    """At 390 by 800, as it opens: navigation is one line, and a table that is cut off shows a shadow."""
+    with browser.tab(pages[name], width=390) as tab:
+        heights = "[...document.querySelectorAll('header,section')].map(one => one.getBoundingClientRect().height)"
+        assert max(tab.ask(heights)) < 8000
+        assert tab.ask("Math.max(0, ...[...document.querySelectorAll('nav')].map(one => one.offsetHeight))") <= 50
+        assert tab.ask("getComputedStyle(document.querySelector('.scroll')).backgroundImage").count("gradient") == 4
+
+
+def test_the_first_screen_has_the_counts_and_the_timeline(browser, report):
+    with browser.tab(report, width=1280) as tab:
+        ends = "['.meaning', '.steps', '#timeline svg.wide'].map(one => document.querySelector(one).getBoundingClientRect())"
+        assert tab.ask(f"{ends}.map(one => one.bottom)") == sorted(tab.ask(f"{ends}.map(one => one.bottom)"))
+        assert tab.ask(f"{ends}.pop().bottom") <= 900
 
 
 def test_an_injected_script_does_not_run(browser, tmp_path):

@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from otel_mqtrace._errors import UsageError
+from spark_jobs.report.glossary import label_finding
 from spark_jobs.report.junit import render_junit
 from spark_jobs.report.markdown import render_summary
 from spark_jobs.report.measured import Latency
@@ -162,8 +163,11 @@ def test_the_summary_tells_the_verdict_and_every_count():
     made = result()
     text = render_summary(made)
     assert text.startswith("## ❌ FAIL")
-    for name, n in {**made.status, **made.reason, **made.reason_detail}.items():
-        assert f"| {name} | {n:,} |" in text
+    for name, n in {**made.status, **made.reason}.items():
+        assert f"| {label_finding(name)} | {name} | {n:,} |" in text
+    for rule, n in made.reason_detail.items():
+        assert f"| {rule} | {n:,} |" in text
+    assert "* **7 events differ**: Open one of its samples" in text
     for gate in made.gates:
         assert f"| {gate.name} |" in text
     assert {*(status.value for status in Status), *(reason.value for reason in Reason)} >= {*made.status, *made.reason}

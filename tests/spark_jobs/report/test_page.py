@@ -249,6 +249,8 @@ def test_samples_beyond_the_first_of_a_finding_are_folded():
     visible, _, folded = stratum.partition('<details class="more">')
     assert (visible.count('class="sample"'), folded.count('class="sample"')) == (4, 26)
     assert "<summary>26 more</summary>" in folded
+    fine = render_page(result(samples=(sample(1), sample(2)))).partition('id="found-MATCHED-EXACT"')[2]
+    assert fine.index("<summary>2 to open</summary>") < fine.index('class="sample"')
 
 
 def test_of_unreadable_input_ten_pieces_are_shown_and_the_rest_is_folded():
@@ -393,12 +395,12 @@ def test_ten_thousand_groups_and_topics_are_rows_for_the_telling_ones_and_one_fo
     )
     read = page(result(groups=many, topics=topics))
     table = read.table("Topics and consumer groups")
-    assert len(table.rows) == 1 + 200 + 1
+    assert len(table.rows) == 1 + 50 + 1
     assert table.rows[-2][1] == "group-09999"
-    assert table.rows[-1][:3] == ["9,800 other pairs of topic and group", "19,502,000", "98,000"]
+    assert table.rows[-1][:3] == ["9,950 other pairs of topic and group", "19,800,500", "99,500"]
     sent = read.table("Topics")
     assert sent.rows[-2][0] == "topic-09998"
-    assert sent.rows[-1][:3] == ["9,800 other topics", "68,600", "0"]
+    assert sent.rows[-1][:3] == ["9,950 other topics", "69,650", "0"]
 
 
 def test_ten_million_messages_are_no_larger_a_page_than_the_budget():
