@@ -119,22 +119,21 @@ def _statuses(result: Result, _shown: Shown) -> dict[str, Any]:
 
 
 def _count_findings(result: Result) -> list[dict[str, Any]]:
-    """Return a row for every status and reason that occurred; what a status has beyond its findings is its own row."""
-    found: dict[Finding, Counter[str]] = {finding: Counter(kinds) for finding, kinds in result.findings.items()}
-    known: Counter[str] = Counter()
-    for (status, _), kinds in found.items():
-        known[status] += kinds.total()
-    totals = {finding: kinds.total() for finding, kinds in found.items()}
-    for status, total in result.status.items():
-        if total > known[status]:
-            plain: Finding = (status, None)
-            by_kind = {kind: found.get(status, 0) for kind, found in result.status_by_kind.items()}
-            told = Counter(by_kind) - sum((kinds for (one, _), kinds in found.items() if one == status), Counter())
-            found[plain] = found.get(plain, Counter()) + told
-            totals[plain] = totals.get(plain, 0) + total - known[status]
+    """Return a row for every finding that occurred; what a status has beyond its findings is a row without a reason."""
+    rows: dict[Finding, dict[str, Any]] = {}
+    rest, rest_by_kind = Counter(result.status), {kind: Counter(n) for kind, n in result.status_by_kind.items()}
+    for (status, reason), kinds in result.findings.items():
+        total = sum(kinds.values())
+        rows[status, reason] = {"status": status, "reason": reason, "kinds": Counter(kinds), "total": total}
+        rest[status] -= total
+        for kind, n in kinds.items():
+            rest_by_kind.setdefault(kind, Counter())[status] -= n
+    for status, total in (+rest).items():
+        row = rows.setdefault((status, None), {"status": status, "reason": None, "kinds": Counter(), "total": 0})
+        row["total"] += total
+        row["kinds"].update({kind: found[status] for kind, found in rest_by_kind.items() if found[status] > 0})
     order = {None: -1} | {word.value: at for at, word in enumerate((*Status, *Reason))}
-    ordered = sorted((one for one in found if totals[one]), key=lambda one: [order.get(word, 99) for word in one])
-    return [{"status": one[0], "reason": one[1], "kinds": found[one], "total": totals[one]} for one in ordered]
+    return sorted(rows.values(), key=lambda row: [order.get(row[word], 99) for word in ("status", "reason")])
 
 
 def _fields(result: Result, _shown: Shown) -> dict[str, Any]:
