@@ -89,9 +89,10 @@ confusion: java ## every fault against what it is called: the confusion matrix (
 	@$(BIN)/python -m tests.faults $(ARGS)
 
 .PHONY: docs
-docs: $(READY) ## write the generated pages and tables of docs/
+docs: $(READY) ## write the generated pages, tables and the picture of docs/
 	@$(BIN)/python -m tools.generated_docs
 	@$(BIN)/python -m tools.handbook docs/reconciliation.md
+	@$(BIN)/python -m tools.pictures mqtrace-demo/report/report.html docs/report.png
 
 .PHONY: site
 site: $(READY) ## the documents as pages in build/site, every warning an error
