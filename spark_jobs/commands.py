@@ -17,7 +17,7 @@ from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotat
 from spark_jobs.arguments import parse_instant_ms, parse_settings, parse_target, spread
 
 if TYPE_CHECKING:
-    from spark_jobs.report.result import Result
+    from spark_jobs.report.result import Result, Writers
 
 __all__ = ["inspect", "reconcile"]
 
@@ -29,8 +29,8 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     out: asked.Out = None,
     ledger: asked.Ledger = None,
     policy: asked.PolicyFile = None,
-    profile: asked.ProfileName = "mqtrace",
-    native_writer: asked.NativeWriter = "mqtrace",
+    profile: asked.ProfileName = "auto",
+    native_writer: asked.NativeWriter = "auto",
     grace: asked.Grace = None,
     begin: asked.Begin = None,
     end: asked.End = None,
@@ -136,13 +136,13 @@ def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str
 
 
 def _print_policy(path: Path | None, profile: str, native_writer: str, grace: str | None) -> int:
-    from spark_jobs.policy.policy import parse_duration_ms, read_policy  # noqa: PLC0415
+    from spark_jobs.policy.policy import parse_duration_ms, read_open_policy  # noqa: PLC0415
     from spark_jobs.policy.text import policy_text  # noqa: PLC0415
 
-    found = read_policy(path, profile=profile, native_writer=native_writer)
+    found, open_writers = read_open_policy(path, profile=profile, native_writer=native_writer)
     if grace is not None:
         found = replace(found, grace_ms=parse_duration_ms(grace, name="--grace"))
-    sys.stdout.write(policy_text(found))
+    sys.stdout.write(policy_text(found, open_writers=open_writers))
     return 0
 
 
@@ -186,12 +186,19 @@ def _warn_of_size(written: dict[str, Path], heavy_bytes: int) -> None:
 
 
 def _print(result: Result, written: dict[str, Path], *, as_json: bool) -> None:
+    _print_writers(result.writers)
     if as_json:
         sys.stdout.write(result.dumps())
     else:
         from spark_jobs.terminal import print_summary  # noqa: PLC0415  (rich, which a list of commands does without)
 
         print_summary(result, written)
+
+
+def _print_writers(writers: Writers) -> None:
+    """Print which writers were chosen, and why; nothing where options named them."""
+    if writers.evidence:
+        typer.echo(f"mqtrace: {'; '.join(writers.evidence)}", err=True)
 
 
 def inspect(

@@ -59,8 +59,10 @@ Ledger = Annotated[
     typer.Option(help="Counted losses: MQTRACE_LEDGER_DIR, Prometheus text, OTLP metrics; several may follow."),
 ]
 PolicyFile = Annotated[Path | None, typer.Option("--policy", help="TOML file with tolerances and gates.")]
-ProfileName = Annotated[str, typer.Option("--profile", help="Who wrote the spans: mqtrace or java-agent.")]
-NativeWriter = Annotated[str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.")]
+ProfileName = Annotated[str, typer.Option("--profile", help="Who wrote the spans: auto, mqtrace or java-agent.")]
+NativeWriter = Annotated[
+    str, typer.Option(help="Who wrote the native trace: auto, mqtrace, rocketmq or rocketmq-VERSION.")
+]
 Grace = Annotated[
     str | None, typer.Option(help="How late a record may arrive, as in 60s or 5m; a bare number is seconds.")
 ]

@@ -57,7 +57,7 @@ def run(
     """
     ledger, clock = counted_losses(options), clock or SystemClock()
     start = engine_opener(options, spark, progress, clock)
-    policy = checked(options)
+    options, policy = checked(options)
     with open_workplace(options.out, options.history, start, clock) as place:
         sides = read_sides(place.engine, options, place.work, progress)
         result = reconcile(

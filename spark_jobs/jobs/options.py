@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties
 from spark_jobs.jobs.reading import ReadOptions, check_inputs
+from spark_jobs.jobs.writers import find_writers
 from spark_jobs.judging import evidence
-from spark_jobs.policy.policy import Policy, read_policy
+from spark_jobs.policy.policy import Policy, read_open_policy
+from spark_jobs.policy.profiles import AUTO
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start
 from spark_jobs.sources.ledger import read_ledgers
 
@@ -43,8 +45,8 @@ class ReconcileOptions:
     otlp: tuple[str, ...]
     out: Path
     policy: Path | None = None
-    profile: str = "mqtrace"
-    native_writer: str = "mqtrace"
+    profile: str = AUTO
+    native_writer: str = AUTO
     grace_ms: int | None = None
     begin_ms: int | None = None
     end_ms: int | None = None
@@ -70,14 +72,26 @@ def unreported(_result: Result) -> None:
     """Write no report."""
 
 
-def checked(options: ReconcileOptions) -> Policy:
-    """Look at everything that can be wrong before Spark starts, make ``out``, and return the policy."""
-    policy = _policy(options)
+def checked(options: ReconcileOptions) -> tuple[ReconcileOptions, Policy]:
+    """Look at everything that can be wrong before Spark starts, and make ``out``.
+
+    Returns:
+        The options with the writers that were left to the input, and the policy for them.
+    """
+    _policy(options)
     if options.engine != "local":
         check_start(master=options.master, driver_memory=options.driver_memory)
     check_inputs(options.native, options.otlp, reading(options))
+    options, policy = _choose(options)
     _make(options.out)
-    return policy
+    return options, policy
+
+
+def _choose(options: ReconcileOptions) -> tuple[ReconcileOptions, Policy]:
+    named = {"profile": options.profile, "native_writer": options.native_writer}
+    found = find_writers(options.native, options.otlp, reading(options), **named)
+    chosen = replace(options, profile=found.profile, native_writer=found.native_writer)
+    return chosen, replace(_policy(chosen), writer_evidence=found.evidence)
 
 
 def counted_losses(options: ReconcileOptions) -> LedgerRead | None:
@@ -97,7 +111,7 @@ def reading(options: ReconcileOptions) -> ReadOptions:
 
 
 def _policy(options: ReconcileOptions) -> Policy:
-    policy = read_policy(options.policy, profile=options.profile, native_writer=options.native_writer)
+    policy, _ = read_open_policy(options.policy, profile=options.profile, native_writer=options.native_writer)
     if None not in (options.begin_ms, options.end_ms) and options.begin_ms > options.end_ms:  # type: ignore[operator]
         raise UsageError("--begin is later than --end; exchange them")
     grace_ms = policy.grace_ms if options.grace_ms is None else options.grace_ms

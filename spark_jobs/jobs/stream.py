@@ -79,7 +79,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     if every_ms is not None and every_ms < _MS_PER_S:
         raise UsageError("--every is less than a second: write at least 1s")
     choose_engine(options, stream=True, has_session=spark is not None)
-    policy = checked(options)
+    options, policy = checked(options)
     ingest = Ingest(options, files_per_batch=files_per_batch, progress=progress)
     clock = clock or SystemClock()
     last: Result | None = None

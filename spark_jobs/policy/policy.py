@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -15,7 +15,7 @@ else:  # the 'spark' extra brings the package the standard library's was made fr
     import tomli as tomllib
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.policy.profiles import PROFILES, ByDesign, IsKind, Profile, parse_native_writer
+from spark_jobs.policy.profiles import AUTO, PROFILES, ByDesign, IsKind, Profile, parse_native_writer
 from spark_jobs.policy.rules import (
     CRITICAL_FIELDS,
     DEFAULT_GATES,
@@ -41,7 +41,16 @@ if TYPE_CHECKING:
     from spark_jobs.judging.plan import Alone
     from spark_jobs.policy.rules import Setting
 
-__all__ = ["CRITICAL_FIELDS", "DEFAULT_GATES", "GateRule", "Policy", "parse_duration_ms", "read_policy"]
+__all__ = [
+    "CRITICAL_FIELDS",
+    "DEFAULT_GATES",
+    "GateRule",
+    "OpenWriters",
+    "Policy",
+    "parse_duration_ms",
+    "read_open_policy",
+    "read_policy",
+]
 
 _ALONE: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
 _SEVERITIES: Final = {name: "fail" if name in CRITICAL_FIELDS else "warn" for name in COMPARED_FIELDS}
@@ -66,6 +75,7 @@ class Policy:
 
     profile: Profile = PROFILES["mqtrace"]
     native_writer: str = "mqtrace"
+    writer_evidence: tuple[str, ...] = ()  # why these two were chosen, where no option named them
     grace_ms: int = 60_000
     late_after_ms: int = 60_000
     consume_timeout_ms: int = 15 * 60_000
@@ -153,12 +163,40 @@ class Policy:
 def read_policy(path: Path | None, *, profile: str = "mqtrace", native_writer: str = "mqtrace") -> Policy:
     """Return the policy in ``path`` over the defaults of ``profile``; raise ``UsageError`` if it is wrong."""
     if profile not in PROFILES:
-        raise UsageError(f"--profile '{profile}' is unknown; choose one of {', '.join(PROFILES)}")
+        raise UsageError(f"--profile '{profile}' is unknown; choose one of {', '.join(PROFILES)}, auto")
     if parse_native_writer(native_writer) is None:
-        raise UsageError(f"--native-writer '{native_writer}' is unknown; write mqtrace, rocketmq or rocketmq-5.3.3")
+        raise UsageError(
+            f"--native-writer '{native_writer}' is unknown; write mqtrace, rocketmq, rocketmq-5.3.3 or auto"
+        )
     policy = Policy(profile=PROFILES[profile], native_writer=native_writer)
     policy = replace(policy, tolerance_ms={name: policy.tolerance(name) for name in TIMED_FIELDS})
     return policy if path is None else _apply(policy, _load(path), str(path))
+
+
+class OpenWriters(NamedTuple):
+    """The profile and the native writer as options name them, and the time fields whose tolerance depends on them."""
+
+    profile: str
+    native_writer: str
+    timed: frozenset[str]
+
+
+def read_open_policy(path: Path | None, *, profile: str, native_writer: str) -> tuple[Policy, OpenWriters]:
+    """Return the policy where either writer may be ``auto``, with ``mqtrace`` in its place, and what that leaves open.
+
+    Raises:
+        UsageError, UnreadableInputError: as :func:`read_policy`.
+    """
+    own, others = (
+        read_policy(
+            path,
+            profile=other_profile if profile == AUTO else profile,
+            native_writer=other_writer if native_writer == AUTO else native_writer,
+        )
+        for other_profile, other_writer in (("mqtrace", "mqtrace"), ("java-agent", "rocketmq"))
+    )
+    timed = frozenset(name for name in TIMED_FIELDS if own.tolerance(name) != others.tolerance(name))
+    return own, OpenWriters(profile, native_writer, timed)
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spark_jobs.judging.plan import Alone
 
 __all__ = [
+    "AUTO",
     "BATCH_SENT",
     "BY_DESIGN",
     "CALL_WITHOUT_REGION",
@@ -36,6 +37,8 @@ __all__ = [
     "parse_native_writer",
 ]
 
+AUTO: Final = "auto"
+"""The value of ``--profile`` and ``--native-writer`` that leaves the choice to the input."""
 NEWEST_RELEASE: Final = DEFAULT_DIALECT
 """The newest RocketMQ whose records are known here."""
 

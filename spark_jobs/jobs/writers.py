@@ -1,0 +1,168 @@
+"""Choose the profile and the native writer of a run from the first spans and records of its sources."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bridge.page.wording import visible
+from otel_mqtrace._errors import UsageError
+from spark_jobs.policy.profiles import AUTO
+from spark_jobs.report.result import Writers
+from spark_jobs.sources.detect import Side
+from spark_jobs.sources.files import source_files
+from spark_jobs.sources.kafka.address import apart
+from spark_jobs.sources.kafka.offsets import topic_ranges
+from spark_jobs.sources.otlp import span_files
+from spark_jobs.sources.writers import (
+    RecordSigns,
+    SpanSigns,
+    sample_record_topic,
+    sample_records,
+    sample_span_topic,
+    sample_spans,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from spark_jobs.jobs.reading import ReadOptions
+
+__all__ = ["RecordSample", "SpanSample", "choose_writers", "find_writers"]
+
+_MOST_NAMES: Final = 3
+_LONGEST_NAME: Final = 80
+
+
+class SpanSample(NamedTuple):
+    """The first spans of one file or topic."""
+
+    source: str
+    signs: SpanSigns
+
+
+class RecordSample(NamedTuple):
+    """The first native records of one file or topic."""
+
+    source: str
+    signs: RecordSigns
+
+
+def find_writers(
+    native: Sequence[str], otlp: Sequence[str], how: ReadOptions, *, profile: str, native_writer: str
+) -> Writers:
+    """Return who wrote both sides: what the options name, else what the beginning of each source shows.
+
+    Args:
+        native: sources of the native trace.
+        otlp: sources of spans.
+        how: how both are read.
+        profile: a profile, or ``auto``.
+        native_writer: a native writer, or ``auto``.
+
+    Raises:
+        UsageError: it cannot be decided; the message names the option to give.
+        UnreadableInputError, PeerError: as reading the sources does.
+    """
+    spans = _sample_spans(otlp, how) if profile == AUTO else ()
+    records = _sample_records(native, how) if native_writer == AUTO else ()
+    return choose_writers(tuple(spans), tuple(records), profile=profile, native_writer=native_writer)
+
+
+def choose_writers(
+    spans: Sequence[SpanSample],
+    records: Sequence[RecordSample],
+    *,
+    profile: str = AUTO,
+    native_writer: str = AUTO,
+) -> Writers:
+    """Return who wrote both sides: what is named, else what the samples show; see :func:`find_writers`."""
+    evidence: list[str | None] = []
+    if profile == AUTO:
+        profile, why = _choose_profile(spans)
+        evidence.append(why)
+    if native_writer == AUTO:
+        native_writer, why = _choose_native_writer(records, profile)
+        evidence.append(why)
+    return Writers(profile=profile, native_writer=native_writer, evidence=tuple(filter(None, evidence)))
+
+
+def _sample_spans(srcs: Sequence[str], how: ReadOptions) -> Iterator[SpanSample]:
+    paths, addresses = apart(srcs)
+    for file in span_files(paths, layout=how.otlp_format):
+        yield SpanSample(file.path.name, sample_spans(file))
+    for address in addresses:
+        ranges = topic_ranges(address, how.client_config)
+        yield SpanSample(str(address), sample_span_topic(ranges, how.client_config))
+
+
+def _sample_records(srcs: Sequence[str], how: ReadOptions) -> Iterator[RecordSample]:
+    paths, addresses = apart(srcs)
+    for file in source_files(paths, Side.NATIVE):
+        yield RecordSample(file.path.name, sample_records(file, charset=how.charset))
+    for address in addresses:
+        ranges = topic_ranges(address, how.client_config)
+        yield RecordSample(str(address), sample_record_topic(ranges, how.client_config, charset=how.charset))
+
+
+def _choose_profile(samples: Sequence[SpanSample]) -> tuple[str, str | None]:
+    """Return the profile, and why; spans that show no writer are taken for ours."""
+    scopes: dict[str, Counter[str]] = {}
+    for one in samples:
+        for writer, count in one.signs.writers.items():
+            scopes.setdefault(writer.name, Counter())[writer.scope] += count
+    known = {name: found for name, found in scopes.items() if name != "other"}
+    if len(known) > 1:
+        raise UsageError(
+            f"the spans in {_sources(samples)} are of {_listed(known['mqtrace'])} and of "
+            f"{_listed(known['java-agent'])}: give --profile mqtrace or --profile java-agent"
+        )
+    for name, found in known.items():
+        where = _sources(one for one in samples if name in one.signs.names)
+        return name, f"profile {name}: {where} has spans of {_listed(found)}"
+    if scopes:
+        raise UsageError(
+            f"cannot tell who wrote the spans in {_sources(samples)}, of the unknown {_listed(scopes['other'])}: "
+            "give --profile mqtrace or --profile java-agent"
+        )
+    return "mqtrace", None
+
+
+def _choose_native_writer(samples: Sequence[RecordSample], profile: str) -> tuple[str, str | None]:
+    """Return the native writer, and why; records that do not show it are of the writer that goes with the spans."""
+    names = {name for one in samples for name in one.signs.names}
+    if len(names) > 1:
+        raise UsageError(
+            f"the native records in {_sources(samples)} are of RocketMQ and of mqtrace: give --native-writer mqtrace "
+            "or --native-writer rocketmq"
+        )
+    where = _sources(one for one in samples if one.signs.names)
+    if names == {"mqtrace"}:
+        return "mqtrace", f"native writer mqtrace: {where} has sends with ids that only mqtrace records"
+    if not names and profile != "java-agent":
+        return "mqtrace", None
+    return _choose_release(samples, where)
+
+
+def _choose_release(samples: Sequence[RecordSample], where: str) -> tuple[str, str]:
+    broker_ids = sum(one.signs.broker_ids for one in samples)
+    without_region = sum(one.signs.without_region for one in samples)
+    signs = [
+        *(["sends with offset ids of a RocketMQ broker"] if broker_ids else []),
+        *(["deliveries without a region"] if without_region else []),
+    ]
+    releases = [release for one in samples if (release := one.signs.release()) is not None]
+    writer = f"rocketmq-{'.'.join(map(str, min(releases)))}" if releases else "rocketmq"
+    why = f"{where} has {' and '.join(signs)}" if signs else "it goes with the Java agent's spans"
+    return writer, f"native writer {writer}: {why}"
+
+
+def _listed(names: Counter[str]) -> str:
+    shown = [visible(name, limit=_LONGEST_NAME) for name, _ in names.most_common(_MOST_NAMES)]
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"scope{'s' if len(names) > 1 else ''} {', '.join(shown)}{more}"
+
+
+def _sources(samples: Iterable[SpanSample | RecordSample]) -> str:
+    names = [visible(one.source, limit=_LONGEST_NAME) for one in samples]
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more" if names else "the sources"
