@@ -15,6 +15,7 @@ __all__ = [
     "Begin",
     "Charset",
     "ClientConfig",
+    "Complete",
     "Conf",
     "DriverMemory",
     "End",
@@ -65,6 +66,9 @@ NativeWriter = Annotated[
 ]
 Grace = Annotated[
     str | None, typer.Option(help="How late a record may arrive, as in 60s or 5m; a bare number is seconds.")
+]
+Complete = Annotated[
+    bool, typer.Option("--complete", help="Nothing more will arrive: wait for no record, in place of --grace.")
 ]
 Begin = Annotated[str | None, typer.Option(help="Start of the window: ISO 8601 or epoch milliseconds.")]
 End = Annotated[str | None, typer.Option(help="End of the window.")]

@@ -10,7 +10,7 @@ from otel_mqtrace.client_properties import read_properties
 from spark_jobs.jobs.reading import ReadOptions, check_inputs
 from spark_jobs.jobs.writers import find_writers
 from spark_jobs.judging import evidence
-from spark_jobs.policy.policy import Policy, read_open_policy
+from spark_jobs.policy.policy import Policy, read_open_policy, with_grace
 from spark_jobs.policy.profiles import AUTO
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start
 from spark_jobs.sources.ledger import read_ledgers
@@ -36,8 +36,9 @@ __all__ = [
 class ReconcileOptions:
     """What to reconcile, and how. ``native`` and ``otlp`` are sources as the command line takes them.
 
-    ``grace_ms`` of ``None`` leaves it to the policy. ``begin_ms`` and ``end_ms`` are epoch milliseconds, both included:
-    a key belongs to the window when its start does, by whichever side knows it. ``history`` is the directory in which
+    ``grace_ms`` of ``None`` leaves it to the policy; ``is_complete`` says that nothing more will arrive. ``begin_ms``
+    and ``end_ms`` are epoch milliseconds, both included: a key belongs to the window when its start does, by whichever
+    side knows it. ``history`` is the directory in which
     runs leave to the next one what is still open; ``None`` keeps none.
     """
 
@@ -48,6 +49,7 @@ class ReconcileOptions:
     profile: str = AUTO
     native_writer: str = AUTO
     grace_ms: int | None = None
+    is_complete: bool = False
     begin_ms: int | None = None
     end_ms: int | None = None
     strict: bool = False
@@ -114,8 +116,8 @@ def _policy(options: ReconcileOptions) -> Policy:
     policy, _ = read_open_policy(options.policy, profile=options.profile, native_writer=options.native_writer)
     if None not in (options.begin_ms, options.end_ms) and options.begin_ms > options.end_ms:  # type: ignore[operator]
         raise UsageError("--begin is later than --end; exchange them")
-    grace_ms = policy.grace_ms if options.grace_ms is None else options.grace_ms
-    return replace(policy, grace_ms=grace_ms, begin_ms=options.begin_ms, end_ms=options.end_ms, strict=options.strict)
+    policy = with_grace(policy, options.grace_ms, is_complete=options.is_complete)
+    return replace(policy, begin_ms=options.begin_ms, end_ms=options.end_ms, strict=options.strict)
 
 
 def _make(out: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from otel_mqtrace._clock import LAST_MS
 from spark_jobs.judging.plan import Plan, SideRule
 from spark_jobs.policy.profiles import NATIVE_CARRIES, by_design_rules
 from spark_jobs.schemas import COMPARED_FIELDS
@@ -25,7 +26,8 @@ def make_plan(policy: Policy, *, data_end_ms: int | None, horizon_ms: int | None
     Args:
         policy: what the run tolerates.
         data_end_ms: the end of the later side's data.
-        horizon_ms: until when both sides' data is complete; ``None`` when a side is empty.
+        horizon_ms: until when both sides' data is complete; ``None`` when a side is empty. Where the policy calls the
+            data complete every believable time is before it, also one of a clock that is ahead.
     """
     rules = (*by_design_rules(policy.profile.name, policy.native_writer), *policy.declared)
     return Plan(
@@ -48,7 +50,7 @@ def make_plan(policy: Policy, *, data_end_ms: int | None, horizon_ms: int | None
         begin_ms=policy.begin_ms,
         end_ms=policy.end_ms,
         data_end_ms=data_end_ms,
-        horizon_ms=horizon_ms,
+        horizon_ms=LAST_MS if policy.is_complete and horizon_ms is not None else horizon_ms,
         grace_ms=policy.grace_ms,
         forget_after_ms=policy.forget_after_ms,
     )

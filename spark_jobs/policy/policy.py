@@ -50,6 +50,7 @@ __all__ = [
     "parse_duration_ms",
     "read_open_policy",
     "read_policy",
+    "with_grace",
 ]
 
 _ALONE: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
@@ -96,6 +97,7 @@ class Policy:
     begin_ms: int | None = None
     end_ms: int | None = None
     strict: bool = False
+    is_complete: bool = False  # nothing more will arrive: no key is pending
 
     @property
     def critical(self) -> frozenset[str]:
@@ -197,6 +199,19 @@ def read_open_policy(path: Path | None, *, profile: str, native_writer: str) -> 
     )
     timed = frozenset(name for name in TIMED_FIELDS if own.tolerance(name) != others.tolerance(name))
     return own, OpenWriters(profile, native_writer, timed)
+
+
+def with_grace(policy: Policy, grace_ms: int | None, *, is_complete: bool) -> Policy:
+    """Return the policy with the grace that the options name, if they do.
+
+    Raises:
+        UsageError: they name a grace, and call the data complete.
+    """
+    if is_complete and grace_ms is not None:
+        raise UsageError("--complete and --grace exclude each other: --complete waits for no record; give one of them")
+    if is_complete:
+        return replace(policy, grace_ms=0, is_complete=True)
+    return policy if grace_ms is None else replace(policy, grace_ms=grace_ms)
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -44,6 +44,7 @@ def policy_hash(policy: Policy) -> str:
     """Return SHA-256, in hex, of what decides: the policy without its comments, the writers, strictness."""
     said = [line for line in _lines(policy, explained=False) if line and not line.startswith("#")]
     said += [policy.profile.name, policy.native_writer, str(policy.strict)]
+    said += ["complete"] if policy.is_complete else []
     return hashlib.sha256("\n".join(said).encode()).hexdigest()
 
 
