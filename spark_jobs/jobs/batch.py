@@ -57,7 +57,8 @@ def run(
     """
     ledger, clock = counted_losses(options), clock or SystemClock()
     start = engine_opener(options, spark, progress, clock)
-    options, policy = checked(options)
+    chosen = checked(options)
+    options, policy = chosen.options, chosen.policy
     with open_workplace(options.out, options.history, start, clock) as place:
         sides = read_sides(place.engine, options, place.work, progress)
         result = reconcile(

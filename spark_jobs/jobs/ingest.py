@@ -7,7 +7,7 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import PeerError, UsageError
 from spark_jobs.jobs.intake import Intake
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.jobs.options import ReconcileOptions
+    from spark_jobs.jobs.options import Chosen, ReconcileOptions
     from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.sources.kafka.address import TopicAddress
     from spark_jobs.sources.kafka.offsets import PartitionRange
@@ -37,6 +37,8 @@ STREAM: Final = "stream"
 
 _READERS: Final = {"native": read_native, "otlp": read_otlp}
 _HOW: Final = "how.json"
+_WRITERS: Final = "writers"
+_NATIVE_WRITER: Final = "--native-writer"
 
 
 class Ingest:
@@ -53,27 +55,40 @@ class Ingest:
         """Return how both sides are read, as the options say."""
         return reading(self._options)
 
-    def check_how(self) -> None:
-        """Refuse to add to what was read otherwise.
+    def known_writers(self) -> dict[str, tuple[str, str]]:
+        """Return the writers that earlier batches showed, as :func:`spark_jobs.jobs.options.choose` takes them."""
+        return {name: (value, why) for name, (value, why) in self._read_how().get(_WRITERS, {}).items()}
+
+    def use(self, chosen: Chosen) -> None:
+        """Read with these options from now on; refuse to add to what was read otherwise.
 
         Raises:
             UsageError: earlier batches were read with other options.
         """
+        self._options = chosen.options
         how = self.how()
         given = {
-            "--native-writer": how.native_writer,
+            _NATIVE_WRITER: how.native_writer if chosen.is_settled else None,
             "--msg-type-map": how.msg_type_map,
             "--charset": how.charset,
             "--otlp-format": how.otlp_format,
         }
-        path = self._directory / _HOW
-        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else given
+        before = self._read_how() or given
         for name, value in given.items():
-            if before.get(name) != value:
+            is_open = name == _NATIVE_WRITER and None in {value, before.get(name)}
+            if before.get(name) != value and not is_open:
                 raise UsageError(
                     f"{self._directory} was read with {name} {before.get(name)}: give the same, or another --out"
                 )
-        path.write_text(json.dumps(given), encoding="utf-8")
+        writers = {name: (getattr(chosen.options, name), why) for name, why in chosen.reasons.items()}
+        self._path_of_how().write_text(json.dumps({**given, _WRITERS: writers}), encoding="utf-8")
+
+    def _path_of_how(self) -> Path:
+        return self._directory / _HOW
+
+    def _read_how(self) -> dict[str, Any]:
+        path = self._path_of_how()
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
     def take_in(self, engine: Engine, session: SparkSession) -> int:
         """Read and keep what is new; return how many batches that made."""

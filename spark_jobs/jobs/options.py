@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from otel_mqtrace._errors import UsageError
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from spark_jobs.sources.ledger import LedgerRead
 
 __all__ = [
+    "Chosen",
     "ReconcileOptions",
     "checked",
+    "choose",
     "counted_losses",
     "reading",
     "silent",
@@ -74,26 +77,54 @@ def unreported(_result: Result) -> None:
     """Write no report."""
 
 
-def checked(options: ReconcileOptions) -> tuple[ReconcileOptions, Policy]:
-    """Look at everything that can be wrong before Spark starts, and make ``out``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The options of a run with both writers named, its policy, and why each writer that no option names was chosen.
 
-    Returns:
-        The options with the writers that were left to the input, and the policy for them.
+    ``is_settled`` tells that no writer is a mere default, which more of the input may still prove wrong.
+    """
+
+    options: ReconcileOptions
+    policy: Policy
+    reasons: Mapping[str, str]
+    is_settled: bool
+
+
+def checked(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
+    """Look at everything that can be wrong before Spark starts, choose the writers, and make ``out``.
+
+    Args:
+        options: what to reconcile, and how.
+        known: see :func:`choose`.
     """
     _policy(options)
     if options.engine != "local":
         check_start(master=options.master, driver_memory=options.driver_memory)
     check_inputs(options.native, options.otlp, reading(options))
-    options, policy = _choose(options)
+    chosen = choose(options, known)
     _make(options.out)
-    return options, policy
+    return chosen
 
 
-def _choose(options: ReconcileOptions) -> tuple[ReconcileOptions, Policy]:
-    named = {"profile": options.profile, "native_writer": options.native_writer}
+def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
+    """Name the writers that the options leave to the input.
+
+    Args:
+        options: what to reconcile, and how.
+        known: the writers chosen before, each with its reason, by ``profile`` and ``native_writer``.
+
+    Raises:
+        UsageError: the input does not show a writer.
+    """
+    given = {"profile": options.profile, "native_writer": options.native_writer}
+    left = [name for name, value in given.items() if value == AUTO]
+    kept = {name: known[name] for name in left if name in known}
+    named = {**given, **{name: value for name, (value, _) in kept.items()}}
     found = find_writers(options.native, options.otlp, reading(options), **named)
-    chosen = replace(options, profile=found.profile, native_writer=found.native_writer)
-    return chosen, replace(_policy(chosen), writer_evidence=found.evidence)
+    reasons = {**{name: why for name, (_, why) in kept.items()}, **found.reasons}
+    settled = replace(options, profile=found.profile, native_writer=found.native_writer)
+    policy = replace(_policy(settled), writer_evidence=tuple(reasons[name] for name in left if name in reasons))
+    return Chosen(options=settled, policy=policy, reasons=reasons, is_settled=reasons.keys() >= set(left))
 
 
 def counted_losses(options: ReconcileOptions) -> LedgerRead | None:

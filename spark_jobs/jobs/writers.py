@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
 from spark_jobs.policy.profiles import AUTO
-from spark_jobs.report.result import Writers
 from spark_jobs.sources.detect import Side
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka.address import apart
@@ -24,11 +23,11 @@ from spark_jobs.sources.writers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spark_jobs.jobs.reading import ReadOptions
 
-__all__ = ["RecordSample", "SpanSample", "choose_writers", "find_writers"]
+__all__ = ["Choice", "RecordSample", "SpanSample", "choose_writers", "find_writers"]
 
 _MOST_NAMES: Final = 3
 _LONGEST_NAME: Final = 80
@@ -48,9 +47,21 @@ class RecordSample(NamedTuple):
     signs: RecordSigns
 
 
+class Choice(NamedTuple):
+    """The profile and the native writer of a run.
+
+    ``reasons`` has a sentence for each of the two that the input shows, by its name here. One that was left to the
+    input and has no reason is a default: the input holds nothing that shows it.
+    """
+
+    profile: str
+    native_writer: str
+    reasons: Mapping[str, str]
+
+
 def find_writers(
     native: Sequence[str], otlp: Sequence[str], how: ReadOptions, *, profile: str, native_writer: str
-) -> Writers:
+) -> Choice:
     """Return who wrote both sides: what the options name, else what the beginning of each source shows.
 
     Args:
@@ -75,16 +86,14 @@ def choose_writers(
     *,
     profile: str = AUTO,
     native_writer: str = AUTO,
-) -> Writers:
+) -> Choice:
     """Return who wrote both sides: what is named, else what the samples show; see :func:`find_writers`."""
-    evidence: list[str | None] = []
+    reasons: dict[str, str | None] = {}
     if profile == AUTO:
-        profile, why = _choose_profile(spans)
-        evidence.append(why)
+        profile, reasons["profile"] = _choose_profile(spans)
     if native_writer == AUTO:
-        native_writer, why = _choose_native_writer(records, profile)
-        evidence.append(why)
-    return Writers(profile=profile, native_writer=native_writer, evidence=tuple(filter(None, evidence)))
+        native_writer, reasons["native_writer"] = _choose_native_writer(records, profile)
+    return Choice(profile, native_writer, {name: why for name, why in reasons.items() if why is not None})
 
 
 def _sample_spans(srcs: Sequence[str], how: ReadOptions) -> Iterator[SpanSample]:
@@ -119,7 +128,7 @@ def _choose_profile(samples: Sequence[SpanSample]) -> tuple[str, str | None]:
         )
     for name, found in known.items():
         where = _sources(one for one in samples if name in one.signs.names)
-        return name, f"profile {name}: {where} has spans of {_listed(found)}"
+        return name, f"profile {name}: spans of {_listed(found)} in {where}"
     if scopes:
         raise UsageError(
             f"cannot tell who wrote the spans in {_sources(samples)}, of the unknown {_listed(scopes['other'])}: "
@@ -138,9 +147,11 @@ def _choose_native_writer(samples: Sequence[RecordSample], profile: str) -> tupl
         )
     where = _sources(one for one in samples if one.signs.names)
     if names == {"mqtrace"}:
-        return "mqtrace", f"native writer mqtrace: {where} has sends with ids that only mqtrace records"
+        return "mqtrace", f"native writer mqtrace: sends with ids that only mqtrace records in {where}"
     if not names and profile != "java-agent":
         return "mqtrace", None
+    if not any(one.signs.records for one in samples):
+        return "rocketmq", None
     return _choose_release(samples, where)
 
 
@@ -153,7 +164,7 @@ def _choose_release(samples: Sequence[RecordSample], where: str) -> tuple[str, s
     ]
     releases = [release for one in samples if (release := one.signs.release()) is not None]
     writer = f"rocketmq-{'.'.join(map(str, min(releases)))}" if releases else "rocketmq"
-    why = f"{where} has {' and '.join(signs)}" if signs else "it goes with the Java agent's spans"
+    why = f"{' and '.join(signs)} in {where}" if signs else "it goes with the Java agent's spans"
     return writer, f"native writer {writer}: {why}"
 
 

@@ -80,8 +80,22 @@ class SpanSigns:
         """Whether nothing more needs to be read."""
         return self.spans >= MOST_SPANS or self.writers.total() >= MOST_MESSAGING_SPANS
 
-    def take(self, spans: Iterable[Mapping[str, Any]]) -> None:
-        """Count spans (``plain_span.Span``) until there are enough."""
+    @classmethod
+    def of(cls, payloads: Iterable[bytes]) -> SpanSigns:
+        """Return what OTLP messages show, of which no more are read than it takes."""
+        return cls.of_parsed(parse_message(payload) or [] for payload in payloads)
+
+    @classmethod
+    def of_parsed(cls, messages: Iterable[list[Any]]) -> SpanSigns:
+        """Return what messages show that ``spans.parse_message`` has read."""
+        signs = cls()
+        for message in messages:
+            signs._take(spans_of(message))
+            if signs.is_enough:
+                break
+        return signs
+
+    def _take(self, spans: Iterable[Mapping[str, Any]]) -> None:
         for span in spans:
             self.spans += 1
             if span["bad"] is None and (writer := _writer_of(span)) is not None:
@@ -128,15 +142,18 @@ class RecordSigns:
         theirs = self.broker_ids > 0 or (self.without_region > 0 and not own)
         return frozenset(name for name, is_seen in (("mqtrace", own), ("rocketmq", theirs)) if is_seen)
 
-    def take(self, bodies: Iterable[bytes], *, charset: str = "utf-8") -> None:
-        """Count the records in ``bodies`` until there are enough."""
+    @classmethod
+    def of(cls, bodies: Iterable[bytes], *, charset: str = "utf-8") -> RecordSigns:
+        """Return what bodies show, of which no more are read than it takes."""
+        signs = cls()
         for body in bodies:
             decoded = decode_body(body, charset=charset)
-            self._guesses.take(decoded)
+            signs._guesses.take(decoded)
             for trace_ctx in decoded.contexts:
-                self._count(trace_ctx)
-            if self.records >= MOST_RECORDS:
-                return
+                signs._count(trace_ctx)
+            if signs.records >= MOST_RECORDS:
+                break
+        return signs
 
     def _count(self, trace_ctx: TraceContext) -> None:
         self.records += 1
@@ -204,22 +221,16 @@ def _is_kafka_place(text: str) -> bool:
 
 
 def sample_spans(file: SourceFile) -> SpanSigns:
-    """Return what the first spans of a file show; one that cannot be read shows nothing."""
-    signs = SpanSigns()
-    if file.layout is not Layout.EMPTY:
-        for message in first_messages(file.path, file.layout, parse=parse_message):
-            signs.take(spans_of(message.content))
-            if signs.is_enough:
-                break
-    return signs
+    """Return what the first spans of a file show."""
+    if file.layout is Layout.EMPTY:
+        return SpanSigns()
+    messages = first_messages(file.path, file.layout, parse=parse_message)
+    return SpanSigns.of_parsed(message.content for message in messages)
 
 
-def sample_records(file: SourceFile, *, charset: str) -> RecordSigns:
+def sample_records(file: SourceFile, *, charset: str = "utf-8") -> RecordSigns:
     """Return what the first records of a file show."""
-    signs = RecordSigns()
-    if file.layout is not Layout.EMPTY:
-        signs.take(first_bodies(file), charset=charset)
-    return signs
+    return RecordSigns() if file.layout is Layout.EMPTY else RecordSigns.of(first_bodies(file), charset=charset)
 
 
 def sample_span_topic(ranges: Sequence[PartitionRange], client_config: Mapping[str, str]) -> SpanSigns:
@@ -228,21 +239,14 @@ def sample_span_topic(ranges: Sequence[PartitionRange], client_config: Mapping[s
     Raises:
         PeerError: the broker stopped answering, or refuses.
     """
-    signs = SpanSigns()
-    for value in _first_values(ranges, client_config):
-        signs.take(spans_of(parse_message(value) or []))
-        if signs.is_enough:
-            break
-    return signs
+    return SpanSigns.of(_first_values(ranges, client_config))
 
 
 def sample_record_topic(
     ranges: Sequence[PartitionRange], client_config: Mapping[str, str], *, charset: str
 ) -> RecordSigns:
     """Return what the first messages of some partitions of a trace topic show; raises as ``sample_span_topic``."""
-    signs = RecordSigns()
-    signs.take(_first_values(ranges, client_config), charset=charset)
-    return signs
+    return RecordSigns.of(_first_values(ranges, client_config), charset=charset)
 
 
 def _first_values(ranges: Sequence[PartitionRange], client_config: Mapping[str, str]) -> Iterator[bytes]:

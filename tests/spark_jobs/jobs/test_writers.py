@@ -111,7 +111,7 @@ def test_own_spans_and_records_are_mqtrace(tmp_path):
     otlp = spans(tmp_path / "otlp.jsonl", ("otel_mqtrace", {"mqtrace.trace_type": "Pub"}))
     found = found_in(native, otlp)
     assert (found.profile, found.native_writer) == ("mqtrace", "mqtrace")
-    assert len(found.evidence) == len(EITHER)
+    assert found.reasons.keys() == EITHER.keys()
 
 
 def test_sources_without_evidence_stay_mqtrace(tmp_path):
@@ -119,7 +119,7 @@ def test_sources_without_evidence_stay_mqtrace(tmp_path):
     (tmp_path / "native.jsonl").touch()
     otlp = spans(tmp_path / "otlp.jsonl", ("io.opentelemetry.jdbc", {"db.system": "mysql"}))
     found = found_in(str(tmp_path / "native.jsonl"), otlp)
-    assert (found.profile, found.native_writer, found.evidence) == ("mqtrace", "mqtrace", ())
+    assert found == ("mqtrace", "mqtrace", {})
 
 
 def test_records_that_show_no_writer_go_with_the_java_agent(tmp_path):
@@ -142,7 +142,8 @@ def test_named_writers_are_not_looked_for(tmp_path):
     otlp = spans(tmp_path / "otlp.jsonl", ("acme.tracing", MESSAGING))
     found = found_in(native, otlp, profile="mqtrace")
     assert (found.profile, found.native_writer) == ("mqtrace", "rocketmq")
-    assert found.evidence == ("native writer rocketmq: native.jsonl has sends with offset ids of a RocketMQ broker",)
+    why = "native writer rocketmq: sends with offset ids of a RocketMQ broker in native.jsonl"
+    assert found.reasons == {"native_writer": why}
 
 
 def test_messaging_spans_of_an_unknown_scope_ask_for_the_profile(tmp_path):
