@@ -171,10 +171,10 @@ def inspect_sources(
     for file in source_files(paths, None, passed_over=inventory.passed_over):
         inventory.opened(str(file.path), file.side, file.layout.value)
         if file.side is Side.NATIVE:
-            samples.records.append(RecordSample(file.path.name, sample_records(file)))
+            samples.records.append(RecordSample(str(file.path), sample_records(file)))
             yield from ((Side.NATIVE, item) for item in _native(file, inventory))
         elif file.side is Side.OTLP:
-            samples.spans.append(SpanSample(file.path.name, sample_spans(file)))
+            samples.spans.append(SpanSample(str(file.path), sample_spans(file)))
             yield from ((Side.OTLP, item) for item in _otlp(file, inventory))
     inventory.writers = samples.choose()
 

@@ -14,6 +14,7 @@ from spark_jobs.jobs.intake import Intake
 from spark_jobs.jobs.new_files import each_batch_of_new_files
 from spark_jobs.jobs.options import reading
 from spark_jobs.jobs.reading import read_native, read_otlp
+from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.sources.detect import Layout, Side
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka.address import apart
@@ -149,6 +150,10 @@ class Ingest:
     ) -> None:
         """Read the sources of each side as batch ``name``."""
         sizes = {path: size_of(path) for paths in srcs.values() for path in paths}
+        how = {
+            side: name_native_writers(paths, how[side]) if side == "native" else how[side]
+            for side, paths in srcs.items()
+        }
         incoming = self.intake.incoming(name)
         sides = {
             side: _READERS[side](engine, paths, str(incoming / side), options=how[side]) for side, paths in srcs.items()

@@ -131,7 +131,8 @@ def _fields(run: JudgedRun) -> tuple[Field, ...]:
 
 
 def _writers(policy: Policy) -> Writers:
-    return Writers(profile=policy.profile.name, native_writer=policy.native_writer, evidence=policy.writer_evidence)
+    profile, native_writer = policy.writer_names
+    return Writers(profile=profile, native_writer=native_writer, evidence=policy.writer_evidence)
 
 
 def _window(policy: Policy, known: Facts) -> Span:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
-from spark_jobs.policy.profiles import AUTO
+from spark_jobs.policy.profiles import AUTO, MIXED
 from spark_jobs.sources.detect import Side
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka.address import apart
@@ -27,21 +28,23 @@ if TYPE_CHECKING:
 
     from spark_jobs.jobs.reading import ReadOptions
 
-__all__ = ["Choice", "RecordSample", "SpanSample", "choose_writers", "find_writers"]
+__all__ = ["Choice", "RecordSample", "SpanSample", "choose_writers", "find_writers", "name_native_writers"]
 
 _MOST_NAMES: Final = 3
+_OWN_IDS: Final = "sends with ids that only mqtrace records"
+_ASK_FOR_WRITER: Final = "give --native-writer mqtrace or --native-writer rocketmq"
 _LONGEST_NAME: Final = 80
 
 
 class SpanSample(NamedTuple):
-    """The first spans of one file or topic."""
+    """The first spans of one source: the path of a file, or the address of a topic."""
 
     source: str
     signs: SpanSigns
 
 
 class RecordSample(NamedTuple):
-    """The first native records of one file or topic."""
+    """The first native records of one source: the path of a file, or the address of a topic."""
 
     source: str
     signs: RecordSigns
@@ -75,7 +78,7 @@ def find_writers(
         UsageError: it cannot be decided; the message names the option to give.
         UnreadableInputError, PeerError: as reading the sources does.
     """
-    spans = _sample_spans(otlp, how) if profile == AUTO else ()
+    spans = _sample_spans(otlp, how) if AUTO in {profile, native_writer} else ()
     records = _sample_records(native, how) if native_writer == AUTO else ()
     return choose_writers(tuple(spans), tuple(records), profile=profile, native_writer=native_writer)
 
@@ -92,14 +95,15 @@ def choose_writers(
     if profile == AUTO:
         profile, reasons["profile"] = _choose_profile(spans)
     if native_writer == AUTO:
-        native_writer, reasons["native_writer"] = _choose_native_writer(records, profile)
+        has_own_spans = "mqtrace" in profile and any(one.signs.are_own for one in spans)
+        native_writer, reasons["native_writer"] = _choose_native_writer(records, profile, has_own_spans=has_own_spans)
     return Choice(profile, native_writer, {name: why for name, why in reasons.items() if why is not None})
 
 
 def _sample_spans(srcs: Sequence[str], how: ReadOptions) -> Iterator[SpanSample]:
     paths, addresses = apart(srcs)
     for file in span_files(paths, layout=how.otlp_format):
-        yield SpanSample(file.path.name, sample_spans(file))
+        yield SpanSample(str(file.path), sample_spans(file))
     for address in addresses:
         ranges = topic_ranges(address, how.client_config)
         yield SpanSample(str(address), sample_span_topic(ranges, how.client_config))
@@ -108,7 +112,7 @@ def _sample_spans(srcs: Sequence[str], how: ReadOptions) -> Iterator[SpanSample]
 def _sample_records(srcs: Sequence[str], how: ReadOptions) -> Iterator[RecordSample]:
     paths, addresses = apart(srcs)
     for file in source_files(paths, Side.NATIVE):
-        yield RecordSample(file.path.name, sample_records(file, charset=how.charset))
+        yield RecordSample(str(file.path), sample_records(file, charset=how.charset))
     for address in addresses:
         ranges = topic_ranges(address, how.client_config)
         yield RecordSample(str(address), sample_record_topic(ranges, how.client_config, charset=how.charset))
@@ -122,10 +126,9 @@ def _choose_profile(samples: Sequence[SpanSample]) -> tuple[str, str | None]:
             scopes.setdefault(writer.name, Counter())[writer.scope] += count
     known = {name: found for name, found in scopes.items() if name != "other"}
     if len(known) > 1:
-        raise UsageError(
-            f"the spans in {_sources(samples)} are of {_listed(known['mqtrace'])} and of "
-            f"{_listed(known['java-agent'])}: give --profile mqtrace or --profile java-agent"
-        )
+        scope_names = " and of ".join(_listed(known[name]) for name in ("mqtrace", "java-agent"))
+        profile = f"mqtrace{MIXED}java-agent"
+        return profile, f"profile {profile}: spans of {scope_names} in {_sources(samples)}"
     for name, found in known.items():
         where = _sources(one for one in samples if name in one.signs.names)
         return name, f"profile {name}: spans of {_listed(found)} in {where}"
@@ -137,25 +140,57 @@ def _choose_profile(samples: Sequence[SpanSample]) -> tuple[str, str | None]:
     return "mqtrace", None
 
 
-def _choose_native_writer(samples: Sequence[RecordSample], profile: str) -> tuple[str, str | None]:
-    """Return the native writer, and why; records that do not show it are of the writer that goes with the spans."""
+def _choose_native_writer(
+    samples: Sequence[RecordSample], profile: str, *, has_own_spans: bool
+) -> tuple[str, str | None]:
+    """Return the native writer, and why; records that do not show it are of the writer that goes with the spans.
+
+    Where our instrumentation wrote the spans it wrote the records as well, whatever ids a broker gave.
+    """
     names = {name for one in samples for name in one.signs.names}
-    if len(names) > 1:
-        raise UsageError(
-            f"the native records in {_sources(samples)} are of RocketMQ and of mqtrace: give --native-writer mqtrace "
-            "or --native-writer rocketmq"
-        )
     where = _sources(one for one in samples if one.signs.names)
     if names == {"mqtrace"}:
-        return "mqtrace", f"native writer mqtrace: sends with ids that only mqtrace records in {where}"
-    if not names and profile != "java-agent":
-        return "mqtrace", None
-    if not any(one.signs.records for one in samples):
-        return "rocketmq", None
-    return _choose_release(samples, where)
+        return "mqtrace", f"native writer mqtrace: {_OWN_IDS} in {where}"
+    if names and has_own_spans and MIXED not in profile:
+        return "mqtrace", "native writer mqtrace: it goes with spans of this instrumentation"
+    if len(names) > 1:
+        return _choose_of_each_source(samples)
+    has_records = any(one.signs.records for one in samples)
+    if not names and MIXED in profile and has_records:
+        raise UsageError(f"cannot tell who wrote the native records in {_sources(samples)}: {_ASK_FOR_WRITER}")
+    if not has_records or (not names and profile != "java-agent"):
+        return ("rocketmq" if profile == "java-agent" else "mqtrace"), None
+    theirs, signs = _choose_release(samples, where)
+    native_writer = f"mqtrace{MIXED}{theirs}" if has_own_spans else theirs
+    return native_writer, f"native writer {native_writer}: {signs}"
+
+
+def _choose_of_each_source(samples: Sequence[RecordSample]) -> tuple[str, str]:
+    """Return both native writers, each source having one of them."""
+    unclear = [one for one in samples if one.signs.records and len(one.signs.names) != 1]
+    if unclear:
+        what = "records of both" if unclear[0].signs.names else "no sign of either"
+        raise UsageError(
+            f"the native records are of mqtrace and of RocketMQ, and {_sources(unclear)} has {what}: {_ASK_FOR_WRITER}"
+        )
+    own, others = ([one for one in samples if name in one.signs.names] for name in ("mqtrace", "rocketmq"))
+    theirs, signs = _choose_release(others, _sources(others))
+    native_writer = f"mqtrace{MIXED}{theirs}"
+    return native_writer, f"native writer {native_writer}: {_OWN_IDS} in {_sources(own)}, {signs}"
+
+
+def name_native_writers(srcs: Sequence[str], how: ReadOptions) -> ReadOptions:
+    """Return how to read a native side that mixes writers: each file and topic with its own; else ``how`` as it is."""
+    own, mixed, others = how.native_writer.partition(MIXED)
+    if not mixed:
+        return how
+    samples = [one for one in _sample_records(srcs, how) if one.signs.names == {"rocketmq"}]
+    theirs = [one.source.rpartition("/")[2] if "://" in one.source else one.source for one in samples]
+    return replace(how, native_writer=own, native_writers=dict.fromkeys(theirs, others))
 
 
 def _choose_release(samples: Sequence[RecordSample], where: str) -> tuple[str, str]:
+    """Return RocketMQ with the release to judge by, and the signs of it."""
     broker_ids = sum(one.signs.broker_ids for one in samples)
     without_region = sum(one.signs.without_region for one in samples)
     signs = [
@@ -164,8 +199,7 @@ def _choose_release(samples: Sequence[RecordSample], where: str) -> tuple[str, s
     ]
     releases = [release for one in samples if (release := one.signs.release()) is not None]
     writer = f"rocketmq-{'.'.join(map(str, min(releases)))}" if releases else "rocketmq"
-    why = f"{' and '.join(signs)} in {where}" if signs else "it goes with the Java agent's spans"
-    return writer, f"native writer {writer}: {why}"
+    return writer, f"{' and '.join(signs)} in {where}" if signs else "it goes with the Java agent's spans"
 
 
 def _listed(names: Counter[str]) -> str:
@@ -174,6 +208,10 @@ def _listed(names: Counter[str]) -> str:
     return f"scope{'s' if len(names) > 1 else ''} {', '.join(shown)}{more}"
 
 
+def _name(source: str) -> str:
+    return source if "://" in source else source.rpartition("/")[2]
+
+
 def _sources(samples: Iterable[SpanSample | RecordSample]) -> str:
-    names = [visible(one.source, limit=_LONGEST_NAME) for one in samples]
+    names = [visible(_name(one.source), limit=_LONGEST_NAME) for one in samples]
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more" if names else "the sources"

@@ -15,7 +15,7 @@ else:  # the 'spark' extra brings the package the standard library's was made fr
     import tomli as tomllib
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.policy.profiles import AUTO, PROFILES, ByDesign, IsKind, Profile, parse_native_writer
+from spark_jobs.policy.profiles import AUTO, MIXED, PROFILES, ByDesign, IsKind, Profile, parse_native_writer
 from spark_jobs.policy.rules import (
     CRITICAL_FIELDS,
     DEFAULT_GATES,
@@ -72,7 +72,11 @@ class _IsSilent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Everything a run tolerates; durations in milliseconds."""
+    """Everything a run tolerates; durations in milliseconds.
+
+    Where the sources mix writers, ``other`` holds the profile, the native writer and the tolerances for spans of the
+    Java agent and records of RocketMQ; those here are then for ours.
+    """
 
     profile: Profile = PROFILES["mqtrace"]
     native_writer: str = "mqtrace"
@@ -98,6 +102,7 @@ class Policy:
     end_ms: int | None = None
     strict: bool = False
     is_complete: bool = False  # nothing more will arrive: no key is pending
+    other: Policy | None = None
 
     @property
     def critical(self) -> frozenset[str]:
@@ -110,6 +115,27 @@ class Policy:
         start_ms = self.profile.shared_clock_ms if shared else self.profile.start_ms
         defaults = {"start_ms": start_ms, "end_ms": self.profile.end_ms, "cost_ms": self.profile.cost_ms}
         return self.tolerance_ms.get(name, defaults[name])
+
+    def widest_tolerance(self, name: str) -> int:
+        """Return the greatest tolerance of a time field for any pair of writers of this run."""
+        return max(one.tolerance(name) for one in (self, self.other) if one is not None)
+
+    @property
+    def writer_names(self) -> tuple[str, str]:
+        """The names of the profile and of the native writer, two joined by ``+`` where they are mixed."""
+        own = self.profile.name, self.native_writer
+        if self.other is None:
+            return own
+        others = self.other.profile.name, self.other.native_writer
+        profile, native_writer = (
+            one if one == other else f"{one}{MIXED}{other}" for one, other in zip(own, others, strict=True)
+        )
+        return profile, native_writer
+
+    def is_concerned_by(self, rule: ByDesign) -> bool:
+        """Tell whether a rule is about one of this run's pairs of writers."""
+        others = self.other is not None and self.other.is_concerned_by(rule)
+        return others or rule.holds(self.profile.name, self.native_writer)
 
     def judgement(self, name: str, verdict: str) -> str | None:
         """Return what a field's verdict means: ``ok``, ``warn``, ``fail``, or ``None`` where nothing was compared."""
@@ -164,6 +190,8 @@ class Policy:
 
 def read_policy(path: Path | None, *, profile: str = "mqtrace", native_writer: str = "mqtrace") -> Policy:
     """Return the policy in ``path`` over the defaults of ``profile``; raise ``UsageError`` if it is wrong."""
+    if MIXED in f"{profile}{native_writer}":
+        return _read_mixed_policy(path, profile, native_writer)
     if profile not in PROFILES:
         raise UsageError(f"--profile '{profile}' is unknown; choose one of {', '.join(PROFILES)}, auto")
     if parse_native_writer(native_writer) is None:
@@ -173,6 +201,16 @@ def read_policy(path: Path | None, *, profile: str = "mqtrace", native_writer: s
     policy = Policy(profile=PROFILES[profile], native_writer=native_writer)
     policy = replace(policy, tolerance_ms={name: policy.tolerance(name) for name in TIMED_FIELDS})
     return policy if path is None else _apply(policy, _load(path), str(path))
+
+
+def _read_mixed_policy(path: Path | None, profile: str, native_writer: str) -> Policy:
+    (own_profile, _, other_profile), (own_writer, _, other_writer) = (
+        text.partition(MIXED) for text in (profile, native_writer)
+    )
+    if (other_profile and own_profile != "mqtrace") or (other_writer and own_writer != "mqtrace"):
+        raise UsageError(f"--profile '{profile}' --native-writer '{native_writer}': write mqtrace before the '{MIXED}'")
+    other = read_policy(path, profile=other_profile or own_profile, native_writer=other_writer or own_writer)
+    return replace(read_policy(path, profile=own_profile, native_writer=own_writer), other=other)
 
 
 class OpenWriters(NamedTuple):

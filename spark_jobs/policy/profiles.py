@@ -23,6 +23,7 @@ __all__ = [
     "BY_DESIGN",
     "CALL_WITHOUT_REGION",
     "LITE_PULL",
+    "MIXED",
     "NATIVE_CARRIES",
     "NEWEST_RELEASE",
     "NO_TRACE_CONTEXT",
@@ -39,6 +40,8 @@ __all__ = [
 
 AUTO: Final = "auto"
 """The value of ``--profile`` and ``--native-writer`` that leaves the choice to the input."""
+MIXED: Final = "+"
+"""Joins the names of two profiles or native writers, ours first, where the sources of a run mix them."""
 NEWEST_RELEASE: Final = DEFAULT_DIALECT
 """The newest RocketMQ whose records are known here."""
 

@@ -43,13 +43,13 @@ def policy_text(policy: Policy, *, open_writers: OpenWriters | None = None) -> s
 def policy_hash(policy: Policy) -> str:
     """Return SHA-256, in hex, of what decides: the policy without its comments, the writers, strictness."""
     said = [line for line in _lines(policy, explained=False) if line and not line.startswith("#")]
-    said += [policy.profile.name, policy.native_writer, str(policy.strict)]
+    said += [*policy.writer_names, str(policy.strict)]
     said += ["complete"] if policy.is_complete else []
     return hashlib.sha256("\n".join(said).encode()).hexdigest()
 
 
 def _lines(policy: Policy, *, explained: bool = True, open_writers: OpenWriters | None = None) -> Iterator[str]:
-    named = open_writers or OpenWriters(policy.profile.name, policy.native_writer, frozenset())
+    named = open_writers or OpenWriters(*policy.writer_names, frozenset())
     yield f"# --profile {named.profile} --native-writer {named.native_writer}"
     for setting in SETTINGS:
         yield _line(setting, getattr(policy, setting.attribute), says=explained)

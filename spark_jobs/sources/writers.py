@@ -50,6 +50,7 @@ MOST_RECORDS: Final = 1_000
 _MOST_TOPIC_MESSAGES: Final = 100  # of each partition
 _MOST_PARTITIONS: Final = 4
 _OWN_SCOPE: Final = "otel_mqtrace"
+_FORWARDER_SCOPE: Final = "bridge.forwarder"
 _OWN_ATTRIBUTES: Final = "mqtrace."
 _AGENT_SCOPES: Final = "io.opentelemetry."
 _MESSAGING: Final = "messaging."
@@ -74,6 +75,11 @@ class SpanSigns:
     def names(self) -> frozenset[str]:
         """The writers of spans about messages."""
         return frozenset(writer.name for writer in self.writers)
+
+    @property
+    def are_own(self) -> bool:
+        """Whether our instrumentation wrote some of them; what was made of native records is not its own."""
+        return any(writer.name == "mqtrace" and writer.scope != _FORWARDER_SCOPE for writer in self.writers)
 
     @property
     def is_enough(self) -> bool:

@@ -11,14 +11,14 @@ import pytest
 import zstandard
 
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.model import TraceType
+from otel_mqtrace.model import TraceType, TransactionState
 from otel_mqtrace.wire.native.encode import encode_context
 from spark_jobs.jobs.batch import ReconcileOptions, run
 from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.writers import find_writers
 from spark_jobs.policy.profiles import AUTO
 from spark_jobs.sources import writers as samples
-from tests.support.archives import consume, context, pub
+from tests.support.archives import ID, consume, context, end, pub
 from tests.support.verdict_rows import read_verdicts
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -177,3 +177,46 @@ def test_zstd_file_of_frames_is_read_at_its_beginning(tmp_path):
     path.write_bytes(zstandard.ZstdCompressor().compress(data))
     found = found_in([], str(path), native_writer="rocketmq")
     assert found.profile == "java-agent"
+
+
+def test_own_spans_beside_records_with_ids_of_a_broker(tmp_path):
+    """Our hooks write the offset ids that a client gives them: the spans tell whose records these are."""
+    native = landing(tmp_path / "native.jsonl", pub(offset_msg_id=BROKER_ID))
+    otlp = spans(tmp_path / "otlp.jsonl", ("otel_mqtrace", {"mqtrace.trace_type": "Pub"}))
+    assert found_in(native, otlp).native_writer == "mqtrace"
+
+
+def test_sources_that_mix_writers_are_judged_key_by_key(tmp_path):
+    """No rule of the Java agent excuses what our side lacks; equal events of both stay equal."""
+    at_ms = 1_795_262_480_000
+    ends = [end(at_ms + 1, TransactionState.COMMIT_MESSAGE), pub(at_ms, msg_id="B" * 32)]
+    native = landing(tmp_path / "own.jsonl", pub(at_ms, store_host="10.0.0.1:9092"), *ends)
+    said = {"mqtrace.trace_type": "Pub", "messaging.message.id": ID, "messaging.destination.name": "orders"}
+    otlp = spans(tmp_path / "own-spans.jsonl", ("otel_mqtrace", said))
+    app = {"native": str(DUAL / "app-4.9.8-dup" / "native.jsonl"), "otlp": str(DUAL / "app-4.9.8-dup" / "otlp.jsonl")}
+    sources = {"native": (native, app["native"]), "otlp": (otlp, app["otlp"])}
+    result = run(ReconcileOptions(**sources, out=tmp_path / "out", engine="local", is_complete=True))
+    assert (result.writers.profile, result.writers.native_writer) == (
+        "mqtrace+java-agent",
+        "mqtrace+rocketmq-4.9.8",
+    )
+    assert result.status["MATCHED_EXACT"] + result.status["MATCHED_NORMALISED"] == 337
+    assert result.reason_detail["java_agent_makes_no_span_for_transaction_end"] == 11
+    rows = [row for row in read_verdicts(tmp_path / "out") if row["msg_id"] in {ID, "B" * 32}]
+    found = {(row["kind"], row["msg_id"]): (row["status"], row["reason"]) for row in rows}
+    assert found == {
+        ("publish", ID): ("MISMATCHED", None),
+        ("publish", "B" * 32): ("NATIVE_ONLY", "UNEXPLAINED"),
+        ("transaction_end", ID): ("NATIVE_ONLY", "SHUTDOWN_WINDOW"),
+    }
+    assert {row["native"]["writer"] for row in rows} == {"mqtrace"}
+
+
+def test_one_file_of_both_native_writers_asks_for_the_option(tmp_path):
+    own, other = pub(), pub(offset_msg_id=BROKER_ID)
+    otlp = spans(tmp_path / "otlp.jsonl", (AGENT, MESSAGING))
+    native = landing(tmp_path / "native.jsonl", own, other)
+    with pytest.raises(UsageError, match=r"native\.jsonl has records of both: give --native-writer"):
+        found_in(native, otlp)
+    apart = [landing(tmp_path / "own.jsonl", own), landing(tmp_path / "other.jsonl", other)]
+    assert found_in(apart, otlp).native_writer == "mqtrace+rocketmq"
