@@ -27,9 +27,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spark_jobs.jobs.reading import ReadOptions
+    from spark_jobs.sources.files import SourceFile
 
-__all__ = ["Choice", "RecordSample", "SpanSample", "choose_writers", "find_writers", "name_native_writers"]
+__all__ = [
+    "MOST_FILES",
+    "Choice",
+    "RecordSample",
+    "SpanSample",
+    "choose_writers",
+    "find_writers",
+    "name_native_writers",
+]
 
+MOST_FILES: Final = 200
+"""Files of a side that are looked into, at most; each takes some milliseconds."""
 _MOST_NAMES: Final = 3
 _OWN_IDS: Final = "sends with ids that only mqtrace records"
 _ASK_FOR_WRITER: Final = "give --native-writer mqtrace or --native-writer rocketmq"
@@ -102,16 +113,22 @@ def choose_writers(
 
 def _sample_spans(srcs: Sequence[str], how: ReadOptions) -> Iterator[SpanSample]:
     paths, addresses = apart(srcs)
-    for file in span_files(paths, layout=how.otlp_format):
+    for file in _spread(span_files(paths, layout=how.otlp_format)):
         yield SpanSample(str(file.path), sample_spans(file))
     for address in addresses:
         ranges = topic_ranges(address, how.client_config)
         yield SpanSample(str(address), sample_span_topic(ranges, how.client_config))
 
 
-def _sample_records(srcs: Sequence[str], how: ReadOptions) -> Iterator[RecordSample]:
+def _spread(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """Return all of a moderate number of files, else as many from the whole range of them."""
+    return [files[at * len(files) // MOST_FILES] for at in range(MOST_FILES)] if len(files) > MOST_FILES else [*files]
+
+
+def _sample_records(srcs: Sequence[str], how: ReadOptions, *, each: bool = False) -> Iterator[RecordSample]:
     paths, addresses = apart(srcs)
-    for file in source_files(paths, Side.NATIVE):
+    files = source_files(paths, Side.NATIVE)
+    for file in files if each else _spread(files):
         yield RecordSample(str(file.path), sample_records(file, charset=how.charset))
     for address in addresses:
         ranges = topic_ranges(address, how.client_config)
@@ -184,7 +201,7 @@ def name_native_writers(srcs: Sequence[str], how: ReadOptions) -> ReadOptions:
     own, mixed, others = how.native_writer.partition(MIXED)
     if not mixed:
         return how
-    samples = [one for one in _sample_records(srcs, how) if one.signs.names == {"rocketmq"}]
+    samples = [one for one in _sample_records(srcs, how, each=True) if one.signs.names == {"rocketmq"}]
     theirs = [one.source.rpartition("/")[2] if "://" in one.source else one.source for one in samples]
     return replace(how, native_writer=own, native_writers=dict.fromkeys(theirs, others))
 

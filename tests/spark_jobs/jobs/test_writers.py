@@ -13,6 +13,7 @@ import zstandard
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceType, TransactionState
 from otel_mqtrace.wire.native.encode import encode_context
+from spark_jobs.jobs import writers
 from spark_jobs.jobs.batch import ReconcileOptions, run
 from spark_jobs.jobs.reading import ReadOptions
 from spark_jobs.jobs.writers import find_writers
@@ -168,6 +169,15 @@ def test_no_more_than_the_first_spans_of_a_file_are_read(tmp_path, monkeypatch):
     own = ("otel_mqtrace", {"mqtrace.trace_type": "Pub"})
     otlp = spans(tmp_path / "otlp.jsonl", *[(AGENT, MESSAGING)] * 3, own)
     assert found_in([], otlp, native_writer="rocketmq").profile == "java-agent"
+
+
+def test_of_many_files_some_of_the_whole_range_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(writers, "MOST_FILES", 4)
+    for number in range(20):
+        spans(tmp_path / f"part-{number:02d}.jsonl", (AGENT if number == 15 else "io.opentelemetry.x", MESSAGING))
+    found = found_in([], str(tmp_path), native_writer="rocketmq")
+    why = f"profile java-agent: spans of scopes io.opentelemetry.x, {AGENT} in part-00.jsonl and 3 more"
+    assert found.reasons == {"profile": why}
 
 
 def test_zstd_file_of_frames_is_read_at_its_beginning(tmp_path):
