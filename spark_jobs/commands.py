@@ -6,7 +6,6 @@ Nothing heavy is imported before a command runs: ``mqtrace --help`` reads this m
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path  # noqa: TC003  (typer reads the annotations)
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,7 @@ from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotat
 from spark_jobs.arguments import parse_instant_ms, parse_settings, parse_target, spread
 
 if TYPE_CHECKING:
-    from spark_jobs.report.result import Result
+    from spark_jobs.report.result import Result, Writers
 
 __all__ = ["inspect", "reconcile"]
 
@@ -29,9 +28,10 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     out: asked.Out = None,
     ledger: asked.Ledger = None,
     policy: asked.PolicyFile = None,
-    profile: asked.ProfileName = "mqtrace",
-    native_writer: asked.NativeWriter = "mqtrace",
+    profile: asked.ProfileName = "auto",
+    native_writer: asked.NativeWriter = "auto",
     grace: asked.Grace = None,
+    complete: asked.Complete = False,
     begin: asked.Begin = None,
     end: asked.End = None,
     strict: asked.Strict = False,
@@ -58,22 +58,20 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
 
     Example:
         mqtrace reconcile --native landing/native --otlp spans.jsonl --out report
-        mqtrace reconcile --native a.jsonl b.jsonl --otlp 'otlp/*.jsonl' --out report --profile java-agent --grace 5m
+        mqtrace reconcile --native a.jsonl b.jsonl --otlp 'otlp/*.jsonl' --out report --grace 5m
+        mqtrace reconcile --native landing/native --otlp spans.jsonl --out report --complete
         mqtrace reconcile --native landing/native --otlp spans.jsonl --out report --engine local
         mqtrace reconcile --native landing/native --otlp 'otlp/done-*.jsonl' --out report --stream --every 5m
         mqtrace reconcile --print-policy --profile java-agent --native-writer rocketmq-5.3.3 > policy.toml
     """
     if print_policy:
-        return _print_policy(policy, profile, native_writer, grace)
+        return _print_policy(policy, profile, native_writer, grace, complete=complete)
     native, otlp, out = _required(native, otlp, out)
-    if every is not None and not stream:
-        raise UsageError("--every needs --stream: without it a run reads everything once")
-    if stream and engine == "local":
-        raise UsageError("--engine local does not take --stream: leave it out, or use --engine spark")
+    _check_rhythm(stream=stream, every=every, engine=engine, complete=complete)
     batch, policies, profiles = _machinery()
     how_read = {"msg_type_map": msg_type_map, "otlp_format": otlp_format, "charset": charset}
     rules = {"policy": policy, "profile": profile, "native_writer": native_writer, "strict": strict}
-    window = {**_durations(policies, grace=grace), **_instants(begin=begin, end=end)}
+    window = {**_durations(policies, grace=grace), "is_complete": complete, **_instants(begin=begin, end=end)}
     where = {"engine": engine, "master": master, "driver_memory": driver_memory, "conf": parse_settings(conf or ())}
     sources = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
     servers = {"client_config": client_config}
@@ -93,6 +91,15 @@ def _required(native: list[str] | None, otlp: list[str] | None, out: Path | None
         missing = next(name for name, given in (("native", native), ("otlp", otlp), ("out", out)) if not given)
         raise UsageError(f"missing option --{missing}; a run needs --native, --otlp and --out")
     return native, otlp, parse_target(out)
+
+
+def _check_rhythm(*, stream: bool, every: str | None, engine: str | None, complete: bool) -> None:
+    if every is not None and not stream:
+        raise UsageError("--every needs --stream: without it a run reads everything once")
+    if every is not None and complete:
+        raise UsageError("--every waits for more, --complete says that nothing more will arrive: leave out one of them")
+    if stream and engine == "local":
+        raise UsageError("--engine local does not take --stream: leave it out, or use --engine spark")
 
 
 def _durations(policies: Any, **given: str | None) -> dict[str, int | None]:
@@ -136,14 +143,13 @@ def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str
     return int(result.exit_code)
 
 
-def _print_policy(path: Path | None, profile: str, native_writer: str, grace: str | None) -> int:
-    from spark_jobs.policy.policy import parse_duration_ms, read_policy  # noqa: PLC0415
+def _print_policy(path: Path | None, profile: str, native_writer: str, grace: str | None, *, complete: bool) -> int:
+    from spark_jobs.policy import policy as policies  # noqa: PLC0415
     from spark_jobs.policy.text import policy_text  # noqa: PLC0415
 
-    found = read_policy(path, profile=profile, native_writer=native_writer)
-    if grace is not None:
-        found = replace(found, grace_ms=parse_duration_ms(grace, name="--grace"))
-    sys.stdout.write(policy_text(found))
+    found, open_writers = policies.read_open_policy(path, profile=profile, native_writer=native_writer)
+    found = policies.with_grace(found, _durations(policies, grace=grace)["grace_ms"], is_complete=complete)
+    sys.stdout.write(policy_text(found, open_writers=open_writers))
     return 0
 
 
@@ -187,12 +193,19 @@ def _warn_of_size(written: dict[str, Path], heavy_bytes: int) -> None:
 
 
 def _print(result: Result, written: dict[str, Path], *, as_json: bool) -> None:
+    _print_writers(result.writers)
     if as_json:
         sys.stdout.write(result.dumps())
     else:
         from spark_jobs.terminal import print_summary  # noqa: PLC0415  (rich, which a list of commands does without)
 
         print_summary(result, written)
+
+
+def _print_writers(writers: Writers) -> None:
+    """Print which writers were chosen, and why; nothing where options named them."""
+    if writers.evidence:
+        typer.echo(f"mqtrace: {'; '.join(writers.evidence)}", err=True)
 
 
 def inspect(

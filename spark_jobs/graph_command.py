@@ -46,6 +46,7 @@ _Grace = Annotated[
     str | None,
     typer.Option(help="How long a delivery may take before it is missing, as in 60s or 5m; else 60s."),
 ]
+_NativeWriter = Annotated[str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.")]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print graph.json instead of a table.")]
 
 
@@ -58,7 +59,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     begin: asked.Begin = None,
     end: asked.End = None,
     grace: _Grace = None,
-    native_writer: asked.NativeWriter = "mqtrace",
+    native_writer: _NativeWriter = "mqtrace",
     master: asked.Master = None,
     driver_memory: asked.DriverMemory = "1g",
     conf: asked.Conf = None,

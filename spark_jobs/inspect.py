@@ -24,6 +24,7 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.decode import decode_body
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, absent
+from spark_jobs.jobs.writers import RecordSample, SpanSample, choose_writers
 from spark_jobs.normalise.aliases import ALIASES
 from spark_jobs.sources.containers import Bad, Message, read_messages
 from spark_jobs.sources.detect import Layout, Side
@@ -33,6 +34,7 @@ from spark_jobs.sources.kafka.offsets import topic_ranges
 from spark_jobs.sources.kafka.reading import messages_in
 from spark_jobs.sources.spans import parse_message, spans_of
 from spark_jobs.sources.texts import attribute_text
+from spark_jobs.sources.writers import RecordSigns, SpanSigns, sample_records, sample_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -47,6 +49,7 @@ _SAMPLE_CHARACTERS: Final = 200
 _NS_PER_MS: Final = 1_000_000
 _TOLD_BY: Final = 50  # messages of a topic
 _RECORD_START: Final = re.compile(f"(?:{'|'.join(kind.value for kind in TraceType)}){FIELD_SEPARATOR}".encode())
+_WRITERS: Final = ("profile", "native_writer")
 _NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
 _FRAMINGS: Final = {Layout.LANDING_JSONL: Framing.JSONL_BASE64, Layout.LANDING_PARQUET: Framing.PARQUET}
 
@@ -90,6 +93,7 @@ class Inventory:
     bad: list[BadPiece] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)  # files of a directory that hold something else
+    writers: dict[str, Any] = field(default_factory=dict)  # those that a reconciliation would choose, and why
 
     def opened(self, name: str, side: Side, layout: str) -> None:
         """Take note of one more file or topic."""
@@ -163,14 +167,42 @@ def inspect_sources(
 ) -> Iterator[tuple[Side, dict[str, Any]]]:
     """Yield the JSON of every record and span behind ``sources``, and fill ``inventory`` while doing so."""
     paths, addresses = apart(sources)
+    samples = _Samples()
     for address in addresses:
-        yield from _topic(address, client_config, inventory)
+        yield from _topic(address, client_config, inventory, samples)
     for file in source_files(paths, None, passed_over=inventory.passed_over):
         inventory.opened(str(file.path), file.side, file.layout.value)
         if file.side is Side.NATIVE:
+            samples.records.append(RecordSample(str(file.path), sample_records(file)))
             yield from ((Side.NATIVE, item) for item in _native(file, inventory))
         elif file.side is Side.OTLP:
+            samples.spans.append(SpanSample(str(file.path), sample_spans(file)))
             yield from ((Side.OTLP, item) for item in _otlp(file, inventory))
+    inventory.writers = samples.choose()
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """The first spans and records of each source."""
+
+    spans: list[SpanSample] = field(default_factory=list)
+    records: list[RecordSample] = field(default_factory=list)
+
+    def take_topic(self, address: TopicAddress, side: Side, values: Sequence[bytes]) -> None:
+        """Add the first messages of a topic."""
+        if side is Side.NATIVE:
+            self.records.append(RecordSample(str(address), RecordSigns.of(values)))
+        elif side is Side.OTLP:
+            self.spans.append(SpanSample(str(address), SpanSigns.of(values)))
+
+    def choose(self) -> dict[str, Any]:
+        """Return the writers that ``mqtrace reconcile`` would choose; ``None`` for one that nothing shows."""
+        try:
+            choice = choose_writers(self.spans, self.records)
+        except UsageError as error:
+            return {"profile": None, "native_writer": None, "evidence": [str(error)]}
+        names = {name: getattr(choice, name) if name in choice.reasons else None for name in _WRITERS}
+        return {**names, "evidence": list(choice.reasons.values())}
 
 
 def _write(item: dict[str, Any]) -> None:
@@ -259,7 +291,7 @@ def _plain(value: Any) -> Any:
 
 # -- topics ---------------------------------------------------------------------------------------------------------
 def _topic(
-    address: TopicAddress, client_config: Mapping[str, str], inventory: Inventory
+    address: TopicAddress, client_config: Mapping[str, str], inventory: Inventory, samples: _Samples
 ) -> Iterator[tuple[Side, dict[str, Any]]]:
     """A topic is what the first of its messages is that can be told; the messages come partition by partition."""
     ranges = [one for one in topic_ranges(address, client_config) if one.first < one.end]
@@ -267,6 +299,7 @@ def _topic(
     looked_at = list(islice(messages, _TOLD_BY))
     side = next(filter(None, (_side_of(message["value"]) for message in looked_at)), Side.EMPTY)
     inventory.opened(str(address), side, "kafka")
+    samples.take_topic(address, side, [message["value"] for message in looked_at if message["value"]])
     index = -1
     for at, message in enumerate(chain(looked_at, messages)):
         place = _Place(f"{message['topic']}-{message['partition']}@{message['offset']}", None)
@@ -309,6 +342,7 @@ def _summary(found: Inventory) -> str:
         "groups": _names(found.groups),
     }
     lines = [f"{name:<13} {value}" for name, value in rows.items()]
+    lines += [f"written by    {why}" for why in found.writers["evidence"]]
     lines += [f"bad           {_place(piece)}: {piece.reason}: {piece.text!r}" for piece in found.bad]
     lines += [f"passed over   {said}" for said in found.passed_over]
     return "\n".join(lines) + "\n"

@@ -15,6 +15,7 @@ __all__ = [
     "Begin",
     "Charset",
     "ClientConfig",
+    "Complete",
     "Conf",
     "DriverMemory",
     "End",
@@ -59,10 +60,15 @@ Ledger = Annotated[
     typer.Option(help="Counted losses: MQTRACE_LEDGER_DIR, Prometheus text, OTLP metrics; several may follow."),
 ]
 PolicyFile = Annotated[Path | None, typer.Option("--policy", help="TOML file with tolerances and gates.")]
-ProfileName = Annotated[str, typer.Option("--profile", help="Who wrote the spans: mqtrace or java-agent.")]
-NativeWriter = Annotated[str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.")]
+ProfileName = Annotated[str, typer.Option("--profile", help="Who wrote the spans: auto, mqtrace or java-agent.")]
+NativeWriter = Annotated[
+    str, typer.Option(help="Who wrote the native trace: auto, mqtrace, rocketmq or rocketmq-VERSION.")
+]
 Grace = Annotated[
     str | None, typer.Option(help="How late a record may arrive, as in 60s or 5m; a bare number is seconds.")
+]
+Complete = Annotated[
+    bool, typer.Option("--complete", help="Nothing more will arrive: wait for no record, in place of --grace.")
 ]
 Begin = Annotated[str | None, typer.Option(help="Start of the window: ISO 8601 or epoch milliseconds.")]
 End = Annotated[str | None, typer.Option(help="End of the window.")]

@@ -115,7 +115,12 @@ class AnsweredRows:
 
     def holds(self, rule: ByDesign) -> bool:
         """Tell whether a rule is about this run's writers."""
-        return rule.holds(self.policy.profile.name, self.policy.native_writer)
+        return self.policy.is_concerned_by(rule)
+
+    def may_concern(self, rule: ByDesign) -> Mask:
+        """Tell which keys a rule may be about: where sources mix writers, not those with a span of ours."""
+        own = self.policy.other is not None and not rule.holds(self.policy.profile.name, self.policy.native_writer)
+        return ~(equals(self.column("otlp.writer"), "mqtrace") & own)
 
     def none(self) -> Mask:
         """Return a mask of no rows."""

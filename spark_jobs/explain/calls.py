@@ -32,7 +32,7 @@ def find_calls_without_region(rows: AnsweredRows) -> npt.NDArray[np.int8]:
         return rows.none().astype(np.int8)
     call = rows.hear("span")
     is_closed_by_batch = call.has_none("native") & call.has_none("place_recorded")
-    return (rows.is_lost_delivery & is_closed_by_batch).astype(np.int8)
+    return (rows.is_lost_delivery & is_closed_by_batch & rows.may_concern(CALL_WITHOUT_REGION)).astype(np.int8)
 
 
 def find_unrecorded_messages(rows: AnsweredRows) -> npt.NDArray[np.int8]:
@@ -46,7 +46,7 @@ def find_unrecorded_messages(rows: AnsweredRows) -> npt.NDArray[np.int8]:
     if not rows.holds(TRACE_OFF):
         return rows.none().astype(np.int8)
     is_unrecorded = rows.hear("message").has_none("native_deliveries") & (rows.hear("name").count("native") > 0)
-    return (rows.is_lost_delivery & is_unrecorded).astype(np.int8)
+    return (rows.is_lost_delivery & is_unrecorded & rows.may_concern(TRACE_OFF)).astype(np.int8)
 
 
 def has_several_groups(residue: Mapping[str, Column], is_unrecorded: Mask) -> Mask:

@@ -94,7 +94,7 @@ def _confirm_trace_off(whole: Whole) -> Mask:
 
 
 def _confirm_nameless(whole: Whole) -> Mask:
-    return is_beside_nameless(whole.columns, whole.policy.tolerance("start_ms"))
+    return is_beside_nameless(whole.columns, whole.policy.widest_tolerance("start_ms"))
 
 
 def _find_nameless(rows: AnsweredRows) -> npt.NDArray[np.int8]:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Ints, Mask
     from spark_jobs.policy.policy import Policy
-    from spark_jobs.policy.profiles import ByDesign
 
 __all__ = [
     "NEXT_IDS",
@@ -90,11 +89,7 @@ def wanted_questions(residue: pa.Table, policy: Policy) -> Questions:
 
 def rules_that_ask(policy: Policy) -> frozenset[str]:
     """Return the names of the rules that hold for this run's writers and have questions of their own."""
-
-    def holds(rule: ByDesign) -> bool:
-        return rule.holds(policy.profile.name, policy.native_writer)
-
-    return frozenset(rule.rule for rule in _RULES if holds(rule))
+    return frozenset(rule.rule for rule in _RULES if policy.is_concerned_by(rule))
 
 
 def asked_keys(rows: NamedRows, rules: frozenset[str]) -> dict[str, Keys]:

@@ -67,6 +67,7 @@ def find_untraced_sends(rows: AnsweredRows) -> npt.NDArray[np.int8]:
     if rows.holds(NO_TRACE_CONTEXT):
         for row, send in _sends_with_next_id(rows):
             found[row] = _made_no_context(send)
+        found &= rows.may_concern(NO_TRACE_CONTEXT)
     return found.astype(np.int8)
 
 
@@ -126,7 +127,7 @@ def find_sends_without_producer_record(rows: AnsweredRows) -> npt.NDArray[np.int
     if not rows.holds(PRODUCER_NOT_TRACED):
         return rows.none().astype(np.int8)
     is_unrecorded = (rows.hear("producer").count("native") == 0) & (rows.hear("producer group").count("native") == 0)
-    is_sent = rows.on_otlp & rows.is_kind(Kind.PUBLISH)
+    is_sent = rows.on_otlp & rows.is_kind(Kind.PUBLISH) & rows.may_concern(PRODUCER_NOT_TRACED)
     found: Mask = is_sent & rows.asked["producer"].known & is_unrecorded
     return found.astype(np.int8)
 

@@ -18,6 +18,7 @@ from spark_jobs.jobs.options import (
 from spark_jobs.jobs.reading import read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workplace import open_workplace
+from spark_jobs.jobs.writers import name_native_writers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,8 @@ def run(
     """
     ledger, clock = counted_losses(options), clock or SystemClock()
     start = engine_opener(options, spark, progress, clock)
-    policy = checked(options)
+    chosen = checked(options)
+    options, policy = chosen.options, chosen.policy
     with open_workplace(options.out, options.history, start, clock) as place:
         sides = read_sides(place.engine, options, place.work, progress)
         result = reconcile(
@@ -82,7 +84,8 @@ def read_sides(
     """
     progress("reading the native trace")
     how = reading(options)
-    native = read_native(engine, options.native, str(work / "native"), options=how)
+    own = name_native_writers(options.native, how)
+    native = read_native(engine, options.native, str(work / "native"), options=own)
     progress("reading the spans")
     how = replace(how, trace_topics=native.trace_topics)
     return native, read_otlp(engine, options.otlp, str(work / "otlp"), options=how)

@@ -7,13 +7,14 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import PeerError, UsageError
 from spark_jobs.jobs.intake import Intake
 from spark_jobs.jobs.new_files import each_batch_of_new_files
 from spark_jobs.jobs.options import reading
 from spark_jobs.jobs.reading import read_native, read_otlp
+from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.sources.detect import Layout, Side
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka.address import apart
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.jobs.options import ReconcileOptions
+    from spark_jobs.jobs.options import Chosen, ReconcileOptions
     from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.sources.kafka.address import TopicAddress
     from spark_jobs.sources.kafka.offsets import PartitionRange
@@ -37,6 +38,8 @@ STREAM: Final = "stream"
 
 _READERS: Final = {"native": read_native, "otlp": read_otlp}
 _HOW: Final = "how.json"
+_WRITERS: Final = "writers"
+_NATIVE_WRITER: Final = "--native-writer"
 
 
 class Ingest:
@@ -53,27 +56,40 @@ class Ingest:
         """Return how both sides are read, as the options say."""
         return reading(self._options)
 
-    def check_how(self) -> None:
-        """Refuse to add to what was read otherwise.
+    def known_writers(self) -> dict[str, tuple[str, str]]:
+        """Return the writers that earlier batches showed, as :func:`spark_jobs.jobs.options.choose` takes them."""
+        return {name: (value, why) for name, (value, why) in self._read_how().get(_WRITERS, {}).items()}
+
+    def use(self, chosen: Chosen) -> None:
+        """Read with these options from now on; refuse to add to what was read otherwise.
 
         Raises:
             UsageError: earlier batches were read with other options.
         """
+        self._options = chosen.options
         how = self.how()
         given = {
-            "--native-writer": how.native_writer,
+            _NATIVE_WRITER: how.native_writer if chosen.is_settled else None,
             "--msg-type-map": how.msg_type_map,
             "--charset": how.charset,
             "--otlp-format": how.otlp_format,
         }
-        path = self._directory / _HOW
-        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else given
+        before = self._read_how() or given
         for name, value in given.items():
-            if before.get(name) != value:
+            is_open = name == _NATIVE_WRITER and None in {value, before.get(name)}
+            if before.get(name) != value and not is_open:
                 raise UsageError(
                     f"{self._directory} was read with {name} {before.get(name)}: give the same, or another --out"
                 )
-        path.write_text(json.dumps(given), encoding="utf-8")
+        writers = {name: (getattr(chosen.options, name), why) for name, why in chosen.reasons.items()}
+        self._path_of_how().write_text(json.dumps({**given, _WRITERS: writers}), encoding="utf-8")
+
+    def _path_of_how(self) -> Path:
+        return self._directory / _HOW
+
+    def _read_how(self) -> dict[str, Any]:
+        path = self._path_of_how()
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
     def take_in(self, engine: Engine, session: SparkSession) -> int:
         """Read and keep what is new; return how many batches that made."""
@@ -134,6 +150,10 @@ class Ingest:
     ) -> None:
         """Read the sources of each side as batch ``name``."""
         sizes = {path: size_of(path) for paths in srcs.values() for path in paths}
+        how = {
+            side: name_native_writers(paths, how[side]) if side == "native" else how[side]
+            for side, paths in srcs.items()
+        }
         incoming = self.intake.incoming(name)
         sides = {
             side: _READERS[side](engine, paths, str(incoming / side), options=how[side]) for side, paths in srcs.items()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties
 from spark_jobs.jobs.reading import ReadOptions, check_inputs
+from spark_jobs.jobs.writers import find_writers
 from spark_jobs.judging import evidence
-from spark_jobs.policy.policy import Policy, read_policy
+from spark_jobs.policy.policy import Policy, read_open_policy, with_grace
+from spark_jobs.policy.profiles import AUTO
 from spark_jobs.session import DEFAULT_DRIVER_MEMORY, check_start
 from spark_jobs.sources.ledger import read_ledgers
 
@@ -21,8 +24,10 @@ if TYPE_CHECKING:
     from spark_jobs.sources.ledger import LedgerRead
 
 __all__ = [
+    "Chosen",
     "ReconcileOptions",
     "checked",
+    "choose",
     "counted_losses",
     "reading",
     "silent",
@@ -34,8 +39,9 @@ __all__ = [
 class ReconcileOptions:
     """What to reconcile, and how. ``native`` and ``otlp`` are sources as the command line takes them.
 
-    ``grace_ms`` of ``None`` leaves it to the policy. ``begin_ms`` and ``end_ms`` are epoch milliseconds, both included:
-    a key belongs to the window when its start does, by whichever side knows it. ``history`` is the directory in which
+    ``grace_ms`` of ``None`` leaves it to the policy; ``is_complete`` says that nothing more will arrive. ``begin_ms``
+    and ``end_ms`` are epoch milliseconds, both included: a key belongs to the window when its start does, by whichever
+    side knows it. ``history`` is the directory in which
     runs leave to the next one what is still open; ``None`` keeps none.
     """
 
@@ -43,9 +49,10 @@ class ReconcileOptions:
     otlp: tuple[str, ...]
     out: Path
     policy: Path | None = None
-    profile: str = "mqtrace"
-    native_writer: str = "mqtrace"
+    profile: str = AUTO
+    native_writer: str = AUTO
     grace_ms: int | None = None
+    is_complete: bool = False
     begin_ms: int | None = None
     end_ms: int | None = None
     strict: bool = False
@@ -70,14 +77,54 @@ def unreported(_result: Result) -> None:
     """Write no report."""
 
 
-def checked(options: ReconcileOptions) -> Policy:
-    """Look at everything that can be wrong before Spark starts, make ``out``, and return the policy."""
-    policy = _policy(options)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The options of a run with both writers named, its policy, and why each writer that no option names was chosen.
+
+    ``is_settled`` tells that no writer is a mere default, which more of the input may still prove wrong.
+    """
+
+    options: ReconcileOptions
+    policy: Policy
+    reasons: Mapping[str, str]
+    is_settled: bool
+
+
+def checked(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
+    """Look at everything that can be wrong before Spark starts, choose the writers, and make ``out``.
+
+    Args:
+        options: what to reconcile, and how.
+        known: see :func:`choose`.
+    """
+    _policy(options)
     if options.engine != "local":
         check_start(master=options.master, driver_memory=options.driver_memory)
     check_inputs(options.native, options.otlp, reading(options))
+    chosen = choose(options, known)
     _make(options.out)
-    return policy
+    return chosen
+
+
+def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
+    """Name the writers that the options leave to the input.
+
+    Args:
+        options: what to reconcile, and how.
+        known: the writers chosen before, each with its reason, by ``profile`` and ``native_writer``.
+
+    Raises:
+        UsageError: the input does not show a writer.
+    """
+    given = {"profile": options.profile, "native_writer": options.native_writer}
+    left = [name for name, value in given.items() if value == AUTO]
+    kept = {name: known[name] for name in left if name in known}
+    named = {**given, **{name: value for name, (value, _) in kept.items()}}
+    found = find_writers(options.native, options.otlp, reading(options), **named)
+    reasons = {**{name: why for name, (_, why) in kept.items()}, **found.reasons}
+    settled = replace(options, profile=found.profile, native_writer=found.native_writer)
+    policy = replace(_policy(settled), writer_evidence=tuple(reasons[name] for name in left if name in reasons))
+    return Chosen(options=settled, policy=policy, reasons=reasons, is_settled=reasons.keys() >= set(left))
 
 
 def counted_losses(options: ReconcileOptions) -> LedgerRead | None:
@@ -97,11 +144,11 @@ def reading(options: ReconcileOptions) -> ReadOptions:
 
 
 def _policy(options: ReconcileOptions) -> Policy:
-    policy = read_policy(options.policy, profile=options.profile, native_writer=options.native_writer)
+    policy, _ = read_open_policy(options.policy, profile=options.profile, native_writer=options.native_writer)
     if None not in (options.begin_ms, options.end_ms) and options.begin_ms > options.end_ms:  # type: ignore[operator]
         raise UsageError("--begin is later than --end; exchange them")
-    grace_ms = policy.grace_ms if options.grace_ms is None else options.grace_ms
-    return replace(policy, grace_ms=grace_ms, begin_ms=options.begin_ms, end_ms=options.end_ms, strict=options.strict)
+    policy = with_grace(policy, options.grace_ms, is_complete=options.is_complete)
+    return replace(policy, begin_ms=options.begin_ms, end_ms=options.end_ms, strict=options.strict)
 
 
 def _make(out: Path) -> None:

@@ -46,6 +46,7 @@ class ReadOptions:
 
     Attributes:
         native_writer: what ``writer`` says on native events: ``mqtrace`` or ``rocketmq[-VERSION]``.
+        native_writers: the same for some files, by path, and for some topics, by name.
         msg_type_map: ordinals of message types, ``a`` or ``b`` (``otel_mqtrace.wire.native.layout.MESSAGE_TYPE_MAPS``).
         charset: of native bodies; RocketMQ 4.x clients write in their JVM's own.
         otlp_format: a layout name (``spark_jobs.sources.detect.OTLP_FORMATS``) in place of detection.
@@ -55,6 +56,7 @@ class ReadOptions:
     """
 
     native_writer: str = "mqtrace"
+    native_writers: Mapping[str, str] = field(default_factory=dict)
     msg_type_map: str = "a"
     charset: str = "utf-8"
     otlp_format: str | None = None
@@ -311,6 +313,7 @@ def _events(how: _Reading, batches: Iterable[pa.RecordBatch], done: _Done) -> It
     return native_batches(
         _with_topics(batches, done),
         writer=options.native_writer,
+        writers=options.native_writers,
         msg_type_map=options.msg_type_map,
         charset=options.charset,
     )

@@ -98,7 +98,8 @@ def reconcile(  # noqa: PLR0913 - what the run was asked for
     native, otlp = sides
     engine, past = place.engine, place.past
     taken = take_over(engine, past.carried_files(), [*native.files, *otlp.files], str(place.work / "carried"))
-    known = read_facts(merge_surveys([native.survey, otlp.survey]), policy.grace_ms)
+    surveyed = merge_surveys([native.survey, otlp.survey])
+    known = read_facts(surveyed, policy.grace_ms, is_complete=policy.is_complete)
     budgets = Attribution(find_payable(ledger, past.paid()), policy=policy, facts=known)
     plan = _bucket_plan(place, policy, known, budgets, most_samples)
     how = Explanation(

@@ -22,7 +22,7 @@ from spark_jobs.jobs.engines import choose_engine, open_engine, session_starter
 from spark_jobs.jobs.ingest import STREAM, Ingest, size_of
 from spark_jobs.jobs.intake import survey_again
 from spark_jobs.jobs.new_files import FILES_PER_BATCH
-from spark_jobs.jobs.options import checked, counted_losses, silent, unreported
+from spark_jobs.jobs.options import checked, choose, counted_losses, silent, unreported
 from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workplace import open_workplace
 from spark_jobs.taxonomy import ExitCode, Verdict
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock
     from spark_jobs.jobs.intake import Intake
-    from spark_jobs.jobs.options import ReconcileOptions
+    from spark_jobs.jobs.options import Chosen, ReconcileOptions
     from spark_jobs.jobs.workplace import Workplace
-    from spark_jobs.policy.policy import Policy
     from spark_jobs.report.result import Result
 
 __all__ = ["run"]
@@ -56,7 +55,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     wait: Callable[[float], None] = pause,
     files_per_batch: int = FILES_PER_BATCH,
 ) -> Result:
-    """Take in what is new, judge everything, report; once, or again and again until SIGINT or SIGTERM.
+    """Take in what is new, judge everything, report; once, or until SIGINT or SIGTERM. Return the last result.
 
     Args:
         options: what to reconcile, and how; ``history`` as in a batch run.
@@ -69,9 +68,6 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
         wait: sleeps for so many seconds.
         files_per_batch: files of one source in one batch, at most: what a kill makes to be read again.
 
-    Returns:
-        The last result.
-
     Raises:
         UsageError, UnreadableInputError, MissingExtraError, PeerError: as a batch run does.
         KeyboardInterrupt: interrupted before the first report, or in a single round.
@@ -79,23 +75,26 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     if every_ms is not None and every_ms < _MS_PER_S:
         raise UsageError("--every is less than a second: write at least 1s")
     choose_engine(options, stream=True, has_session=spark is not None)
-    policy = checked(options)
     ingest = Ingest(options, files_per_batch=files_per_batch, progress=progress)
+    chosen = checked(options, ingest.known_writers())
     clock = clock or SystemClock()
     last: Result | None = None
     start = session_starter(options, spark, progress)
     with lock_directory(options.out / STREAM, name="--out"), _end_by_signals(several=every_ms is not None):
-        ingest.check_how()
+        ingest.use(chosen)
         try:
             with unlogged():
                 session = _own(start())
             while True:
+                if not chosen.is_settled:
+                    chosen = choose(options, ingest.known_writers())
+                    ingest.use(chosen)
                 opener = partial(open_engine, "spark", lambda: session, clock=clock)
                 with opener() as engine:
                     brought = ingest.take_in(engine, session)
                 if brought or last is None:
                     with open_workplace(options.out, options.history, opener, clock) as place:
-                        last = _judge(place, ingest.intake, options, policy, progress=progress, report=report)
+                        last = _judge(place, ingest.intake, chosen, progress=progress, report=report)
                 if every_ms is None:
                     return last
                 progress("waiting for what is new")
@@ -106,21 +105,21 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
             return last
 
 
-def _judge(  # noqa: PLR0913 - what a batch run is given
+def _judge(
     place: Workplace,
     intake: Intake,
-    options: ReconcileOptions,
-    policy: Policy,
+    chosen: Chosen,
     *,
     progress: Callable[[str], None],
     report: Callable[[Result], object],
 ) -> Result:
     """Judge everything taken in, as a batch run would, report it and commit it to the history."""
     native, spans = intake.sides()
+    options = chosen.options
     result = reconcile(
         place,
         (native, survey_again(place.engine, spans, native.trace_topics)),
-        policy,
+        chosen.policy,
         out=options.out,
         most_samples=options.samples,
         progress=progress,

@@ -9,7 +9,7 @@ from spark_jobs.jobs.examples import read_lives, read_malformed, read_samples, r
 from spark_jobs.judging.counts import bucket_width_ms
 from spark_jobs.judging.evidence import merge_samples, rank_differing, rank_hosts
 from spark_jobs.policy import gates
-from spark_jobs.report.result import Conservation, Field, Inputs, Offsets, Result, SideInputs, Span, TimeBucket
+from spark_jobs.report.result import Conservation, Field, Inputs, Offsets, Result, SideInputs, Span, TimeBucket, Writers
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Status
 
@@ -90,8 +90,7 @@ def summarise(
         window=_window(policy, known),
         horizon_ms=known.horizon_ms,
         grace_ms=policy.grace_ms,
-        profile=policy.profile.name,
-        native_writer=policy.native_writer,
+        writers=_writers(policy),
         inputs=inputs,
         **_count_events(counts),
         reason=dict(counts.reason),
@@ -128,6 +127,11 @@ def _fields(run: JudgedRun) -> tuple[Field, ...]:
         Field(name=name, verdicts=verdicts, differing_pairs=differing.get(name, ()) if name in shown else ())
         for name, verdicts in found.items()
     )
+
+
+def _writers(policy: Policy) -> Writers:
+    profile, native_writer = policy.writer_names
+    return Writers(profile=profile, native_writer=native_writer, evidence=policy.writer_evidence)
 
 
 def _window(policy: Policy, known: Facts) -> Span:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spark_jobs.judging.plan import Plan
     from spark_jobs.judging.sides import Sides
 
-__all__ = ["Compared", "compare_sides"]
+__all__ = ["Compared", "compare_sides", "find_other"]
 
 _WORDS: Final = (None, *(verdict.value for verdict in FieldVerdict))
 _CODE: Final = {verdict: place for place, verdict in enumerate((None, *FieldVerdict))}
@@ -69,6 +69,28 @@ class Compared:
 
 def compare_sides(sides: Sides, plan: Plan) -> Compared:
     """Return the field verdicts of the keys that both sides have."""
+    if plan.other is None:
+        return _compare(sides, plan)
+    own, other, is_other = _compare(sides, plan), _compare(sides, plan.other), find_other(sides, plan)
+    rows = np.arange(len(sides)) + np.where(is_other, len(sides), 0)
+    return Compared(
+        pa.concat_arrays([own.field_verdicts, other.field_verdicts]).take(pa.array(rows)),
+        np.where(is_other, other.differs, own.differs),
+        np.where(is_other, other.all_equal, own.all_equal),
+    )
+
+
+def find_other(sides: Sides, plan: Plan) -> Mask:
+    """Tell which keys are not of ours, where sources mix writers: by the span, else by the native record."""
+    if plan.other is None:
+        return np.zeros(len(sides), bool)
+    is_span = ~equals(sides.otlp("writer"), "mqtrace") if plan.has_mixed_spans else plan.are_spans_other
+    is_record = is_true(pc.starts_with(sides.native("writer"), "rocketmq"))
+    by_span = sides.on_otlp & (plan.has_mixed_spans | ~sides.on_native)
+    return np.where(by_span, is_span, is_record)
+
+
+def _compare(sides: Sides, plan: Plan) -> Compared:
     codes = np.zeros((len(sides), len(COMPARED_FIELDS)), np.uint8)
     both = sides.on_native & sides.on_otlp
     if both.any():

@@ -127,12 +127,13 @@ def _merge(one: Surveyed, other: Surveyed) -> Surveyed:
     )
 
 
-def read_facts(found: Survey, grace_ms: int) -> Facts:
+def read_facts(found: Survey, grace_ms: int, *, is_complete: bool = False) -> Facts:
     """Return the facts of the run whose rows ``found`` is the survey of.
 
     Args:
         found: of the rows of both sides.
         grace_ms: how long the other side of a record may take.
+        is_complete: nothing more will arrive: the horizon is the end of the data.
     """
     rows = merge_surveys([found]).rows
     inside = [row for row in rows if row.scope is None]
@@ -150,13 +151,17 @@ def read_facts(found: Survey, grace_ms: int) -> Facts:
     return Facts(
         first_ms=min(_known(row.first_ms for row in inside), default=None),
         data_end_ms=max(known, default=None),
-        horizon_ms=min(known) - grace_ms if len(known) == len(ends) else None,
+        horizon_ms=_horizon(known, grace_ms, is_complete=is_complete) if len(known) == len(ends) else None,
         in_scope=dict(in_scope),
         malformed={side: found.malformed.get(side, 0) for side in _SIDES},
         scopes=scopes,
         first={side: min(_known(row.first_ms for row in inside if row.side == side), default=None) for side in _SIDES},
         named=dict(named),
     )
+
+
+def _horizon(ends: Iterable[int], grace_ms: int, *, is_complete: bool) -> int:
+    return max(ends) if is_complete else min(ends) - grace_ms
 
 
 def _known(times: Iterable[int | None]) -> list[int]:

@@ -60,7 +60,7 @@ def judge_slices(events: pa.Table, plan: Plan, *, keys_per_slice: int | None = K
     given, groups = _prepare(columns)
     events = events.set_column(events.column_names.index("group_name"), "group_name", groups)
     folded = fold(given)
-    keys = find_keys(given, folded, pair_events(given, folded, plan.tolerance_ms["start_ms"]))
+    keys = find_keys(given, folded, pair_events(given, folded, plan.pairing_ms))
     key_of_group = np.full(len(folded.kind), -1, np.int64)
     for groups_of_side in (keys.native, keys.otlp):
         on_side = groups_of_side >= 0

@@ -12,7 +12,10 @@ __all__ = ["Alone", "Plan", "SideRule"]
 
 
 class Alone(NamedTuple):
-    """What a rule may ask of a one-sided key: its own record's fields, and whether its message was sent in a batch."""
+    """What a rule may ask of a one-sided key: its own record's fields, and whether its message was sent in a batch.
+
+    ``is_other``: sources mix writers, and its record is of RocketMQ or the Java agent, not of ours.
+    """
 
     kind: str
     topic: str | None
@@ -23,6 +26,7 @@ class Alone(NamedTuple):
     has_msg_id: bool
     id_source: str | None
     sent_in_batch: bool
+    is_other: bool = False
 
 
 class SideRule(NamedTuple):
@@ -47,6 +51,10 @@ class Plan:
         grace_ms: how long the other side of a record may take; ages of open keys are counted in it.
         forget_after_ms: an open key older than this is expired and no longer carried into the next run.
         run: the number of this run in its history, from 1; ``None`` without a history.
+        other: for keys of RocketMQ's records and the Java agent's spans, where the sources mix writers: its tolerances
+            and what each side lacks. ``side_rules`` are in one list, for both.
+        has_mixed_spans: spans of both are among the sources; only native records are mixed otherwise.
+        are_spans_other: where only records are mixed, the spans are not ours.
     """
 
     tolerance_ms: Mapping[str, int]
@@ -67,3 +75,11 @@ class Plan:
     grace_ms: int = 0
     forget_after_ms: int = 7 * 86_400_000
     run: int | None = None
+    other: Plan | None = None
+    has_mixed_spans: bool = False
+    are_spans_other: bool = False
+
+    @property
+    def pairing_ms(self) -> int:
+        """How far apart the two records of an event may start, whoever wrote them."""
+        return max(one.tolerance_ms["start_ms"] for one in (self, self.other) if one is not None)

@@ -20,7 +20,7 @@ from spark_jobs.judging.columns import (
     join_codes,
     take_rows,
 )
-from spark_jobs.judging.comparing import compare_sides
+from spark_jobs.judging.comparing import compare_sides, find_other
 from spark_jobs.judging.fields import HASH_DIGITS, digest
 from spark_jobs.judging.identity import CONSUME, KINDS
 from spark_jobs.judging.plan import Alone
@@ -150,6 +150,7 @@ def _find_rules(sides: Sides, topics: Column, has_id: Mask, in_batch: Mask, plan
         pa.array(has_id[rows]),
         take_rows(_either(sides, "id_source"), rows),
         pa.array(in_batch[rows]),
+        pa.array(find_other(sides, plan)[rows]),
         pa.array(sides.on_native[rows]),
     ]
     answers, answer_of = apply_to_distinct(partial(_find_rule, plan), *columns)

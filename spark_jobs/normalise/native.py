@@ -6,6 +6,8 @@ and values that both sides share.
 
 from __future__ import annotations
 
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,7 +23,7 @@ from spark_jobs.normalise.text_rules import folded_id, key_sets, present
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -50,13 +52,19 @@ _HALF: Final = {
 
 
 def native_batches(
-    bodies: Iterable[pa.RecordBatch], *, writer: str, msg_type_map: str = "a", charset: str = "utf-8"
+    bodies: Iterable[pa.RecordBatch],
+    *,
+    writer: str,
+    writers: Mapping[str, str] = MappingProxyType({}),
+    msg_type_map: str = "a",
+    charset: str = "utf-8",
 ) -> Iterator[pa.RecordBatch]:
     """Turn bodies into events, some thousand records at a time; at last comes a row of what was due.
 
     Args:
         bodies: ``BODY_COLUMNS``.
         writer: what the events' ``writer`` says.
+        writers: the same for some files, by path, and for some topics, by name.
         msg_type_map: ``a`` or ``b``.
         charset: of the bodies.
 
@@ -69,7 +77,7 @@ def native_batches(
     due = Due()
     for records in record_columns(bodies, due, msg_type_map=msg_type_map, charset=charset):
         for messages in _messages(records):
-            yield event_batch(_events(messages, writer), len(messages["type"]))
+            yield event_batch(_events(messages, partial(_name_writers, writer, writers)), len(messages["type"]))
     yield event_batch({"due": pa.array([due.records], pa.int64()), "tails": pa.array([0], pa.int64())}, 1)
 
 
@@ -117,7 +125,7 @@ def _own(split: Column, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Colum
     return taken(split.values, np.where(size == 0, -1, first + np.where(at < size, at, 0)))
 
 
-def _events(messages: Mapping[str, Column], writer: str) -> dict[str, Column]:
+def _events(messages: Mapping[str, Column], name_writers: Callable[[Column], Column]) -> dict[str, Column]:
     rows, types, timestamp_ms = len(messages["type"]), messages["type"], messages["timestamp_ms"]
     is_publish, is_after = (equal(types, kind.value) for kind in (TraceType.PUB, TraceType.SUB_AFTER))
     cost_ms = messages["cost_ms"].cast(pa.int64())
@@ -136,10 +144,21 @@ def _events(messages: Mapping[str, Column], writer: str) -> dict[str, Column]:
         "end_ms": coalesced(where(is_publish, _sum(timestamp_ms, cost_ms)), where(is_after, timestamp_ms)),
         "cost_ms": cost_ms,
         "batch_size": pc.if_else(is_publish, messages["id_count"].cast(pa.int32()), messages["call_size"]),
-        "writer": pa.repeat(writer, rows),
+        "writer": name_writers(messages["path"]),
         "raw_hash": pc.add(messages["hash"], messages["id_at"]),
         "extra": _extra(messages),
     }
+
+
+def _name_writers(writer: str, writers: Mapping[str, str], paths: Column) -> Column:
+    if not writers:
+        return pa.repeat(writer, len(paths))
+
+    def name(path: str) -> str:
+        topic = path.rpartition("@")[0].rpartition("-")[0]  # a message's path is topic-partition@offset
+        return writers.get(path) or writers.get(topic, writer)
+
+    return each(paths, name, pa.string())
 
 
 def _sum(time_ms: Column, took_ms: Column) -> Column:

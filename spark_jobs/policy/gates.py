@@ -28,6 +28,7 @@ ATTRIBUTED: Final = frozenset(
 """Reasons that name a loss: what a side lacks because of them is lost, but not silently."""
 
 _ALONE_ON_THE_OTHER: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
+_OR_COMPLETE: Final = ", or give --complete if nothing more will arrive"
 _SIDE_NAMES: Final = {"native": "the native side", "otlp": "the OTLP side"}
 _ZERO_SEEN: Final = 3.0
 _Z_95_ONE_SIDED: Final = 1.6448536269514722
@@ -153,16 +154,23 @@ def doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
         return f"{' and '.join(empty)} hold no events in scope: check the sources, the window and the trace topics"
     if not tally.keys["both"]:
         return "no event is on both sides: check that the two inputs are of the same system and the same time"
-    if policy.end_ms is not None and (facts.horizon_ms is None or policy.end_ms > facts.horizon_ms):
-        return "--end is later than the data is settled: run again when more has arrived, or choose an earlier --end"
+    if (
+        policy.end_ms is not None
+        and not policy.is_complete
+        and (facts.horizon_ms is None or policy.end_ms > facts.horizon_ms)
+    ):
+        return (
+            "--end is later than the data is settled: run again when more has arrived, choose an earlier --end"
+            f"{_OR_COMPLETE}"
+        )
     unsettled = tally.status[Status.PENDING.value]
     if sum(tally.keys[side] for side in ("native", "otlp")) - tally.keys["both"] - unsettled <= 0:
-        return "nothing is settled in the window: widen it"
+        return f"nothing is settled in the window: widen it{_OR_COMPLETE if unsettled else ''}"
     if unsettled and (facts.horizon_ms is None or facts.first_ms is None or facts.horizon_ms < facts.first_ms):
         return (
             f"all of the data lies within the grace of {policy.grace_ms / _MS_PER_S:g} s before its end, and "
-            f"{unsettled} one-sided keys may still get their other half: give more data, or a shorter --grace if these "
-            "files are complete"
+            f"{unsettled} one-sided keys may still get their other half: add more data"
+            f"{_OR_COMPLETE}"
         )
     return None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -15,7 +15,7 @@ else:  # the 'spark' extra brings the package the standard library's was made fr
     import tomli as tomllib
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.policy.profiles import PROFILES, ByDesign, IsKind, Profile, parse_native_writer
+from spark_jobs.policy.profiles import AUTO, MIXED, PROFILES, ByDesign, IsKind, Profile, parse_native_writer
 from spark_jobs.policy.rules import (
     CRITICAL_FIELDS,
     DEFAULT_GATES,
@@ -41,7 +41,17 @@ if TYPE_CHECKING:
     from spark_jobs.judging.plan import Alone
     from spark_jobs.policy.rules import Setting
 
-__all__ = ["CRITICAL_FIELDS", "DEFAULT_GATES", "GateRule", "Policy", "parse_duration_ms", "read_policy"]
+__all__ = [
+    "CRITICAL_FIELDS",
+    "DEFAULT_GATES",
+    "GateRule",
+    "OpenWriters",
+    "Policy",
+    "parse_duration_ms",
+    "read_open_policy",
+    "read_policy",
+    "with_grace",
+]
 
 _ALONE: Final = {"native": Status.OTLP_ONLY, "otlp": Status.NATIVE_ONLY}
 _SEVERITIES: Final = {name: "fail" if name in CRITICAL_FIELDS else "warn" for name in COMPARED_FIELDS}
@@ -62,10 +72,15 @@ class _IsSilent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Everything a run tolerates; durations in milliseconds."""
+    """Everything a run tolerates; durations in milliseconds.
+
+    Where the sources mix writers, ``other`` holds the profile, the native writer and the tolerances for spans of the
+    Java agent and records of RocketMQ; those here are then for ours.
+    """
 
     profile: Profile = PROFILES["mqtrace"]
     native_writer: str = "mqtrace"
+    writer_evidence: tuple[str, ...] = ()  # why these two were chosen, where no option named them
     grace_ms: int = 60_000
     late_after_ms: int = 60_000
     consume_timeout_ms: int = 15 * 60_000
@@ -86,6 +101,8 @@ class Policy:
     begin_ms: int | None = None
     end_ms: int | None = None
     strict: bool = False
+    is_complete: bool = False  # nothing more will arrive: no key is pending
+    other: Policy | None = None
 
     @property
     def critical(self) -> frozenset[str]:
@@ -98,6 +115,27 @@ class Policy:
         start_ms = self.profile.shared_clock_ms if shared else self.profile.start_ms
         defaults = {"start_ms": start_ms, "end_ms": self.profile.end_ms, "cost_ms": self.profile.cost_ms}
         return self.tolerance_ms.get(name, defaults[name])
+
+    def widest_tolerance(self, name: str) -> int:
+        """Return the greatest tolerance of a time field for any pair of writers of this run."""
+        return max(one.tolerance(name) for one in (self, self.other) if one is not None)
+
+    @property
+    def writer_names(self) -> tuple[str, str]:
+        """The names of the profile and of the native writer, two joined by ``+`` where they are mixed."""
+        own = self.profile.name, self.native_writer
+        if self.other is None:
+            return own
+        others = self.other.profile.name, self.other.native_writer
+        profile, native_writer = (
+            one if one == other else f"{one}{MIXED}{other}" for one, other in zip(own, others, strict=True)
+        )
+        return profile, native_writer
+
+    def is_concerned_by(self, rule: ByDesign) -> bool:
+        """Tell whether a rule is about one of this run's pairs of writers."""
+        others = self.other is not None and self.other.is_concerned_by(rule)
+        return others or rule.holds(self.profile.name, self.native_writer)
 
     def judgement(self, name: str, verdict: str) -> str | None:
         """Return what a field's verdict means: ``ok``, ``warn``, ``fail``, or ``None`` where nothing was compared."""
@@ -152,13 +190,66 @@ class Policy:
 
 def read_policy(path: Path | None, *, profile: str = "mqtrace", native_writer: str = "mqtrace") -> Policy:
     """Return the policy in ``path`` over the defaults of ``profile``; raise ``UsageError`` if it is wrong."""
+    if MIXED in f"{profile}{native_writer}":
+        return _read_mixed_policy(path, profile, native_writer)
     if profile not in PROFILES:
-        raise UsageError(f"--profile '{profile}' is unknown; choose one of {', '.join(PROFILES)}")
+        raise UsageError(f"--profile '{profile}' is unknown; choose one of {', '.join(PROFILES)}, auto")
     if parse_native_writer(native_writer) is None:
-        raise UsageError(f"--native-writer '{native_writer}' is unknown; write mqtrace, rocketmq or rocketmq-5.3.3")
+        raise UsageError(
+            f"--native-writer '{native_writer}' is unknown; write mqtrace, rocketmq, rocketmq-5.3.3 or auto"
+        )
     policy = Policy(profile=PROFILES[profile], native_writer=native_writer)
     policy = replace(policy, tolerance_ms={name: policy.tolerance(name) for name in TIMED_FIELDS})
     return policy if path is None else _apply(policy, _load(path), str(path))
+
+
+def _read_mixed_policy(path: Path | None, profile: str, native_writer: str) -> Policy:
+    (own_profile, _, other_profile), (own_writer, _, other_writer) = (
+        text.partition(MIXED) for text in (profile, native_writer)
+    )
+    if (other_profile and own_profile != "mqtrace") or (other_writer and own_writer != "mqtrace"):
+        raise UsageError(f"--profile '{profile}' --native-writer '{native_writer}': write mqtrace before the '{MIXED}'")
+    other = read_policy(path, profile=other_profile or own_profile, native_writer=other_writer or own_writer)
+    return replace(read_policy(path, profile=own_profile, native_writer=own_writer), other=other)
+
+
+class OpenWriters(NamedTuple):
+    """The profile and the native writer as options name them, and the time fields whose tolerance depends on them."""
+
+    profile: str
+    native_writer: str
+    timed: frozenset[str]
+
+
+def read_open_policy(path: Path | None, *, profile: str, native_writer: str) -> tuple[Policy, OpenWriters]:
+    """Return the policy where either writer may be ``auto``, with ``mqtrace`` in its place, and what that leaves open.
+
+    Raises:
+        UsageError, UnreadableInputError: as :func:`read_policy`.
+    """
+    own, others = (
+        read_policy(
+            path,
+            profile=other_profile if profile == AUTO else profile,
+            native_writer=other_writer if native_writer == AUTO else native_writer,
+        )
+        for other_profile, other_writer in (("mqtrace", "mqtrace"), ("java-agent", "rocketmq"))
+    )
+    timed = frozenset(name for name in TIMED_FIELDS if own.tolerance(name) != others.tolerance(name))
+    return own, OpenWriters(profile, native_writer, timed)
+
+
+def with_grace(policy: Policy, grace_ms: int | None, *, is_complete: bool) -> Policy:
+    """Return the policy with the grace that the options name, if they do.
+
+    Raises:
+        UsageError: they name a grace, and call the data complete.
+    """
+    if is_complete and grace_ms is not None:
+        raise UsageError("--complete and --grace exclude each other: --complete waits for no record; give one of them")
+    if is_complete:
+        return replace(policy, grace_ms=0, is_complete=True)
+    return policy if grace_ms is None else replace(policy, grace_ms=grace_ms)
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from spark_jobs.judging.plan import Alone
 
 __all__ = [
+    "AUTO",
     "BATCH_SENT",
     "BY_DESIGN",
     "CALL_WITHOUT_REGION",
     "LITE_PULL",
+    "MIXED",
     "NATIVE_CARRIES",
     "NEWEST_RELEASE",
     "NO_TRACE_CONTEXT",
@@ -36,6 +38,10 @@ __all__ = [
     "parse_native_writer",
 ]
 
+AUTO: Final = "auto"
+"""The value of ``--profile`` and ``--native-writer`` that leaves the choice to the input."""
+MIXED: Final = "+"
+"""Joins the names of two profiles or native writers, ours first, where the sources of a run mix them."""
 NEWEST_RELEASE: Final = DEFAULT_DIALECT
 """The newest RocketMQ whose records are known here."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_jobs.policy.policy import OpenWriters
 from spark_jobs.policy.rules import (
     FIELD_SETTINGS,
     GATE_SETTINGS,
@@ -29,25 +30,34 @@ _NO_SILENCE: Final = ("# [[silent]]", '# side = "otlp"', '# group = "nightly-bat
 _COLUMN: Final = 34
 
 
-def policy_text(policy: Policy) -> str:
-    """Return the whole policy as TOML; what has no value stands as a comment with an example."""
-    return "\n".join(_lines(policy)) + "\n"
+def policy_text(policy: Policy, *, open_writers: OpenWriters | None = None) -> str:
+    """Return the whole policy as TOML; what has no value stands as a comment with an example.
+
+    Args:
+        policy: to print.
+        open_writers: what the input of a run decides; the policy's own writers count where it is absent.
+    """
+    return "\n".join(_lines(policy, open_writers=open_writers)) + "\n"
 
 
 def policy_hash(policy: Policy) -> str:
     """Return SHA-256, in hex, of what decides: the policy without its comments, the writers, strictness."""
     said = [line for line in _lines(policy, explained=False) if line and not line.startswith("#")]
-    said += [policy.profile.name, policy.native_writer, str(policy.strict)]
+    said += [*policy.writer_names, str(policy.strict)]
+    said += ["complete"] if policy.is_complete else []
     return hashlib.sha256("\n".join(said).encode()).hexdigest()
 
 
-def _lines(policy: Policy, *, explained: bool = True) -> Iterator[str]:
-    yield f"# --profile {policy.profile.name} --native-writer {policy.native_writer}"
+def _lines(policy: Policy, *, explained: bool = True, open_writers: OpenWriters | None = None) -> Iterator[str]:
+    named = open_writers or OpenWriters(*policy.writer_names, frozenset())
+    yield f"# --profile {named.profile} --native-writer {named.native_writer}"
     for setting in SETTINGS:
         yield _line(setting, getattr(policy, setting.attribute), says=explained)
     yield from _head("[fields.NAME]", FIELD_SETTINGS)
     for name in COMPARED_FIELDS:
-        yield from _table(f"[fields.{name}]", _field(policy, name))
+        yield from _table(
+            f"[fields.{name}]", _field(policy, name, has_tolerance=name in TIMED_FIELDS and name not in named.timed)
+        )
     yield from _head("[gates.NAME]", GATE_SETTINGS)
     for name, rule in policy.gates.items():
         rows = [(each, getattr(rule, each.attribute)) for each in GATE_SETTINGS]
@@ -64,10 +74,10 @@ def _lines(policy: Policy, *, explained: bool = True) -> Iterator[str]:
         yield from _table("[[silent]]", [(each, value) for each, value in values if value is not None])
 
 
-def _field(policy: Policy, name: str) -> Iterator[tuple[Setting, Any]]:
+def _field(policy: Policy, name: str, *, has_tolerance: bool) -> Iterator[tuple[Setting, Any]]:
     said = {
         "severity": policy.severity[name],
-        "tolerance_ms": policy.tolerance(name) if name in TIMED_FIELDS else None,
+        "tolerance_ms": policy.tolerance(name) if has_tolerance else None,
         "verdicts": policy.verdicts.get(name),
     }
     return ((each, said[each.key]) for each in FIELD_SETTINGS if said.get(each.key) is not None)

@@ -32,6 +32,7 @@ __all__ = [
     "Span",
     "SparkCost",
     "TimeBucket",
+    "Writers",
 ]
 
 
@@ -45,6 +46,15 @@ class Span:
 
     begin_ms: int | None = None
     end_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writers:
+    """The writers a run was judged by; ``evidence`` says why each that no option named was chosen."""
+
+    profile: str = "mqtrace"
+    native_writer: str = "mqtrace"
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,8 +207,7 @@ class Result:
     window: Span
     horizon_ms: int | None
     grace_ms: int
-    profile: str
-    native_writer: str
+    writers: Writers
     inputs: Inputs
     status: dict[str, int]
     status_by_kind: dict[str, dict[str, int]]

@@ -199,8 +199,9 @@ def _ledger(result: Result, _shown: Shown) -> dict[str, Any] | None:
 
 def _inputs(result: Result, _shown: Shown) -> dict[str, Any]:
     facts = [
-        ("Profile", result.profile),
-        ("Native writer", result.native_writer),
+        ("Profile", result.writers.profile),
+        ("Native writer", result.writers.native_writer),
+        *(("Chosen by", why) for why in result.writers.evidence),
         ("Window", f"{utc(result.window.begin_ms)} to {utc(result.window.end_ms)}"),
         ("Settled horizon", utc(result.horizon_ms)),
         ("Grace", duration(result.grace_ms)),

@@ -15,7 +15,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from otel_mqtrace._errors import UnreadableInputError
@@ -25,7 +25,7 @@ from spark_jobs.sources.documents import documents
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["NOT_TRACES", "Bad", "Item", "Message", "Parse", "Tail", "joined", "read_messages"]
+__all__ = ["NOT_TRACES", "Bad", "Item", "Message", "Parse", "Tail", "first_messages", "joined", "read_messages"]
 
 NOT_TRACES: Final = "not OTLP traces"
 
@@ -33,6 +33,7 @@ _LENGTH_BYTES: Final = 4
 _FIELD_ONE: Final = 0x0A  # protobuf: field 1, length-delimited
 _CHUNK_BYTES: Final = 1 << 20
 _SAMPLE: Final = 64 << 10  # enough for the message ids in it
+_HEAD_BYTES: Final = 4 << 20
 _OBJECT_START: Final = re.compile(rb'\{\s*"resource(?:S|_s)pans"\s*:')
 
 
@@ -83,6 +84,28 @@ def read_messages(path: Path, layout: Layout, *, parse: Parse) -> Iterator[Item]
             yield from _READERS[layout](file, parse)
         except LineTooLongError as error:
             raise UnreadableInputError(f"{path} {error}") from error
+
+
+def first_messages(path: Path, layout: Layout, *, parse: Parse) -> Iterator[Message]:
+    """Yield the good messages of ``path`` in order, for a caller that stops after the first of them.
+
+    Unlike :func:`read_messages` it unpacks no more than the beginning of a file that has to be unpacked whole.
+
+    Raises:
+        UnreadableInputError: a line is longer than memory should hold.
+    """
+    items = (
+        _frames_at_start(path, parse)
+        if layout is Layout.PROTO_FRAMED_ZSTD
+        else read_messages(path, layout, parse=parse)
+    )
+    return (item for item in items if isinstance(item, Message))
+
+
+def _frames_at_start(path: Path, parse: Parse) -> Iterator[Item]:
+    with path.open("rb") as file:
+        head = b"".join(islice(_Unpacked(file), _HEAD_BYTES // _CHUNK_BYTES))
+    yield from _frames(head, parse)
 
 
 def _plain_lines(file: BinaryIO, parse: Parse) -> Iterator[Item]:

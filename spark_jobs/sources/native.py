@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 import json
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -30,14 +30,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from spark_jobs.sources.files import SourceFile
     from spark_jobs.sources.pieces import Line
 
-__all__ = ["BATCH_ROWS", "BODIES", "NativeFiles", "body_batches", "decode_base64", "find_bodies", "message_bodies"]
+__all__ = [
+    "BATCH_ROWS",
+    "BODIES",
+    "NativeFiles",
+    "body_batches",
+    "decode_base64",
+    "find_bodies",
+    "first_bodies",
+    "message_bodies",
+]
 
 BODIES: Final = pa.schema([READ_BODY.field(name) for name in ("source", "arrival_ms", "path", "line", "body", "bad")])
 """A body and where it came from, or why it is none: those columns of ``READ_BODY`` that events are made of."""
 BATCH_ROWS: Final = 2_000
 _BATCH_BYTES: Final = 4 << 20
+_HEAD_BYTES: Final = 1 << 20
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _BLANKS: Final = (
     "\t\n\x0b\f\r\x1c\x1d\x1e\x1f \u1680\u2028\u2029\u205f\u3000"
@@ -141,6 +152,20 @@ def body_batches(pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
                 yield from _rows_of(piece)
         else:
             yield from _line_batches(line for piece in some for line in lines_of(piece))
+
+
+def first_bodies(file: SourceFile) -> Iterator[bytes]:
+    """Yield the good bodies at the beginning of a landing: those of a batch of rows, or of some lines."""
+    path, end = str(file.path), min(file.path.stat().st_size, _HEAD_BYTES)
+    if file.layout is not Layout.LANDING_PARQUET:
+        batches = _line_batches(lines_of(Piece(path, file.layout, 0, end)))
+    elif parquet.read_metadata(file.path).num_row_groups:
+        batches = _rows_of(Piece(path, file.layout, 0, end, group=0))
+    else:
+        return
+    for batch in islice(batches, 1):
+        bodies: list[Any] = batch.column("body").drop_null().to_pylist()
+        yield from bodies
 
 
 def _rows_of(piece: Piece) -> Iterator[pa.RecordBatch]:

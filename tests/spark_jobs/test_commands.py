@@ -40,6 +40,9 @@ AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grac
         ([*SIDES[:2], "--otlp", SIDES[3]], "missing option --out"),
         (["--otlp", SIDES[3], "--out", "o"], "missing option --native"),
         (["--print-policy", "--profile", "perl"], "--profile 'perl' is unknown"),
+        ([*SIDES, "--out", "o", "--complete", "--grace", "5m"], "--complete and --grace exclude each other"),
+        ([*SIDES, "--out", "o", "--complete", "--stream", "--every", "5m"], "leave out one of them"),
+        (["--print-policy", "--complete", "--grace", "5m"], "--complete and --grace exclude each other"),
         (["--print-policy", "--grace", "soon"], "--grace 'soon' is no duration"),
     ],
 )

@@ -140,3 +140,16 @@ def test_a_name_does_nothing_to_the_terminal(tmp_path, capsys):
     assert not set("\x1b\x07\u202e") & set(shown)
     assert "⟨U+001B⟩[31mred" in shown
     assert max(map(len, shown.splitlines())) < 200
+
+
+def test_writers_are_those_that_a_reconciliation_would_choose(capsys):
+    """The reasons stand in the summary, too; one side alone shows its own writer only."""
+    folder = VECTORS / "dual" / "app-4.9.8-dup"
+    inspect.run((str(folder / "native.jsonl"), str(folder / "otlp.jsonl")), as_json=True)
+    writers = json.loads(capsys.readouterr().out)["writers"]
+    assert (writers["profile"], writers["native_writer"]) == ("java-agent", "rocketmq-4.9.8")
+    inspect.run((str(folder / "otlp.jsonl"),))
+    assert f"written by    {writers['evidence'][0]}\n" in capsys.readouterr().out
+    inspect.run((str(folder / "native.jsonl"),), as_json=True)
+    alone = json.loads(capsys.readouterr().out)["writers"]
+    assert alone == {"profile": None, "native_writer": "rocketmq-4.9.8", "evidence": writers["evidence"][1:]}

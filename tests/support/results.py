@@ -20,6 +20,7 @@ from spark_jobs.report.result import (
     Span,
     SparkCost,
     TimeBucket,
+    Writers,
 )
 from tests.support.measured_results import measured
 
@@ -300,8 +301,7 @@ def result(**changes: Any) -> Result:
         window=Span(begin_ms=T0, end_ms=T0 + 1_800_000),
         horizon_ms=T0 + 1_738_000,
         grace_ms=60_000,
-        profile="mqtrace",
-        native_writer="mqtrace",
+        writers=Writers(),
         inputs=Inputs(native=native, otlp=otlp),
         status=dict(STATUS),
         status_by_kind={kind: dict(counts) for kind, counts in BY_KIND.items()},

@@ -40,6 +40,24 @@ def scenarios(tmp_path_factory):
     return run(options("scenarios-5.3.3-old", out, "rocketmq-5.3.3")), out
 
 
+def test_complete_data_has_nothing_pending(tmp_path):
+    """Spans that end early are still expected where the grace is 0, and lost where nothing more will arrive."""
+    native = str(DUAL / "app-4.9.8-dup" / "native.jsonl")
+    (tmp_path / "spans.jsonl").write_text("".join(_lines(DUAL / "app-4.9.8-dup" / "otlp.jsonl")[:3]))
+    sources = {"native": (native,), "otlp": (str(tmp_path / "spans.jsonl"),), "engine": "local"}
+    waiting = run(ReconcileOptions(**sources, out=tmp_path / "waiting", grace_ms=0))
+    complete = run(ReconcileOptions(**sources, out=tmp_path / "complete", is_complete=True))
+    assert waiting.status["PENDING"] > 0
+    assert "PENDING" not in complete.status
+    assert complete.horizon_ms == complete.inputs.native.last_event_ms > waiting.horizon_ms
+    assert complete.loss["otlp"].checked > waiting.loss["otlp"].checked
+    assert (complete.grace_ms, complete.doubt) == (0, None)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines(keepends=True)
+
+
 def on_both_sides(rows) -> Counter[str]:
     return Counter(row["kind"] for row in rows if row["native"] and row["otlp"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from confluent_kafka.cimpl import Producer
@@ -142,9 +143,10 @@ def both_jobs(tmp_path_factory):
             engine="local",
         )
         result = run(options)
+        chosen = run(replace(options, out=out / "auto", profile="auto", native_writer="auto"))
         sources = {"native": options.native, "otlp": options.otlp}
         drawn = graph.run(graph.GraphOptions(**sources, out=out, grace_ms=0))
-    return result, read_verdicts(out), drawn
+    return result, read_verdicts(out), drawn, chosen
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +184,13 @@ def test_the_offsets_that_were_read_stand_in_the_result(reconciled):
     assert offsets == [("traces", 0, 0, MESSAGES), ("traces", 1, 0, MESSAGES)]
     assert [(one.partition, one.first, one.end) for one in result.inputs.otlp.offsets] == [(0, 0, 1), (1, 0, 1)]
     assert result.inputs.native.layouts == ("kafka",)
+
+
+def test_writers_are_chosen_from_the_beginning_of_the_topics(both_jobs):
+    result, chosen = both_jobs[0], both_jobs[3]
+    assert (chosen.writers.profile, chosen.writers.native_writer) == ("java-agent", "mqtrace")
+    assert "io.opentelemetry.kafka-clients-0.11 in kafka://" in chosen.writers.evidence[0]
+    assert (chosen.status, chosen.reason, chosen.gates) == (result.status, result.reason, result.gates)
 
 
 def test_the_graph_counts_each_send_and_delivery_once_too(both_jobs):

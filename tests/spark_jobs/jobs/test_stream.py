@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -202,6 +203,34 @@ def test_a_stream_is_read_one_way_only(recorded, tmp_path):
     (tmp_path / "stream" / "how.json").write_text(how)
     with pytest.raises(UsageError, match="--charset gbk: give the same"):
         stream.run(options(*recorded, tmp_path))
+
+
+def test_writers_are_chosen_at_the_first_data_and_kept(spark, recorded, whole, tmp_path):
+    """The first round finds empty files; what a later run finds beside the recording changes nothing."""
+    sides, out = (tmp_path / "native", tmp_path / "otlp"), tmp_path / "out"
+    for side in sides:
+        side.mkdir()
+        (side / "empty.jsonl").touch()
+    auto = ReconcileOptions(native=(str(sides[0]),), otlp=(str(sides[1]),), out=out, grace_ms=0)
+    reported, waits = [], []
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == 2:
+            raise KeyboardInterrupt
+        for side, source in zip(sides, recorded, strict=True):
+            shutil.copytree(source, side, dirs_exist_ok=True)
+
+    stream.run(auto, every_ms=30_000, spark=spark, report=reported.append, wait=wait)
+    first, last = (result.writers for result in reported)
+    assert (first.profile, first.native_writer, first.evidence) == ("mqtrace", "mqtrace", ())
+    assert (last.profile, last.native_writer) == ("java-agent", "rocketmq-4.9.8")
+    assert [row.replace(str(tmp_path), str(recorded[0].parent)) for row in rows(out)] == whole[1]
+
+    span = {"traceId": "a" * 32, "spanId": "b" * 16, "kind": 4, "startTimeUnixNano": "1", "endTimeUnixNano": "2"}
+    scope = {"scope": {"name": "otel_mqtrace"}, "spans": [span]}
+    (sides[1] / "later.jsonl").write_text(json.dumps({"resourceSpans": [{"scopeSpans": [scope]}]}) + "\n")
+    assert stream.run(auto, spark=spark).writers == last
 
 
 def test_two_streams_cannot_share_a_directory(recorded, tmp_path):

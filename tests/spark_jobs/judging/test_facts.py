@@ -43,6 +43,12 @@ def test_horizon_is_the_earlier_end_of_the_two_sides_less_the_grace():
     assert (facts.first_ms, facts.data_end_ms, facts.horizon_ms) == (50, 900, 690)
 
 
+def test_horizon_of_complete_data_is_the_later_end():
+    rows = Survey((counted("native"), counted("otlp", last_ms=700, first_ms=50)))
+    assert read_facts(rows, 0, is_complete=True).horizon_ms == 900
+    assert read_facts(Survey((counted("native"),)), 0, is_complete=True).horizon_ms is None
+
+
 def test_empty_side_leaves_no_horizon():
     """Records out of scope and malformed ones do not make a side less empty."""
     facts = facts_of(counted("native"), counted("otlp", scope="TRACE_TRAFFIC"), otlp=3)

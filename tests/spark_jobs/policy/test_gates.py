@@ -129,7 +129,8 @@ def test_nothing_settled_is_inconclusive():
     pending = tally(status=Counter(PENDING=4), keys=Counter(native=2, otlp=2, both=0))
     assert "both sides" in doubt(pending, FACTS, POLICY)
     young = replace(FACTS, horizon_ms=-1)
-    assert "--grace" in doubt(tally(status=Counter(MATCHED_EXACT=99, PENDING=1)), young, POLICY)
+    one_pending = tally(status=Counter(MATCHED_EXACT=99, PENDING=1))
+    assert "give --complete if nothing more will arrive" in doubt(one_pending, young, POLICY)
     assert doubt(tally(), young, POLICY) is None
 
 
@@ -148,6 +149,7 @@ def test_two_inputs_with_nothing_in_common_are_inconclusive():
 def test_a_window_that_ends_after_the_horizon_is_inconclusive(end_ms, conclusive):
     """What would still arrive belongs to it."""
     assert (doubt(tally(), FACTS, replace(POLICY, end_ms=end_ms)) is None) is conclusive
+    assert doubt(tally(), FACTS, replace(POLICY, end_ms=end_ms, is_complete=True)) is None
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -13,7 +13,7 @@ from spark_jobs.report.junit import render_junit
 from spark_jobs.report.markdown import cell, render_summary
 from spark_jobs.report.page import render_page
 from spark_jobs.report.prometheus import render_metrics
-from spark_jobs.report.result import Field, Gate, MalformedSample
+from spark_jobs.report.result import Field, Gate, MalformedSample, Writers
 from spark_jobs.report.wording import visible
 from tests.support.html_page import Page
 from tests.support.results import groups, otlp_fields, result, sample, side_fields
@@ -46,8 +46,7 @@ def poisoned(text):
     )
     return replace(
         base,
-        profile=text,
-        native_writer=text,
+        writers=Writers(profile=text, native_writer=text, evidence=(text,)),
         reason_detail={text: 3},
         status_by_kind={**base.status_by_kind, text: {"MISMATCHED": 1}},
         fields=(Field(name=text, verdicts={"DIFFERENT": 2}, differing_pairs=((text, text, 2),)),),

@@ -1,0 +1,232 @@
+"""Who wrote the sources of a run, as their first spans and records show it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.model import TraceType, TransactionState
+from otel_mqtrace.wire.native.encode import encode_context
+from spark_jobs.jobs import writers
+from spark_jobs.jobs.batch import ReconcileOptions, run
+from spark_jobs.jobs.reading import ReadOptions
+from spark_jobs.jobs.writers import find_writers
+from spark_jobs.policy.profiles import AUTO
+from spark_jobs.sources import writers as samples
+from tests.support.archives import ID, consume, context, end, pub
+from tests.support.verdict_rows import read_verdicts
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+DUAL = VECTORS / "dual"
+RECORDED = VECTORS / "native" / "recorded"
+BROKER_ID = "7F0000010000E38D0000000000022078"
+AGENT = "io.opentelemetry.rocketmq-client-4.8"
+MESSAGING = {"messaging.system": "rocketmq", "messaging.operation": "publish"}
+EITHER = {"profile": AUTO, "native_writer": AUTO}
+
+
+def landing(path: Path, *contexts, dialect: str = "5.5.0") -> str:
+    """Write a landing file with one body for each context."""
+    bodies = [encode_context(one, dialect=dialect).body for one in contexts]
+    path.write_text("".join(json.dumps({"body_base64": base64.b64encode(body).decode()}) + "\n" for body in bodies))
+    return str(path)
+
+
+def spans(path: Path, *scopes: tuple[str, dict[str, str]]) -> str:
+    """Write a file of spans, one for each scope with its attributes."""
+    path.write_text("".join(line(number, *one) for number, one in enumerate(scopes, start=1)))
+    return str(path)
+
+
+def line(number: int, scope: str, attributes: dict[str, str]) -> str:
+    """Return one span as a line of OTLP JSON."""
+    span = {
+        "traceId": f"{number:032x}",
+        "spanId": f"{number:016x}",
+        "name": "send orders",
+        "kind": 4,
+        "startTimeUnixNano": "1700000000000000000",
+        "endTimeUnixNano": "1700000000010000000",
+        "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()],
+    }
+    return json.dumps({"resourceSpans": [{"scopeSpans": [{"scope": {"name": scope}, "spans": [span]}]}]}) + "\n"
+
+
+def found_in(native: str | list[str], otlp: str | list[str], **named: str):
+    """Return the writers of some sources; ``named`` are those that options name."""
+    sides = ([one] if isinstance(one, str) else one for one in (native, otlp))
+    return find_writers(*sides, ReadOptions(), **{**EITHER, **named})
+
+
+def pair(folder: str, out: Path, **named: str):
+    """Reconcile one recorded pair; return the result, and its verdicts without the name of the native writer."""
+    sources = {"native": (str(DUAL / folder / "native.jsonl"),), "otlp": (str(DUAL / folder / "otlp.pb.framed"),)}
+    result = run(ReconcileOptions(**sources, out=out, grace_ms=0, engine="local", **named))
+    rows = [{**row, "native": row["native"] and {**row["native"], "writer": None}} for row in read_verdicts(out)]
+    return result, sorted(rows, key=repr)
+
+
+@pytest.mark.parametrize(
+    ("folder", "release", "equal"),
+    [("app-4.9.8-dup", "rocketmq-4.9.8", 337), ("scenarios-5.3.3-old", "rocketmq-5.3.3", 214)],
+)
+def test_recorded_pair_is_judged_right_without_options(tmp_path, folder, release, equal):
+    """The rows are those of the right options; no event is called different."""
+    found, rows = pair(folder, tmp_path / "auto")
+    named, expected = pair(folder, tmp_path / "named", profile="java-agent", native_writer=release)
+    assert rows == expected
+    assert (found.status, found.gates, found.verdict) == (named.status, named.gates, named.verdict)
+    assert "MISMATCHED" not in found.status
+    assert found.status["MATCHED_EXACT"] + found.status["MATCHED_NORMALISED"] == equal
+    assert found.writers.profile == "java-agent"
+    assert found.writers.native_writer in {"rocketmq", "rocketmq-4.9.8"}
+    assert len(found.writers.evidence) == len(EITHER)
+    assert AGENT in found.writers.evidence[0]
+    assert named.writers.evidence == ()
+
+
+@pytest.mark.parametrize(
+    ("recording", "writer"),
+    [
+        ("rocketmq-4.4.0", "rocketmq-4.9.1"),  # of one shape with 4.4.0
+        ("rocketmq-4.8.0", "rocketmq-4.8.0"),
+        ("rocketmq-4.9.8", "rocketmq-4.9.8"),
+        ("rocketmq-4.9.8-cloud", "rocketmq-4.9.8"),
+        ("rocketmq-5.3.3", "rocketmq"),
+        ("rocketmq-5.3.3-cloud", "rocketmq"),
+    ],
+)
+def test_recorded_clients_are_found_with_a_release_of_their_rules(recording, writer):
+    found = found_in(str(RECORDED / f"{recording}.jsonl"), str(DUAL / "app-4.9.8-dup" / "otlp.jsonl"))
+    assert (found.profile, found.native_writer) == ("java-agent", writer)
+
+
+def test_own_spans_and_records_are_mqtrace(tmp_path):
+    native = landing(tmp_path / "native.jsonl", pub(), *consume("A" * 32, 1_700_000_000_000))
+    otlp = spans(tmp_path / "otlp.jsonl", ("otel_mqtrace", {"mqtrace.trace_type": "Pub"}))
+    found = found_in(native, otlp)
+    assert (found.profile, found.native_writer) == ("mqtrace", "mqtrace")
+    assert found.reasons.keys() == EITHER.keys()
+
+
+def test_sources_without_evidence_stay_mqtrace(tmp_path):
+    """An empty file, and spans about no message."""
+    (tmp_path / "native.jsonl").touch()
+    otlp = spans(tmp_path / "otlp.jsonl", ("io.opentelemetry.jdbc", {"db.system": "mysql"}))
+    found = found_in(str(tmp_path / "native.jsonl"), otlp)
+    assert found == ("mqtrace", "mqtrace", {})
+
+
+def test_records_that_show_no_writer_go_with_the_java_agent(tmp_path):
+    """Deliveries have no offset id; a region says nothing about who wrote it."""
+    native = landing(tmp_path / "native.jsonl", *consume("A" * 32, 1_700_000_000_000))
+    found = found_in(native, spans(tmp_path / "otlp.jsonl", (AGENT, MESSAGING)))
+    assert (found.profile, found.native_writer) == ("java-agent", "rocketmq")
+
+
+def test_forwarded_spans_beside_records_of_a_broker(tmp_path):
+    native = landing(tmp_path / "native.jsonl", pub(offset_msg_id=BROKER_ID))
+    otlp = spans(tmp_path / "otlp.jsonl", ("bridge.forwarder", {"mqtrace.trace_type": "Pub", **MESSAGING}))
+    found = found_in(native, otlp)
+    assert (found.profile, found.native_writer) == ("mqtrace", "rocketmq")
+
+
+def test_named_writers_are_not_looked_for(tmp_path):
+    """The other one is, and its reason stands alone."""
+    native = landing(tmp_path / "native.jsonl", pub(offset_msg_id=BROKER_ID))
+    otlp = spans(tmp_path / "otlp.jsonl", ("acme.tracing", MESSAGING))
+    found = found_in(native, otlp, profile="mqtrace")
+    assert (found.profile, found.native_writer) == ("mqtrace", "rocketmq")
+    why = "native writer rocketmq: sends with offset ids of a RocketMQ broker in native.jsonl"
+    assert found.reasons == {"native_writer": why}
+
+
+def test_messaging_spans_of_an_unknown_scope_ask_for_the_profile(tmp_path):
+    native = landing(tmp_path / "native.jsonl", pub())
+    otlp = spans(tmp_path / "otlp.jsonl", ("acme.tracing", MESSAGING))
+    with pytest.raises(UsageError, match=r"otlp\.jsonl.*acme\.tracing: give --profile mqtrace or --profile java-agent"):
+        found_in(native, otlp)
+
+
+def test_delivery_without_region_rules_out_later_clients(tmp_path):
+    """Clients from 5.3.1 on record no call whose message has no region."""
+    before = context(TraceType.SUB_BEFORE, 1_700_000_000_000, group_name="billing", request_id="A" * 32, retry_times=0)
+    with_region = landing(tmp_path / "a.jsonl", pub(offset_msg_id=BROKER_ID), before)
+    assert found_in(with_region, [], profile="java-agent").native_writer == "rocketmq"
+    without = landing(tmp_path / "b.jsonl", pub(offset_msg_id=BROKER_ID), replace(before, region_id=None))
+    assert found_in(without, [], profile="java-agent").native_writer == "rocketmq-4.9.8"
+
+
+def test_no_more_than_the_first_spans_of_a_file_are_read(tmp_path, monkeypatch):
+    """A file that goes on as another writer's is what it begins as."""
+    monkeypatch.setattr(samples, "MOST_MESSAGING_SPANS", 3)
+    own = ("otel_mqtrace", {"mqtrace.trace_type": "Pub"})
+    otlp = spans(tmp_path / "otlp.jsonl", *[(AGENT, MESSAGING)] * 3, own)
+    assert found_in([], otlp, native_writer="rocketmq").profile == "java-agent"
+
+
+def test_of_many_files_some_of_the_whole_range_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(writers, "MOST_FILES", 4)
+    for number in range(20):
+        spans(tmp_path / f"part-{number:02d}.jsonl", (AGENT if number == 15 else "io.opentelemetry.x", MESSAGING))
+    found = found_in([], str(tmp_path), native_writer="rocketmq")
+    why = f"profile java-agent: spans of scopes io.opentelemetry.x, {AGENT} in part-00.jsonl and 3 more"
+    assert found.reasons == {"profile": why}
+
+
+def test_zstd_file_of_frames_is_read_at_its_beginning(tmp_path):
+    """Frames behind the unpacked beginning are cut off, not an error."""
+    data = (DUAL / "app-4.9.8-dup" / "otlp.pb.framed").read_bytes() * 30
+    path = tmp_path / "spans.zst"
+    path.write_bytes(zstandard.ZstdCompressor().compress(data))
+    found = found_in([], str(path), native_writer="rocketmq")
+    assert found.profile == "java-agent"
+
+
+def test_own_spans_beside_records_with_ids_of_a_broker(tmp_path):
+    """Our hooks write the offset ids that a client gives them: the spans tell whose records these are."""
+    native = landing(tmp_path / "native.jsonl", pub(offset_msg_id=BROKER_ID))
+    otlp = spans(tmp_path / "otlp.jsonl", ("otel_mqtrace", {"mqtrace.trace_type": "Pub"}))
+    assert found_in(native, otlp).native_writer == "mqtrace"
+
+
+def test_sources_that_mix_writers_are_judged_key_by_key(tmp_path):
+    """No rule of the Java agent excuses what our side lacks; equal events of both stay equal."""
+    at_ms = 1_795_262_480_000
+    ends = [end(at_ms + 1, TransactionState.COMMIT_MESSAGE), pub(at_ms, msg_id="B" * 32)]
+    native = landing(tmp_path / "own.jsonl", pub(at_ms, store_host="10.0.0.1:9092"), *ends)
+    said = {"mqtrace.trace_type": "Pub", "messaging.message.id": ID, "messaging.destination.name": "orders"}
+    otlp = spans(tmp_path / "own-spans.jsonl", ("otel_mqtrace", said))
+    app = {"native": str(DUAL / "app-4.9.8-dup" / "native.jsonl"), "otlp": str(DUAL / "app-4.9.8-dup" / "otlp.jsonl")}
+    sources = {"native": (native, app["native"]), "otlp": (otlp, app["otlp"])}
+    result = run(ReconcileOptions(**sources, out=tmp_path / "out", engine="local", is_complete=True))
+    assert (result.writers.profile, result.writers.native_writer) == (
+        "mqtrace+java-agent",
+        "mqtrace+rocketmq-4.9.8",
+    )
+    assert result.status["MATCHED_EXACT"] + result.status["MATCHED_NORMALISED"] == 337
+    assert result.reason_detail["java_agent_makes_no_span_for_transaction_end"] == 11
+    rows = [row for row in read_verdicts(tmp_path / "out") if row["msg_id"] in {ID, "B" * 32}]
+    found = {(row["kind"], row["msg_id"]): (row["status"], row["reason"]) for row in rows}
+    assert found == {
+        ("publish", ID): ("MISMATCHED", None),
+        ("publish", "B" * 32): ("NATIVE_ONLY", "UNEXPLAINED"),
+        ("transaction_end", ID): ("NATIVE_ONLY", "SHUTDOWN_WINDOW"),
+    }
+    assert {row["native"]["writer"] for row in rows} == {"mqtrace"}
+
+
+def test_one_file_of_both_native_writers_asks_for_the_option(tmp_path):
+    own, other = pub(), pub(offset_msg_id=BROKER_ID)
+    otlp = spans(tmp_path / "otlp.jsonl", (AGENT, MESSAGING))
+    native = landing(tmp_path / "native.jsonl", own, other)
+    with pytest.raises(UsageError, match=r"native\.jsonl has records of both: give --native-writer"):
+        found_in(native, otlp)
+    apart = [landing(tmp_path / "own.jsonl", own), landing(tmp_path / "other.jsonl", other)]
+    assert found_in(apart, otlp).native_writer == "mqtrace+rocketmq"
