@@ -257,6 +257,8 @@ class Result:
         for evidence in ("samples", "timeline", "lives", "findings"):
             plain.pop(evidence)
         plain["horizon"] = plain.pop("horizon_ms")
+        # Both stood here before ``writers`` did, and keys are only ever added.
+        plain |= {"profile": self.writers.profile, "native_writer": self.writers.native_writer}
         plain["graph"] = None if self.graph is None else self.graph.to_json()
         plain["resolved_since_last_run"] = self.resolved_since_last_run
         plain["fields"] = {item.name: dict(item.verdicts) for item in self.fields}

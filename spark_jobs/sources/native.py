@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import binascii
 import json
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -49,6 +50,7 @@ BODIES: Final = pa.schema([READ_BODY.field(name) for name in ("source", "arrival
 BATCH_ROWS: Final = 2_000
 _BATCH_BYTES: Final = 4 << 20
 _HEAD_BYTES: Final = 1 << 20
+_HEAD_ROWS: Final = 64  # a body may have 128 kB
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _BLANKS: Final = (
     "\t\n\x0b\f\r\x1c\x1d\x1e\x1f \u1680\u2028\u2029\u205f\u3000"
@@ -155,17 +157,32 @@ def body_batches(pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
 
 
 def first_bodies(file: SourceFile) -> Iterator[bytes]:
-    """Yield the good bodies at the beginning of a landing: those of a batch of rows, or of some lines."""
+    """Yield the good bodies at the beginning of a landing, for a caller that stops after some of them.
+
+    Raises:
+        UnreadableInputError: a line is longer than memory should hold, or a column means something else.
+    """
     path, end = str(file.path), min(file.path.stat().st_size, _HEAD_BYTES)
-    if file.layout is not Layout.LANDING_PARQUET:
-        batches = _line_batches(lines_of(Piece(path, file.layout, 0, end)))
-    elif parquet.read_metadata(file.path).num_row_groups:
-        batches = _rows_of(Piece(path, file.layout, 0, end, group=0))
-    else:
-        return
-    for batch in islice(batches, 1):
-        bodies: list[Any] = batch.column("body").drop_null().to_pylist()
+    is_parquet = file.layout is Layout.LANDING_PARQUET
+    columns = _first_rows(file.path) if is_parquet else _first_lines(Piece(path, file.layout, 0, end))
+    for column in columns:
+        bodies: list[Any] = column.drop_null().to_pylist()
         yield from bodies
+
+
+def _first_rows(path: Path) -> Iterator[Any]:
+    file: Any = parquet.ParquetFile(path)
+    _check_columns(path, file.schema_arrow)
+    if not file.metadata.num_row_groups:
+        return
+    with suppress(pa.ArrowException, OSError):  # a damaged page is reported by the task that reads it
+        for batch in file.iter_batches(_HEAD_ROWS, row_groups=[0], columns=["body"], use_threads=False):
+            yield _cast(batch.column(0), BODIES.field("body").type)
+
+
+def _first_lines(piece: Piece) -> Iterator[Any]:
+    for batch in _line_batches(lines_of(piece)):
+        yield batch.column("body")
 
 
 def _rows_of(piece: Piece) -> Iterator[pa.RecordBatch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,22 @@ def test_verdicts_do_not_depend_on_the_order_or_the_files_of_the_input(corpora, 
     assert again.result.status == judged_corpora[name].result.status
     assert again.result.reason == judged_corpora[name].result.reason
     assert again.result.conservation == judged_corpora[name].result.conservation
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_writers_need_not_be_named(corpora, judged_corpora, tmp_path, name):
+    """The input shows them: the rows are those of the right options but for the release that names a record's writer."""
+    others = {key: value for key, value in corpora[name].options.items() if key not in {"profile", "native_writer"}}
+    chosen, named = reconciled(replace(corpora[name], options=others), tmp_path), judged_corpora[name]
+    assert chosen.result.writers.profile == name
+    assert Counter(map(_without_release, chosen.rows)) == Counter(map(_without_release, named.rows))
+    assert (chosen.result.status, chosen.result.reason) == (named.result.status, named.result.reason)
+    assert chosen.result.gates == named.result.gates
+
+
+def _without_release(row):
+    native = row["native"] and {**row["native"], "writer": row["native"]["writer"].partition("-")[0]}
+    return placeless({**row, "native": native})
 
 
 @pytest.mark.spark

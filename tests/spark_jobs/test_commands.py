@@ -74,6 +74,18 @@ def test_the_policy_is_printed_without_an_input_and_reads_back(capsys, tmp_path,
     assert capsys.readouterr().out == text
 
 
+def test_the_policy_leaves_open_what_the_input_decides(capsys):
+    """The tolerances of the times depend on the writers; printed, they would hold for all of them."""
+    assert main(["reconcile", "--print-policy"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# --profile auto --native-writer auto\n")
+    assert "\ntolerance_ms =" not in text
+    assert main(["reconcile", "--print-policy", "--profile", "java-agent", "--complete"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith('# --profile java-agent --native-writer auto\ngrace = "0s"')
+    assert text.count("\ntolerance_ms = 500") == 3
+
+
 @pytest.mark.spark
 def test_two_empty_sides_are_inconclusive_never_a_pass(spark, capsys, tmp_path):
     """Exit 4, a full set of reports, no verdicts; a release that is not known yet is taken, and said to be so."""

@@ -7,10 +7,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import zstandard
+from pyarrow import parquet
 
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import UnreadableInputError, UsageError
 from otel_mqtrace.model import TraceType, TransactionState
 from otel_mqtrace.wire.native.encode import encode_context
 from spark_jobs.jobs import writers
@@ -171,6 +173,23 @@ def test_no_more_than_the_first_spans_of_a_file_are_read(tmp_path, monkeypatch):
     assert found_in([], otlp, native_writer="rocketmq").profile == "java-agent"
 
 
+def test_landing_in_parquet_shows_its_writer(tmp_path):
+    bodies = [encode_context(one, dialect="5.5.0").body for one in (pub(offset_msg_id=BROKER_ID), pub())]
+    parquet.write_table(pa.table({"body": [None, b"junk", bodies[0]]}), tmp_path / "other.parquet")
+    parquet.write_table(pa.table({"body": [bodies[1]]}), tmp_path / "own.parquet")
+    parquet.write_table(pa.table({"body": pa.array([], pa.binary())}), tmp_path / "none.parquet")
+    named = {"otlp": [], "profile": "java-agent"}
+    assert found_in(str(tmp_path / "other.parquet"), **named).native_writer == "rocketmq"
+    assert found_in(str(tmp_path / "own.parquet"), **named).native_writer == "mqtrace"
+    assert found_in(str(tmp_path / "none.parquet"), **named).reasons == {}
+
+
+def test_column_that_holds_no_bodies_is_refused(tmp_path):
+    parquet.write_table(pa.table({"body": [1, 2]}), tmp_path / "native.parquet")
+    with pytest.raises(UnreadableInputError, match="column 'body' holds int64, expected bytes"):
+        found_in(str(tmp_path / "native.parquet"), [])
+
+
 def test_of_many_files_some_of_the_whole_range_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(writers, "MOST_FILES", 4)
     for number in range(20):
@@ -220,6 +239,15 @@ def test_sources_that_mix_writers_are_judged_key_by_key(tmp_path):
         ("transaction_end", ID): ("NATIVE_ONLY", "SHUTDOWN_WINDOW"),
     }
     assert {row["native"]["writer"] for row in rows} == {"mqtrace"}
+
+
+def test_each_file_of_mixed_native_records_is_read_with_its_own_writer(tmp_path):
+    own = landing(tmp_path / "own.jsonl", pub())
+    other = landing(tmp_path / "other.jsonl", pub(offset_msg_id=BROKER_ID))
+    how = writers.name_native_writers([own, other], ReadOptions(native_writer="mqtrace+rocketmq-4.9.8"))
+    assert (how.native_writer, how.native_writers) == ("mqtrace", {other: "rocketmq-4.9.8"})
+    plain = ReadOptions(native_writer="rocketmq")
+    assert writers.name_native_writers([own, other], plain) is plain
 
 
 def test_one_file_of_both_native_writers_asks_for_the_option(tmp_path):

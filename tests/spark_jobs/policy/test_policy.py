@@ -131,7 +131,13 @@ def test_a_policy_that_is_not_there_is_a_usage_error(tmp_path):
         read_policy(tmp_path / "none.toml")
 
 
-@pytest.mark.parametrize("options", [{"profile": "perl"}, {"native_writer": "kafka"}, {"native_writer": "rocketmq-x"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"profile": "perl"}, {"native_writer": "kafka"}, {"native_writer": "rocketmq-x"}),
+        *({"profile": "java-agent+mqtrace"}, {"native_writer": "mqtrace+kafka"}),
+    ],
+)
 def test_an_unknown_writer_is_a_usage_error(options):
     """The line names the choices."""
     with pytest.raises(UsageError, match=r"choose one of|write mqtrace"):
