@@ -24,6 +24,7 @@ from otel_mqtrace.config import Settings, application_kafka_config
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.hooks._sdk import processors_of
 from otel_mqtrace.testing import RecordingExporter
+from tests.support.opentelemetry_release import needs_sdk
 
 
 class LateProvider(trace.ProxyTracerProvider):
@@ -338,6 +339,7 @@ instrumentation/development:
 """
 
 
+@needs_sdk(40, "it has no declarative configuration")
 def test_a_declarative_configuration_sets_everything(run_instrumented, kafka, topic, tmp_path):
     """OTEL_CONFIG_FILE: our exporter among OpenTelemetry's processors, our settings as YAML's own types."""
     excluded = f"{topic}-excluded"
@@ -366,6 +368,7 @@ consumer.close()
 """
 
 
+@needs_sdk(40, "it has no declarative configuration")
 def test_the_declarative_configuration_of_the_documents_works_as_it_stands(
     run_instrumented, topic, tmp_path, monkeypatch
 ):

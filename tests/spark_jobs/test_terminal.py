@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def _printed_with_group(topic, *, width, terminal):
     hostile = replace(one, topic=topic, group="g\x1b[31m[bold]")
     text = printed(result(groups=(hostile,)), width=width, force_terminal=terminal, no_color=True)
     assert "\x1b[31m" not in text
-    return text
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def test_no_more_than_ten_groups_are_listed_and_the_rest_is_counted():

@@ -12,7 +12,10 @@ import pytest
 import otel_mqtrace
 from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.wire.native import decode_body
+from tests.support.opentelemetry_release import needs_sdk
 from tests.support.source_tree import ROOT
+
+pytestmark = needs_sdk(40, "the exporter to JSON files of the example")
 
 EXAMPLE = ROOT / "docs" / "examples" / "own_client.py"
 

@@ -1,0 +1,48 @@
+"""The library's own tests with the oldest OpenTelemetry that is declared, without the development tools."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from importlib.metadata import requires
+
+import pytest
+
+from tests.install.conftest import CLEAN, pip_install
+from tests.support.source_tree import ROOT
+
+pytestmark = pytest.mark.install
+
+_TOOLS = ("pytest>=8.3", "pytest-xdist", "hypothesis", "billiard", "gevent", "gunicorn", "setuptools<80")
+_TESTED = (
+    "tests/otel_mqtrace",
+    "--ignore=tests/otel_mqtrace/clients/rocketmq",
+)  # whose client asks for a newer protobuf
+
+
+def _oldest():
+    """Return the pins of the declared lower bounds, and of what was released with them."""
+    bounds = dict(
+        re.findall(r"^(opentelemetry-[a-z-]+)>=(\S+?)(?:;|$)", "\n".join(requires("otel-mqtrace") or ()), re.MULTILINE)
+    )
+    of_contrib = bounds["opentelemetry-instrumentation"]
+    beside = ("opentelemetry-distro", "opentelemetry-instrumentation-confluent-kafka")
+    stable = bounds["opentelemetry-sdk"]
+    pins = {**bounds, **dict.fromkeys(beside, of_contrib), "opentelemetry-exporter-otlp": stable}
+    return [f"{name}=={version if 'b' in version else version + '.0'}" for name, version in pins.items()]
+
+
+def test_library_passes_its_tests_with_the_oldest_opentelemetry(wheel, make_environment, tmp_path):
+    programs = make_environment()
+    pip_install(programs, f"{wheel}[cli,kafka,aiokafka,otlp,reconcile]", *_TOOLS, *_oldest())
+    command = [programs / "python", "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *_TESTED]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**CLEAN, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout[-4_000:]
