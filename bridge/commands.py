@@ -40,7 +40,8 @@ class OutputFraming(str, Enum):
 
 def decode(  # noqa: PLR0913 - one parameter for each option
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE|-", help="Bodies to read; - or nothing is standard input.")
+        list[str] | None,
+        typer.Argument(metavar="[SRC…|-]", help="Files, directories, globs; - or nothing is standard input."),
     ] = None,
     *,
     output: Annotated[Format, typer.Option("--format", help="JSON lines, or a table for people.")] = Format.JSONL,
@@ -58,11 +59,11 @@ def decode(  # noqa: PLR0913 - one parameter for each option
     A file holds one raw body, JSON lines with body_base64, or Parquet with a column body; auto looks at its content.
 
     Example:
-        mqtrace decode landing/native/date=2026-11-21/part-0.jsonl
+        mqtrace decode landing
         mqtrace decode --format table - < body.bin
 
     Args:
-        files: paths, ``-`` for standard input.
+        files: files, directories, globs, ``-`` for standard input.
         output: how records are printed.
         framing: how bodies lie in the files.
         msg_type_map: meaning of the message type ordinals.
@@ -122,9 +123,7 @@ def encode(
 def dialects(
     files: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[FILE|-]...", help="Bodies whose writers to tell; without any, all writers are listed."
-        ),
+        typer.Argument(metavar="[SRC…|-]", help="Bodies whose writers to name; without any, all writers are listed."),
     ] = None,
     *,
     framing: Annotated[Framing, typer.Option(help="How the bodies lie in the files.")] = Framing.AUTO,
@@ -139,7 +138,7 @@ def dialects(
         mqtrace dialects landing/native/date=2026-11-21/part-0.jsonl
 
     Args:
-        files: paths, ``-`` for standard input.
+        files: files, directories, globs, ``-`` for standard input.
         framing: how bodies lie in the files.
         as_json: print JSON lines.
 

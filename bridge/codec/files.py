@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import typer
 
+from bridge.addresses import Kind, expand_files, parse_address
 from bridge.codec.framing import BODY_FIELD, BadBody, unreadable
 from bridge.codec.reading import Reading, decoded_bodies
 from bridge.codec.records import body_json, dump
@@ -190,15 +191,17 @@ def _body_line(records: list[EncodedLine]) -> dict[str, Any]:
 
 
 def _readable(names: list[str]) -> list[str]:
-    """Return ``names``, or refuse the first that is no file: before anything is printed, not in the middle of it."""
+    """Return the files behind ``names``, or refuse the first that is none: before anything is printed."""
+    found: list[str] = []
     for name in names:
-        if name != _STDIN:
-            path = Path(name)
-            if not path.exists():
-                raise UsageError(f"{name}: no such file; give paths of files, or - for standard input")
-            if path.is_dir():
-                raise UsageError(f"{name}: is a directory; name the files in it, such as {path / '*'}")
-    return names
+        if name == _STDIN:
+            found.append(name)
+            continue
+        files, is_file = expand_files(parse_address(name, readable=(Kind.FILES,)).path)
+        if not files:
+            raise UsageError(f"{name}: there is no file in it")
+        found += [name] if is_file and "://" not in name else map(str, files)
+    return found
 
 
 @contextmanager
@@ -206,7 +209,6 @@ def _opened(name: str) -> Iterator[io.BufferedReader]:
     if name == _STDIN:
         yield cast("io.BufferedReader", sys.stdin.buffer)
         return
-    _readable([name])
     try:
         stream = Path(name).open("rb")  # noqa: SIM115  closed below; only opening may fail as a usage error
     except OSError as error:

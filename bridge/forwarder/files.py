@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import zlib
 from typing import TYPE_CHECKING, Final
 
 from bridge.codec.framing import BadBody, Framing, read_bodies, unreadable
@@ -40,19 +41,24 @@ class FilesTraceSource:
     A message's ``source`` is its file, ``offset`` its number in it, ``arrival_ms`` when the file was last written.
     ``bad_bodies`` counts lines and rows without a body.
 
-    Which files are done is remembered below ``_mqtrace-forward/`` in the directory, one memory per ``group``. A file
-    with a record that still waits is not done, and is read again as a whole after a restart.
+    Which files are done is remembered in ``state``, one file per directory and ``group``; a memory that an earlier
+    release left below ``_mqtrace-forward/`` in the directory itself is continued. A file with a record that still
+    waits is not done, and is read again as a whole after a restart.
 
     Raises:
         UsageError: no such directory, or the memory cannot be read or written.
         UnreadableInputError: a file that is not what it seems to be.
     """
 
-    def __init__(self, directory: Path, *, group: str) -> None:
+    def __init__(self, directory: Path, *, group: str, state: Path) -> None:
         self.behind: Collection[int | None] = ()  # files overlap in time: nothing is old before all are read
         self.bad_bodies = 0
         self._directory = directory
-        self._memory = directory / MEMORY_DIRECTORY / f"{_NO_NAME.sub('_', group)}.json"
+        whose = f"{directory.resolve()}\n{group}"
+        self._memory = state / f"{_NO_NAME.sub('_', group)}-files-{zlib.crc32(whose.encode()):08x}.json"
+        left_here = directory / MEMORY_DIRECTORY / f"{_NO_NAME.sub('_', group)}.json"
+        if left_here.is_file():
+            self._memory = left_here
         if not directory.is_dir():
             raise UsageError(f"--source files:{directory}: there is no such directory")
         self._done: set[str] = self._remembered()
@@ -120,16 +126,20 @@ class FilesTraceSource:
         except FileNotFoundError:
             return set()
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{self._memory} cannot be read ({error}); remove it to begin anew") from error
+            raise UsageError(
+                f"{self._memory} cannot be read ({error}); name another --state DIR, or remove it to begin again"
+            ) from error
 
     def _remember(self, done: set[str]) -> None:
         beside = self._memory.with_name(f".{self._memory.name}.new")
         try:
-            self._memory.parent.mkdir(exist_ok=True)
+            self._memory.parent.mkdir(parents=True, exist_ok=True)
             with beside.open("w", encoding="utf-8") as file:
                 json.dump({"done": sorted(done)}, file, indent=0)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(self._memory)
         except OSError as error:
-            raise UsageError(f"{self._memory} cannot be written ({error.strerror or error})") from error
+            raise UsageError(
+                f"{self._memory} cannot be written ({error.strerror or error}); give --state DIR for it"
+            ) from error

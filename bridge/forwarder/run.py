@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import threading
 import zlib
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -28,15 +30,17 @@ from otel_mqtrace.landing.writer import LandingWriter
 from otel_mqtrace.wire.native import decode_body
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Collection, Generator, Iterator
 
-    from bridge.forwarder.service import ForwardCounts
+    from bridge.forwarder.pairing import Place
+    from bridge.forwarder.service import ForwardCounts, TraceSource
     from bridge.forwarder.sources import OpenSource
+    from otel_mqtrace.landing.layout import LandedMessage
 
 __all__ = ["ForwardOptions", "run"]
 
 _PAUSE_MS: Final = 1_000
+_NEVER_ANSWERED: Final = 2
 _STOPPED_ON_ERROR: Final = 1  # nothing uncommitted is lost: it will be forwarded again
 _MS_PER_S: Final = 1_000
 _NO_NAME: Final = re.compile(r"[^\w.-]")
@@ -67,7 +71,9 @@ class ForwardOptions:
 
 
 def run(options: ForwardOptions, *, as_json: bool = False) -> int:
-    """Forward as ``options`` say, print what was moved, and return the exit code: 0, or 1 when a peer failed.
+    """Forward as ``options`` say, print what was moved, and return the exit code.
+
+    It is 0, 1 when a peer failed later, 2 when the source did not answer at the start.
 
     Raises:
         UsageError: an option that cannot be meant, or a directory that cannot be written.
@@ -81,14 +87,15 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
         source = opened.enter_context(_open_source(options))
         spans = None if options.otlp_endpoint is None else _open_spans(opened, options, options.otlp_endpoint)
         measures = Measures(spans)
+        answering = _FirstAnswer(source)
         try:
             if options.once:
-                counts = forward_once(source, landing, spans=spans, flush=True)
+                counts = forward_once(answering, landing, spans=spans, flush=True)
                 measures.add(counts)
             else:
                 counts = forward_until(
                     opened.enter_context(_stopped_by_signals()),
-                    source,
+                    answering,
                     landing,
                     spans=spans,
                     pause_ms=_PAUSE_MS,
@@ -96,7 +103,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
                 )
         except PeerError as error:
             typer.echo(f"mqtrace: error: {error}", err=True)
-            return _STOPPED_ON_ERROR
+            return _STOPPED_ON_ERROR if answering.came else _NEVER_ANSWERED
         typer.echo((_as_json if as_json else _as_text)(counts, source, spans, options))
     return 0
 
@@ -119,6 +126,7 @@ def _open_source(options: ForwardOptions) -> OpenSource:
 
     return open_source(
         options.source,
+        state=_state_directory(options) or user_state_directory(),
         group=options.group,
         client_config={} if options.client_config is None else read_properties(options.client_config),
         accept_trimmed=options.accept_trimmed,
@@ -143,15 +151,56 @@ def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str) -> Sp
 
 
 def _state_file(options: ForwardOptions) -> Path | None:
-    """Return where to remember what is delivered beyond the commits: in the landing, in the files, unless told."""
-    directory, files = options.state, files_directory(options.source)
+    """Return where to remember what is delivered beyond the commits; ``None``: not beyond this process."""
+    directory = _state_directory(options)
     if directory is None:
-        kept = options.landing or files
-        if kept is None:
-            return None
-        directory = kept / MEMORY_DIRECTORY
+        return None
     whose = f"{options.source}\n{options.group}"
-    return directory / f"{_NO_NAME.sub('_', options.group)}-{zlib.crc32(whose.encode()):08x}.json"
+    name = f"{_NO_NAME.sub('_', options.group)}-{zlib.crc32(whose.encode()):08x}.json"
+    files = files_directory(options.source)
+    if files is not None and (files / MEMORY_DIRECTORY / name).is_file():
+        return files / MEMORY_DIRECTORY / name
+    return directory / name
+
+
+def _state_directory(options: ForwardOptions) -> Path | None:
+    """Return ``--state``, else a folder of the landing; of files without a landing one of the user's own."""
+    if options.state is not None:
+        return options.state
+    if options.landing is not None:
+        return options.landing / MEMORY_DIRECTORY
+    return None if files_directory(options.source) is None else user_state_directory()
+
+
+def user_state_directory() -> Path:
+    """Return where programs of this user keep their state (XDG base directories)."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "mqtrace" / "forward"
+
+
+class _FirstAnswer:
+    """A source, and whether it has answered since the start."""
+
+    def __init__(self, source: TraceSource) -> None:
+        self._source = source
+        self.came = False
+
+    @property
+    def behind(self) -> Collection[int | None]:
+        """See :class:`TraceSource`."""
+        return self._source.behind
+
+    def drain(self) -> Generator[list[LandedMessage], None, None]:
+        """See :class:`TraceSource`."""
+        with closing(self._source.drain()) as batches:
+            for batch in batches:
+                self.came = True
+                yield batch
+        self.came = True
+
+    def commit(self, held: Collection[Place] = ()) -> None:
+        """See :class:`TraceSource`."""
+        self._source.commit(held)
 
 
 @contextmanager

@@ -29,7 +29,10 @@ class TraceSource(Protocol):
     ``behind`` are the partitions (as on the messages) that the present drain has not read to their end yet.
     """
 
-    behind: Collection[int | None]
+    @property
+    def behind(self) -> Collection[int | None]:
+        """Partitions that are not read to their end."""
+        ...
 
     def drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield what is there now, in batches; an empty one gives the caller a chance to look around.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from bridge.addresses import Kind, parse_address
 from bridge.forwarder.service import TraceSource
 from otel_mqtrace._errors import UsageError
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SOURCE_FORMS", "OpenSource", "files_directory", "open_source"]
 
-SOURCE_FORMS: Final = "kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or files:DIR"
-_BROKER: Final = re.compile(r"(?P<kind>kafka|rocketmq)://(?P<servers>[^/]+)/(?P<topic>[^/]+)\Z")
-_FILES: Final = "files:"
+SOURCE_FORMS: Final = "kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or a landing's DIR"
 
 
 class OpenSource(TraceSource, Protocol):
@@ -32,32 +30,30 @@ class OpenSource(TraceSource, Protocol):
     ) -> None: ...
 
 
-def open_source(
+def open_source(  # noqa: PLR0913 - what the options say, each by its name
     source: str,
     *,
+    state: Path,
     group: str,
     client_config: Mapping[str, str],
     accept_trimmed: bool = False,
     timeout_ms: float = 10_000,
 ) -> OpenSource:
-    """Return the source that ``source`` names, resuming where ``group`` has come to.
+    """Return the source that ``source`` names, where ``group`` has come to; ``state`` keeps that for files.
 
     Raises:
         UsageError: not one of ``SOURCE_FORMS``.
         MissingExtraError: a client that is not installed.
         PeerError: nobody there.
     """
-    directory = files_directory(source)
-    if directory is not None:
+    address = parse_address(source, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
+    if address.kind is Kind.FILES:
         from bridge.forwarder.files import FilesTraceSource  # noqa: PLC0415 - one kind is used, at most
 
-        return FilesTraceSource(directory, group=group)
-    found = _BROKER.match(source)
-    if found is None:
-        raise UsageError(f"--source {source} is not understood: give {SOURCE_FORMS}")
-    return _OPENERS[found["kind"]](
-        found["servers"],
-        found["topic"],
+        return FilesTraceSource(Path(address.path), group=group, state=state)
+    return _OPENERS[address.kind](
+        address.servers,
+        address.topic,
         group=group,
         client_config=client_config,
         accept_trimmed=accept_trimmed,
@@ -67,7 +63,8 @@ def open_source(
 
 def files_directory(source: str) -> Path | None:
     """Return the directory that ``source`` names, ``None`` when it names a topic."""
-    return Path(source.removeprefix(_FILES)) if source.startswith(_FILES) and source != _FILES else None
+    address = parse_address(source)
+    return Path(address.path) if address.kind is Kind.FILES else None
 
 
 def _open_kafka(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> OpenSource:
@@ -90,4 +87,4 @@ def _open_rocketmq(servers: str, topic: str, *, client_config: Mapping[str, str]
 
 _ROCKETMQ_KEYS: Final = {"accessKey": "access_key", "secretKey": "secret_key"}
 """In the properties file, as RocketMQ's own tools spell them → the client's parameters."""
-_OPENERS: Final[Mapping[str, Callable[..., OpenSource]]] = {"kafka": _open_kafka, "rocketmq": _open_rocketmq}
+_OPENERS: Final[Mapping[Kind, Callable[..., OpenSource]]] = {Kind.KAFKA: _open_kafka, Kind.ROCKETMQ: _open_rocketmq}

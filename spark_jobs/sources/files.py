@@ -6,27 +6,22 @@ over, as long as something is found.
 
 from __future__ import annotations
 
-import glob
 import io
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bridge.addresses import Kind, expand_files, parse_address
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.sources.detect import LONGEST_LINE_BYTES, DamagedInputError, Layout, LineTooLongError, Side, detect
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
+    from pathlib import Path
 
 __all__ = ["SourceFile", "last_line", "source_files", "spark_path", "spark_target"]
 
-# Written beside and renamed by every writer that cares, or not data at all.
-_IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
-_IGNORED_NAMES: Final = frozenset({"manifest.jsonl", "manifest.json", "_SUCCESS"})
 _OF_LINES: Final = frozenset({Layout.JSON_LINES, Layout.LANDING_JSONL, Layout.KAFKA_DUMP})
 _CHUNK_BYTES: Final = 1 << 16
-_LANDED: Final = frozenset({"kafka", "rocketmq"})  # addresses that mqtrace forward makes a landing of
-_GLOB_MAGIC: Final = frozenset("*?[")
 _SPARK_MAGIC: Final = frozenset("{}[]*?\\")
 
 
@@ -101,34 +96,12 @@ def _source_files(
 
 def _expand(src: str) -> tuple[list[Path], bool]:
     """Return the files behind one source, and whether it names a single one."""
-    scheme, colon, _ = src.partition("://")
-    if colon and scheme not in {"file", *_LANDED}:
-        raise UsageError(f"cannot read {src}: mount it, or copy it to a directory that every executor sees")
-    if colon and scheme != "file":
+    address = parse_address(src)
+    if address.kind in {Kind.KAFKA, Kind.ROCKETMQ}:
         raise UsageError(f"cannot read {src} directly: land it first (mqtrace forward --source {src} --landing DIR)")
-    path = Path(src.removeprefix("file://"))
-    if path.is_dir():
-        return _data_files(path), False
-    if path.exists():
-        return [path.resolve()], True
-    if _GLOB_MAGIC & set(src):
-        matches = [Path(match) for match in glob.glob(str(path), recursive=True)]  # noqa: PTH207 (any root, one call)
-        files = [file for match in matches for file in (_data_files(match) if match.is_dir() else [match.resolve()])]
-        if files:
-            return sorted(files), False
-    raise UsageError(f"no such file, directory or match: {src}")
-
-
-def _data_files(directory: Path) -> list[Path]:
-    """Every file below a directory except hidden ones, half-written ones and manifests."""
-    return sorted(
-        file.resolve() for file in directory.rglob("*") if file.is_file() and not _ignored(file.relative_to(directory))
-    )
-
-
-def _ignored(relative: Path) -> bool:
-    hidden = any(part.startswith((".", "_")) for part in relative.parts)
-    return hidden or relative.name in _IGNORED_NAMES or relative.name.endswith(_IGNORED_SUFFIXES)
+    if address.kind is not Kind.FILES:
+        raise UsageError(f"cannot read {src}: mount it, or copy it to a directory that every executor sees")
+    return expand_files(address.path)
 
 
 def last_line(path: Path) -> bytes:

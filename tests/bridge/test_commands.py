@@ -189,13 +189,13 @@ def test_the_framing_is_seen_in_the_first_bytes(start, framing):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["decode", "no-such-file"], "no-such-file: no such file"),
-        (["decode", "."], ".: is a directory"),
-        (["encode", "no-such-file"], "no-such-file: no such file"),
+        (["decode", "no-such-file"], "no such file, directory or match: no-such-file"),
+        (["decode", "kafka://b:1/t"], "cannot read kafka://b:1/t here; give a file, a directory or a glob"),
+        (["encode", "no-such-file"], "no-such-file: No such file"),
         (["decode", "--charset", "klingon"], "unknown charset 'klingon'"),
         (["decode", "--charset", "punycode"], "unknown charset 'punycode'"),
         (["encode", "--charset", "klingon"], "unknown charset 'klingon'"),
-        (["dialects", "no-such-file"], "no-such-file: no such file"),
+        (["dialects", "no-such-file"], "no such file, directory or match: no-such-file"),
         (["decode", "--framing", "xml"], "Invalid value for '--framing'"),
         (["decode", "--msg-type-map", "c"], "Invalid value for '--msg-type-map'"),
         (["encode", "--dialect", "6.6.6"], "unknown dialect '6.6.6'; known are 4.4.0"),

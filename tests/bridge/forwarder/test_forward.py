@@ -305,17 +305,24 @@ def test_the_command_says_in_one_line_that_a_broker_does_not_answer(tmp_path):
     """Exit 1: nothing uncommitted is lost."""
     source = f"kafka://{UNREACHABLE}/{TOPIC}"
     done = _run("--source", source, "--landing", str(tmp_path), "--once", "--timeout-ms", "300")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("mqtrace: error: ")
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("source", ["somewhere", "kafka://only-a-host", "kafka://host:1/"])
-def test_the_command_refuses_a_source_it_does_not_understand(source, tmp_path):
-    """Exit 2, with the form that is understood."""
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("somewhere", "there is no such directory"),
+        ("kafka://only-a-host", "write kafka://HOST:PORT[,HOST:PORT]/TOPIC"),
+        ("kafka://host:1/", "write kafka://HOST:PORT[,HOST:PORT]/TOPIC"),
+        ("jaeger://host:1?service=shop", "cannot read jaeger://host:1?service=shop here; give a file"),
+    ],
+)
+def test_the_command_refuses_a_source_it_cannot_read(source, said, tmp_path):
     done = _run("--source", source, "--landing", str(tmp_path), "--once")
     assert done.returncode == 2
-    assert "kafka://BOOTSTRAP/TOPIC" in done.stderr
+    assert said in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

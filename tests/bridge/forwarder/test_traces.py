@@ -263,31 +263,47 @@ def files(tmp_path):
 
 def test_files_are_forwarded_once(files, receiver, delivery):
     """All that are finished, whatever their framing; then remembered as done."""
-    spans, source = SpanForwarding(delivery), FilesTraceSource(files, group="g")
+    spans, source = SpanForwarding(delivery), FilesTraceSource(files, group="g", state=files.parent / "state")
     assert forward_once(source, spans=spans).spans == 2
     assert source.bad_bodies == 1
-    again = FilesTraceSource(files, group="g")
+    again = FilesTraceSource(files, group="g", state=files.parent / "state")
     assert list(again.drain()) == []
     (files / "later.bin").write_bytes(body_of(pub("M2")))
     assert forward_once(again, spans=spans).messages == 1
-    assert len(list(FilesTraceSource(files, group="other").drain())) == 4
+    assert len(list(FilesTraceSource(files, group="other", state=files.parent / "state").drain())) == 4
 
 
 def test_a_file_with_something_that_waits_is_not_done(files, receiver, delivery):
     """It is read again by the next run, which finds the other half."""
     (files / "raw.bin").rename(files / ".raw.bin")
-    forward_once(FilesTraceSource(files, group="g"), spans=SpanForwarding(delivery))
+    forward_once(FilesTraceSource(files, group="g", state=files.parent / "state"), spans=SpanForwarding(delivery))
     (files / ".raw.bin").rename(files / "raw.bin")
     spans = SpanForwarding(delivery)
-    forward_once(FilesTraceSource(files, group="g"), spans=spans)
+    forward_once(FilesTraceSource(files, group="g", state=files.parent / "state"), spans=spans)
     assert (spans.counts.records, spans.counts.pending) == (3, 0)
-    assert list(FilesTraceSource(files, group="g").drain()) == []
+    assert list(FilesTraceSource(files, group="g", state=files.parent / "state").drain()) == []
+
+
+def test_state_is_kept_outside_the_source_but_an_older_one_inside_is_continued(files, delivery):
+    state = files.parent / "state"
+    forward_once(FilesTraceSource(files, group="g", state=state), spans=SpanForwarding(delivery))
+    assert not (files / "_mqtrace-forward").exists()
+    (kept,) = state.iterdir()
+    (files / "_mqtrace-forward").mkdir()
+    kept.rename(files / "_mqtrace-forward" / "g.json")
+    assert list(FilesTraceSource(files, group="g", state=state).drain()) == []
+
+
+def test_state_that_cannot_be_written_names_the_option(files, delivery):
+    source = FilesTraceSource(files, group="g", state=files / "raw.bin" / "inside")
+    with pytest.raises(UsageError, match="cannot be written .*give --state DIR"):
+        forward_once(source, spans=SpanForwarding(delivery))
 
 
 def test_a_directory_that_is_not_there_is_one_sentence(tmp_path):
     """Naming it."""
     with pytest.raises(UsageError, match="there is no such directory"):
-        FilesTraceSource(tmp_path / "nowhere", group="g")
+        FilesTraceSource(tmp_path / "nowhere", group="g", state=tmp_path)
 
 
 def test_a_memory_of_files_that_cannot_be_read_is_one_sentence(files):
@@ -295,5 +311,5 @@ def test_a_memory_of_files_that_cannot_be_read_is_one_sentence(files):
     memory = files / "_mqtrace-forward"
     memory.mkdir()
     (memory / "g.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(UsageError, match="remove it to begin anew"):
-        FilesTraceSource(files, group="g")
+    with pytest.raises(UsageError, match="name another --state DIR"):
+        FilesTraceSource(files, group="g", state=files.parent / "state")

@@ -1,0 +1,111 @@
+"""The one grammar of ``SRC``: files, directories and globs, topics, stores and trace back ends."""
+
+from __future__ import annotations
+
+import glob
+import re
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.settings_text import without_password
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = ["Address", "Kind", "data_files", "expand_files", "parse_address"]
+
+
+class Kind(Enum):
+    """What a ``SRC`` names; the value is the form that messages show."""
+
+    FILES = "a file, a directory or a glob"
+    KAFKA = "kafka://HOST:PORT[,HOST:PORT]/TOPIC"
+    ROCKETMQ = "rocketmq://NAMESRV[;NAMESRV]/TOPIC"
+    JAEGER = "jaeger://HOST:PORT?service=NAME"
+    STORE = "s3a://, hdfs:// and other file systems of Hadoop"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One source: ``path`` of files, ``servers`` and ``topic`` of a topic, ``text`` as it was written."""
+
+    kind: Kind
+    text: str
+    path: str = ""
+    servers: str = ""
+    topic: str = ""
+
+
+_TOPIC: Final = re.compile(r"(?P<servers>[^/@\s]+)/(?P<topic>[^/\s]{1,255})\Z")
+_KINDS: Final = {"kafka": Kind.KAFKA, "rocketmq": Kind.ROCKETMQ, "jaeger": Kind.JAEGER}
+_GLOB_MAGIC: Final = frozenset("*?[")
+_IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
+_IGNORED_NAMES: Final = frozenset({"manifest.jsonl", "manifest.json", "_SUCCESS"})
+"""Written beside and renamed by every writer that cares, or not data at all."""
+
+
+def parse_address(text: str, *, readable: Collection[Kind] = tuple(Kind)) -> Address:
+    """Return what ``text`` names.
+
+    Raises:
+        UsageError: it is malformed, or of a kind that is not ``readable``; the line names those that are.
+    """
+    address = _parse(text)
+    if address.kind not in readable:
+        forms = [each.value for each in Kind if each in readable]
+        raise UsageError(f"cannot read {without_password(text)} here; give {' or '.join(forms)}")
+    return address
+
+
+def _parse(text: str) -> Address:
+    scheme, colon, rest = text.partition("://")
+    if not colon:
+        path = text.removeprefix("files:")
+        if not path:
+            raise UsageError("files: names no directory; write files:DIR")
+        return Address(Kind.FILES, text, path=path)
+    if scheme == "file":
+        return Address(Kind.FILES, text, path="/" + rest.lstrip("/"))
+    kind = _KINDS.get(scheme, Kind.STORE)
+    if kind not in {Kind.KAFKA, Kind.ROCKETMQ}:
+        return Address(kind, text, path=rest)
+    found = _TOPIC.match(rest)
+    if found is None:
+        raise UsageError(
+            f"{without_password(text)} is no topic: write {kind.value}, and passwords into a --client-config FILE"
+        )
+    return Address(kind, text, servers=found["servers"], topic=found["topic"])
+
+
+def expand_files(path: str) -> tuple[list[Path], bool]:
+    """Return the files behind a path of :attr:`Kind.FILES`, sorted and absolute, and whether it names a single one.
+
+    Raises:
+        UsageError: nothing is there.
+    """
+    named = Path(path)
+    if named.is_dir():
+        return data_files(named), False
+    if named.exists():
+        return [named.resolve()], True
+    if _GLOB_MAGIC & set(path):
+        matches = [Path(match) for match in glob.glob(path, recursive=True)]  # noqa: PTH207 (any root, one call)
+        files = [file for match in matches for file in (data_files(match) if match.is_dir() else [match.resolve()])]
+        if files:
+            return sorted(files), False
+    raise UsageError(f"no such file, directory or match: {path}")
+
+
+def data_files(directory: Path) -> list[Path]:
+    """Return every file below a directory except hidden ones, half-written ones and manifests."""
+    return sorted(
+        file.resolve() for file in directory.rglob("*") if file.is_file() and not _ignored(file.relative_to(directory))
+    )
+
+
+def _ignored(relative: Path) -> bool:
+    hidden = any(part.startswith((".", "_")) for part in relative.parts)
+    return hidden or relative.name in _IGNORED_NAMES or relative.name.endswith(_IGNORED_SUFFIXES)

@@ -1,0 +1,55 @@
+"""One grammar for every command: what a SRC names, and what a command answers that cannot read it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.addresses import Kind, data_files, expand_files, parse_address
+from otel_mqtrace._errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "facts"),
+    [
+        ("landing", Kind.FILES, {"path": "landing"}),
+        ("files:landing", Kind.FILES, {"path": "landing"}),
+        ("otlp/*.jsonl", Kind.FILES, {"path": "otlp/*.jsonl"}),
+        ("file:///data/landing", Kind.FILES, {"path": "/data/landing"}),
+        ("kafka://a:9092,b:9092/spans", Kind.KAFKA, {"servers": "a:9092,b:9092", "topic": "spans"}),
+        ("rocketmq://a:9876;b:9876/T", Kind.ROCKETMQ, {"servers": "a:9876;b:9876", "topic": "T"}),
+        ("jaeger://a:16686?service=shop", Kind.JAEGER, {"path": "a:16686?service=shop"}),
+        ("s3a://bucket/landing", Kind.STORE, {}),
+        ("hdfs://name/landing", Kind.STORE, {}),
+    ],
+)
+def test_source_is_parsed(text, kind, facts):
+    address = parse_address(text)
+    assert address.kind is kind
+    assert {name: getattr(address, name) for name in facts} == facts
+
+
+@pytest.mark.parametrize("text", ["kafka://broker", "kafka:///topic", "rocketmq://a:9876/", "files:"])
+def test_malformed_source_is_refused(text):
+    with pytest.raises(UsageError, match="write"):
+        parse_address(text)
+
+
+def test_unreadable_kind_names_the_readable_ones_and_no_password():
+    with pytest.raises(UsageError) as refusal:
+        parse_address("s3a://user:secret@bucket/x", readable=(Kind.FILES, Kind.KAFKA))
+    assert "secret" not in str(refusal.value)
+    assert f"give {Kind.FILES.value} or {Kind.KAFKA.value}" in str(refusal.value)
+
+
+def test_directory_and_glob_hold_data_files_only(tmp_path):
+    wanted = [tmp_path / "native" / "a.jsonl", tmp_path / "native" / "b.jsonl"]
+    others = [tmp_path / "native" / name for name in ("_manifest.jsonl", ".part-0.jsonl.tmp", "README.md")]
+    (tmp_path / "native").mkdir()
+    for path in (*wanted, *others):
+        path.touch()
+    assert data_files(tmp_path) == wanted
+    assert expand_files(str(tmp_path)) == (wanted, False)
+    assert expand_files(str(tmp_path / "native" / "?.jsonl")) == (wanted, False)
+    assert expand_files(str(wanted[0])) == ([wanted[0]], True)
+    with pytest.raises(UsageError, match="no such file, directory or match"):
+        expand_files(str(tmp_path / "missing"))
