@@ -24,7 +24,7 @@ demo: java ## the whole system in one go; prints seeded against found and the re
 
 .PHONY: test
 test: java ## the whole suite that needs no external server (ARGS='-k words')
-	@$(BIN)/python -m pytest -m "not peers and not cluster" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not peers and not cluster and not install" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
 check: lint format types contracts documents ## lint, format, types, import contracts, documents against code (-k: all of them)
@@ -46,13 +46,23 @@ documents: $(READY)
 test-peers: java ## the tests against real servers, made from packages by Maven and Go (PEERS=… or SKIP_PEERS=kafka,…)
 	@$(BIN)/python -m pytest -m peers -v tests/peers $(ARGS)
 
+.PHONY: test-install
+test-install: $(READY) wheel ## the documented commands in environments of their own, one client each, and the oldest OpenTelemetry
+	@$(BIN)/python -m pytest -m install -v tests/install $(ARGS)
+
+.PHONY: wheel
+wheel: $(READY) ## dist/otel_mqtrace-*.whl
+	@rm -f dist/otel_mqtrace-*.whl
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/otel_mqtrace-*.whl
+
 .PHONY: test-cluster
 test-cluster: java ## the reconciliation on Spark clusters and a Connect server started for it, held against a local run
 	@$(BIN)/python -m pytest -m cluster -v tests/cluster $(ARGS)
 
 .PHONY: bench
 bench: java ## what everything costs beside others, in turns: build/bench.json (ARGS='--only reconcile --messages 50000')
-	@$(BIN)/python -c 'import datacompy, duckdb' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[compare]'
+	@$(BIN)/python -c 'import datacompy, duckdb' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --group compare
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 .PHONY: performance
@@ -62,7 +72,7 @@ performance: $(READY) ## docs/performance.md from what make bench measured
 # atheris has wheels for few Pythons; where it cannot be had the run says so and ends.
 .PHONY: fuzz
 fuzz: $(READY) ## the native codec under a coverage-guided fuzzer (ARGS='--seconds 600')
-	@$(BIN)/python -c 'import atheris' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[fuzz]' || true
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --group fuzz || true
 	@$(BIN)/python -m tests.fuzz.native_codec $(ARGS)
 
 .PHONY: scoreboard
@@ -75,13 +85,14 @@ test-foreign: $(READY) ## confluent-kafka's own tests under instrumentation (CHE
 
 .PHONY: confusion
 confusion: java ## every fault against what it is called: the confusion matrix (ARGS=--write: into docs/reconciliation.md)
-	@$(BIN)/python -c 'import datacompy' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[compare]'
+	@$(BIN)/python -c 'import datacompy' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --group compare
 	@$(BIN)/python -m tests.faults $(ARGS)
 
 .PHONY: docs
-docs: $(READY) ## write the generated pages and tables of docs/
+docs: $(READY) ## write the generated pages, tables and the picture of docs/
 	@$(BIN)/python -m tools.generated_docs
 	@$(BIN)/python -m tools.handbook docs/reconciliation.md
+	@$(BIN)/python -m tools.pictures mqtrace-demo/report/report.html docs/report.png
 
 .PHONY: site
 site: $(READY) ## the documents as pages in build/site, every warning an error
@@ -110,5 +121,5 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 	@# setuptools warns about editable installs at every install
-	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[dev]'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e '.[all]' --group dev
 	@touch $@

@@ -47,6 +47,28 @@ _EXTRA_OF_MODULE: Final = {
 # typer's wrong-usage errors are click's, or since 0.26 a copy of its own: reached through the one public name of both.
 _COMMAND_LINE_ERROR: Final[Any] = typer.BadParameter.__mro__[2]
 
+_CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
+
+
+class _Command(typer.core.TyperCommand):
+    """A command whose help shows no ``<bool>`` after a flag."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for option in self.params:
+            _hide_type_of_flag(option)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)
+        _hide_type_of_flag(option)
+        return option
+
+
+def _hide_type_of_flag(option: Any) -> None:
+    if getattr(option, "is_flag", False) and option.metavar is None:
+        option.metavar = ""
+
+
 _SECTION = re.compile(r"^(?P<name>[A-Z][a-z]+):\n(?P<body>(?:[ \t]+.*\n?|\n)*)", re.MULTILINE)
 
 
@@ -84,7 +106,7 @@ def _rewritten(called: EntryPoint | None, arguments: list[str]) -> list[str]:
 
 
 def _app(points: Iterable[EntryPoint], *, listed: bool) -> typer.Typer:
-    app = typer.Typer(name=_NAME, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    app = typer.Typer(name=_NAME, rich_markup_mode="rich", pretty_exceptions_enable=False, context_settings=_CONTEXT)
     app.callback()(_options)
     for point in points:
         _register(app, point, listed=listed)
@@ -100,7 +122,8 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer calls it with t
 def _options(
     *,
     _version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option("--version", "-V", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     """RocketMQ's native message trace and OpenTelemetry spans: record, read, forward and reconcile them."""
@@ -121,7 +144,8 @@ def _register(app: typer.Typer, point: EntryPoint, *, listed: bool) -> None:
         )(_refusing(cause))
         return
     text, examples = help_of(function)
-    app.command(point.name, help=escape(text), epilog=_epilog(examples))(command)
+    epilog = _epilog(examples)
+    app.command(point.name, cls=_Command, help=escape(text), epilog=epilog, context_settings=_CONTEXT)(command)
 
 
 def _nothing() -> None:
@@ -186,4 +210,5 @@ def _epilog(examples: list[str]) -> str | None:
 
 def _explain(error: Any) -> str:
     where = error.ctx.command_path if getattr(error, "ctx", None) else _NAME
-    return f"{error.format_message().rstrip('.')}; see '{where} --help'"
+    said = error.format_message().rstrip(".").replace("Value error, ", "")  # the library's own words
+    return f"{said}; see '{where} --help'"

@@ -92,6 +92,8 @@ class Attachment:
         self._turn = Once()
         self._unsaid = Once()
         self.processor: MqTraceSpanProcessor | None = None
+        self.refused_exporters: dict[str, str] = {}
+        """Exporters that were asked for and could not be attached: name → why."""
 
     @property
     def provider(self) -> trace.TracerProvider:
@@ -183,10 +185,10 @@ class Attachment:
             point = next(iter(entry_points(group=EXPORTER_GROUP, name=name)), None)
             factory: Callable[..., SpanExporter] | None = None if point is None else point.load()
         except Exception as problem:  # noqa: BLE001 - whatever its module raises, the application starts
-            self._say_once(f"the exporter {shown!r} cannot be used: {problem}")
+            self._refuse(shown, f"the exporter {shown!r} cannot be used: {problem}")
             return None
         if factory is None:
-            self._say_once(f"there is no exporter named {shown!r}; spans do not go there")
+            self._refuse(shown, f"there is no exporter named {shown!r}; spans do not go there")
         return factory
 
     def _made(self, name: str, factory: Callable[..., SpanExporter]) -> SpanExporter | None:
@@ -200,11 +202,12 @@ class Attachment:
             }
             return factory(**{keyword: value for keyword, value in given.items() if value is not None})
         except Exception as problem:  # noqa: BLE001 - whatever an exporter raises, the application starts
-            self._say_once(f"the exporter {name!r} cannot be used: {problem}")
+            self._refuse(name, f"the exporter {name!r} cannot be used: {problem}")
             return None
 
-    def _say_once(self, text: str) -> None:
+    def _refuse(self, name: str, text: str) -> None:
         """Warn once for each provider, however many clients are instrumented on it."""
+        self.refused_exporters[name] = text
         told = _refused.setdefault(self.provider, set())
         if text not in told:
             told.add(text)

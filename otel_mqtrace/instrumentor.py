@@ -116,6 +116,21 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         failed = {f"failed in {place}": count for place, count in failures().items()}
         return {"transaction_too_long": overflowed(), **unrecorded(), **failed}
 
+    @property
+    def refused_exporters(self) -> dict[str, str]:
+        """Exporters that were asked for and could not be attached: name → why."""
+        attachment: Attachment | None = getattr(self, "_attachment", None)
+        return {} if attachment is None else attachment.refused_exporters
+
+    def instrument(self, **options: Any) -> None:
+        """Switch tracing on, with the settings in lower case as ``options``.
+
+        Under ``opentelemetry-instrument``, which tries every instrumentor there is, a client that is not installed is
+        no warning.
+        """
+        self._is_automatic = bool(options.get("skip_dep_check"))
+        super().instrument(**options)
+
     def _instrument(self, **options: Any) -> None:
         try:
             self._switch_on(**options)
@@ -196,7 +211,9 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             return import_module(self.patching)
         except ImportError as problem:
             if isinstance(problem, ModuleNotFoundError) and problem.name == self.module:
-                _log.warning("mqtrace: nothing is traced: %s", MissingExtraError(f"tracing {self.client}", self.extra))
+                level = logging.DEBUG if getattr(self, "_is_automatic", False) else logging.WARNING
+                missing = MissingExtraError(f"tracing {self.client}", self.extra)
+                _log.log(level, "mqtrace: nothing is traced: %s", missing)
                 testify(self, outcome="no_client")
             else:
                 _log.warning(

@@ -129,7 +129,8 @@ def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str
 
     def report(result: Result) -> None:
         progress("writing the reports")
-        written.update(render.write_reports(result, options.out, page))
+        sources = (*options.native, *options.otlp, *options.ledger)
+        written.update(render.write_reports(result, options.out, page, sources=sources))
         if every_ms is not None and result.writers not in chosen:
             _print_writers(result.writers)
         chosen.add(result.writers)

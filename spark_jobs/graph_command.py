@@ -123,9 +123,9 @@ def _wanted(formats: Iterable[str] | None) -> frozenset[str]:
 
 
 def _print(drawn: Graph, written: dict[str, Path]) -> None:
-    from rich.console import Console  # noqa: PLC0415  (a list of commands does without)
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415  (a list of commands does without)
 
+    from otel_mqtrace._terminal import open_console, print_table  # noqa: PLC0415
     from spark_jobs.report.graph_files import node_name  # noqa: PLC0415  (of the optional extra)
     from spark_jobs.report.wording import count, duration, percent  # noqa: PLC0415
 
@@ -140,8 +140,8 @@ def _print(drawn: Graph, written: dict[str, Path]) -> None:
         shares = (percent(part, edge.count) if part else "-" for part in (edge.failures, edge.again))
         queued = duration(edge.queued.p95) if edge.queued.count else "-"
         table.add_row(names[edge.source], names[edge.target], count(edge.count), *shares, _missing(edge), queued)
-    console = Console()
-    console.print(table)
+    console = open_console()
+    print_table(table, console)
     if len(drawn.edges) > _SHOWN:
         console.print(f"and {count(len(drawn.edges) - _SHOWN)} more edges in graph.json", soft_wrap=True)
     for name, path in written.items():

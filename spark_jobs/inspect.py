@@ -89,6 +89,7 @@ class Inventory:
     topics: set[str] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
     dialects: Counter[str] = field(default_factory=Counter)
+    written_by: Counter[str] = field(default_factory=Counter)
     bad: list[BadPiece] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)  # files of a directory that hold something else
@@ -121,6 +122,7 @@ class Inventory:
         """Return the public object."""
         plain = {name: getattr(self, name) for name in self.__slots__}
         lists = {"topics": sorted(self.topics), "groups": sorted(self.groups), "dialects": dict(self.dialects)}
+        lists["written_by"] = dict(self.written_by)
         return {**plain, **lists, "bad": [asdict(piece) for piece in self.bad]}
 
 
@@ -233,6 +235,7 @@ def _records(place: _Place, at: int, body: bytes, inventory: Inventory) -> Itera
         else:
             inventory.good([item["timestamp_ms"]], item["topic"], item["group_name"])
             inventory.dialects[item["dialect"] or "unknown"] += 1
+            inventory.written_by.update(item["written_by"] or ["unknown"])
         yield item
 
 
@@ -334,7 +337,7 @@ def _summary(found: Inventory) -> str:
         "cut-off tail": "yes" if found.truncated_tail else "no",
         "first": _instant(found.first_ms),
         "last": _instant(found.last_ms),
-        "dialects": ", ".join(f"{name} ({count})" for name, count in found.dialects.most_common()) or "-",
+        "written by": " or ".join(f"{name} ({count})" for name, count in found.written_by.most_common()) or "-",
         "topics": _names(found.topics),
         "groups": _names(found.groups),
     }

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from otel_mqtrace._terminal import open_console, print_table
 from spark_jobs.report.headline import loss_sentence
 from spark_jobs.report.wording import count, duration, percent, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from rich.console import Console
 
     from spark_jobs.report.result import Result
 
@@ -34,19 +36,19 @@ _MOST_GROUPS: Final = 10
 
 def print_summary(result: Result, written: dict[str, Path], *, console: Console | None = None) -> None:
     """Print what a person at a terminal wants to know first; colours only where the terminal takes them."""
-    screen = console or Console()
+    screen = console or open_console()
     told = Text.assemble((result.verdict, _STYLES.get(result.verdict, "")), ": native trace against OTLP spans")
     screen.print(told, soft_wrap=True)
     if result.doubt:
         screen.print(Text(f"inconclusive: {result.doubt}"), soft_wrap=True)
     for side, loss in sorted(result.loss.items()):
         screen.print(Text(loss_sentence(side, loss)), soft_wrap=True)
-    screen.print(_counts("status", result.status))
+    print_table(_counts("status", result.status), screen)
     if result.reason:
-        screen.print(_counts("reason", result.reason, title="reasons"))
+        print_table(_counts("reason", result.reason, title="reasons"), screen)
     if result.groups:
-        screen.print(_groups(result))
-    screen.print(_gates(result))
+        print_table(_groups(result), screen)
+    print_table(_gates(result), screen)
     if not result.conservation.holds:
         screen.print(Text(f"the books do not balance: native {result.conservation.native}"), soft_wrap=True)
         screen.print(Text(f"                          otlp {result.conservation.otlp}"), soft_wrap=True)

@@ -7,41 +7,36 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from bridge.page.wording import visible
+from otel_mqtrace._terminal import open_console, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["PAGE_RECORDS", "print_records", "wide_console"]
+__all__ = ["PAGE_RECORDS", "print_records"]
 
 PAGE_RECORDS: Final = 200
 """Records of one page: each has its own head, so that any number of them is printed in the memory of one."""
 
-_WIDTH_WITHOUT_TERMINAL: Final = 160
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def print_records(items: Iterable[Mapping[str, Any]], *, page_records: int = PAGE_RECORDS) -> None:
     """Print the JSON objects of records page by page, the bad ones below their page with place, reason and text."""
-    console, rest = wide_console(), iter(items)
+    console, rest = open_console(), iter(items)
     while page := list(islice(rest, page_records)):
         table = _table()
         for item in page:
             if "error" not in item:
                 table.add_row(*(_cell(*lines(item)) for _, _, lines in _COLUMNS))
-        console.print(
-            *([table] if table.row_count else []), *(_fault(item) for item in page if "error" in item), sep="\n"
-        )
-
-
-def wide_console() -> Console:
-    """Return the terminal, or where there is none a console wide enough that a search finds whole words."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH_WITHOUT_TERMINAL)
+        if table.row_count:
+            print_table(table, console)
+        for item in page:
+            if "error" in item:
+                console.print(_fault(item))
 
 
 def _table() -> Table:
@@ -62,7 +57,9 @@ def _harmless(text: str) -> str:
 
 
 def _place(item: Mapping[str, Any]) -> tuple[object, object]:
-    return f"{item['body_index']}.{item['record_index']}", item["dialect"]
+    first, *others = item["written_by"] or [""]
+    writers = f"{first.replace('Java client', 'Java')} +{len(others)}" if others else first
+    return f"{item['body_index']}.{item['record_index']}", writers
 
 
 def _kind(item: Mapping[str, Any]) -> tuple[object, object]:
@@ -88,7 +85,7 @@ def _names(item: Mapping[str, Any]) -> tuple[object, object]:
 
 
 _COLUMNS: Final[tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], tuple[object, object]]], ...]] = (
-    ("body.record\ndialect", 11, _place),
+    ("body.record\nwritten by", 22, _place),
     ("type\noutcome", 16, _kind),
     ("time (UTC)\nsuccess, cost", 23, _when),
     ("message id\nkeys", 33, _identity),

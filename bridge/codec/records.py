@@ -21,11 +21,11 @@ from otel_mqtrace.model import (
     TransactionState,
 )
 from otel_mqtrace.wire.native.batches import explode
-from otel_mqtrace.wire.native.dialects import CLOUD_SUFFIX
+from otel_mqtrace.wire.native.dialects import CLOUD_SUFFIX, writers_of
 from otel_mqtrace.wire.native.layout import FIELDS, FieldKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from otel_mqtrace.wire.native.decode import BadRecord, DecodedBody
 
@@ -36,7 +36,7 @@ _OF_BEAN: Final = (
     *("topic", "msg_id", "offset_msg_id", "tags", "keys", "store_host", "client_host", "body_length", "retry_times"),
     *("msg_type", "transaction_id", "transaction_state", "from_transaction_check"),
 )
-RECORD_KEYS: Final = ("body_index", "record_index", "dialect", "trace_type", *_OF_CONTEXT, *_OF_BEAN)
+RECORD_KEYS: Final = ("body_index", "record_index", "dialect", "written_by", "trace_type", *_OF_CONTEXT, *_OF_BEAN)
 """The keys of a record's object, in the order they are written."""
 
 
@@ -45,25 +45,29 @@ def body_json(body_index: int, decoded: DecodedBody, *, explode_batches: bool = 
 
     With ``explode_batches`` a batch's ``Pub`` is one object for each of its messages, all with its record index.
     """
+    columns = (decoded.record_indexes, decoded.dialects, decoded.shapes, decoded.contexts)
     good = {
         index: [
-            record_json(body_index, index, dialect, each)
+            record_json(body_index, index, dialect, writers_of(shape, dialect), each)
             for each in (explode(trace_ctx) if explode_batches else (trace_ctx,))
         ]
-        for index, dialect, trace_ctx in zip(decoded.record_indexes, decoded.dialects, decoded.contexts, strict=True)
+        for index, dialect, shape, trace_ctx in zip(*columns, strict=True)
     }
     bad = {error.record_index: [bad_record_json(body_index, error)] for error in decoded.errors}
     for _, items in sorted({**good, **bad}.items()):
         yield from items
 
 
-def record_json(body_index: int, record_index: int, dialect: str | None, trace_ctx: TraceContext) -> dict[str, Any]:
-    """Return the object of one record; of several beans the first."""
+def record_json(
+    body_index: int, record_index: int, dialect: str | None, written_by: Iterable[str], trace_ctx: TraceContext
+) -> dict[str, Any]:
+    """Return the object of one record; of several beans the first. ``written_by`` are the writers that fit."""
     bean = trace_ctx.beans[0] if trace_ctx.beans else TraceBean()
     return {
         "body_index": body_index,
         "record_index": record_index,
         "dialect": dialect,
+        "written_by": list(written_by),
         "trace_type": trace_ctx.trace_type.value,
         **{name: _plain(getattr(trace_ctx, name)) for name in _OF_CONTEXT},
         **{name: _plain(getattr(bean, name)) for name in _OF_BEAN},

@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from bridge.codec.record_table import wide_console
+from otel_mqtrace._terminal import print_table
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.dialects import IMITATORS, Imitator, cloud_shape_of, quirks_of
 from otel_mqtrace.wire.native.layout import DIALECTS, CloudSubAfter, Dialect, FieldCounts
@@ -47,7 +47,7 @@ def _print_rows(columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> 
         table.add_column(name.replace("_", "\n"), overflow="fold")
     for row in rows:
         table.add_row(*(Text(_said(row[name])) for name in columns))  # Text, so that [brackets] stay brackets
-    wide_console().print(table)
+    print_table(table)
 
 
 def _said(value: object) -> str:

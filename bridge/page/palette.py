@@ -11,16 +11,12 @@ from typing import Final
 __all__ = [
     "AMBER",
     "BLUE",
-    "BROWN",
     "DARK_PAGE",
     "GREEN",
     "GREY",
     "LIGHT_PAGE",
     "ORANGE",
-    "PLUM",
     "RED",
-    "ROSE",
-    "SAGE",
     "SIDE_COLOUR",
     "SKY",
     "SLATE",
@@ -31,7 +27,7 @@ LIGHT_PAGE: Final = "#fcfcfb"
 DARK_PAGE: Final = "#14181d"
 
 GREEN: Final = "#2f8f5b"
-SAGE: Final = "#6f9a3c"
+
 BLUE: Final = "#3f7fc4"
 SKY: Final = "#3b93a8"
 SLATE: Final = "#7a8794"
@@ -39,10 +35,7 @@ GREY: Final = "#8b8f96"
 AMBER: Final = "#b7791f"
 ORANGE: Final = "#cf6a2b"
 RED: Final = "#d14343"
-ROSE: Final = "#c94f86"
 VIOLET: Final = "#8b6bd0"
-PLUM: Final = "#a457b5"
-BROWN: Final = "#946a4a"
 
 SIDE_COLOUR: Final = {"native": BLUE, "otlp": VIOLET}
 """The native trace and OTLP, wherever both are drawn."""

@@ -67,6 +67,7 @@ def _sighting(sighting: Sighting) -> dict[str, Any]:
     return {
         "trace_type": sighting.trace_ctx.trace_type.value,
         "dialect": sighting.dialect,
+        "written_by": list(sighting.written_by),
         "seen": sighting.seen,
         "places": [_place(place) for place in sighting.places],
     }

@@ -10,6 +10,7 @@ from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace.wire.native import decode_body, explode
+from otel_mqtrace.wire.native.dialects import writers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,7 +51,8 @@ class Place:
 class Sighting:
     """One record of one message: ``places`` are the different ones it was read at, in order, ``seen`` is how often.
 
-    ``dialect`` is the newest known writer of such a record. ``of_batch`` is how many messages a batch's ``Pub`` is for.
+    ``dialect`` is the newest known writer of such a record, ``written_by`` are all of them. ``of_batch`` is how many
+    messages a batch's ``Pub`` is for.
     """
 
     trace_ctx: TraceContext
@@ -58,6 +60,7 @@ class Sighting:
     places: tuple[Place, ...]
     seen: int = 1
     of_batch: int = 1
+    written_by: tuple[str, ...] = ()
 
     @property
     def bean(self) -> TraceBean:
@@ -113,7 +116,8 @@ def gather(messages: Iterable[LandedMessage], sought: Wanted, how: Reading) -> E
 
 
 def _sightings(message: LandedMessage, decoded: DecodedBody, sought: Wanted) -> Iterator[Sighting]:
-    for index, dialect, whole in zip(decoded.record_indexes, decoded.dialects, decoded.contexts, strict=True):
+    columns = (decoded.record_indexes, decoded.dialects, decoded.shapes, decoded.contexts)
+    for index, dialect, shape, whole in zip(*columns, strict=True):
         pieces = explode(whole)
         for trace_ctx in pieces:
             bean = trace_ctx.beans[0]
@@ -123,6 +127,7 @@ def _sightings(message: LandedMessage, decoded: DecodedBody, sought: Wanted) -> 
                     dialect=dialect,
                     places=(_place(message, index),),
                     of_batch=len(pieces),
+                    written_by=writers_of(shape, dialect),
                 )
 
 
@@ -136,6 +141,7 @@ def _folded(known: Sighting | None, new: Sighting) -> Sighting:
         places=tuple(places[rank] for rank in sorted(places)),
         seen=known.seen + new.seen,
         of_batch=max(known.of_batch, new.of_batch),
+        written_by=max(known.written_by, new.written_by),
     )
 
 

@@ -66,15 +66,16 @@ def doctor(
 
 
 def _print(told: Mapping[str, Any]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - keep `mqtrace --help` fast
-    from rich.markup import escape  # noqa: PLC0415 - as above
+    from rich.markup import escape  # noqa: PLC0415 - keep `mqtrace --help` fast
     from rich.table import Table  # noqa: PLC0415 - as above
 
-    console = Console()
+    from otel_mqtrace._terminal import open_console, print_table  # noqa: PLC0415 - as above
+
+    console = open_console()
     facts = Table("what", "seen", title="Facts", title_justify="left")
     for name, value in told["facts"].items():
         facts.add_row(name, escape(_spoken(value)))
-    console.print(facts)
+    print_table(facts, console)
     if told["healthy"]:
         console.print("[green]healthy[/green]: nothing was found")
         return
@@ -85,7 +86,7 @@ def _print(told: Mapping[str, Any]) -> None:
         findings.add_row(
             *map(escape, (f"{each['severity']}: {each['what']} ({each['code']})", each["where"], each["mend"]))
         )
-    console.print(findings)
+    print_table(findings, console)
 
 
 def _spoken(value: Any) -> str:

@@ -80,7 +80,14 @@ def examine_testimony(checkup: Checkup, testimonies: list[dict[str, Any]]) -> st
     for each in testimonies:
         _judge(checkup, each)
     outcomes = [client["outcome"] for each in testimonies for client in each["clients"].values()]
-    if _INSTRUMENTED not in outcomes and checkup.healthy:
+    if set(outcomes) == {"no_client"}:
+        checkup.error(
+            "client_missing",
+            "no client that could be traced is installed",
+            where="the command",
+            mend="pip install 'otel-mqtrace[kafka]' into its environment",
+        )
+    elif _INSTRUMENTED not in outcomes and checkup.healthy:
         checkup.error(
             "not_instrumented",
             "no client was instrumented",
@@ -100,12 +107,35 @@ def _judge(checkup: Checkup, told: Mapping[str, Any]) -> None:
             _untraced(checkup, client["survey"], f"{process}, {name}")
         else:
             _not_at_work(checkup, name, client["outcome"], process)
+    for why in told["refused_exporters"].values():
+        mend = "install what it lacks, or name another in MQTRACE_EXPORTERS"
+        checkup.error("exporter_not_attached", why, where=process, mend=mend)
     if at_work:
         _recording(checkup, told, at_work, process)
+    for warning in told["warnings"]:
+        if not _is_found(checkup, warning):
+            checkup.warning("warned", f"it warned: {warning}", where=process, mend="do what the warning says")
+
+
+_EXPLAINED: Final = {
+    "stepped_back": "already wraps",
+    "client_broken": "cannot be imported",
+    "no_provider": "no SDK TracerProvider",
+    "spans_lost": "lost",
+}
+"""Finding → words of the warning that says the same."""
+
+
+def _is_found(checkup: Checkup, warning: str) -> bool:
+    """Whether a finding says already what the process warned of."""
+    findings = checkup.findings
+    if any(warning in each.what or warning in each.mend for each in findings):
+        return True
+    return any(_EXPLAINED.get(each.code, warning + ".") in warning for each in findings)
 
 
 def _not_at_work(checkup: Checkup, client: str, outcome: str, process: str) -> None:
-    """Judge a client that was not instrumented; that one is not installed matters only of the first one."""
+    """Judge a client that was not instrumented; one that is not installed is no fault."""
     kind, _, rest = outcome.partition(": ")
     where = f"{process}, {client}"
     if kind == "stepped_back":
@@ -125,10 +155,6 @@ def _not_at_work(checkup: Checkup, client: str, outcome: str, process: str) -> N
     elif kind == "switched_off":
         checkup.error(
             "switched_off", "tracing is switched off", where=process, mend="unset MQTRACE_ENABLED, or set it to true"
-        )
-    elif kind == "no_client" and client == "confluent-kafka":
-        checkup.error(
-            "client_missing", "the client is not installed", where=where, mend="pip install 'otel-mqtrace[kafka]'"
         )
 
 

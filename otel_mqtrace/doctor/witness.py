@@ -61,6 +61,11 @@ class Instrumented(Protocol):
         ...
 
     @property
+    def refused_exporters(self) -> dict[str, str]:
+        """Exporters that were asked for and could not be attached: name → why."""
+        ...
+
+    @property
     def unrecorded(self) -> dict[str, int]:
         """What never became a span in this process, by reason."""
         ...
@@ -165,6 +170,7 @@ class _Witness:
             "processors": [each.stats() for each in self._processors()],
             "unrecorded": instrumentors[0].unrecorded,
             "propagated": sorted(propagate.get_global_textmap().fields),
+            "refused_exporters": {name: why for each in instrumentors for name, why in each.refused_exporters.items()},
             "warnings": list(self._heard.said),
             "application_servers": connection.get("bootstrap.servers") or connection.get("metadata.broker.list"),
         }

@@ -119,14 +119,22 @@ def _add_record(  # noqa: PLR0913, PLR0917 - one step of `pack`
     if len(body) > max_message_bytes:
         packed.refused[origin] = TOO_LARGE
         return
-    group = (record.topic, record.region_id)
+    group, keys = record[:2], record.keys
     current = filling.get(group)
     if current is None:
         current = filling[group] = _Filling()
-    elif current.would_exceed(body, record.keys, max_message_bytes, max_keys_bytes):
+    new = keys - current.keys
+    new_bytes = sum(map(len, new)) + len(new)  # all of them are ASCII
+    too_many_keys = new and current.keys_bytes + new_bytes > max_keys_bytes
+    if current.bodies and (too_many_keys or current.body_bytes + len(body) > max_message_bytes):
         packed.messages.append(current.message(*group))
         current = filling[group] = _Filling()
-    current.add(origin, body, record.keys)
+        new, new_bytes = keys, sum(map(len, keys)) + len(keys)
+    current.bodies.append(body)
+    current.body_bytes += len(body)
+    current.keys |= new
+    current.keys_bytes += new_bytes
+    current.origins.add(origin)
 
 
 @dataclass(slots=True)

@@ -89,6 +89,7 @@ def open_stock_exporter(protocol: str, encode: Callable[[Any], bytes], **setting
     module.__dict__["encode_spans"] = lambda batch: _Message(encode(batch))
     if protocol == GRPC:
         module.__dict__["TraceServiceStub"] = _BytesStub
+        module.OTLPSpanExporter._stub = _BytesStub  # noqa: SLF001 - where releases before 1.40 look for it
     exporter: SpanExporter = module.OTLPSpanExporter(**given)
     return exporter
 

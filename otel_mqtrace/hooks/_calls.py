@@ -5,16 +5,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from otel_mqtrace.hooks._ending import Ending, Handling, process_generation
+from otel_mqtrace.hooks._ending import Ending, Handling, _generation
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._scope import Lent, UnreadContext, keep_ids, lent_context, processing_context
 from otel_mqtrace.hooks._unread import UnreadSpan
 from otel_mqtrace.model import ContextCode
+from otel_mqtrace.records.span import flags_of
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -23,24 +24,22 @@ if TYPE_CHECKING:
     from otel_mqtrace.records.handled import Handled
     from otel_mqtrace.spans.mapping import Attributes
 
-__all__ = ["OpensRecord", "ProcessCall", "RecordedCall", "SilentCall"]
+__all__ = ["EndedIds", "OpensRecord", "ProcessCall", "RecordedCall", "SilentCall", "ended_call"]
 
 Opens = Callable[[Sequence["IncomingMessage"], Context], "ProcessCall"]
 """Messages of one topic, and what was current where they were handed over → their call."""
 
 
-_OVER: Final[dict[str, ProcessCall | None]] = {"": None}
-"""Of a call that has ended as its record: one for all, for they may be remembered for long."""
+EndedIds = bytes
+"""What is remembered of a message that was handled as a record: 24 bytes of ids and one of flags."""
 
 
-class OpensRecord(Protocol):
-    """Opens the call of a record, or one with only its ids where it is over."""
-
-    def __call__(self, record: Handled, ambient: Context, *, is_over: bool) -> ProcessCall:
-        """Return the call."""
-        ...
+OpensRecord = Callable[["Handled", Context], "ProcessCall"]
+"""A record, and what was current where its message was handed over → its call."""
 
 
+_ONE_BYTE: Final = tuple(bytes((flags,)) for flags in range(4))
+_NOTHING: Final = Context()
 _OPENED: Final = frozenset({"span", "base", "messages", "start_ns", "attributes", "handling"})
 
 
@@ -146,7 +145,7 @@ class RecordedCall(ProcessCall):
 
     def __init__(self, opens: OpensRecord, record: Handled, ambient: Context) -> None:
         self._unclaimed = bytearray(1)
-        self._began_in = process_generation()
+        self._began_in = _generation[0]
         self.ambient = ambient
         self.record = record
         self._current = None
@@ -158,17 +157,25 @@ class RecordedCall(ProcessCall):
         if name not in _OPENED:
             raise AttributeError(name)
         opened = self._opened.get("")
-        if opened is None and self._opened is not _OVER and not self._opened:
-            opened = self._opened.setdefault("", self._open(self.record, self.ambient, is_over=False))
+        if opened is None and "" not in self._opened:
+            opened = self._opened.setdefault("", self._open(self.record, self.ambient))
         if opened is None:  # it has ended as a record: its ids are left
-            opened = self._open(self.record, self.ambient, is_over=True)
+            opened = ended_call(self.ended_ids, self.ambient)
         return getattr(opened, name)
 
-    def end_as_record(self, end_ns: int) -> bool:
-        """Whether it ends as the record it is; from then on nobody can open it, or write to the span it has.
+    @property
+    def ended_ids(self) -> EndedIds:
+        """What is left of it once it has ended."""
+        record = self.record
+        return record.ids + _ONE_BYTE[record.flags]
 
-        That is: nobody has opened it, or they have read the ids and no more.
+    def end_as_record(self, end_ns: int) -> bool:
+        """End it as the record it is, once, and return whether the caller is to export that.
+
+        It cannot where somebody wrote to its span or said how the message went. From its end on nobody can open it.
         """
+        if self._began_in != _generation[0] or not self._unclaimed:
+            return False
         opened = self._opened.setdefault("", None)
         if opened is not None:
             span = opened.span
@@ -177,8 +184,10 @@ class RecordedCall(ProcessCall):
             if not span.end_untouched(end_ns):
                 return False
             opened.keep_ids()
-        self.record = self.record.without_message()
-        self._opened = _OVER if opened is None else {"": opened}
+        try:
+            self._unclaimed.pop()
+        except IndexError:
+            return False
         return True
 
     def lent(self) -> Lent:
@@ -187,6 +196,16 @@ class RecordedCall(ProcessCall):
 
     def _lent(self) -> Context:
         return _looked_at(super().lent) or self.ambient
+
+
+def ended_call(ids: EndedIds, ambient: Context = _NOTHING) -> ProcessCall:
+    """Return a call that is over, of which only the ids are known."""
+    trace_id, span_id = int.from_bytes(ids[:16], "big"), int.from_bytes(ids[16:24], "big")
+    span_ctx = trace.SpanContext(trace_id, span_id, is_remote=False, trace_flags=flags_of(ids[24]))
+    span = trace.NonRecordingSpan(span_ctx)
+    call = ProcessCall(span, _NOTHING, 1, 0, {}, ambient, handling=Handling(span))
+    call.claim()
+    return call
 
 
 @guarded("SilentCall.lent")

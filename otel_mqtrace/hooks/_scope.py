@@ -29,6 +29,7 @@ __all__ = [
     "Lent",
     "UnreadContext",
     "ambient_context",
+    "current_context",
     "handled_here",
     "keep_ids",
     "lent_context",
@@ -42,7 +43,11 @@ _SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context()
 OWN_KEYS: Final = frozenset({_SPAN, _AUTOMATIC, _HANDLED})
 """What stands in the context of a handler that has put nothing there itself."""
 _entered: Final[ContextVar[object]] = ContextVar("mqtrace-entered", default=None)
-_automatic: Final[ContextVar[object]] = ContextVar("mqtrace-automatic", default=None)
+_runtime_context: Final = context._RUNTIME_CONTEXT  # noqa: SLF001 - what its public functions work on
+
+
+current_context: Final = _runtime_context.get_current
+"""``opentelemetry.context.get_current`` without the call in between."""
 
 
 def ambient_context() -> Context:
@@ -174,13 +179,12 @@ class EnteredScope:
 class AutomaticScope:
     """Makes ``lent`` current until left by whoever polls next; ``before`` is what was current before."""
 
-    __slots__ = ("_before", "_ctx", "_marker")
+    __slots__ = ("_before", "_ctx", "_token")
 
     def __init__(self, lent: Lent, before: Context) -> None:
         self._before = before
         self._ctx = lent
-        self._marker: Token[object] = _automatic.set(self)
-        context.attach(lent)
+        self._token = _runtime_context.attach(lent)
 
     def leave(self) -> None:
         """Restore what was current before; where that is impossible take the context back.
@@ -189,15 +193,25 @@ class AutomaticScope:
         context it was entered in. What else the handler made current, its own baggage say, stays so without the span.
         Into what nobody has looked there is nothing on top of, and this is no look: a finaliser may come here.
         """
-        current = context.get_current()
+        current = current_context()
         if current is self._ctx:
-            context.attach(self._before)
-            if _was_set_here(_automatic, self._marker):
+            try:
+                _runtime_context.detach(self._token)  # the public function logs an error instead of raising
+            except (ValueError, RuntimeError):  # of another thread, or of a task's copy of the context
+                context.attach(self._before)
+            else:
+                if not _is_same(self._token.old_value, self._before):  # that was another consumer's message
+                    context.attach(self._before)
                 return
         elif type(self._ctx) is not UnreadContext and trace.get_current_span(current) is self._ctx.get(_SPAN):
             added = {name: value for name, value in current.items() if self._ctx.get(name) is not value}
             context.attach(Context({**self._before, **added}))
         self._ctx.take_back(self._before)
+
+
+def _is_same(previous: object, before: Context) -> bool:
+    """Whether ``previous``, as a token has it, is ``before``; an empty context may never have been set."""
+    return previous is before or not (before or (previous and previous is not Token.MISSING))
 
 
 def _was_set_here(variable: ContextVar[object], marker: Token[object]) -> bool:

@@ -28,7 +28,7 @@ from otel_mqtrace.hooks._unread import UnreadSpan, all_of
 from otel_mqtrace.records.ids import id_source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from opentelemetry import trace
     from opentelemetry.context import Context
@@ -73,7 +73,7 @@ class SpanStart:
         ground = self._last
         if ground is None or not ground.is_of(tracer):
             ground = self._last = Ground(tracer)
-        return ground if ground.nobody_looks and tracer._is_enabled() else None  # noqa: SLF001 - asked where it is known
+        return ground if ground.nobody_looks and ground.is_enabled() else None
 
     def never_records(self, parent: SpanContext) -> bool:
         """Whether a span that starts under ``parent`` will not be recorded, whatever it says."""
@@ -148,15 +148,16 @@ class Ground:
     """
 
     __slots__ = (
-        "_certain",
         "_ids",
         "_is_known",
         "_random",
         "_sampler",
         "can_record",
+        "certain",
         "counts",
         "draw",
         "draw_silent",
+        "is_enabled",
         "nobody_looks",
         "processors",
         "random_mask",
@@ -170,6 +171,7 @@ class Ground:
 
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer
+        self.is_enabled: Callable[[], bool] = getattr(tracer, "_is_enabled", _always)  # not before SDK 1.40
         self.processors: Any = processors_at(tracer)
         self._is_known = _is_the_sdks(tracer) and self.processors is not None
         self._sampler: Any = getattr(tracer, "sampler", None)
@@ -179,13 +181,13 @@ class Ground:
         self.told = [each for each in every if _can_be_told(each) and each.wants_starts]
         self.records_nothing = self.roots_are_silent = self.can_record = self.roots_are_recorded = False
         if self.nobody_looks:
-            self._certain = certainties(self._sampler)
+            self.certain = certainties(self._sampler)
             self.counts = counts_of(tracer)
-            self.records_nothing = self.counts is None and all(each is _DROP for each in self._certain)
-            self.roots_are_silent = self._certain[0] is _DROP and self.counts is None
+            self.records_nothing = self.counts is None and all(each is _DROP for each in self.certain)
+            self.roots_are_silent = self.certain[0] is _DROP and self.counts is None
             self._random = _random_flag(self._ids)
             self.can_record = self.counts is None and is_unlimited(tracer) and all(map(_is_deaf_to_sends, self.told))
-            self.roots_are_recorded = self._certain[0] is _SAMPLED
+            self.roots_are_recorded = self.certain[0] is _SAMPLED
             self.root_flags, self.random_mask = self._random + 1, _RANDOM
             self.draw = id_source(self._ids, self.root_flags)
             self.draw_silent = id_source(self._ids, self._random)
@@ -203,11 +205,7 @@ class Ground:
 
     def decided(self, parent: SpanContext) -> Decision | None:
         """Return what is decided about a span under ``parent`` whatever its id; ``None`` when that is open."""
-        return decided(self._certain, parent)
-
-    def records_under(self, origin: bytes | None, flags: int) -> bool:
-        """Whether a span is certainly sampled, given the ids and flags of its remote parent, if it has one."""
-        return self._certain[0 if origin is None else 1 + (flags & 1)] is _SAMPLED
+        return decided(self.certain, parent)
 
     def place(
         self, name: str, otel_ctx: Context, kind: SpanKind, links: Sequence[Link], above: SpanContext | None = None
@@ -230,6 +228,10 @@ class Ground:
             decision = self._sampler.should_sample(within, trace_id, name, kind, None, links).decision
         flags = _FLAGS[random + (decision is _SAMPLED)]
         return SpanContext(trace_id, self._ids.generate_span_id(), False, flags, state), parent, decision  # noqa: FBT003
+
+
+def _always() -> bool:
+    return True
 
 
 def under(above: SpanContext | None, otel_ctx: Context) -> Context:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import context, trace
 from opentelemetry.context import Context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link
 
 from otel_mqtrace import semconv
@@ -24,7 +25,7 @@ from otel_mqtrace.hooks._guard import guarded, note_failure
 from otel_mqtrace.hooks._headers import TELLING, indexed
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks._propagation import TRACEPARENT, origin_of, propagator_in_force
-from otel_mqtrace.hooks._scope import ambient_context
+from otel_mqtrace.hooks._scope import ambient_context, current_context
 from otel_mqtrace.hooks._unread import PlainLink, UnreadSpan
 from otel_mqtrace.hooks.incoming import IncomingMessage, MessageReader, Reading
 from otel_mqtrace.hooks.receive import ReceiveHook
@@ -50,8 +51,10 @@ __all__ = ["ConsumeHook", "IncomingMessage", "ProcessCall"]
 
 _PROCESS: Final = OPERATIONS[TraceType.SUB_BEFORE]
 _NS_PER_MS: Final = 1_000_000
+_SAMPLED: Final = Decision.RECORD_AND_SAMPLE
 _NOTHING: Final = Context()
 _MOST_PLANS: Final = 1_024
+_MOST_NAMES: Final = 256
 _READ: Final = DESCRIBING | {TRACEPARENT, semconv.HEADER_UNIQ_KEY}
 """Headers that a record has a place for."""
 
@@ -88,6 +91,7 @@ class ConsumeHook:
         self._retry_header = self._tracing.settings.retry_header
         self._server = facts.server
         self._plans: dict[str, Plan] = {}
+        self._plain_names: frozenset[str] = _READ
         self._opens_later = self._reads_later and self._tracing.sampling is None
         self._timeout_ns = self._tracing.settings.process_timeout_ms * _NS_PER_MS
 
@@ -104,8 +108,8 @@ class ConsumeHook:
     def poll_begins(self) -> int | None:
         """Return when the poll that begins now did, to be told with its end; ``None`` while nobody listens to polls."""
         self._polls = self._asks_at_polls = True
-        self._metrics = self._tracing.collecting
-        return self._tracing.clock.wall_ns() if self._receive.listens(self._metrics) else None
+        metrics = self._metrics = self._tracing.collecting
+        return self._tracing.clock.wall_ns() if metrics is not None or self._receive.records else None
 
     def received(self, messages: Sequence[IncomingMessage], *, start_ns: int | None, batch: bool = False) -> None:
         """Count the messages a poll returned and, when asked for by ``receive_spans``, record the poll as a span.
@@ -183,8 +187,15 @@ class ConsumeHook:
             note_failure("ConsumeHook.before")
             return []
 
+    def ground_of_records(self) -> Ground | None:
+        """Return what a record can start from here and now; ``None`` where :meth:`before` must open a span."""
+        if not self._records or current_context():
+            return None
+        return self._tracing.ground_of_records()
+
     def record(  # noqa: PLR0913, PLR0917 - every poll's: no keywords
         self,
+        ground: Ground,
         topic: str,
         partition: int,
         offset: int,
@@ -196,25 +207,26 @@ class ConsumeHook:
     ) -> RecordedCall | None:
         """Record that one ordinary message was handed over; ``None`` where :meth:`before` must open a span.
 
-        ``body_length`` is ``None`` for a tombstone.
+        ``ground`` is what :meth:`ground_of_records` returned; ``body_length`` is ``None`` for a tombstone.
         """
         if left_behind:
             end_left_behind()
-        tracing = self._tracing
-        ground = tracing.ground_of_records() if self._records else None
-        if ground is None or context.get_current():
-            return None
         plan = self._plans.get(topic)
         if plan is None or plan.ground is not ground:
             plan = self._plan(topic, ground, leaders)
-        found = None if plan is None else self._plain_headers(headers)
-        if plan is None or found is None:
+            if plan is None:
+                return None
+        found = indexed(headers)
+        if not (found.keys() <= self._plain_names or self._has_place_for(found)):
             return None
         read = origin_of(found)
-        if read is None or not ground.records_under(*read):
+        if read is None:
             return None
-        start_ns = tracing.clock.wall_ns()
-        (origin, origin_flags), ids, flags = read, ground.draw().raw, ground.root_flags
+        origin, origin_flags = read
+        if ground.certain[0 if origin is None else 1 + (origin_flags & 1)] is not _SAMPLED:
+            return None
+        start_ns = self._tracing.clock.wall_ns()
+        ids, flags = ground.draw().raw, ground.root_flags
         if origin is not None:
             ids = origin[:16] + ids[16:]
             flags = (origin_flags & ground.random_mask) + 1
@@ -237,13 +249,14 @@ class ConsumeHook:
             processor.told_of_start(HandledSpan(record, None))
         return RecordedCall(self._open_record, record, _NOTHING)
 
-    def _plain_headers(self, headers: Sequence[Header]) -> HeaderIndex | None:
-        """Return ``headers`` by name; ``None`` where one needs more than a record."""
-        found = indexed(headers)
-        for name in found:
-            if name not in _READ and (name.lower() in TELLING or name == self._retry_header):
-                return None
-        return found
+    def _has_place_for(self, found: HeaderIndex) -> bool:
+        """Whether a record has a place for all that these headers say of a message and its trace."""
+        others = found.keys() - _READ
+        if any(name.lower() in TELLING or name == self._retry_header for name in others):
+            return False
+        if len(self._plain_names) < _MOST_NAMES:
+            self._plain_names |= others
+        return True
 
     def _plan(self, topic: str, ground: Ground, leaders: LeaderSource | None) -> Plan | None:
         """Return the plan of ``topic`` on this ground; ``None`` where it is not traced."""
@@ -287,7 +300,7 @@ class ConsumeHook:
         return attributes, [Link(each.context, each.attributes or {}) for each in links]
 
     def _reading_of(self, record: Handled) -> Reading:
-        store_host, cluster_id, request_id = record.facts
+        _, store_host, cluster_id, request_id, *_ = record.details
         topic = record.plan.topic
         message = IncomingMessage(
             topic,
@@ -309,32 +322,28 @@ class ConsumeHook:
         creation = record.parent or trace.INVALID_SPAN_CONTEXT
         return Reading(self._reader, (message,), propagator_in_force(), constant, (), batch=False, creation=creation)
 
-    def _open_record(self, record: Handled, ambient: Context, *, is_over: bool) -> ProcessCall:
-        """Return the call that :meth:`before` would have opened; of one that is over only the ids."""
+    def _open_record(self, record: Handled, ambient: Context) -> ProcessCall:
+        """Return the call that :meth:`before` would have opened."""
         plan, ids = record.plan, record.ids
         trace_id, span_id = int.from_bytes(ids[:16], "big"), int.from_bytes(ids[16:], "big")
         span_ctx = trace.SpanContext(trace_id, span_id, is_remote=False, trace_flags=flags_of(record.flags))
-        span: Span = trace.NonRecordingSpan(span_ctx)
-        attributes: Attributes = {}
-        if not is_over:
-            reading = self._reading_of(record)
-            attributes = reading.constant
-            own = (plan.tracer, plan.ground.processors, plan.tracer.resource)
-            given = (*own, plan.name, span_ctx, record.parent, plan.kind, attributes, (), reading, record.start_ns)
-            span = UnreadSpan(given)
-        return ProcessCall(span, _NOTHING, 1, record.start_ns, attributes, ambient, handling=Handling(span))
+        reading = self._reading_of(record)
+        own = (plan.tracer, plan.ground.processors, plan.tracer.resource)
+        given = (*own, plan.name, span_ctx, record.parent, plan.kind, reading.constant, (), reading, record.start_ns)
+        span = UnreadSpan(given)
+        return ProcessCall(span, _NOTHING, 1, record.start_ns, reading.constant, ambient, handling=Handling(span))
 
-    def _end_record(self, call: RecordedCall, end_ns: int | None) -> bool:
-        """Whether ``call`` has ended as the record it is."""
+    def end_record(self, call: RecordedCall, end_ns: int | None = None) -> bool:
+        """Whether ``call`` could end, with success, as the record it is; :meth:`after` ends any other."""
         record = call.record
-        end_ns = max(self._tracing.clock.wall_ns() if end_ns is None else end_ns, record.start_ns)
-        if end_ns - record.start_ns >= self._timeout_ns or not call.is_open or not call.end_as_record(end_ns):
+        start_ns = record.start_ns
+        end_ns = max(self._tracing.clock.wall_ns() if end_ns is None else end_ns, start_ns)
+        if end_ns - start_ns >= self._timeout_ns or not call.end_as_record(end_ns):
             return False
-        if call.claim():
-            record.plan.tracer.span_processor.on_end(HandledSpan(record, end_ns))
-            metrics = self._metrics if self._asks_at_polls else self._tracing.collecting
-            if metrics is not None:
-                metrics.processed(record.plan.constants, end_ns - record.start_ns)
+        record.plan.tracer.span_processor.on_end(HandledSpan(record, end_ns))
+        metrics = self._metrics if self._asks_at_polls else self._tracing.collecting
+        if metrics is not None:
+            metrics.processed(record.plan.constants, end_ns - start_ns)
         return True
 
     def _open_each(self, messages: Sequence[IncomingMessage], *, batch: bool, unchanging: bool) -> list[ProcessCall]:
@@ -374,7 +383,7 @@ class ConsumeHook:
         if left_behind:
             end_left_behind()
         is_plain = code is ContextCode.SUCCESS and exception is None and error is None
-        if is_plain and type(call) is RecordedCall and self._end_record(call, end_ns):
+        if is_plain and type(call) is RecordedCall and self.end_record(call, end_ns):
             return
         if call.is_silent or not call.claim():
             return

@@ -16,7 +16,7 @@ from otel_mqtrace.records.batch import BatchMessage, encode_links, encode_record
 from otel_mqtrace.records.handled import DESCRIBING, VARYING
 from otel_mqtrace.records.span import NativeRecord
 from otel_mqtrace.spans.mapping import Attributes, SpanAttributes, share_attributes
-from otel_mqtrace.wire.native.template import record_template
+from otel_mqtrace.wire.native.template import RecordTemplate, record_template
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 
 if TYPE_CHECKING:
@@ -163,9 +163,7 @@ class MessageReader:
             message.cluster_id,
         )
 
-    def template(
-        self, constant: Attributes, topic: str, dialect: str, *, ended: bool
-    ) -> tuple[str, tuple[int, ...]] | None:
+    def template(self, constant: Attributes, topic: str, dialect: str, *, ended: bool) -> RecordTemplate | None:
         """Return the native record of a usual message; ``None`` where it must be encoded as a whole."""
         region_id, group_name = constant.get(semconv.MQTRACE_REGION_ID), constant.get(semconv.MQTRACE_GROUP_NAME)
         if region_id is None or group_name is None or not topic.isprintable():
@@ -292,7 +290,7 @@ class Reading:
 @lru_cache(maxsize=256)
 def _template(
     dialect: str, trace_type: TraceType, region_id: str, group_name: str, topic: str
-) -> tuple[str, tuple[int, ...]] | None:
+) -> RecordTemplate | None:
     constants = {
         "region_id": region_id,
         "group_name": group_name,

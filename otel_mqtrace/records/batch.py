@@ -18,6 +18,8 @@ from otel_mqtrace.wire.otlp.protobuf import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_mqtrace.wire.native.template import RecordTemplate
+
 __all__ = ["BatchMessage", "encode_links", "encode_records", "shared_attributes"]
 
 _LINK_ATTRIBUTE: Final = 4
@@ -109,16 +111,16 @@ def encode_links(messages: Sequence[BatchMessage], own: Sequence[tuple[int, str]
 
 def encode_records(
     messages: Sequence[BatchMessage],
-    template: tuple[str, tuple[int, ...]],
+    template: RecordTemplate,
     *,
     stamp_ms: int,
     request_id: str,
     cost_ms: int,
 ) -> bytes:
     """Return the records of all messages; ``template`` takes the ``VARYING`` fields of a handled message."""
-    text, order = template
+    text, pick = template
     records = []
     for message in messages:
         values = (stamp_ms, message.msg_id, request_id, cost_ms, message.offset_id, message.body_length or 0)
-        records.append(text % tuple([values[each] for each in order]))
+        records.append(text % pick(values))
     return "".join(records).encode()

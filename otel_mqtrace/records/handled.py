@@ -9,6 +9,7 @@ from opentelemetry.trace import SpanContext
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.span import LOCAL_PARENT, REMOTE_PARENT, NativeRecord, RecordSpan, flags_of
+from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import (
     FIXED32,
     TEXT_VALUE,
@@ -22,7 +23,7 @@ from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_mqtrace.records.plan import Plan
+    from otel_mqtrace.records.plan import Place, Plan
 
 __all__ = ["DESCRIBING", "VARYING", "Handled", "HandledSpan"]
 
@@ -35,14 +36,13 @@ _REQUEST_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MQTRACE_REQUEST_ID
 _OFFSET_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MQTRACE_OFFSET_MSG_ID, TEXT_VALUE)
 _offset: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_KAFKA_OFFSET)
 _store_time: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_STORE_TIME)
-_cost: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_COST_TIME)
-_body_size: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_BODY_SIZE)
+_COST: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_COST_TIME))
+_BODY_SIZE: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_BODY_SIZE))
 _LINK_TRACE_ID, _LINK_SPAN_ID = tag(1) + varint(16), tag(2) + varint(8)
 _LINK_FLAGS: Final = tag(6, FIXED32) + (0x300).to_bytes(4, "little")
 _LINK: Final = tag(13) + varint(len(_LINK_TRACE_ID) + 16 + len(_LINK_SPAN_ID) + 8 + len(_LINK_FLAGS))
 DESCRIBING: Final = frozenset({semconv.HEADER_TAGS, semconv.HEADER_KEYS})
 """Headers that say something of the message and nothing of its trace."""
-_NOTHING: Final[dict[str, Any]] = {}
 _SUCCESS: Final = encode_attributes({semconv.MQTRACE_SUCCESS: True, semconv.MQTRACE_CONTEXT_CODE: "SUCCESS"})
 _RARE: Final = (
     semconv.MESSAGING_KAFKA_MESSAGE_KEY,
@@ -71,12 +71,8 @@ class Handled(NamedTuple):
     body_length: int | None
     key: bytes | None
     found: Mapping[str, Any]
-    cell: dict[str, tuple[str | None, str | None, str]]
+    cell: dict[str, _Details]
     origin_flags: int = 0
-
-    def without_message(self) -> Handled:
-        """Return it without headers and key: it may be remembered for long, and its ids are all that is needed."""
-        return Handled(*self[:9], None, _NOTHING, _NOTHING, self.origin_flags)
 
     @property
     def parent_span_id(self) -> bytes | None:
@@ -93,10 +89,32 @@ class Handled(NamedTuple):
         return SpanContext(trace_id, span_id, is_remote=True, trace_flags=flags_of(self.origin_flags))
 
     @property
-    def facts(self) -> tuple[str | None, str | None, str]:
-        """Store host, cluster id, request id: the same for all who ask, as of the first of them."""
+    def details(self) -> _Details:
+        """What its start, its end and every exporter share: worked out by the first of them."""
         known = self.cell.get("")
-        return self.cell.setdefault("", self.plan.facts_of(self.partition)) if known is None else known
+        if known is None:
+            plan, partition = self.plan, self.partition
+            store_host, cluster_id, request_id = plan.facts_of(partition)
+            place = plan.place(partition, store_host, cluster_id)
+            offset_id = f"{place.offset_id}{self.offset}"
+            msg_id = _unique_id(self.found) or offset_id
+            is_plain = DESCRIBING.isdisjoint(self.found) and msg_id.isascii() and msg_id.isprintable()
+            keys = frozenset((msg_id,)) if is_plain else None
+            made = _Details(place, store_host, cluster_id, request_id, msg_id, offset_id, keys)
+            known = self.cell.setdefault("", made)
+        return known
+
+
+class _Details(NamedTuple):
+    """``keys`` of its trace message are ``None`` where a native record has to be encoded as a whole."""
+
+    place: Place
+    store_host: str | None
+    cluster_id: str | None
+    request_id: str
+    msg_id: str
+    offset_id: str
+    keys: frozenset[str] | None
 
 
 class HandledSpan(RecordSpan):
@@ -122,27 +140,23 @@ class HandledSpan(RecordSpan):
     def to_native(self, dialect: str) -> NativeRecord | None:
         """Return its ``SubBefore`` or ``SubAfter``; ``None`` where the span must be mapped and encoded as any other."""
         record = self.record
-        found = record.found
-        if not self.is_untouched or not DESCRIBING.isdisjoint(found):
+        place, _, _, request_id, msg_id, offset_id, keys = record.details
+        end_ns = self.end_ns
+        if keys is None or not self.is_untouched:
             return None
-        plan, end_ns = record.plan, self.end_ns
-        store_host, cluster_id, request_id = record.facts
-        place = plan.place(record.partition, store_host, cluster_id)
-        start_ms = record.start_ns // _NS_PER_MS
-        if end_ns is None:
-            trace_type, stamp_ms, cost_ms = TraceType.SUB_BEFORE, start_ms, 0
-        else:
-            trace_type, stamp_ms = TraceType.SUB_AFTER, end_ns // _NS_PER_MS
-            cost_ms = stamp_ms - start_ms
-        template = plan.template(place, dialect, trace_type, VARYING)
-        offset_id = f"{place.offset_id}{record.offset}"
-        msg_id = _unique_id(found) or offset_id
-        if template is None or not 0 <= cost_ms < _MAX_COST_MS or not msg_id.isprintable() or not msg_id.isascii():
+        plan, start_ms = record.plan, record.start_ns // _NS_PER_MS
+        stamp_ms = start_ms if end_ns is None else end_ns // _NS_PER_MS
+        cost_ms = stamp_ms - start_ms
+        try:
+            template = place.templates[dialect, end_ns is not None]
+        except KeyError:
+            trace_type = TraceType.SUB_BEFORE if end_ns is None else TraceType.SUB_AFTER
+            template = plan.template(place, dialect, trace_type, VARYING)
+        if template is None or not 0 <= cost_ms < _MAX_COST_MS:
             return None
-        text, order = template
-        values = (stamp_ms, msg_id, request_id, cost_ms, offset_id, record.body_length or 0)
-        body = text % tuple([values[each] for each in order])
-        return NativeRecord(plan.topic, str(plan.region_id), body.encode(), frozenset((msg_id,)))
+        text, pick = template
+        body = text % pick((stamp_ms, msg_id, request_id, cost_ms, offset_id, record.body_length or 0))
+        return NativeRecord(plan.topic, plan.region, body.encode(), keys)
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
@@ -151,12 +165,9 @@ class HandledSpan(RecordSpan):
             return None
         record = self.record
         found, origin = record.found, record.origin
-        store_host, cluster_id, request_id = record.facts
-        place = record.plan.place(record.partition, store_host, cluster_id)
-        offset_id = f"{place.offset_id}{record.offset}".encode("utf-8", "replace")
-        unique_id = _unique_id(found)
-        message = offset_id if not unique_id else unique_id.encode("utf-8", "replace")
-        request = request_id.encode()
+        place, _, _, request_id, msg_id, offset_text, _ = record.details
+        offset_id = offset_text.encode("utf-8", "replace")
+        message, request = msg_id.encode("utf-8", "replace"), request_id.encode()
         parts = self.otlp_head()
         parts += (
             place.attributes,
@@ -165,10 +176,10 @@ class HandledSpan(RecordSpan):
             offset_id,
             _MSG_ID[len(message)],
             message,
-            _body_size(record.body_length or 0),
+            _BODY_SIZE[record.body_length or 0],
             _REQUEST_ID[len(request)],
             request,
-            _cost(end_ns // _NS_PER_MS - record.start_ns // _NS_PER_MS),
+            _COST[end_ns // _NS_PER_MS - record.start_ns // _NS_PER_MS],
             _SUCCESS,
         )
         if record.timestamp_ms is not None:

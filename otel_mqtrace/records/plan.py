@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from otel_mqtrace import semconv
-from otel_mqtrace.wire.native.template import record_template
+from otel_mqtrace.model import TraceType
+from otel_mqtrace.wire.native.template import RecordTemplate, record_template
 from otel_mqtrace.wire.otlp.protobuf import VARINT, delimited, tag, text_bytes, varint
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 
@@ -15,12 +16,9 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanKind
     from opentelemetry.util.types import AttributeValue
 
-    from otel_mqtrace.model import TraceType
-
 __all__ = ["LeaderSource", "Place", "Plan"]
 
 _MAX_PLACES: Final = 4_096
-Template = tuple[str, tuple[int, ...]]
 
 
 class LeaderSource(Protocol):
@@ -44,8 +42,8 @@ class Place(NamedTuple):
     """What all messages of a partition say, as long as its leader stays."""
 
     attributes: bytes
-    templates: dict[tuple[str, TraceType], Template | None]
-    """Dialect and type → :func:`record_template`."""
+    templates: dict[tuple[str, bool], RecordTemplate | None]
+    """Dialect, whether the event has ended → its template."""
     store_host: str | None
     offset_id: str
     """The text before the offset in an offset message id."""
@@ -88,6 +86,7 @@ class Plan:
         self.name = f"{verb} {topic}"
         self.constants = dict(constants)
         self.region_id = constants.get(semconv.MQTRACE_REGION_ID)
+        self.region = str(self.region_id)
         self.make_attributes = make_attributes
         self.new_id = new_id
         self.head = delimited(5, text_bytes(self.name)) + tag(6, VARINT) + varint(kind.value + 1)
@@ -128,13 +127,15 @@ class Plan:
             self._places[partition, store_host, cluster_id] = place
         return place
 
-    def template(self, place: Place, dialect: str, trace_type: TraceType, varying: tuple[str, ...]) -> Template | None:
-        """Return the native record with its constants filled in; ``None`` where it must be encoded as a whole."""
-        try:
-            return place.templates[dialect, trace_type]
-        except KeyError:
-            constants = {**self._native, "store_host": place.store_host}
-            is_plain = None not in (self.region_id, constants["group_name"]) and self.topic.isprintable()
-            made = record_template(dialect, trace_type, constants, varying) if is_plain else None
-            place.templates[dialect, trace_type] = made
-            return made
+    def template(
+        self, place: Place, dialect: str, trace_type: TraceType, varying: tuple[str, ...]
+    ) -> RecordTemplate | None:
+        """Return the native record with its constants filled in; ``None`` where it must be encoded as a whole.
+
+        It is kept in ``place.templates``; look there first.
+        """
+        constants = {**self._native, "store_host": place.store_host}
+        is_plain = None not in (self.region_id, constants["group_name"]) and self.topic.isprintable()
+        made = record_template(dialect, trace_type, constants, varying) if is_plain else None
+        place.templates[dialect, trace_type is not TraceType.SUB_BEFORE] = made
+        return made

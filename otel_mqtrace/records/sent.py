@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.records.span import LOCAL_PARENT, REMOTE_PARENT, NativeRecord, RecordSpan
+from otel_mqtrace.wire.otlp.bounded_cache import BoundedCache
 from otel_mqtrace.wire.otlp.protobuf import TEXT_VALUE, attribute_heads, number_attribute
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 
@@ -28,8 +29,8 @@ _REQUEST_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MQTRACE_REQUEST_ID
 _OFFSET_ID: Final = attribute_heads(_SPAN_ATTRIBUTE, semconv.MQTRACE_OFFSET_MSG_ID, TEXT_VALUE)
 _offset: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_KAFKA_OFFSET)
 _store_time: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_STORE_TIME)
-_cost: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_COST_TIME)
-_body_size: Final = number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_BODY_SIZE)
+_COST: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MQTRACE_COST_TIME))
+_BODY_SIZE: Final = BoundedCache(number_attribute(_SPAN_ATTRIBUTE, semconv.MESSAGING_MESSAGE_BODY_SIZE))
 _RARE: Final = (
     semconv.MESSAGING_KAFKA_MESSAGE_KEY,
     semconv.MESSAGING_KAFKA_MESSAGE_TOMBSTONE,
@@ -97,15 +98,18 @@ class SentSpan(RecordSpan):
         plan = record.plan
         store_host, cluster_id, _ = self.facts
         place = plan.place(self.partition, store_host, cluster_id)
-        template = plan.template(place, dialect, TraceType.PUB, _VARYING)
+        try:
+            template = place.templates[dialect, True]
+        except KeyError:
+            template = plan.template(place, dialect, TraceType.PUB, _VARYING)
         start_ms = record.start_ns // _NS_PER_MS
         cost_ms = self.end_ns // _NS_PER_MS - start_ms
         if template is None or not 0 <= cost_ms < _MAX_COST_MS:
             return None
-        text, order = template
-        values = (start_ms, record.msg_id, f"{place.offset_id}{self.offset}", record.body_length or 0, cost_ms)
-        body = text % tuple([values[each] for each in order])
-        return NativeRecord(plan.topic, str(plan.region_id), body.encode(), frozenset((record.msg_id,)))
+        text, pick = template
+        msg_id = record.msg_id
+        body = text % pick((start_ms, msg_id, f"{place.offset_id}{self.offset}", record.body_length or 0, cost_ms))
+        return NativeRecord(plan.topic, plan.region, body.encode(), frozenset((msg_id,)))
 
     def to_otlp(self) -> Sequence[bytes] | None:
         """Return the ``Span`` message in pieces; ``None`` where the span must be read instead."""
@@ -123,11 +127,11 @@ class SentSpan(RecordSpan):
             place.attributes,
             _MSG_ID[len(message)],
             message,
-            _body_size(record.body_length or 0),
+            _BODY_SIZE[record.body_length or 0],
             _offset(self.offset),
             _OFFSET_ID[len(offset_id)],
             offset_id,
-            _cost(cost_ms),
+            _COST[cost_ms],
             _REQUEST_ID[len(request)],
             request,
             _store_time(start_ms + cost_ms // 2),

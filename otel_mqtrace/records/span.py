@@ -27,7 +27,7 @@ REMOTE_PARENT: Final = _UNSET + (0x300).to_bytes(4, "little")
 
 
 class NativeRecord(NamedTuple):
-    """One encoded record with what its trace message is grouped and found by."""
+    """One encoded record with what its trace message is grouped and found by; the keys are ASCII."""
 
     topic: str
     region_id: str
@@ -84,6 +84,16 @@ class RecordSpan(ReadableSpan):
     def is_untouched(self) -> bool:
         """Whether the record still says all that the span does."""
         return _OVERRIDES.isdisjoint(self.__dict__)
+
+    @property
+    def resource(self) -> Any:
+        """The tracer's, unless somebody has put another one here; likewise the scope."""
+        return self.__dict__.get("_resource") or self.record.plan.tracer.resource
+
+    @property
+    def instrumentation_scope(self) -> Any:
+        """See :attr:`resource`."""
+        return self.__dict__.get("_instrumentation_scope") or self.record.plan.tracer._instrumentation_scope  # noqa: SLF001 - as the SDK's tracer passes it
 
     def as_it_came(self, name: str) -> Any:
         """Return an attribute that all messages of the plan have."""

@@ -184,7 +184,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         """Do the same for a span that was told its attributes after it had started."""
         try:
             if getattr(span, "is_record", False):
-                self._offer_record(span, self._record_start_doors)
+                self._offer_record(span, is_start=True)
                 return
             context, snapshot = span.context, None
             if context is None or not context.trace_flags & 1:
@@ -204,7 +204,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         """Offer an ended span to every lane; constant time, never raises, unsampled spans are skipped."""
         try:
             if getattr(span, "is_record", False):
-                self._offer_record(span, self._record_doors)
+                self._offer_record(span, is_start=False)
                 return
             context = span.context
             if context is None or not context.trace_flags & 1:  # sampled: the property of that name costs a call
@@ -220,12 +220,11 @@ class MqTraceSpanProcessor(SpanProcessor):
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
             self._internal_errors += 1
 
-    def _offer_record(self, span: ReadableSpan, doors: _Doors) -> None:
+    def _offer_record(self, span: ReadableSpan, *, is_start: bool) -> None:
         """Offer the span of a record, which is sampled; those of our exporters want every one."""
         if self._settled_in != os.getpid():
             self._settle_in_child()
-            doors = self._record_start_doors if span.end_time is None else self._record_doors
-        for wants, offer in doors:
+        for wants, offer in self._record_start_doors if is_start else self._record_doors:
             if wants is None or wants(span):
                 offer(span)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.graph import Graph
+    from spark_jobs.report.result import Finding
 
 __all__ = ["JudgedRun", "balance_inputs", "choose_samples", "summarise"]
 
@@ -91,8 +92,7 @@ def summarise(
         grace_ms=policy.grace_ms,
         writers=_writers(policy),
         inputs=inputs,
-        status=dict(counts.status),
-        status_by_kind={kind: dict(found) for kind, found in counts.status_by_kind.items()},
+        **_count_events(counts),
         reason=dict(counts.reason),
         reason_detail=dict(counts.reason_detail),
         fields=_fields(run),
@@ -108,8 +108,7 @@ def summarise(
         samples=samples,
         slowest=read_slowest(samples),
         lives=read_lives(messages),
-        ageing={word: dict(ages) for word, ages in counts.ageing.items()},
-        timeline=_timeline(counts, bucket_width_ms(known.first_ms, known.data_end_ms)),
+        timeline=_timeline(counts, known),
         malformed=read_malformed(malformed, policy),
         graph=graph,
         duplicates=dict(counts.duplicates),
@@ -140,9 +139,23 @@ def _window(policy: Policy, known: Facts) -> Span:
     return Span(begin_ms=begin_ms, end_ms=known.data_end_ms if policy.end_ms is None else policy.end_ms)
 
 
-def _timeline(counts: Tally, width_ms: int) -> tuple[TimeBucket, ...]:
+def _count_events(counts: Tally) -> dict[str, Any]:
+    """Return the events by status, by kind, by finding and by age, under the names of a ``Result``."""
+    findings: dict[Finding, dict[str, int]] = {}
+    for (status, reason, kind), keys in counts.strata.items():
+        findings.setdefault((status, reason), {})[kind] = keys
+    return {
+        "status": dict(counts.status),
+        "status_by_kind": {kind: dict(found) for kind, found in counts.status_by_kind.items()},
+        "findings": findings,
+        "ageing": {word: dict(ages) for word, ages in counts.ageing.items()},
+    }
+
+
+def _timeline(counts: Tally, known: Facts) -> tuple[TimeBucket, ...]:
+    width_ms = bucket_width_ms(known.first_ms, known.data_end_ms)
     return tuple(
-        TimeBucket(start_ms=start_ms, width_ms=width_ms, status=dict(found))
+        TimeBucket(start_ms=start_ms, width_ms=width_ms, findings=dict(found))
         for start_ms, found in sorted(counts.buckets.items())
     )
 

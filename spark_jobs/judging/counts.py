@@ -164,7 +164,7 @@ class Tally:
     lifecycle: Counter[str] = field(default_factory=Counter)
     open_age: Counter[str] = field(default_factory=Counter)  # ages.OPEN_AGES, of keys carried into the next run
     fields: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in COMPARED_FIELDS})
-    buckets: dict[int, Counter[str]] = field(default_factory=dict)
+    buckets: dict[int, Counter[tuple[str, str | None]]] = field(default_factory=dict)  # (status, reason)
     keys: Counter[str] = field(default_factory=Counter)  # native, otlp, both
     pending: Counter[str] = field(default_factory=Counter)  # native, otlp: pending keys that only that side has
     sums: Counter[str] = field(default_factory=Counter)
@@ -203,7 +203,7 @@ def _add(tally: Tally, row: dict[str, Any]) -> None:
     if row["reason_detail"] and row["reason"] != Reason.HALF_RECORD.value:
         tally.reason_detail[row["reason_detail"]] += keys
     if row["bucket_ms"] is not None:
-        tally.buckets.setdefault(row["bucket_ms"], Counter())[status] += keys
+        tally.buckets.setdefault(row["bucket_ms"], Counter())[status, row["reason"]] += keys
     if status == Status.OUT_OF_SCOPE.value:
         for side in ("native", "otlp"):
             tally.outside[side] += row[f"{side}_records"]

@@ -1,4 +1,4 @@
-"""This module knows the balance sheet: how many records came in on each side, and where every one of them went."""
+"""The balance sheet: how many records came in on each side, and where every one of them went."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows how files are put in their place: none is ever seen half written."""
+"""Write files so that none is ever seen half written."""
 
 from __future__ import annotations
 

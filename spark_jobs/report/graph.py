@@ -1,6 +1,6 @@
-"""This module knows the dependency graph as plain data: what ``graph.json`` holds and every drawing is made from.
+"""The dependency graph as plain data: what ``graph.json`` holds and every drawing is made from.
 
-Nothing here knows Spark. ``to_json`` writes a public contract (``schema_version`` 1): keys are only ever added.
+``to_json`` writes a public contract (``schema_version`` 1): keys are only ever added.
 """
 
 from __future__ import annotations

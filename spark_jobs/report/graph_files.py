@@ -1,4 +1,4 @@
-"""This module knows the graph in the formats of other tools: DOT, GraphML, and Jaeger's dependency JSON."""
+"""The graph in the formats of other tools: DOT, GraphML, and Jaeger's dependency JSON."""
 
 from __future__ import annotations
 

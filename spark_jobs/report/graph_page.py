@@ -1,4 +1,4 @@
-"""This module knows ``graph.html`` and which other files a graph leaves: one page, no request, no script."""
+"""``graph.html``, one page without request or script, and the other files that a graph leaves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FATE_MEANINGS", "GRAPH_FILES", "render_graph_page"]
 
-_MOST_ROWS: Final = 200
+_MOST_ROWS: Final = 100
 
 FATE_MEANINGS: Final = {
     "consumed": "at least one delivery was seen",
@@ -112,4 +112,4 @@ GRAPH_FILES: Final[dict[str, Callable[[Graph], str]]] = {
     "dependencies.json": render_dependencies,
     "graph.json": lambda graph: graph.dumps(),
 }
-"""File name → renderer; ``graph.json`` comes last, so that whoever waits for it finds the others complete."""
+"""File name → renderer; ``graph.json`` comes last: when it exists, the others are complete."""

@@ -1,48 +1,65 @@
-"""This module knows the few sentences everybody reads: the verdict, what it is about and how sure it is."""
+"""The sentences at the top of every report: the verdict, what it rests on, and what to do next."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
-from spark_jobs.report.wording import count, duration, percent, ppm, utc
+from spark_jobs.report.glossary import find_entry, label_finding
+from spark_jobs.report.palette import FINE, group_finding
+from spark_jobs.report.wording import count, duration, number, percent, plural, ppm, utc
 from spark_jobs.taxonomy import Outcome, Reason, Status, Verdict
 
 if TYPE_CHECKING:
-    from spark_jobs.report.result import Loss, Result
+    from collections.abc import Iterator, Mapping
 
-__all__ = [
-    "SIDE_NAME",
-    "Headline",
-    "Matched",
-    "headline",
-    "loss_sentence",
-    "matched",
-    "meaning",
-]
+    from spark_jobs.report.result import Finding, Loss, Result
 
-SIDE_NAME = {"native": "native trace", "otlp": "OTLP"}
-_SUBJECT = {"native": "The native trace", "otlp": "OTLP"}
+__all__ = ["SIDE_NAME", "Matched", "Part", "describe_scope", "figures", "loss_sentence", "matched", "meaning", "parts"]
 
-_MEANING = {
-    Verdict.PASS.value: "The two formats tell the same story: every gate holds.",
-    Verdict.WARN.value: "Every hard gate holds; at least one warning is worth a look.",
-    Verdict.FAIL.value: "At least one gate does not hold.",
-    Verdict.INCONCLUSIVE.value: "There was not enough to judge by. This is not a pass:",
+SIDE_NAME: Final = {"native": "native trace", "otlp": "OTLP"}
+_SUBJECT: Final = {"native": "The native trace", "otlp": "OTLP"}
+_LOST: Final = (("otlp", Status.NATIVE_ONLY.value, "span"), ("native", Status.OTLP_ONLY.value, "native record"))
+"""Side that lost, status of what it lost, and what to call one."""
+
+_LEAD: Final = {
+    Verdict.PASS.value: "The two formats agree: every gate holds",
+    Verdict.WARN.value: "Every hard gate holds; at least one warning is worth a look",
+    Verdict.FAIL.value: "At least one gate does not hold",
+    Verdict.INCONCLUSIVE.value: "There was not enough to judge by. This is not a pass",
 }
-_MATCHED = (Status.MATCHED_EXACT.value, Status.MATCHED_NORMALISED.value)
-_UNJUDGED = (Status.PENDING.value, Status.OUT_OF_SCOPE.value, Status.MALFORMED.value)
+_TOLD_BY_COUNTS: Final = (
+    *("unexplained_loss_native", "unexplained_loss_otlp", "malformed", "critical_field_agreement", "field_agreement"),
+    *("writer_silent", "duplicate_excess", "conflicting_duplicates"),
+)
+"""Gates whose failure one of the counted parts explains."""
+_MOST_GATES: Final = 3
+_NOT_HELD: Final = (Outcome.FAIL.value, Outcome.WARN.value)
+_DUPLICATED: Final = (Status.DUPLICATED_NATIVE.value, Status.DUPLICATED_OTLP.value, Status.DUPLICATED_BOTH.value)
+_UNJUDGED: Final = (Status.PENDING.value, Status.OUT_OF_SCOPE.value, Status.MALFORMED.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Headline:
-    """The banner: ``figures`` are (label, value, note) in reading order."""
+class Part:
+    """One part of the verdict's sentence.
 
-    verdict: str
-    meaning: str
-    because: tuple[str, ...]
-    figures: tuple[tuple[str, str, str], ...]
-    scope: str
+    ``target`` is the section, or the finding whose samples to open; ``step`` is what to do next; ``joint`` follows the
+    text if another part does.
+    """
+
+    text: str
+    target: str | Finding
+    label: str
+    step: str
+    joint: str = ", "
+
+
+_BROKEN_BOOKS: Final = Part(
+    "The books do not balance",
+    "inputs",
+    "Books",
+    "Trust no other number here; report this run to the maintainers with its result.json.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +78,62 @@ class Matched:
 def matched(result: Result) -> Matched:
     """Return how many of the events that both sides should have are there and equal."""
     judged = sum(keys for name, keys in result.status.items() if name not in _UNJUDGED)
-    both = sum(result.status.get(name, 0) for name in _MATCHED)
+    both = sum(n for name, n in result.status.items() if group_finding(name) == FINE)
     return Matched(keys=both, checked=judged - result.reason.get(Reason.BY_DESIGN.value, 0))
 
 
-def headline(result: Result) -> Headline:
-    """Return what the top of every report says about ``result``."""
-    return Headline(
-        verdict=result.verdict,
-        meaning=meaning(result),
-        because=_because(result),
-        figures=(_checked(result), _matched(result), *(_lost(side, result.loss[side]) for side in sorted(result.loss))),
-        scope=_scope(result),
-    )
-
-
 def meaning(result: Result) -> str:
-    """Return what the verdict says, in one sentence; of an inconclusive one also why, and the mend."""
-    said = _MEANING.get(result.verdict, "This verdict is unknown to the report.")
+    """Return what the verdict means, in one sentence; of an inconclusive one also why, and what to do."""
+    lead = _LEAD.get(result.verdict, "This verdict is unknown to the report")
     if result.verdict == Verdict.INCONCLUSIVE.value:
-        return f"{said} {result.doubt or 'a gate that can fail the run had nothing to measure'}."
-    return said
+        return f"{lead}: {result.doubt or 'a gate that can fail the run had nothing to measure'}."
+    return f"{lead}."
+
+
+def parts(result: Result) -> list[Part]:
+    """Return what went wrong as the parts of one sentence, the gravest first."""
+    found = [] if result.conservation.holds else [_BROKEN_BOOKS]
+    found += _count_losses(result)
+    found += _count_findings(result)
+    others = [one for one in result.gates if one.outcome in _NOT_HELD and one.name not in _TOLD_BY_COUNTS]
+    for gate in others[:_MOST_GATES]:
+        text = f"{gate.name} is {number(gate.value)} (must be {gate.op} {number(gate.threshold)})"
+        found.append(Part(text, "gates", gate.name, gate.explanation))
+    if len(others) > _MOST_GATES:
+        found.append(Part(f"{plural(len(others) - _MOST_GATES, 'more gate')} not held", "gates", "", ""))
+    return found
+
+
+def _count_losses(result: Result) -> list[Part]:
+    lost = [(result.loss[side].unexplained, status, noun) for side, status, noun in _LOST if side in result.loss]
+    lost = [each for each in lost if each[0]]
+    found = [_part(plural(n, noun), status, Reason.UNEXPLAINED.value) for n, status, noun in lost]
+    if found:
+        found[-1] = replace(found[-1], text=f"{found[-1].text} lost without explanation")
+    return [replace(part, joint=" and ") for part in found[:-1]] + found[-1:]
+
+
+def _count_findings(result: Result) -> Iterator[Part]:
+    outcomes = {gate.name: gate.outcome for gate in result.gates}
+    if unreadable := result.inputs.native.malformed + result.inputs.otlp.malformed:
+        yield _part(f"{plural(unreadable, 'piece')} unreadable", Status.MALFORMED.value)
+    if differing := result.status.get(Status.MISMATCHED.value, 0):
+        yield _part(
+            f"{plural(differing, 'event')} {'differs' if differing == 1 else 'differ'}", Status.MISMATCHED.value
+        )
+    copied = {name: n for name in _DUPLICATED if (n := result.status.get(name, 0))}
+    if copied and any(outcomes.get(name) in _NOT_HELD for name in ("duplicate_excess", "conflicting_duplicates")):
+        most = max(copied, key=lambda name: copied[name])
+        yield replace(_part(f"{plural(sum(copied.values()), 'event')} duplicated", most), label="Duplicated")
+    if silent := result.reason.get(Reason.WRITER_SILENT.value, 0):
+        status = next((one for one, why in result.findings if why == Reason.WRITER_SILENT.value), "")
+        yield _part(f"{plural(silent, 'event')} of services silent on one side", status, Reason.WRITER_SILENT.value)
+
+
+def _part(text: str, status: str, reason: str | None = None) -> Part:
+    entry = find_entry(reason or status)
+    label = label_finding(reason or status)
+    return Part(text, (status, reason), label[:1].upper() + label[1:], entry.action if entry else "")
 
 
 def loss_sentence(side: str, loss: Loss) -> str:
@@ -95,38 +147,29 @@ def loss_sentence(side: str, loss: Loss) -> str:
     )
 
 
-def _because(result: Result) -> tuple[str, ...]:
-    broken = () if result.conservation.holds else ("The books do not balance: see the balance sheet.",)
-    kept = {Outcome.PASS.value}
-    gates = sorted(
-        (gate for gate in result.gates if gate.outcome not in kept), key=lambda gate: _RANK.get(gate.outcome, 0)
-    )
-    return (*broken, *(f"{gate.name}: {gate.outcome}" for gate in gates))
-
-
-_RANK = {Outcome.FAIL.value: 0, Outcome.INCONCLUSIVE.value: 1, Outcome.WARN.value: 2}
-
-
-def _checked(result: Result) -> tuple[str, str, str]:
+def figures(result: Result) -> list[tuple[str, str, str]]:
+    """Return the figures of the run as (label, value, note), in reading order."""
     total = sum(result.status.values())
     judged = total - sum(result.status.get(name, 0) for name in _UNJUDGED)
-    return ("Events judged", count(judged), f"of {count(total)} seen on either side")
-
-
-def _matched(result: Result) -> tuple[str, str, str]:
     found = matched(result)
     rate = "—" if found.rate is None else percent(found.keys, found.checked)
-    return ("Matched", rate, f"{count(found.keys)} equal, of {count(found.checked)} that both sides should have")
+    return [
+        ("Events judged", count(judged), f"of {count(total)} seen on either side"),
+        ("Matched", rate, f"{count(found.keys)} equal, of {count(found.checked)} that both sides should have"),
+        *_lost(result.loss),
+    ]
 
 
-def _lost(side: str, loss: Loss) -> tuple[str, str, str]:
-    bound = "no bound: nothing was checked"
-    if loss.upper_bound_95_ppm is not None:
-        bound = f"of {count(loss.checked)}; below {ppm(loss.upper_bound_95_ppm)} at 95 % confidence"
-    return (f"Unexplained loss, {SIDE_NAME.get(side, side)}", count(loss.unexplained), bound)
+def _lost(losses: Mapping[str, Loss]) -> Iterator[tuple[str, str, str]]:
+    for side, loss in sorted(losses.items()):
+        bound = "no bound: nothing was checked"
+        if loss.upper_bound_95_ppm is not None:
+            bound = f"of {count(loss.checked)}; below {ppm(loss.upper_bound_95_ppm)} at 95 % confidence"
+        yield f"Unexplained loss, {SIDE_NAME.get(side, side)}", count(loss.unexplained), bound
 
 
-def _scope(result: Result) -> str:
+def describe_scope(result: Result) -> str:
+    """Return the time that the run is about."""
     settled = "no settled horizon"
     if result.horizon_ms is not None:
         settled = f"settled up to {utc(result.horizon_ms)} (grace {duration(result.grace_ms)})"

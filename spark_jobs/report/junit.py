@@ -1,4 +1,4 @@
-"""This module knows ``junit.xml``: one test per gate, so that a CI server shows a gate like any other test."""
+"""``junit.xml``: one test per gate, so that a CI server shows a gate like any other test."""
 
 from __future__ import annotations
 

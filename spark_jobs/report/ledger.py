@@ -1,4 +1,4 @@
-"""This module knows what a result says of the drop ledger: what was counted as lost, and how much of it was missing."""
+"""What a result says of the drop ledger: what was counted as lost, and how much of it was missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows how an event's ids become a link into another tool, such as Jaeger's page of a trace."""
+"""Make an event's ids a link into another tool, such as Jaeger's page of a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows which rows of a long list a page shows: the most telling ones, and the rest as one counted row."""
+"""The rows of a long list that a page shows: those with most trouble, and the rest as one counted row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows ``summary.md``: the run for a CI step summary or a review comment, at most 60 KB."""
+"""``summary.md``: the run for a CI step summary or a review comment, at most 60 KB."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import re
 from typing import TYPE_CHECKING
 
 from spark_jobs.report.books import balance
-from spark_jobs.report.headline import headline, loss_sentence
+from spark_jobs.report.glossary import label_finding
+from spark_jobs.report.headline import describe_scope, figures, loss_sentence, meaning, parts
 from spark_jobs.report.wording import ABSENT, count, duration, number, percent, value_text, visible
 from spark_jobs.taxonomy import FieldVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from spark_jobs.report.result import Result
+    from spark_jobs.report.result import Result, Sample
 
 __all__ = ["MOST_SUMMARY_BYTES", "cell", "render_summary"]
 
@@ -51,14 +52,17 @@ def cell(text: str | None, *, limit: int = 120) -> str:
 
 
 def _sections(result: Result) -> Iterator[str]:
-    head = headline(result)
-    yield f"## {_SIGN.get(head.verdict, '')} {cell(head.verdict)}: message trace reconciliation\n\n{head.meaning}\n"
-    yield "".join(f"* {label}: **{value}** ({note})\n" for label, value, note in head.figures) + f"* {head.scope}\n"
+    title = f"{_SIGN.get(result.verdict, '')} {cell(result.verdict)}: message trace reconciliation"
+    yield f"## {title}\n\n{meaning(result)}\n"
+    yield "".join(f"* **{cell(part.text)}**: {cell(part.step, limit=300)}\n" for part in parts(result))
+    rows = "".join(f"* {label}: **{value}** ({note})\n" for label, value, note in figures(result))
+    yield f"{rows}* {describe_scope(result)}\n"
     yield _gates(result)
     yield _balance(result)
     yield _counts("Statuses", "Status", result.status)
     yield _counts("Reasons", "Reason", result.reason)
-    yield _counts("Rules behind the reasons", "Rule", result.reason_detail)
+    rules = [(cell(rule), count(n)) for rule, n in result.reason_detail.items() if n]
+    yield _table("Rules behind the reasons", ("Rule", "Events"), rules)
     yield _ledger(result)
     yield _fields(result)
     yield _latency(result)
@@ -100,8 +104,8 @@ def _balance(result: Result) -> str:
 
 def _counts(title: str, head: str, counts: dict[str, int]) -> str:
     whole = sum(counts.values())
-    rows = [(cell(name), count(n), percent(n, whole)) for name, n in counts.items() if n]
-    return _table(title, (head, "Events", "Share"), rows)
+    rows = [(cell(label_finding(name)), cell(name), count(n), percent(n, whole)) for name, n in counts.items() if n]
+    return _table(title, (head, "Identifier", "Events", "Share"), rows)
 
 
 def _ledger(result: Result) -> str:
@@ -122,7 +126,10 @@ def _ledger(result: Result) -> str:
 
 def _fields(result: Result) -> str:
     rows = [
-        (cell(item.name), ", ".join(f"{cell(name)} {count(n)}" for name, n in item.verdicts.items() if n))
+        (
+            cell(item.name),
+            ", ".join(f"{cell(label_finding(name))} {count(n)}" for name, n in item.verdicts.items() if n),
+        )
         for item in result.fields
         if sum(item.verdicts.values()) > item.verdicts.get(FieldVerdict.EQUAL.value, 0)
     ]
@@ -167,7 +174,11 @@ def _malformed(result: Result) -> str:
 def _samples(result: Result) -> str:
     names = ("msg_id", "kind", "topic", "group")
     rows = [
-        (cell(sample.stratum), *(cell(value_text(name, sample.verdict.get(name))) for name in names))
+        (cell(_finding(sample)), *(cell(value_text(name, sample.verdict.get(name))) for name in names))
         for sample in result.samples
     ]
     return _table("Sample events", ("Finding", "Message id", "Kind", "Topic", "Group"), rows)
+
+
+def _finding(sample: Sample) -> str:
+    return label_finding(str(sample.verdict.get("status")), sample.verdict.get("reason"))

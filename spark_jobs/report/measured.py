@@ -1,4 +1,4 @@
-"""This module knows what a run measured besides its verdicts: how long things took, who did them, the worst of each.
+"""What a run measured besides its verdicts: how long things took, who did them, the worst of each.
 
 Plain data like the rest of a result; durations are milliseconds, times epoch milliseconds.
 """

@@ -1,4 +1,4 @@
-"""This module knows how ``report.html`` is put together: one file, no request, readable without script and style."""
+"""``report.html``: one file, no request, readable without script and style."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from markupsafe import Markup
 from bridge.page.palette import SLATE
 from bridge.page.sheet import content_policy, style_sheet
 from spark_jobs.report import palette
-from spark_jobs.report.headline import headline
+from spark_jobs.report.headline import describe_scope, figures, meaning, parts
 from spark_jobs.report.samples import NONE_SHOWN, by_turns, fitting, once
-from spark_jobs.report.sections import parts, swatch_of
+from spark_jobs.report.sections import anchor_of, sections
 from spark_jobs.report.svg.shapes import sign
 from spark_jobs.report.templating import environment, template_text
+from spark_jobs.taxonomy import Status, Verdict
 
 if TYPE_CHECKING:
-    from spark_jobs.report.result import Result
+    from collections.abc import Container
+
+    from spark_jobs.report.result import Finding, Result
     from spark_jobs.report.samples import Shown
 
 __all__ = ["HEAVY_PAGE_BYTES", "MOST_SAMPLES", "PageOptions", "render_page"]
 
 HEAVY_PAGE_BYTES: Final = 5_000_000
-"""From here on browsers take seconds to open a page: whoever asked for so much is warned."""
+"""From here on browsers take seconds to open a page; the command warns."""
 
 _MOST_BYTES, _MOST_BYTES_EVER = 1_500_000, 10_000_000
 MOST_SAMPLES: Final = 400
@@ -60,21 +63,41 @@ def render_page(result: Result, options: PageOptions | None = None, *, most_byte
     per_stratum = max(asked.samples // _STRATA, 1)
     chosen = by_turns(once(result.samples), at_most=asked.samples, per_stratum=per_stratum)
     room = (most_bytes or asked.most_bytes) - len(bare.encode("utf-8", "backslashreplace")) - 10_000
-    shown = fitting(chosen, result.lives, room_bytes=room, swatch=swatch_of, link_template=asked.link_template)
+    shown = fitting(chosen, result.lives, room_bytes=room, link_template=asked.link_template)
     return _page(result, shown) if shown.count else bare
 
 
 def _page(result: Result, shown: Shown) -> str:
     style, script = style_sheet("spark_jobs.report", "templates/style.css"), template_text("page.js")
+    written, found = sections(result, shown), parts(result)
+    ids = {section.id for section in written}
+    hrefs = [_href(part.target, shown, ids) for part in found]
+    steps = {part.label: (href, part.step) for part, href in zip(found, hrefs, strict=True) if part.step}
     return (
         environment()
         .get_template("page.html.j2")
         .render(
-            head=headline(result),
+            result=result,
+            lead="" if found and result.verdict == Verdict.FAIL.value else meaning(result),
+            parts=found,
+            hrefs=hrefs,
+            steps=steps,
+            figures=figures(result),
+            scope=describe_scope(result),
             sign=sign(result.verdict, palette.VERDICT_COLOUR.get(result.verdict, SLATE)),
             style=Markup(style),  # noqa: S704 - our own file
             script=Markup(script),  # noqa: S704 - our own file
             policy=content_policy(style, script),
-            parts=parts(result, shown),
+            sections=written,
         )
     )
+
+
+def _href(target: str | Finding, shown: Shown, ids: Container[str]) -> str:
+    """Return the id of a section, or of the samples of a finding; without samples, of the table of findings."""
+    if isinstance(target, str):
+        return target
+    if target[0] == Status.MALFORMED.value and "malformed" in ids:
+        return "malformed"
+    like = [found for found in shown.findings if found[0] == target[0] and target[1] in {None, found[1]}]
+    return anchor_of(*like[0]) if like else "statuses"

@@ -1,64 +1,52 @@
-"""This module knows which hue of the pages stands for which word of the closed lists."""
+"""Four groups for everything that was found, and the colours of groups, outcomes and verdicts."""
 
 from __future__ import annotations
 
-from bridge.page.palette import AMBER, BLUE, BROWN, GREEN, GREY, ORANGE, PLUM, RED, ROSE, SAGE, SKY, SLATE, VIOLET
-from spark_jobs.taxonomy import FieldVerdict, Outcome, Status, Verdict
+from typing import Final
 
-__all__ = [
-    "FIELD_COLOUR",
-    "OUTCOME_COLOUR",
-    "PROBLEMS",
-    "STATUS_COLOUR",
-    "VERDICT_COLOUR",
-]
+from bridge.page.palette import AMBER, GREEN, GREY, RED, SKY, SLATE
+from spark_jobs.taxonomy import FieldVerdict, Outcome, Reason, Status, Verdict
 
-STATUS_COLOUR: dict[str, str] = {
-    Status.MATCHED_EXACT.value: GREEN,
-    Status.MATCHED_NORMALISED.value: SAGE,
-    Status.MISMATCHED.value: ORANGE,
-    Status.DUPLICATED_NATIVE.value: VIOLET,
-    Status.DUPLICATED_OTLP.value: PLUM,
-    Status.DUPLICATED_BOTH.value: BLUE,
-    Status.NATIVE_ONLY.value: RED,
-    Status.OTLP_ONLY.value: ROSE,
-    Status.PENDING.value: SKY,
-    Status.OUT_OF_SCOPE.value: GREY,
-    Status.MALFORMED.value: BROWN,
+__all__ = ["GROUPS", "GROUP_COLOUR", "OUTCOME_COLOUR", "VERDICT_COLOUR", "group_field_verdict", "group_finding"]
+
+FINE, WAITING, EXPLAINED, PROBLEM = GROUPS = ("fine", "waiting", "explained", "problem")
+
+GROUP_COLOUR: Final = {FINE: GREEN, WAITING: SKY, EXPLAINED: GREY, PROBLEM: RED}
+
+_STATUS_GROUP: Final = {
+    Status.MATCHED_EXACT.value: FINE,
+    Status.MATCHED_NORMALISED.value: FINE,
+    Status.PENDING.value: WAITING,
+    Status.OUT_OF_SCOPE.value: EXPLAINED,
 }
-"""One colour per status, in report order."""
-
-PROBLEMS: tuple[str, ...] = tuple(
-    status.value
-    for status in Status
-    if status not in {Status.MATCHED_EXACT, Status.MATCHED_NORMALISED, Status.PENDING, Status.OUT_OF_SCOPE}
-)
-"""Statuses that may be a finding, in report order."""
-
-FIELD_COLOUR: dict[str, str] = {
-    FieldVerdict.EQUAL.value: GREEN,
-    FieldVerdict.EQUAL_NORMALISED.value: SAGE,
-    FieldVerdict.WITHIN_TOLERANCE.value: SKY,
-    FieldVerdict.TRUNCATED.value: AMBER,
-    FieldVerdict.SANITISED.value: BROWN,
-    FieldVerdict.REDACTED.value: SLATE,
-    FieldVerdict.MISSING_NATIVE.value: ROSE,
-    FieldVerdict.MISSING_OTLP.value: RED,
-    FieldVerdict.NOT_COMPARABLE.value: GREY,
-    FieldVerdict.DIFFERENT.value: ORANGE,
+_REASON_GROUP: Final = {
+    **{reason.value: EXPLAINED for reason in Reason},
+    Reason.IN_FLIGHT.value: WAITING,
+    Reason.UNEXPLAINED.value: PROBLEM,
+    Reason.WRITER_SILENT.value: PROBLEM,
 }
-"""One colour per field verdict, mildest first."""
+_ONE_SIDED: Final = (Status.NATIVE_ONLY.value, Status.OTLP_ONLY.value)
+_AGREEING: Final = (FieldVerdict.EQUAL, FieldVerdict.EQUAL_NORMALISED, FieldVerdict.WITHIN_TOLERANCE)
+_DISAGREEING: Final = (FieldVerdict.DIFFERENT, FieldVerdict.MISSING_NATIVE, FieldVerdict.MISSING_OTLP)
 
-OUTCOME_COLOUR: dict[str, str] = {
+OUTCOME_COLOUR: Final = {
     Outcome.PASS.value: GREEN,
     Outcome.WARN.value: AMBER,
     Outcome.FAIL.value: RED,
     Outcome.INCONCLUSIVE.value: SLATE,
 }
+VERDICT_COLOUR: Final = {verdict.value: OUTCOME_COLOUR[verdict.value.lower()] for verdict in Verdict}
 
-VERDICT_COLOUR: dict[str, str] = {
-    Verdict.PASS.value: GREEN,
-    Verdict.WARN.value: AMBER,
-    Verdict.FAIL.value: RED,
-    Verdict.INCONCLUSIVE.value: SLATE,
-}
+
+def group_finding(status: str, reason: str | None = None) -> str:
+    """Return which of ``GROUPS`` an event belongs to; the reason decides where one side lacks it."""
+    if status in _ONE_SIDED:
+        return _REASON_GROUP.get(reason or "", PROBLEM)
+    return _STATUS_GROUP.get(status, PROBLEM)
+
+
+def group_field_verdict(verdict: str) -> str:
+    """Return which of ``GROUPS`` a compared field belongs to."""
+    if verdict in _AGREEING:
+        return FINE
+    return PROBLEM if verdict in _DISAGREEING else EXPLAINED

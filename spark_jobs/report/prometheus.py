@@ -1,4 +1,4 @@
-"""This module knows ``metrics.prom``: the run as Prometheus text, for a textfile collector or a push gateway."""
+"""``metrics.prom``: the run as Prometheus text, for a textfile collector or a push gateway."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Conservation",
     "Field",
+    "Finding",
     "Gate",
     "Inputs",
     "Loss",
@@ -33,6 +34,10 @@ __all__ = [
     "TimeBucket",
     "Writers",
 ]
+
+
+Finding = tuple[str, "str | None"]
+"""A status and its reason, which most have not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,11 +154,11 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBucket:
-    """Keys of each status that started in one bucket of ten minutes (less for a short run, more for a long one)."""
+    """Keys of each finding that started in one bucket of ten minutes (less for a short run, more for a long one)."""
 
     start_ms: int
     width_ms: int
-    status: dict[str, int]
+    findings: dict[Finding, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +211,7 @@ class Result:
     inputs: Inputs
     status: dict[str, int]
     status_by_kind: dict[str, dict[str, int]]
+    findings: dict[Finding, dict[str, int]]  # of keys in scope: {kind: n}
     reason: dict[str, int]
     reason_detail: dict[str, int]
     fields: tuple[Field, ...]
@@ -246,9 +252,9 @@ class Result:
         return self.lifecycle.get(Lifecycle.RESOLVED.value, 0)
 
     def to_json(self) -> dict[str, Any]:
-        """Return ``result.json`` as a dictionary; samples, their messages and timeline stay in the report."""
+        """Return ``result.json`` as a dictionary; samples, their messages, findings and timeline stay in the report."""
         plain = asdict(self)
-        for evidence in ("samples", "timeline", "lives"):
+        for evidence in ("samples", "timeline", "lives", "findings"):
             plain.pop(evidence)
         plain["horizon"] = plain.pop("horizon_ms")
         # Both stood here before ``writers`` did, and keys are only ever added.

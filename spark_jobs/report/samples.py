@@ -1,4 +1,4 @@
-"""This module knows how one sampled event is laid open: both sides field by field, the difference marked, its place."""
+"""Sampled events as a reader opens them: both sides field by field, the difference marked, where each was read."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
+from spark_jobs.report.glossary import label_finding
 from spark_jobs.report.links import link_of
 from spark_jobs.report.measured import Life, Stay
-from spark_jobs.report.palette import PROBLEMS
+from spark_jobs.report.palette import FINE, GROUPS, group_field_verdict, group_finding
 from spark_jobs.report.svg.swimlane import swimlane
 from spark_jobs.report.templating import environment
-from spark_jobs.report.wording import ABSENT, value_text, visible
-from spark_jobs.taxonomy import FieldVerdict, Reason
+from spark_jobs.report.wording import ABSENT, plural, utc, value_text, visible
+from spark_jobs.taxonomy import FieldVerdict, Kind, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from spark_jobs.report.result import Sample
+    from spark_jobs.report.result import Finding, Sample
 
 __all__ = ["EVIDENCE_FIELDS", "NONE_SHOWN", "FieldRow", "SampleView", "Shown", "by_turns", "fitting", "once"]
 
@@ -29,13 +30,9 @@ Event = tuple[object, object, object, object]
 EVIDENCE_FIELDS = ("path", "line", "record_index", "raw_hash")
 """Fields of a side that say where it was read, not what it says."""
 
-_MILD = {
-    FieldVerdict.EQUAL.value,
-    FieldVerdict.EQUAL_NORMALISED.value,
-    FieldVerdict.WITHIN_TOLERANCE.value,
-    FieldVerdict.NOT_COMPARABLE.value,
-}
+_MOST_DIFFERENCES, _LONGEST_VALUE = 2, 36
 _FACTS = (
+    ("msg_id", "Message"),
     ("reason_detail", "Rule"),
     ("attempt_id", "Attempt"),
     ("retry_times", "Retry"),
@@ -61,15 +58,16 @@ class FieldRow:
 
 @dataclass(frozen=True, slots=True)
 class SampleView:
-    """One sample, ready to be read."""
+    """One sample, ready to be read; ``place`` is sender and topic, or topic and consumer group."""
 
-    stratum: str
+    finding: Finding
+    label: str
     anchor: str
     msg_id: str
     kind: str
-    place: str
-    status: str
-    reason: str
+    time: str
+    place: tuple[str, ...]
+    differs: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     rows: tuple[FieldRow, ...]
     evidence: tuple[tuple[str, str], ...]
@@ -80,18 +78,18 @@ class SampleView:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The samples a page has room for: written, under their finding, what weighs most first.
+    """The samples that a page has room for: written, by finding, problems first.
 
     ``anchors`` leads from an event (message id, kind, group, start) to its place on the page.
     """
 
-    strata: dict[str, list[Markup]]
+    findings: dict[Finding, list[Markup]]
     anchors: dict[Event, str]
 
     @property
     def count(self) -> int:
         """How many there are."""
-        return sum(map(len, self.strata.values()))
+        return sum(map(len, self.findings.values()))
 
 
 NONE_SHOWN = Shown({}, {})
@@ -102,30 +100,27 @@ def fitting(
     lives: Mapping[str, tuple[Life, ...]],
     *,
     room_bytes: int,
-    swatch: Callable[[str], Markup],
     link_template: str | None = None,
 ) -> Shown:
     """Return as many of ``samples``, in their order, as can be written in ``room_bytes``."""
     sheet = environment().get_template("sample.html.j2")
-    found: list[tuple[SampleView, Markup]] = []
+    findings: defaultdict[Finding, list[Markup]] = defaultdict(list)
     anchors: dict[Event, str] = {}
     for at, sample in enumerate(samples, start=1):
         view = _view(sample, f"sample-{at}", lives.get(str(sample.verdict.get("msg_id")), ()))
         link = link_of(link_template, sample) if link_template else None
-        written = Markup(sheet.render(view=view, swatch=swatch, link=link))  # noqa: S704 - rendered with autoescape
+        written = Markup(sheet.render(view=view, link=link))  # noqa: S704 - rendered with autoescape
         room_bytes -= len(written.encode("utf-8", "backslashreplace"))
         if room_bytes < 0:
             break
-        found.append((view, written))
+        findings[view.finding].append(written)
         anchors[_event(sample)] = view.anchor
-    strata: defaultdict[str, list[Markup]] = defaultdict(list)
-    for view, written in sorted(found, key=lambda each: _weight(each[0])):
-        strata[view.stratum].append(written)
-    return Shown(dict(strata), anchors)
+    return Shown(dict(sorted(findings.items(), key=lambda each: _weight(each[0]))), anchors)
 
 
-def _weight(view: SampleView) -> tuple[bool, bool, str]:
-    return (view.reason != Reason.UNEXPLAINED.value, view.status not in PROBLEMS, view.stratum)
+def _weight(finding: Finding) -> tuple[bool, int, str, str]:
+    status, reason = finding
+    return (reason != Reason.UNEXPLAINED.value, -GROUPS.index(group_finding(*finding)), status, reason or "")
 
 
 def _event(sample: Sample) -> Event:
@@ -153,17 +148,21 @@ def by_turns(samples: Iterable[Sample], *, at_most: int, per_stratum: int) -> li
 
 def _view(sample: Sample, anchor: str, lives: Sequence[Life]) -> SampleView:
     verdict = sample.verdict
-    facts = ((label, value_text(name, verdict.get(name))) for name, label in _FACTS)
+    finding = (_said(verdict, "status"), value_text("reason", verdict.get("reason")) or None)
+    who = "Consumer group" if verdict.get("kind") == Kind.CONSUME.value else "Producer group or client id"
+    facts = ((label, value_text(name, verdict.get(name))) for name, label in (*_FACTS, ("group", who)))
+    rows = tuple(_rows(sample))
     return SampleView(
-        stratum=visible(sample.stratum),
+        finding=finding,
+        label=label_finding(*finding),
         anchor=anchor,
         msg_id=_said(verdict, "msg_id"),
         kind=_said(verdict, "kind"),
+        time=utc(verdict.get("event_ms")),
         place=_place(verdict),
-        status=_said(verdict, "status"),
-        reason=_said(verdict, "reason") if verdict.get("reason") else "",
+        differs=tuple(_differences(sample, rows)),
         facts=tuple((label, text) for label, text in facts if text is not None),
-        rows=tuple(_rows(sample)),
+        rows=rows,
         evidence=tuple(_evidence(sample)),
         topic=_said(verdict, "topic"),
         group=_said(verdict, "group"),
@@ -175,10 +174,30 @@ def _said(fields: dict[str, Any], name: str) -> str:
     return value_text(name, fields.get(name)) or ABSENT
 
 
-def _place(verdict: dict[str, Any]) -> str:
-    """Return ``topic``, or ``topic → group`` on the consuming side."""
-    names = [visible(str(verdict[name]), limit=80) for name in ("topic", "group") if verdict.get(name)]
-    return " → ".join(names) or ABSENT
+def _place(verdict: dict[str, Any]) -> tuple[str, ...]:
+    """Return the way of the message: topic and consumer group of a delivery, else sender and topic."""
+    way = ("topic", "group") if verdict.get("kind") == Kind.CONSUME.value else ("group", "topic")
+    return tuple(visible(str(verdict[name]), limit=80) for name in way if verdict.get(name)) or (ABSENT,)
+
+
+def _differences(sample: Sample, rows: Sequence[FieldRow]) -> Iterator[str]:
+    """Yield what tells this sample from the others of its finding: fields that differ, copies, else the keys."""
+    marked = [row for row in rows if row.marked]
+    for row in marked[:_MOST_DIFFERENCES]:
+        left, right = (_cut(text.striptags()) for text in (row.native, row.otlp))
+        yield f"{row.name}: {left} ≠ {right}"
+    if len(marked) > _MOST_DIFFERENCES:
+        yield f"{plural(len(marked) - _MOST_DIFFERENCES, 'more field')}"
+    copies = [int(sample.verdict.get(f"{side}_count") or 0) for side in ("native", "otlp")]
+    if max(copies) > 1:
+        yield f"{plural(copies[0], 'native record')}, {plural(copies[1], 'span')}"
+    keys = next((side["keys"] for side in (sample.native, sample.otlp) if side and side.get("keys")), None)
+    if keys and not marked:
+        yield f"keys {_cut(value_text('keys', keys) or '')}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
 
 
 def _rows(sample: Sample) -> Iterator[FieldRow]:
@@ -194,7 +213,7 @@ def _rows(sample: Sample) -> Iterator[FieldRow]:
 
 
 def _row(name: str, left: str | None, right: str | None, verdict: str) -> FieldRow:
-    marked = bool(verdict) and verdict not in _MILD
+    marked = bool(verdict) and group_field_verdict(verdict) != FINE and verdict != FieldVerdict.NOT_COMPARABLE
     native, otlp = _marked(left, right) if marked else (escape(left or ABSENT), escape(right or ABSENT))
     return FieldRow(visible(name), native, otlp, visible(verdict), same=left == right and not marked, marked=marked)
 

@@ -1,12 +1,17 @@
-"""This module knows where the templates are and which words of Python they may use."""
+"""The template environment of every report."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
 
+from markupsafe import Markup
+
 from otel_mqtrace._errors import MissingExtraError
 from spark_jobs.report import wording
+from spark_jobs.report.glossary import find_entry, label_finding
+from spark_jobs.report.palette import GROUP_COLOUR, OUTCOME_COLOUR, VERDICT_COLOUR, group_field_verdict, group_finding
+from spark_jobs.report.svg.shapes import swatch
 
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -24,6 +29,7 @@ _FILTERS = {
     "utc": wording.utc,
     "visible": wording.visible,
 }
+_COLOURS = GROUP_COLOUR | OUTCOME_COLOUR | VERDICT_COLOUR
 
 
 @cache
@@ -37,7 +43,15 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= _FILTERS
-    made.globals["percent"] = wording.percent
+    made.globals |= {
+        "percent": wording.percent,
+        "entry": find_entry,
+        "label": label_finding,
+        "group_of": group_finding,
+        "group_of_field": group_field_verdict,
+        "swatch": lambda name: swatch(_COLOURS[name]) if name in _COLOURS else Markup(""),
+    }
+    made.globals["ui"] = made.get_template("macros.html.j2").module
     return made
 
 

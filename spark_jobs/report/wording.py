@@ -1,19 +1,17 @@
-"""This module knows how a number, a time and a hostile text are put before a reader, the same in every report."""
+"""Numbers, times and hostile texts as readers see them, the same in every report."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from datetime import datetime, timedelta, timezone
 from typing import Any
+
+from bridge.page.wording import ABSENT, utc
+from bridge.page.wording import counted as plural
 
 __all__ = ["ABSENT", "count", "duration", "number", "percent", "plural", "ppm", "utc", "value_text", "visible"]
 
-ABSENT = "—"
-"""What stands where a side said nothing."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _UNITS = ((86_400_000, 86_400_000, "d"), (3_600_000, 3_600_000, "h"), (60_000, 60_000, "min"), (10_000, 1_000, "s"))
 """From how many milliseconds on a duration is said in which unit, and what one of it is."""
 
@@ -35,25 +33,9 @@ def visible(text: str, *, limit: int = 300) -> str:
     return shown if len(text) <= limit else f"{shown}… ({len(text):,} characters)"
 
 
-def utc(ms: int | None) -> str:
-    """Return epoch milliseconds as ``2026-11-21 16:05:00.123 UTC``; a time no calendar has stays a number."""
-    if ms is None:
-        return ABSENT
-    try:
-        moment = _EPOCH + timedelta(milliseconds=ms)
-    except OverflowError:
-        return f"{ms} ms"
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d} UTC"
-
-
 def count(value: int) -> str:
     """Return a whole number with its thousands apart."""
     return f"{value:,}"
-
-
-def plural(value: int, noun: str) -> str:
-    """Return ``1 event`` or ``2 events``."""
-    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
 
 
 def number(value: float | None) -> str:

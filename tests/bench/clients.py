@@ -39,6 +39,9 @@ _MEASURES = (
     _Measure("calling thread, recording", ("ours", "both"), _THREAD, (0.25, 0.2, 0.3)),
     _Measure("whole process, both formats on our lanes", ("ours", "both"), _PROCESS, (0.3, 0.25, 0.6)),
     _Measure(
+        "whole process, both formats on our lanes, 512 a batch", ("ours", "both512"), _PROCESS, (None, None, None)
+    ),
+    _Measure(
         "whole process, stock processor with `mqtrace_otlp`, and native",
         ("ours", "bytes+native"),
         _PROCESS,

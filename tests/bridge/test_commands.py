@@ -34,6 +34,13 @@ def test_a_raw_body_becomes_one_object_per_record(mqtrace):
         "body_index": 0,
         "record_index": 0,
         "dialect": "5.5.0",
+        "written_by": [
+            "Java client 4.4.0 to 4.7.1",
+            "Java client 4.9.0 to 5.5.0",
+            "Go up to 2.1.0",
+            "C++ 2.x, and Python on top of it",
+            "ONS Java 2019",
+        ],
         "trace_type": "Pub",
         "timestamp_ms": 1700000000000,
         "region_id": "R",

@@ -34,7 +34,7 @@ def test_a_table_is_whole_at_120_columns(mqtrace):
     assert sum(line.count(ids[0]) for line in shown) == ids.count(ids[0])
     at = next(number for number, line in enumerate(shown) if line.startswith("1.0 "))
     assert shown[at].split()[:4] == ["1.0", "Pub", "2026-11-21", "11:26:17.698"]
-    assert shown[at + 1].startswith("5.5.0        Normal_Msg        ok, 53 ms")
+    assert shown[at + 1].startswith("Java 4.4.0 to 4.7.1 +4")
 
 
 def test_a_long_table_has_pages(mqtrace):

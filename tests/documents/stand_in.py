@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 def pip(verb, *requirements):
     """Ours with extras that exist, anybody else's as it is installed here."""
     assert verb == "install"
-    for each in map(Requirement, requirements):
+    ours = [each.replace(".[", "otel-mqtrace[") if each.startswith(".[") else each for each in requirements]
+    for each in map(Requirement, ours):
         assert version(each.name)
         assert each.extras <= set(metadata(each.name).get_all("Provides-Extra") or ())
 

@@ -87,7 +87,7 @@ def main() -> int:
     parser.add_argument("inputs", nargs="*", help="run these inputs once instead, such as a finding")
     asked = parser.parse_args()
     if find_spec("atheris") is None:
-        sys.stdout.write("fuzz: SKIPPED: no atheris for this Python here (pip install 'otel-mqtrace[fuzz]')\n")
+        sys.stdout.write("fuzz: SKIPPED: no atheris for this Python here (pip install --group fuzz)\n")
         return 0
     return fuzz(asked.seconds, asked.inputs)
 

@@ -159,7 +159,7 @@ def _spans_go(provider: TracerProvider, mode: str, endpoint: str, landing: str) 
     """Set up what each mode exports; return the exporters that the instrumentation attaches."""
     traces = f"{endpoint}/v1/traces"
     native = NativeFileSpanExporter(directory=landing)
-    if mode in {"both", "off", "metrics"}:
+    if mode in {"both", "both512", "off", "metrics"}:
         return native, OtlpSpanExporter(protocol=HTTP, endpoint=traces)
     if mode == "native":
         return (native,)
@@ -176,7 +176,11 @@ def main(subject: str, mode: str, servers: str, topic: str, messages: str, endpo
         if subject in SUBJECTS:
             stock = subject != OURS.name and mode == "off"
             exporters = _spans_go(provider, "stock" if stock else mode, endpoint, landing)
-            options = {} if mode != "metrics" else {"meter_provider": MeterProvider([InMemoryMetricReader()])}
+            options: dict[str, Any] = {}
+            if mode == "metrics":
+                options["meter_provider"] = MeterProvider([InMemoryMetricReader()])
+            elif mode == "both512":
+                options["batch_size"] = 512
             SUBJECTS[subject].instrumentor().instrument(tracer_provider=provider, exporters=exporters, **options)
         calls = _Calls(servers, topic, provider)
         for line in sys.stdin:

@@ -35,7 +35,7 @@ Variant = tuple[str, str]
 
 ``stock``: the SDK's batch processor and OTLP exporter. ``bytes``: the SDK's processor with ``mqtrace_otlp``.
 ``stock+native``, ``bytes+native``: the same beside native records. ``native``: those alone. ``both``: both formats on our
-own lanes. ``metrics``: ``both`` with a MeterProvider. ``off``: nothing is sampled.
+own lanes, ``both512`` with 512 spans a batch, as the SDK's processor has. ``metrics``: with a MeterProvider. ``off``: nothing is sampled.
 """
 
 BARE: Variant = ("bare", "stock")

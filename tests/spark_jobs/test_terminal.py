@@ -40,17 +40,30 @@ def test_verdict_loss_groups_gates_and_the_report_are_told():
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_long_topics_are_folded_and_never_cut(width):
-    """Whoever has to look for a topic needs all of its name; hostile ones move no cursor."""
-    one, *_ = groups()
+def test_long_topic_is_folded_on_a_terminal_and_never_cut(width):
     name = "a-topic-" + "with-a-long-name-" * 4
-    text = printed(result(groups=(replace(one, topic=name, group="g\x1b[31m[bold]"),)), width=width)
+    text = _printed_with_group(name, width=width, terminal=True)
     table = text.split("who consumed what")[1].split("gates")[0]
     cells = [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")]
     assert "".join(cells).replace(" ", "") == name
     assert max(map(len, table.splitlines())) <= width
-    assert "\x1b[31m" not in text
     assert "[bold]" in "".join(line.split("│")[2].strip() for line in table.splitlines() if line.startswith("│"))
+
+
+def test_long_topic_is_whole_and_unboxed_in_a_pipe():
+    name = "a-topic-" + "with-a-long-name-" * 4
+    text = _printed_with_group(name, width=10_000, terminal=False)
+    assert any(line.startswith(f"{name}  ") for line in text.splitlines())
+    assert "[bold]" in text
+    assert not set(text) & set("│┃━─┏╭")
+
+
+def _printed_with_group(topic, *, width, terminal):
+    one, *_ = groups()
+    hostile = replace(one, topic=topic, group="g\x1b[31m[bold]")
+    text = printed(result(groups=(hostile,)), width=width, force_terminal=terminal, no_color=True)
+    assert "\x1b[31m" not in text
+    return text
 
 
 def test_no_more_than_ten_groups_are_listed_and_the_rest_is_counted():

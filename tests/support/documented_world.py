@@ -91,13 +91,15 @@ class World:
             text = re.sub(pattern, actual, text)
         return text
 
-    def run(self, text, cwd, *, on_spark=True, **environment):
+    def run(self, text, cwd, *, on_spark=True, programs=None, **environment):
         """Run a block as a shell does, and end at the first line that fails; return what it printed.
 
         Without ``on_spark`` the commands that start a Spark read their options and look their sources up, no more.
+        ``programs`` is the ``bin`` of a virtual environment in which ``pip`` installs and the commands are run.
         """
         script = _HERE / "stand_in.py"
-        stand_ins = "\n".join(f'{name}() {{ {sys.executable} {script} {name} "$@"; }}' for name in _STAND_INS)
+        stood_in = _STAND_INS if programs is None else [name for name in _STAND_INS if name != "pip"]
+        stand_ins = "\n".join(f'{name}() {{ {sys.executable} {script} {name} "$@"; }}' for name in stood_in)
         python = f"{sys.executable} {script}"
         skipped = "'no command'" if on_spark else "reconcile' '*|graph' '*"
         prelude = _PRELUDE.format(
@@ -106,7 +108,7 @@ class World:
         done = subprocess.run(
             ["bash", "-c", prelude + text],
             cwd=cwd,
-            env={**self._environment(), **environment},
+            env={**self._environment(programs), **environment},
             capture_output=True,
             text=True,
             timeout=300,
@@ -114,14 +116,18 @@ class World:
         )
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
+        assert "nothing is traced" not in done.stderr
         return done.stdout
 
-    def _environment(self):
+    def _environment(self, programs):
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MQTRACE_"))}
+        if programs is not None:
+            clean.pop("PYTHONPATH", None)
+        own = {"PYTHONPATH": str(ROOT)} if programs is None else {}
         return {
             **clean,
-            "PYTHONPATH": str(ROOT),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            **own,
+            "PATH": f"{programs or Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "APPLICATION_SERVERS": self.kafka.bootstrap_servers,
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.receiver.endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",

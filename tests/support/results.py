@@ -63,6 +63,23 @@ BY_KIND = {
     "transaction_end": {"MATCHED_EXACT": 54, "MATCHED_NORMALISED": 11},
 }
 
+FINDINGS: dict[tuple[str, str | None], dict[str, int]] = {
+    ("MATCHED_EXACT", None): {"publish": 1900, "consume": 3250, "transaction_end": 54},
+    ("MATCHED_NORMALISED", None): {"publish": 80, "consume": 640, "transaction_end": 11},
+    ("MISMATCHED", None): {"publish": 3, "consume": 4},
+    ("DUPLICATED_NATIVE", None): {"publish": 2, "consume": 3},
+    ("DUPLICATED_OTLP", None): {"consume": 3},
+    ("DUPLICATED_BOTH", None): {"consume": 1},
+    ("NATIVE_ONLY", "BY_DESIGN"): {"publish": 6, "consume": 3},
+    ("NATIVE_ONLY", "IN_FLIGHT"): {"consume": 3},
+    ("NATIVE_ONLY", "DROP_ATTRIBUTED"): {"consume": 3},
+    ("NATIVE_ONLY", "UNEXPLAINED"): {"consume": 4},
+    ("OTLP_ONLY", "HALF_RECORD"): {"consume": 4},
+    ("OTLP_ONLY", "DROP_ATTRIBUTED"): {"consume": 5},
+    ("OTLP_ONLY", "UNEXPLAINED"): {"consume": 3},
+    ("PENDING", None): {"consume": 4},
+}
+
 
 def side_fields(*, at_ms: int = T0, **changes: Any) -> dict[str, Any]:
     """Return one side's fields of one event, as a verdict row carries them."""
@@ -161,11 +178,11 @@ def timeline(buckets: int = 30, *, start_ms: int = T0, width_ms: int = 60_000) -
         TimeBucket(
             start_ms=start_ms + at * width_ms,
             width_ms=width_ms,
-            status={
-                "MATCHED_EXACT": 150 + 40 * (at % 5),
-                "MATCHED_NORMALISED": 24 + at % 3,
-                **({"NATIVE_ONLY": 2 + at % 4, "OTLP_ONLY": 1} if at % 7 == 3 else {}),
-                **({"MISMATCHED": 1, "DUPLICATED_OTLP": 1} if at % 11 == 4 else {}),
+            findings={
+                ("MATCHED_EXACT", None): 150 + 40 * (at % 5),
+                ("MATCHED_NORMALISED", None): 24 + at % 3,
+                **({("NATIVE_ONLY", "BY_DESIGN"): 2 + at % 4, ("OTLP_ONLY", "UNEXPLAINED"): 1} if at % 7 == 3 else {}),
+                **({("MISMATCHED", None): 1, ("PENDING", None): 1} if at % 11 == 4 else {}),
             },
         )
         for at in range(buckets)
@@ -195,7 +212,7 @@ def gates() -> tuple[Gate, ...]:
     """Return gates of every outcome."""
     return (
         Gate(
-            name="unexplained_loss",
+            name="unexplained_loss_native",
             op="<=",
             threshold=0,
             value=7,
@@ -205,7 +222,7 @@ def gates() -> tuple[Gate, ...]:
         Gate(name="conflicting_duplicates", op="<=", threshold=0, value=0, outcome="pass"),
         Gate(name="malformed", op="<=", threshold=0, value=2, outcome="fail", explanation="See the positions below."),
         Gate(name="critical_field_agreement", op=">=", threshold=1.0, value=0.999512, outcome="fail"),
-        Gate(name="duplicate_rate", op="<=", threshold=0.001, value=0.0015, outcome="warn", severity="warn"),
+        Gate(name="duplicate_excess", op="<=", threshold=0.001, value=0.0015, outcome="warn", severity="warn"),
         Gate(name="late_rate", op="<=", threshold=0.01, value=None, outcome="inconclusive", severity="warn"),
     )
 
@@ -288,6 +305,7 @@ def result(**changes: Any) -> Result:
         inputs=Inputs(native=native, otlp=otlp),
         status=dict(STATUS),
         status_by_kind={kind: dict(counts) for kind, counts in BY_KIND.items()},
+        findings={finding: dict(kinds) for finding, kinds in FINDINGS.items()},
         reason={"BY_DESIGN": 9, "IN_FLIGHT": 3, "HALF_RECORD": 4, "DROP_ATTRIBUTED": 8, "UNEXPLAINED": 7},
         reason_detail={"rocketmq-failed-send": 6, "rocketmq-recall": 3},
         fields=fields(),

@@ -15,8 +15,6 @@ from otel_mqtrace.hooks.consume import IncomingMessage
 
 if TYPE_CHECKING:
     from otel_mqtrace.clients.confluent_kafka.cluster.leaders import Leaders
-    from otel_mqtrace.hooks._calls import RecordedCall
-    from otel_mqtrace.hooks.consume import ConsumeHook
 
 __all__ = [
     "PRODUCE_ORDER",
@@ -29,7 +27,6 @@ __all__ = [
     "parameter_order",
     "place_of",
     "placed",
-    "recorded",
     "replaced",
 ]
 
@@ -86,26 +83,6 @@ def incoming(messages: Iterable[Message], leaders: Leaders | None = None) -> lis
             )
         )
     return received
-
-
-def recorded(hook: ConsumeHook, message: Message, leaders: Leaders | None) -> RecordedCall | None:
-    """Have ``hook`` record that ``message`` was handed over; ``None`` where it needs a span."""
-    value, key, offset, partition = message.value(), message.key(), message.offset(), message.partition()
-    if type(message) is not Message or offset is None or offset < 0 or partition is None:
-        return None
-    if not (value is None or type(value) is bytes) or not (key is None or type(key) is bytes):
-        return None
-    kind, timestamp_ms = message.timestamp()
-    return hook.record(
-        message.topic() or "",
-        partition,
-        offset,
-        key,
-        None if value is None else len(value),
-        header_pairs(message.headers()),
-        None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
-        leaders,
-    )
 
 
 def placed(messages: Sequence[Message]) -> Sequence[IncomingMessage]:

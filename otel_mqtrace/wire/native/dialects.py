@@ -7,6 +7,7 @@ wire carries no version, so this is what the number of fields can tell, not who 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_mqtrace._errors import UsageError
@@ -35,6 +36,7 @@ __all__ = [
     "shapes_of",
     "started_ms",
     "writer_of",
+    "writers_of",
 ]
 
 CLOUD_SUFFIX: Final = "/CLOUD"
@@ -120,6 +122,28 @@ def dialect_named(name: str) -> Dialect:
         return DIALECTS[name]
     except KeyError:
         raise UsageError(f"unknown dialect {name!r}; known are {', '.join(DIALECTS)}") from None
+
+
+@lru_cache(maxsize=256)
+def writers_of(shape: Shape, dialect: str | None) -> tuple[str, ...]:
+    """Return every known writer of such a record, in words: ``("Java client 4.4.0 to 4.8.0", "Go up to 2.1.0")``.
+
+    ``dialect`` is the one that the decoder named. Bodies read under message type map B have writers of that map only.
+    """
+    is_map_b = dialect in DIALECTS and DIALECTS[dialect].message_type_map == "b"
+    ranges: list[list[str]] = []
+    follows = False
+    for each in DIALECTS.values():
+        fits = shape in shapes_of(each) and (each.message_type_map == "b" or not is_map_b)
+        first, *_, last = (*each.releases.replace(", ", "-").split("-"),) * 2
+        if fits and follows:
+            ranges[-1][1] = last
+        elif fits:
+            ranges.append([first, last])
+        follows = fits
+    java = [f"Java client {first}" if first == last else f"Java client {first} to {last}" for first, last in ranges]
+    others = () if is_map_b else (each.releases for each in IMITATORS if shape in shapes_of(each))
+    return (*java, *others)
 
 
 def quirks_of(dialect: Dialect) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.wire.native.dialects import dialect_named
@@ -9,19 +10,21 @@ from otel_mqtrace.wire.native.encode import record_plan
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from otel_mqtrace.model import TraceType
 
-__all__ = ["record_template"]
+__all__ = ["RecordTemplate", "record_template"]
+
+RecordTemplate = tuple[str, "Callable[[tuple[Any, ...]], tuple[Any, ...]]"]
 
 _SEPARATORS: Final = (FIELD_SEPARATOR, RECORD_TERMINATOR)
 
 
 def record_template(
     dialect: str, trace_type: TraceType, constants: Mapping[str, Any], varying: tuple[str, ...]
-) -> tuple[str, tuple[int, ...]] | None:
-    """Return a ``%`` template of one record, and which of ``varying`` it takes, by position, in order.
+) -> RecordTemplate | None:
+    """Return a ``%`` template of one record, and what picks from the values of ``varying`` those it takes, in order.
 
     The values of ``varying`` are to be given as text, as the encoder writes them, with no separator in them.
 
@@ -42,4 +45,4 @@ def record_template(
             pieces.append(text.replace("%", "%%"))
         else:
             return None
-    return plan.head + FIELD_SEPARATOR.join(pieces) + plan.tail, tuple(order)
+    return plan.head + FIELD_SEPARATOR.join(pieces) + plan.tail, itemgetter(*order)

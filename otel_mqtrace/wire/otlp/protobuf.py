@@ -25,7 +25,6 @@ __all__ = [
     "attribute",
     "attribute_heads",
     "delimited",
-    "fresh_varint",
     "number_attribute",
     "tag",
     "text_bytes",
@@ -127,45 +126,43 @@ def attribute(field: int, name: str, value: object) -> bytes:
     return delimited(field, delimited(1, text_bytes(name)) + delimited(2, any_value(value)))
 
 
-def number_attribute(field: int, name: str) -> Callable[[int], bytes]:
-    """Return what writes the attribute ``name`` of an int64 that differs nearly each time; nothing is cached."""
-    key = delimited(1, text_bytes(name)) + tag(2)
-    heads = [b""]
-    for length in range(1, 11):
-        value = varint(1 + length) + _INT
-        heads.append(tag(field) + varint(len(key) + len(value) + length) + key + value)
-
-    def write(number: int) -> bytes:
-        value = fresh_varint(number)
-        return heads[len(value)] + value
-
-    return write
-
-
 _BITS_7: Final = 1 << 7
 _BITS_14: Final = 1 << 14
 _BITS_35: Final = 1 << 35
 _BITS_42: Final = 1 << 42
 
 
-def fresh_varint(number: int) -> bytes:
-    """Return the varint of a number that hardly comes again; small ones and milliseconds since 1970 at once."""
-    if _BITS_7 <= number < _BITS_14:
-        return bytes((number & 0x7F | 0x80, number >> 7))
-    if 0 <= number < _BITS_7:
-        return bytes((number,))
-    if _BITS_35 <= number < _BITS_42:
-        return bytes(
-            (
-                number & 0x7F | 0x80,
-                number >> 7 & 0x7F | 0x80,
-                number >> 14 & 0x7F | 0x80,
-                number >> 21 & 0x7F | 0x80,
-                number >> 28 & 0x7F | 0x80,
-                number >> 35,
+def number_attribute(field: int, name: str) -> Callable[[int], bytes]:
+    """Return what writes the attribute ``name`` of an int64 that differs nearly each time; nothing is cached.
+
+    Numbers of two bytes and milliseconds since 1970, of six, are written at once.
+    """
+    key = delimited(1, text_bytes(name)) + tag(2)
+    heads = [b""]
+    for length in range(1, 11):
+        value = varint(1 + length) + _INT
+        heads.append(tag(field) + varint(len(key) + len(value) + length) + key + value)
+
+    two_bytes, six_bytes = heads[2], heads[6]
+
+    def write(number: int) -> bytes:
+        if _BITS_7 <= number < _BITS_14:
+            return two_bytes + bytes((number & 0x7F | 0x80, number >> 7))
+        if _BITS_35 <= number < _BITS_42:
+            return six_bytes + bytes(
+                (
+                    number & 0x7F | 0x80,
+                    number >> 7 & 0x7F | 0x80,
+                    number >> 14 & 0x7F | 0x80,
+                    number >> 21 & 0x7F | 0x80,
+                    number >> 28 & 0x7F | 0x80,
+                    number >> 35,
+                )
             )
-        )
-    return _varint(number)
+        value = _varint(number) if number >= _BITS_7 or number < 0 else bytes((number,))
+        return heads[len(value)] + value
+
+    return write
 
 
 def attribute_heads(field: int, name: str, any_value_field: int) -> BoundedCache[int, bytes]:

@@ -256,6 +256,8 @@ def encode_spans(
     to be read, ``read_attributes`` its attributes as a plain mapping, where the caller knows a cheap way.
     """
     groups: dict[tuple[bytes, bytes], dict[tuple[bytes, bytes], list[bytes]]] = {}
+    known: dict[tuple[int, int], list[bytes]] = {}
+    held: list[Any] = []  # a span may make its scope when it is read: no id may be used again meanwhile
     errors: dict[int, Exception] = {}
     for position, span in enumerate(spans):
         try:
@@ -263,12 +265,19 @@ def encode_spans(
             pieces = None if write is None else write()
             if pieces is None:
                 whole = span if read is None else read(span)
-                pieces = (encode_span(whole, None if read_attributes is None else read_attributes(whole)),)
-            resource, scope = _resources[span.resource], _scopes[span.instrumentation_scope]
+                body = encode_span(whole, None if read_attributes is None else read_attributes(whole))
+            else:
+                body = b"".join(pieces)
+            resource, scope = span.resource, span.instrumentation_scope
+            into = known.get((id(resource), id(scope)))
+            if into is None:
+                same_resource = groups.setdefault(_resources[resource], {})
+                into = known[id(resource), id(scope)] = same_resource.setdefault(_scopes[scope], [])
+                held.append((resource, scope))
         except Exception as error:  # noqa: BLE001 - one impossible span must not take its batch along
             errors[position] = error
             continue
-        groups.setdefault(resource, {}).setdefault(scope, []).extend((_SPAN, varint(sum(map(len, pieces))), *pieces))
+        into += (_SPAN, varint(len(body)), body)
     return EncodedRequest(b"".join([part for group in groups.items() for part in _resource_spans(*group)]), errors)
 
 

@@ -1,1 +1,1 @@
-"""This package knows how to draw: SVG with presentation attributes only, so that it keeps its colours without CSS."""
+"""Drawings: SVG with presentation attributes only, so that they keep their colours without CSS."""

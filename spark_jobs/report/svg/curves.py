@@ -1,4 +1,4 @@
-"""This module knows distributions as curves: which share of the events took how long at most, on a logarithmic axis."""
+"""Distributions as curves: which share of the events took how long at most, on a logarithmic axis."""
 
 from __future__ import annotations
 

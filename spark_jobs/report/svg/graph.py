@@ -1,15 +1,20 @@
-"""This module knows the graph as a drawing, left to right: producers, topics, consumer groups, and what flows."""
+"""The graph as a drawing, left to right: producers, topics, consumer groups, and what flows between them.
+
+Every edge leaves its card as a straight stub. Its numbers stand above the stub, where no other edge and no other label
+can be: stubs of a card are apart by the height of a label, and cards do not overlap.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 
 from bridge.page.palette import AMBER, BLUE, DARK_PAGE, GREEN, LIGHT_PAGE, RED, SLATE
-from spark_jobs.report.graph import CONSUME, NODE_KINDS, PUBLISH
+from spark_jobs.report.graph import NODE_KINDS, PUBLISH
 from spark_jobs.report.graph_files import node_name, told
 from spark_jobs.report.svg.layers import columns
 from spark_jobs.report.svg.shapes import element, label, rect, titled
@@ -26,19 +31,21 @@ __all__ = ["MOST_NODES", "graph_svg"]
 MOST_NODES: Final = 20
 """Nodes drawn per column; how many more there are is said below it, and all are in ``graph.json``."""
 
-_WIDTH, _CARD_WIDTH, _CARD_HEIGHT, _PITCH, _TOP = 1200, 276, 44, 56, 34
-_LEFTS: Final = dict(zip(NODE_KINDS, (1.0, 462.0, 923.0), strict=True))
+_WIDTH, _CARD_WIDTH, _TOP, _BETWEEN = 1200, 232.0, 34.0, 12.0
+_NAME_HEIGHT, _LINE_HEIGHT, _PADDING = 26.0, 15.0, 8.0
+_LEFTS: Final = dict(zip(NODE_KINDS, (1.0, 484.0, 967.0), strict=True))
 _HEADINGS: Final = dict(zip(NODE_KINDS, ("Producers", "Topics", "Consumer groups"), strict=True))
 _NOUNS: Final = dict(zip(NODE_KINDS, ("producer", "topic", "consumer group"), strict=True))
 _COLOURS: Final = dict(zip(NODE_KINDS, (BLUE, AMBER, GREEN), strict=True))
 _FINE, _TROUBLED = SLATE, RED
-_LONGEST_NAME, _LONGEST_NOTE = 31, 41
+_LONGEST_NAME, _LONGEST_NOTE, _LONGEST_LABEL = 25, 36, 29
 _THICKEST: Final = 5.0
-_PORT_PITCH: Final = 7.0
-_LABEL_HEIGHT: Final = 12.0
+_STUB: Final = 160.0
+_PORT, _LABELLED_PORT = 7.0, 17.0
+_MOST_LABELS: Final = 8
+"""Edges of one node that have their numbers beside them, the busiest; the others have theirs as a tooltip."""
+_LEAST_SERVICE: Final = 8
 _MOST_TOLD: Final = 12
-_HALO: Final = {"stroke": "Canvas", "stroke_width": 3, "stroke_linejoin": "round", "paint_order": "stroke"}
-"""The page's own colour around a text, so that the line below does not strike it out."""
 
 _STYLE: Final = (
     f"svg{{color-scheme:light dark;color:#1c2227;background:{LIGHT_PAGE}}}"
@@ -47,14 +54,18 @@ _STYLE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Curve:
-    """An edge with the points it begins and ends at."""
+class _Card:
+    """A node with the lines of text below its name and its place."""
 
-    edge: Edge
-    x1: float
-    y1: float
-    x2: float
-    y2: float
+    node: Node
+    lines: tuple[str, ...]
+    left: float
+    top: float
+    height: float
+
+    @property
+    def middle(self) -> float:
+        return self.top + self.height / 2
 
 
 def graph_svg(graph: Graph, *, standalone: bool = False, most_nodes: int = MOST_NODES) -> Markup:
@@ -66,15 +77,17 @@ def graph_svg(graph: Graph, *, standalone: bool = False, most_nodes: int = MOST_
         most_nodes: nodes per column; the busiest are drawn.
     """
     chosen = columns(graph, most_nodes=most_nodes)
-    rows = max((len(nodes) for nodes in chosen.shown.values()), default=0)
-    height = _TOP + max(rows, 1) * _PITCH + 24.0
-    tops = _tops(chosen, rows)
-    totals = _notes(graph)
+    cards, bottom = _place_cards(chosen, _notes(graph))
+    height = bottom + 24
     marks: list[Markup] = [element("style", [Markup(_STYLE)])] if standalone else []  # noqa: S704 - our own text
     marks += [element("title", ["Producers, topics and consumer groups"]), element("desc", [_says(graph)])]
-    marks += _curves(chosen, tops)
-    for kind in NODE_KINDS:
-        marks += _column(kind, chosen, tops, totals, height)
+    marks += _edges(chosen, cards)
+    marks += [_card(card) for card in cards.values()]
+    for kind, left in _LEFTS.items():
+        marks.append(label(left, 16, _HEADINGS[kind], size=13, font_weight=600))
+        if more := chosen.hidden[kind]:
+            said = f"and {plural(more, _NOUNS[kind])} more"
+            marks.append(label(left, height - 8, said, size=12, font_style="italic"))
     if not graph.nodes:
         marks.append(label(_WIDTH / 2, _TOP + 26, "no message was sent or delivered", text_anchor="middle", size=13))
     space = {"xmlns": "http://www.w3.org/2000/svg"} if standalone else {"class_": "wide"}
@@ -84,13 +97,26 @@ def graph_svg(graph: Graph, *, standalone: bool = False, most_nodes: int = MOST_
     )
 
 
-def _tops(chosen: Columns, rows: int) -> dict[str, float]:
-    """Return where each card begins; shorter columns stand in the middle."""
-    return {
-        node.id: _TOP + (rows - len(nodes)) * _PITCH / 2 + at * _PITCH
-        for nodes in chosen.shown.values()
-        for at, node in enumerate(nodes)
+def _place_cards(chosen: Columns, notes: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, _Card], float]:
+    """Return the cards by node and where the tallest column ends; shorter columns stand in the middle."""
+    leaving, arriving = Counter(edge.source for edge in chosen.edges), Counter(edge.target for edge in chosen.edges)
+    heights: dict[str, float] = {}
+    for node in (node for nodes in chosen.shown.values() for node in nodes):
+        labelled = min(leaving[node.id], _MOST_LABELS)
+        stubs = labelled * _LABELLED_PORT + (leaving[node.id] - labelled) * _PORT
+        text = _NAME_HEIGHT + _LINE_HEIGHT * len(notes[node.id])
+        heights[node.id] = _PADDING + max(text, stubs, arriving[node.id] * _PORT)
+    columns_of = {
+        kind: sum(heights[node.id] + _BETWEEN for node in nodes) - _BETWEEN for kind, nodes in chosen.shown.items()
     }
+    tallest = max([*columns_of.values(), 44.0])
+    cards = {}
+    for kind, nodes in chosen.shown.items():
+        top = _TOP + (tallest - columns_of[kind]) / 2
+        for node in nodes:
+            cards[node.id] = _Card(node, notes[node.id], _LEFTS[kind], top, heights[node.id])
+            top += heights[node.id] + _BETWEEN
+    return cards, _TOP + tallest
 
 
 def _says(graph: Graph) -> str:
@@ -103,26 +129,18 @@ def _says(graph: Graph) -> str:
 
 
 # -- cards ----------------------------------------------------------------------------------------------------------
-def _column(
-    kind: str, chosen: Columns, tops: Mapping[str, float], notes: Mapping[str, str], height: float
-) -> list[Markup]:
-    left = _LEFTS[kind]
-    marks = [label(left, 16, _HEADINGS[kind], size=13, font_weight=600)]
-    marks += [_card(node, left, tops[node.id], notes.get(node.id, "")) for node in chosen.shown[kind]]
-    if more := chosen.hidden[kind]:
-        marks.append(label(left, height - 8, f"and {plural(more, _NOUNS[kind])} more", size=12, font_style="italic"))
-    return marks
-
-
-def _card(node: Node, left: float, top: float, note: str) -> Markup:
-    colour, name = _COLOURS[node.kind], node_name(node)
+def _card(card: _Card) -> Markup:
+    node, colour, name = card.node, _COLOURS[card.node.kind], node_name(card.node)
     unknown = {"stroke_dasharray": "4 3"} if node.name is None or node.stands_for else {}
+    box = {"fill_opacity": 0.1, "stroke": colour, "rx": 8, **unknown}
+    first = card.middle - (_NAME_HEIGHT + _LINE_HEIGHT * len(card.lines)) / 2 + 17
     marks = [
-        rect(left, top, _CARD_WIDTH, _CARD_HEIGHT, colour, fill_opacity=0.1, stroke=colour, rx=8, **unknown),
-        label(left + 10, top + 18, _shortened(name, _LONGEST_NAME), size=12.5, font_weight=600),
-        label(left + 10, top + 35, _shortened(note, _LONGEST_NOTE), size=11, fill_opacity=0.85),
+        rect(card.left, card.top, _CARD_WIDTH, card.height, colour, **box),
+        label(card.left + 10, first, _shortened(name, _LONGEST_NAME), size=12.5, font_weight=600),
     ]
-    parts = (name, *(f"{word} {visible(', '.join(said))}" for word, said in _about(node) if said), note)
+    for at, text in enumerate(card.lines, start=1):
+        marks.append(label(card.left + 10, first + _LINE_HEIGHT * at + 1, text, size=11, fill_opacity=0.85))
+    parts = (name, *(f"{word} {visible(', '.join(said))}" for word, said in _about(node) if said), *card.lines)
     return titled("\n".join(parts), marks)
 
 
@@ -138,23 +156,22 @@ def _shortened(text: str, longest: int) -> str:
     return f"{text[: longest - tail - 1]}…{text[-tail:]}"
 
 
-def _notes(graph: Graph) -> dict[str, str]:
-    """Return the line below each node's name."""
+def _notes(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Return the lines below each node's name: its numbers in full, and a service as far as there is room."""
     sent: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         sent.setdefault(edge.source if edge.kind == PUBLISH else edge.target, []).append(edge)
     totals = graph.topic_totals()
-    notes = {}
-    for node in graph.nodes:
-        if node.kind == "topic":
-            notes[node.id] = _topic_note(totals[node.id])
-        else:
-            notes[node.id] = _party_note(node, sent.get(node.id, []))
-    return notes
+    return {
+        node.id: _wrapped(_topic_note(totals[node.id]))
+        if node.kind == "topic"
+        else _with_service(_wrapped(_party_note(node, sent.get(node.id, []))), node)
+        for node in graph.nodes
+    }
 
 
-def _topic_note(total: Mapping[str, int]) -> str:
-    parts = [
+def _topic_note(total: Mapping[str, int]) -> list[str]:
+    return [
         plural(total["messages"], "message") if total["sends"] else "no send seen",
         "" if total["consumer_groups"] else "no consumer seen",
         f"{count(total['never_consumed'])} never consumed"
@@ -162,95 +179,102 @@ def _topic_note(total: Mapping[str, int]) -> str:
         else "",
         f"{count(total['never_published'])} never published" if total["never_published"] else "",
     ]
-    return " · ".join(part for part in parts if part)
 
 
-def _party_note(node: Node, edges: list[Edge]) -> str:
+def _party_note(node: Node, edges: list[Edge]) -> list[str]:
     legs, failures = sum(edge.count for edge in edges), sum(edge.failures for edge in edges)
-    service = ", ".join(node.services) if node.kind != "producer" and node.services != (node.name,) else ""
-    parts = [
-        f"{count(legs)} {'sent' if node.kind == 'producer' else 'delivered'}",
-        f"{_share(failures, legs)} failed" if failures else "",
-        service,
-    ]
-    return " · ".join(part for part in parts if part)
+    verb = "sent" if node.kind == "producer" else "delivered"
+    return [f"{count(legs)} {verb}", f"{_share(failures, legs)} failed" if failures else ""]
+
+
+def _wrapped(parts: Iterable[str]) -> tuple[str, ...]:
+    """Return ``parts`` in as few lines as hold them: one, unless the numbers are huge."""
+    lines: list[str] = []
+    for part in filter(None, parts):
+        if lines and len(f"{lines[-1]} · {part}") <= _LONGEST_NOTE:
+            lines[-1] += f" · {part}"
+        else:
+            lines.append(part)
+    return tuple(lines)
+
+
+def _with_service(lines: tuple[str, ...], node: Node) -> tuple[str, ...]:
+    service = visible(", ".join(node.services))
+    room = _LONGEST_NOTE - len(lines[-1]) - 3
+    if node.kind == "producer" or node.services == (node.name,) or not service or room < _LEAST_SERVICE:
+        return lines
+    return (*lines[:-1], f"{lines[-1]} · {_shortened(service, room)}")
 
 
 # -- edges ----------------------------------------------------------------------------------------------------------
-def _curves(chosen: Columns, tops: Mapping[str, float]) -> list[Markup]:
-    curves = _placed(chosen.edges, tops)
-    names = {node.id: node_name(node) for nodes in chosen.shown.values() for node in nodes}
+def _edges(chosen: Columns, cards: Mapping[str, _Card]) -> list[Markup]:
+    """Return every edge, and above the stubs of the busiest of each node their numbers."""
     most = max((edge.count for edge in chosen.edges), default=1)
-    lines = [_curve(curve, names, most) for curve in sorted(curves, key=lambda curve: _is_troubled(curve.edge))]
-    return lines + _labels(curves)
+    ends: dict[tuple[str, str], float] = {}
+    for card, tied in _tied(chosen.edges, cards, "target", "source"):
+        pitch = min(_PORT, (card.height - _PADDING) / len(tied))
+        for at, edge in enumerate(tied):
+            ends[edge.source, edge.target] = card.middle + (at - (len(tied) - 1) / 2) * pitch
+    marks: list[Markup] = []
+    for card, tied in _tied(chosen.edges, cards, "source", "target"):
+        busiest = sorted(tied, key=lambda edge: (-edge.count, edge.target))[:_MOST_LABELS]
+        y = card.middle - sum(_LABELLED_PORT if edge in busiest else _PORT for edge in tied) / 2
+        for edge in tied:
+            y += _LABELLED_PORT if edge in busiest else _PORT
+            line_y = y - _THICKEST / 2
+            marks.append(_edge(edge, cards, line_y, ends[edge.source, edge.target], most))
+            if edge in busiest:
+                marks.append(label(card.left + _CARD_WIDTH + 4, line_y - 4.5, _brief(edge), size=10))
+    return marks
 
 
-def _placed(edges: Iterable[Edge], tops: Mapping[str, float]) -> list[_Curve]:
-    """Give every edge places of its own on the sides of its cards, in the order of their other ends."""
-    begins = _ports(edges, "source", "target", tops)
-    ends = _ports(edges, "target", "source", tops)
-    placed = []
-    for edge in edges:
-        key = (edge.source, edge.target)
-        first, second = ("producer", "topic") if edge.kind == PUBLISH else ("topic", "consumer_group")
-        placed.append(_Curve(edge, _LEFTS[first] + _CARD_WIDTH, begins[key], _LEFTS[second], ends[key]))
-    return placed
-
-
-def _ports(edges: Iterable[Edge], own: str, other: str, tops: Mapping[str, float]) -> dict[tuple[str, str], float]:
+def _tied(edges: Iterable[Edge], cards: Mapping[str, _Card], own: str, other: str) -> list[tuple[_Card, list[Edge]]]:
+    """Return each card with the edges whose ``own`` end it is, from top to bottom of their other ends."""
     at_node: dict[str, list[Edge]] = {}
     for edge in edges:
         at_node.setdefault(getattr(edge, own), []).append(edge)
-    found = {}
-    for node, tied in at_node.items():
-        tied.sort(key=lambda edge: (tops[getattr(edge, other)], getattr(edge, other)))
-        pitch = min(_PORT_PITCH, (_CARD_HEIGHT - 10) / len(tied))
-        for at, edge in enumerate(tied):
-            offset = (at - (len(tied) - 1) / 2) * pitch
-            found[edge.source, edge.target] = tops[node] + _CARD_HEIGHT / 2 + offset
-    return found
+    for tied in at_node.values():
+        tied.sort(key=lambda edge: (cards[getattr(edge, other)].top, getattr(edge, other)))
+    return [(cards[node], tied) for node, tied in at_node.items()]
 
 
-def _curve(curve: _Curve, names: Mapping[str, str], most: int) -> Markup:
-    edge, colour = curve.edge, _TROUBLED if _is_troubled(curve.edge) else _FINE
+def _edge(edge: Edge, cards: Mapping[str, _Card], y1: float, y2: float, most: int) -> Markup:
+    source, target = cards[edge.source], cards[edge.target]
+    colour = _TROUBLED if _is_troubled(edge) else _FINE
     thick = 1.2 + (_THICKEST - 1.2) * math.log1p(edge.count) / math.log1p(most)
-    bend, tip = (curve.x2 - curve.x1) / 2, curve.x2 - 7
-    way = (
-        f"M{curve.x1:.1f} {curve.y1:.1f}C{curve.x1 + bend:.1f} {curve.y1:.1f}"
-        f" {tip - bend:.1f} {curve.y2:.1f} {tip:.1f} {curve.y2:.1f}"
-    )
+    x1, x2 = source.left + _CARD_WIDTH, target.left
+    bent, tip = x1 + _STUB, x2 - 7
+    middle = (bent + tip) / 2
+    way = f"M{x1:.1f} {y1:.1f}H{bent:.1f}C{middle:.1f} {y1:.1f} {middle:.1f} {y2:.1f} {tip:.1f} {y2:.1f}"
     marks = [
         element("path", d=way, fill="none", stroke=colour, stroke_width=thick, stroke_opacity=0.8),
-        element("path", d=f"M{curve.x2:.1f} {curve.y2:.1f}l-9 -4.5v9z", fill=colour),
+        element("path", d=f"M{x2:.1f} {y2:.1f}l-9 -4.5v9z", fill=colour),
     ]
     loop = "\na service of this group sends to the same topic" if edge.is_loop else ""
-    return titled(f"{names[edge.source]} → {names[edge.target]}\n{told(edge)}{loop}", marks)
+    return titled(f"{node_name(source.node)} → {node_name(target.node)}\n{told(edge)}{loop}", marks)
 
 
 def _is_troubled(edge: Edge) -> bool:
     return bool(edge.failures or edge.never_published or (edge.kind == PUBLISH and edge.never_consumed))
 
 
-def _labels(curves: Iterable[_Curve]) -> list[Markup]:
-    """Write the busiest edges' numbers on their middles, as far as they do not cover each other."""
-    taken: dict[str, list[float]] = {PUBLISH: [], CONSUME: []}
-    marks = []
-    for curve in sorted(curves, key=lambda curve: (-curve.edge.count, curve.edge.source, curve.edge.target)):
-        x, y = (curve.x1 + curve.x2) / 2, (curve.y1 + curve.y2) / 2 - 4
-        if all(abs(y - other) >= _LABEL_HEIGHT for other in taken[curve.edge.kind]):
-            taken[curve.edge.kind].append(y)
-            marks.append(label(x, y, _brief(curve.edge), size=10, text_anchor="middle", **_HALO))
-    return marks
-
-
 def _brief(edge: Edge) -> str:
-    parts = [
-        count(edge.count),
-        f"{_share(edge.failures, edge.count)} failed" if edge.failures else "",
-        f"{count(edge.again)} again" if edge.again else "",
-        "loop" if edge.is_loop else "",
-    ]
-    return " · ".join(part for part in parts if part)
+    """Return the numbers of an edge, its count first; what does not fit above its stub is in the tooltip only."""
+    text = _rounded(edge.count)
+    for more in (
+        f" · {_share(edge.failures, edge.count)} failed" if edge.failures else "",
+        f" · {_rounded(edge.again)} again" if edge.again else "",
+    ):
+        text += more if len(text + more) <= _LONGEST_LABEL else ""
+    return text
+
+
+def _rounded(n: int) -> str:
+    """Return a number of up to five digits as it is, a larger one as ``120k``, ``1.2M`` or ``3.4G``."""
+    for size, unit in ((10**9, "G"), (10**6, "M")):
+        if n >= size:
+            return f"{n / size:,.1f}{unit}"
+    return f"{n // 1000}k" if n >= 10**5 else count(n)
 
 
 def _share(part: int, whole: int) -> str:

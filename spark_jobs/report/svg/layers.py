@@ -1,4 +1,4 @@
-"""This module knows where the nodes of a graph stand: three columns, ordered so that few edges cross."""
+"""Where the nodes of a graph stand: three columns, ordered so that few edges cross."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""This module knows the few marks every drawing is made of, and that text inside them is always escaped."""
+"""The few marks that every drawing is made of; text inside them is always escaped."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
+
+from bridge.page import markup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,15 +18,13 @@ _SANS = "system-ui, sans-serif"
 
 def element(name: str, children: Iterable[object] = (), /, **attributes: object) -> Markup:
     """Return ``<name …>children</name>``; ``_`` in an attribute's name stands for ``-``, children are escaped."""
-    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{_plain(value)}"' for key, value in attributes.items())
-    inner = "".join(str(escape(child)) for child in children)
-    return Markup(f"<{name}{written}>{inner}</{name}>" if inner else f"<{name}{written}/>")  # noqa: S704 - escaped above
+    return Markup(markup.element(name, *children, **attributes))  # noqa: S704 - escaped there
 
 
 def drawing(children: Iterable[object], *, width: float, height: float, says: str, css: str = "") -> Markup:
     """Return a whole ``<svg>`` of ``width`` by ``height``; ``says`` is what a screen reader reads in its place."""
     named = {"class_": css} if css else {}
-    box = f"0 0 {_plain(width)} {_plain(height)}"
+    box = f"0 0 {width:g} {height:g}"
     return element(
         "svg",
         children,
@@ -91,7 +91,3 @@ def sign(verdict: str, colour: str) -> Markup:
         element("path", d=_SIGNS.get(verdict, ""), fill="none", stroke="#fff", stroke_width=5, stroke_linecap="round"),
     ]
     return element("svg", marks, aria_hidden="true", viewBox="0 0 48 48", width=44, height=44)
-
-
-def _plain(value: object) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(escape(value))

@@ -1,4 +1,4 @@
-"""This module knows one message's life as lanes: each sender and consumer group, by the native trace and by OTLP."""
+"""One message's life as lanes: each sender and consumer group, by the native trace and by OTLP."""
 
 from __future__ import annotations
 

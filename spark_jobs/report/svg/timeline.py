@@ -1,4 +1,4 @@
-"""This module knows the run's story over time: every bucket stacked by status, and below it the problems alone."""
+"""The run over time: every bucket stacked by group of findings, and below it the problems alone."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_jobs.report.palette import PROBLEMS, STATUS_COLOUR
+from spark_jobs.report.glossary import label_finding
+from spark_jobs.report.palette import GROUP_COLOUR, PROBLEM, group_finding
 from spark_jobs.report.svg.shapes import drawing, label, line, rect, titled
-from spark_jobs.report.wording import count, duration, utc
+from spark_jobs.report.wording import count, duration, utc, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from markupsafe import Markup
 
-    from spark_jobs.report.result import TimeBucket
+    from spark_jobs.report.result import Finding, TimeBucket
 
 __all__ = ["Bar", "bars_of", "counted_of", "timeline"]
 
 _MOST_BARS = 96
 _WIDTH, _LEFT, _RIGHT = 1000, 56, 12
 _LABELS = 8
-_WIDEST_BAR = 56.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,16 @@ class Bar:
 
     start_ms: int
     width_ms: int
-    status: dict[str, int]
+    findings: dict[Finding, int]
     gap: bool = False
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """How many events of each of ``palette.GROUPS`` began in it."""
+        found: Counter[str] = Counter()
+        for finding, n in self.findings.items():
+            found[group_finding(*finding)] += n
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +49,11 @@ class _Panel:
     title: str
     top: int
     height: int
-    statuses: tuple[str, ...]
+    groups: tuple[str, ...]
 
 
-_PANELS = (_Panel("all events", 22, 130, tuple(STATUS_COLOUR)), _Panel("possible problems only", 190, 66, PROBLEMS))
-_HEIGHT = 286
+_PANELS = (_Panel("all events", 22, 100, tuple(GROUP_COLOUR)), _Panel("problems only", 156, 56, (PROBLEM,)))
+_HEIGHT = 242
 
 
 def bars_of(buckets: Iterable[TimeBucket]) -> list[Bar]:
@@ -72,11 +80,10 @@ def timeline(buckets: Iterable[TimeBucket], counted: Iterable[tuple[int, str, in
     bars = bars_of(buckets)
     losses = counted_of(bars, counted)
     step = (_WIDTH - _LEFT - _RIGHT) / max(len(bars), 1)
-    step = min(step, _WIDEST_BAR)
     marks = [mark for panel in _PANELS for mark in _panel(panel, bars, step)]
     marks += _axis(bars, step)
     marks += [_overlay(bars[at], losses[at], _LEFT + at * step, step, max(losses.values())) for at in losses]
-    says = f"Events over time by status, {count(len(bars))} bars; the numbers are in the table below"
+    says = f"Events over time, {count(len(bars))} bars; the numbers are in the table below"
     return drawing(marks, width=_WIDTH, height=_HEIGHT, says=says, css="wide")
 
 
@@ -100,10 +107,10 @@ def _overlay(bar: Bar, losses: int, x: float, step: float, highest: int) -> Mark
     return titled(f"{utc(bar.start_ms)}, {duration(bar.width_ms)}: the ledger counted {count(losses)} lost", [box])
 
 
-def _sum(buckets: Sequence[TimeBucket]) -> dict[str, int]:
-    total: Counter[str] = Counter()
+def _sum(buckets: Sequence[TimeBucket]) -> dict[Finding, int]:
+    total: Counter[Finding] = Counter()
     for bucket in buckets:
-        total.update(bucket.status)
+        total.update(bucket.findings)
     return dict(total)
 
 
@@ -121,35 +128,38 @@ def _panel(panel: _Panel, bars: list[Bar], step: float) -> list[Markup]:
         marks.append(line(_LEFT, y, _WIDTH - _RIGHT, y))
     ticks = {highest: panel.top, highest // 2: bottom - panel.height * (highest // 2) / highest, 0: bottom}
     marks += [label(_LEFT - 6, y + 4, count(n), text_anchor="end") for n, y in ticks.items()]
-    return marks + [_stack(bar, panel, _LEFT + at * step, step, highest) for at, bar in enumerate(bars) if bar.status]
+    return marks + [_stack(bar, panel, _LEFT + at * step, step, highest) for at, bar in enumerate(bars) if bar.findings]
 
 
 def _shown(bar: Bar, panel: _Panel) -> int:
-    return sum(bar.status.get(name, 0) for name in panel.statuses)
+    return sum(bar.groups.get(name, 0) for name in panel.groups)
 
 
 def _stack(bar: Bar, panel: _Panel, x: float, step: float, highest: int) -> Markup:
     y = float(panel.top + panel.height)
-    rects = []
-    for name in panel.statuses:
-        if n := bar.status.get(name, 0):
+    rects, groups = [], bar.groups
+    for name in panel.groups:
+        if n := groups.get(name, 0):
             tall = panel.height * n / highest
             y -= tall
-            rects.append(rect(x + step * 0.08, y, step * 0.84, tall, STATUS_COLOUR[name]))
-    said = ", ".join(f"{name} {count(bar.status[name])}" for name in panel.statuses if bar.status.get(name))
+            rects.append(rect(x + step * 0.08, y, step * 0.84, tall, GROUP_COLOUR[name]))
+    found = {one: n for one, n in bar.findings.items() if n and group_finding(*one) in panel.groups}
+    said = ", ".join(f"{visible(label_finding(*one))} {count(n)}" for one, n in found.items())
     return titled(f"{utc(bar.start_ms)}, {duration(bar.width_ms)}: {said}", rects)
 
 
 def _axis(bars: list[Bar], step: float) -> list[Markup]:
-    every = -(-len(bars) // _LABELS) or 1
-    every = max(every, -(-90 // max(int(step), 1)))
+    """Return the times below the bars, the date where it changes, and where a stretch without events is left out."""
+    every = max(-(-len(bars) // _LABELS), -(-90 // max(int(step), 1)))
     y = _PANELS[-1].top + _PANELS[-1].height
-    marks = []
+    marks, day = [], ""
     for at, bar in enumerate(bars):
-        x = _LEFT + at * step
+        x, stamp = _LEFT + at * step, utc(bar.start_ms)
         if bar.gap:
-            marks.append(line(x, _PANELS[0].top, x, y, stroke_dasharray="2 3", stroke_opacity=0.6))
+            marks += [line(x, _PANELS[0].top, x, y, stroke_dasharray="2 3", stroke_opacity=0.6)]
+            marks += [label(x, _PANELS[0].top - 8, "no events before", size=10, text_anchor="middle")]
         if at % every == 0:
-            stamp = utc(bar.start_ms)
-            marks += [label(x, y + 14, stamp[11:19]), label(x, y + 27, stamp[:10], size=10, fill_opacity=0.75)]
+            marks.append(label(x, y + 14, stamp[11:19]))
+            marks += [label(x, y + 27, stamp[:10], size=10, fill_opacity=0.75)] if stamp[:10] != day else []
+            day = stamp[:10]
     return marks

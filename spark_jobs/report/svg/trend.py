@@ -1,4 +1,4 @@
-"""This module knows the last runs side by side: what each lacked without explanation, and its verdict."""
+"""The last runs side by side: what each lacked without explanation, and its verdict."""
 
 from __future__ import annotations
 

@@ -29,8 +29,9 @@
       sample.hidden = !fits;
       shown += fits ? 1 : 0;
     });
-    document.querySelectorAll(".stratum").forEach(function (stratum) {
-      stratum.hidden = !stratum.querySelector(".sample:not([hidden])");
+    document.querySelectorAll(".stratum, .more").forEach(function (fold) {
+      fold.hidden = !fold.querySelector(".sample:not([hidden])");
+      if (fold.classList.contains("more")) { fold.open = shown < samples.length; }
     });
     found.textContent = shown + " of " + samples.length + (shown ? "" : ": not among the samples; the verdicts directory has every event");
   }
@@ -54,6 +55,7 @@
     if (!target) { return; }
     if (target.hidden) { form.reset(); filter(); }
     target.open = true;
+    if (target.closest(".more")) { target.closest(".more").open = true; }
     target.scrollIntoView();
   }
 
@@ -70,6 +72,9 @@
   form.addEventListener("reset", function () { setTimeout(filter); });
   form.addEventListener("input", filter);
   window.addEventListener("hashchange", openLinked);
+  document.querySelector("nav").addEventListener("click", function (event) {
+    if (event.target.hash) { event.currentTarget.firstElementChild.open = false; }
+  });
   form.hidden = false;
   filter();
   openLinked();

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -40,17 +39,18 @@ def impatient():
 def test_consumers_in_several_threads_hand_over_at_once(impatient):
     """None of them ever fails, and no more is remembered than was asked for."""
     remembered = Handover(max_remembered=8)
-    owner = _Owner()
+    number = remembered.register(owner := _Owner())
 
     def hand_over(thread):
         messages = [Message(topic=f"t{thread}", partition=0, offset=n) for n in range(50)]
         for _ in range(400):
             for message in messages:
-                remembered.note([message], incoming([message]), weakref.ref(owner), [None])
+                remembered.note([message], incoming([message]), number, [None])
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(hand_over, range(8)))
     assert len(remembered) == 8
+    del owner
 
 
 class _SecondLookFails(Sequence):

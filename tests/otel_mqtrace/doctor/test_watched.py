@@ -201,7 +201,10 @@ MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters="no
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
     line = "there is no exporter named 'nobody'; spans do not go there"
     assert done.stderr == f"mqtrace: {line}\n"
-    assert json.loads(done.stdout.splitlines()[-1])["facts"]["processes"][0]["warnings"] == [line]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["facts"]["processes"][0]["warnings"] == [line]
+    assert done.returncode == 1
+    assert [(each["code"], each["severity"]) for each in told["findings"]] == [("exporter_not_attached", "error")]
 
 
 def _told(**changes):
@@ -221,6 +224,7 @@ def _told(**changes):
         "processors": [{"Exporter": account}],
         "unrecorded": {},
         "propagated": ["baggage", "traceparent", "tracestate"],
+        "refused_exporters": {},
         "warnings": [],
         "application_servers": None,
         **changes,
@@ -240,7 +244,10 @@ def _told(**changes):
         ({"ended": False, "besides": ["aiokafka"]}, ["ended_abruptly"]),
         ({"outcome": "switched_off"}, ["switched_off"]),
         ({"outcome": "no_client"}, ["client_missing"]),
-        ({"outcome": "no_client", "client": "aiokafka"}, ["not_instrumented"]),
+        ({"outcome": "no_client", "client": "aiokafka"}, ["client_missing"]),
+        ({"outcome": "no_client", "besides": ["aiokafka"]}, []),
+        ({"refused_exporters": {"mqtrace_native": "no module"}, "warnings": ["no module"]}, ["exporter_not_attached"]),
+        ({"warnings": ["the spool is full"]}, ["warned"]),
         ({"outcome": "broken_client: libssl.so.3", "client": "aiokafka"}, ["client_broken"]),
         ({"outcome": "stepped_back: ddtrace", "besides": ["aiokafka"]}, ["stepped_back"]),
         ({"records": False}, ["no_provider"]),

@@ -32,6 +32,7 @@ from otel_mqtrace.hooks._unread import UnreadSpan
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.testing import RecordingExporter
+from tests.support.opentelemetry_release import needs_sdk
 
 
 class Looking(SpanProcessor):
@@ -169,6 +170,7 @@ def test_without_an_sdk_nothing_is_recorded() -> None:
     assert not begun(trace.ProxyTracerProvider().get_tracer("t"), Context()).is_recording()
 
 
+@needs_sdk(40, "a provider takes no meter_provider")
 def test_the_sdk_counts_them_where_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """Started by where they come from, live until they end: its own metrics."""
     monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
@@ -289,6 +291,7 @@ def test_a_start_that_somebody_has_replaced_is_asked(monkeypatch: pytest.MonkeyP
     assert asked == ["s"]
 
 
+@needs_sdk(40, "processors have no _on_ending")
 def test_a_processor_that_comes_after_the_start_hears_of_the_end() -> None:
     """Of the moment before it, too."""
     exporter = RecordingExporter()

@@ -100,7 +100,9 @@ class _World:
         self.hook = ConsumeHook(tracing=tracing, facts=facts)
 
     def record(self, message):
-        return self.hook.record(
+        ground = self.hook.ground_of_records()
+        return ground and self.hook.record(
+            ground,
             message.topic,
             message.partition,
             message.offset,

@@ -28,6 +28,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from tests.support.lanes import GENEROUS_S, Scripted, Stuck, account_balances, span
+from tests.support.opentelemetry_release import needs_sdk
 
 
 def books(processor):
@@ -41,6 +42,7 @@ def without_threads(*exporters, **options):
     return MqTraceSpanProcessor(*exporters, **{"background": False, **options})
 
 
+@needs_sdk(40, "processors have no _on_ending")
 def test_point_01_it_is_a_span_processor_with_the_sdks_own_signatures():
     """A subclass whose methods take what the SDK gives them, ``force_flush(None)`` included."""
     processor = without_threads(Scripted())

@@ -17,7 +17,7 @@ from tests.support.results import result
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH: the pages were not opened in a browser"),
+    pytest.mark.skipif(CHROMIUM is None, reason="NO CHROMIUM ON PATH: NO PAGE WAS OPENED IN A BROWSER"),
 ]
 PICTURES = Path(__file__).parents[3] / "build" / "screenshots"
 SECTIONS = set(re.findall(r'<section id="(\w+)"', render_page(result())))
@@ -64,6 +64,7 @@ def test_the_report_opens_offline_and_its_script_offers_a_search(browser, report
         assert tab.ask("document.querySelector('h1').innerText").strip() == "FAIL"
         assert set(tab.ask("[...document.querySelectorAll('section')].map(one => one.id)")) == SECTIONS
         assert tab.ask("document.getElementById('filters').hidden") is False
+        assert tab.ask("document.querySelector('#samples .more').open") is False
         assert "9 of 9" in tab.ask(TEXT)
         assert (tab.requests(), tab.complaints()) == ([], [])
 
@@ -97,10 +98,9 @@ def test_search_and_filters_leave_what_fits(browser, report):
     with browser.tab(report) as tab:
         type_in(tab, "#find", "4bf92f3577b34da6")
         assert shown(tab) == 6  # three have no span
-        tab.ask("document.querySelector('[data-by=status]').selectedIndex = 1")
-        tab.ask("document.querySelector('[data-by=status]').dispatchEvent(new Event('input', {bubbles: true}))")
-        status = tab.ask("document.querySelector('[data-by=status]').value")
-        assert shown(tab) == sum(one.verdict["status"] == status and one.otlp is not None for one in result().samples)
+        tab.ask("document.querySelector('[data-by=finding]').value = 'Differs'")
+        tab.ask("document.querySelector('[data-by=finding]').dispatchEvent(new Event('input', {bubbles: true}))")
+        assert shown(tab) == 1
         tab.ask("document.querySelector('[type=reset]').click()")
         tab.ask("new Promise(done => setTimeout(done))")
         assert shown(tab) == 9
@@ -174,6 +174,23 @@ def test_every_page_is_legible_dark_narrow_and_printed(browser, pages, name):
     with browser.tab(pages[name], dark=True, media="print") as tab:
         assert tab.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert tab.pdf(PICTURES / f"{name}.pdf").read_bytes().startswith(b"%PDF-")
+
+
+@pytest.mark.parametrize("name", ["report", "graph"])
+def test_no_section_is_longer_than_ten_screens_of_a_phone(browser, pages, name):
+    """At 390 by 800, as it opens: navigation is one line, and a table that is cut off shows a shadow."""
+    with browser.tab(pages[name], width=390) as tab:
+        heights = "[...document.querySelectorAll('header,section')].map(one => one.getBoundingClientRect().height)"
+        assert max(tab.ask(heights)) < 8000
+        assert tab.ask("Math.max(0, ...[...document.querySelectorAll('nav')].map(one => one.offsetHeight))") <= 50
+        assert tab.ask("getComputedStyle(document.querySelector('.scroll')).backgroundImage").count("gradient") == 4
+
+
+def test_the_first_screen_has_the_counts_and_the_timeline(browser, report):
+    with browser.tab(report, width=1280) as tab:
+        ends = "['.meaning', '.steps', '#timeline svg.wide'].map(one => document.querySelector(one).getBoundingClientRect())"
+        assert tab.ask(f"{ends}.map(one => one.bottom)") == sorted(tab.ask(f"{ends}.map(one => one.bottom)"))
+        assert tab.ask(f"{ends}.pop().bottom") <= 900
 
 
 def test_an_injected_script_does_not_run(browser, tmp_path):

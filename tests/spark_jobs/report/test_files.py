@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from otel_mqtrace._errors import UsageError
+from spark_jobs.report.glossary import label_finding
 from spark_jobs.report.junit import render_junit
 from spark_jobs.report.markdown import render_summary
 from spark_jobs.report.measured import Latency
@@ -94,12 +95,12 @@ def test_junit_has_one_test_per_gate():
     cases = {case.get("name"): case for case in suite.iter("testcase")}
     assert list(cases) == [gate.name for gate in gates()]
     failed = [name for name, case in cases.items() if case.find("failure") is not None]
-    assert failed == ["unexplained_loss", "malformed", "critical_field_agreement"]
+    assert failed == ["unexplained_loss_native", "malformed", "critical_field_agreement"]
     assert "0.999512" in cases["critical_field_agreement"].find("failure").get("message")
     assert ">= 1" in cases["critical_field_agreement"].find("failure").get("message")
     assert cases["late_rate"].find("skipped") is not None
-    assert cases["duplicate_rate"].find("failure") is None
-    assert cases["duplicate_rate"].findtext("system-out").startswith("warn: ")
+    assert cases["duplicate_excess"].find("failure") is None
+    assert cases["duplicate_excess"].findtext("system-out").startswith("warn: ")
     inner = suite.find("testsuite")
     assert (inner.get("tests"), inner.get("failures"), inner.get("skipped"), inner.get("errors")) == (
         "6",
@@ -162,8 +163,11 @@ def test_the_summary_tells_the_verdict_and_every_count():
     made = result()
     text = render_summary(made)
     assert text.startswith("## ❌ FAIL")
-    for name, n in {**made.status, **made.reason, **made.reason_detail}.items():
-        assert f"| {name} | {n:,} |" in text
+    for name, n in {**made.status, **made.reason}.items():
+        assert f"| {label_finding(name)} | {name} | {n:,} |" in text
+    for rule, n in made.reason_detail.items():
+        assert f"| {rule} | {n:,} |" in text
+    assert "* **7 events differ**: Open one of its samples" in text
     for gate in made.gates:
         assert f"| {gate.name} |" in text
     assert {*(status.value for status in Status), *(reason.value for reason in Reason)} >= {*made.status, *made.reason}

@@ -6,6 +6,8 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spark_jobs.report.graph import Call, Edge, Graph, Node, Spread, node_id
 from spark_jobs.report.graph_files import node_name
@@ -52,6 +54,94 @@ def test_every_node_has_a_card_and_every_edge_a_line(topics):
     assert len(list(ET.fromstring(svg).iter("path"))) == 2 * len(graph.edges)
 
 
+LETTER = 0.62  # of the font's size: wider than the mean letter of the fonts that browsers take
+
+
+def boxes(svg: str) -> list[tuple[str, float, float, float, float]]:
+    """Return every label beside an edge as (text, left, top, right, bottom)."""
+    texts = [text for text in ET.fromstring(svg).iter("text") if text.get("font-size") == "10"]
+    return [
+        (text.text, x, y - 8, x + len(text.text) * 10 * LETTER * 0.9, y + 2)
+        for text in texts
+        for x, y in [(float(text.get("x")), float(text.get("y")))]
+    ]
+
+
+def strokes(svg: str) -> list[tuple[list[tuple[float, float]], float]]:
+    """Return every edge as points along it and half its thickness."""
+    found = []
+    for path in ET.fromstring(svg).iter("path"):
+        if path.get("fill") == "none":
+            x, y, bent, *curve = map(float, re.findall(r"[\d.]+", path.get("d")))
+            ends = [(bent, y), *zip(curve[::2], curve[1::2], strict=True)]
+            bend = [bezier(ends, at / 40) for at in range(41)]
+            stub = [(x + (bent - x) * at / 40, y) for at in range(41)]
+            found.append((stub + bend, float(path.get("stroke-width")) / 2))
+    return found
+
+
+def bezier(ends: list[tuple[float, float]], at: float) -> tuple[float, float]:
+    weights = ((1 - at) ** 3, 3 * at * (1 - at) ** 2, 3 * at**2 * (1 - at), at**3)
+    return tuple(sum(weight * end[axis] for weight, end in zip(weights, ends, strict=True)) for axis in (0, 1))
+
+
+@st.composite
+def meshes(draw):
+    """Return graphs in which up to eight topics have any producers and groups, with counts up to ten billion."""
+    sizes = [draw(st.integers(1, 8)) for _ in range(3)]
+    kinds = ("producer", "topic", "consumer_group")
+    nodes = [
+        Node(id=node_id(kind, f"{kind}-{at}"), kind=kind, name=f"{kind}-{at}", services=("a-service-of-some-length",))
+        for kind, size in zip(kinds, sizes, strict=True)
+        for at in range(size)
+    ]
+    numbers = st.sampled_from([1, 7, 4_000, 99_999, 123_456, 9_876_543, 9_876_543_210])
+    edges = []
+    for first, second, kind in (("producer", "topic", "publish"), ("topic", "consumer_group", "consume")):
+        pairs = [(a, b) for a in nodes if a.kind == first for b in nodes if b.kind == second]
+        for a, b in draw(st.lists(st.sampled_from(pairs), unique=True, max_size=30)):
+            n = draw(numbers)
+            told = {"failures": draw(st.sampled_from([0, 1, n])), "again": draw(st.sampled_from([0, n]))}
+            edges.append(Edge(source=a.id, target=b.id, kind=kind, count=n, messages=n, **told))
+    return Graph(sides=("otlp",), nodes=tuple(nodes), edges=tuple(edges))
+
+
+@given(meshes())
+@settings(max_examples=60, deadline=None)
+def test_no_label_lies_on_an_edge_a_card_or_another_label(graph):
+    svg = graph_svg(graph)
+    found = boxes(svg)
+    for at, (_, left, top, right, bottom) in enumerate(found):
+        for _, other_left, other_top, other_right, other_bottom in found[:at]:
+            assert left >= other_right or other_left >= right or top >= other_bottom or other_top >= bottom
+        for points, half in strokes(svg):
+            assert not any(left < x < right and top - half < y < bottom + half - 1 for x, y in points)
+        for card in ET.fromstring(svg).iter("rect"):
+            x, y = float(card.get("x")), float(card.get("y"))
+            aside = left >= x + float(card.get("width")) or right <= x
+            assert aside or top >= y + float(card.get("height")) or bottom <= y
+
+
+@given(meshes())
+@settings(max_examples=40, deadline=None)
+def test_a_card_never_loses_its_number(graph):
+    """The service may be cut or left to the tooltip, the count and the share that failed never are."""
+    words = [text.text for text in ET.fromstring(graph_svg(graph)).iter("text")]
+    for node in graph.nodes:
+        legs = sum(edge.count for edge in graph.edges if node.id in {edge.source, edge.target})
+        if node.kind != "topic" and legs:
+            assert any(
+                word.startswith(f"{legs:,} {'sent' if node.kind == 'producer' else 'delivered'}") for word in words
+            )
+    assert max(map(len, words)) <= 36
+
+
+def test_arrows_lead_from_producer_to_topic_to_group():
+    edges = [points for points, _ in strokes(graph_svg(made(9)))]
+    assert len(edges) == 18
+    assert all(points[0][0] < points[-1][0] for points in edges)
+
+
 def test_a_large_graph_shows_the_busiest_and_says_how_many_more_there_are():
     """Sixty topics: twenty are drawn, with their groups; forty more of each are said, none silently left out."""
     svg = graph_svg(made(60))
@@ -67,8 +157,10 @@ def test_the_same_graph_is_drawn_the_same_way_in_any_order():
     graph = made(9)
     turned = replace(graph, nodes=graph.nodes[::-1], edges=graph.edges[::-1])
     assert sorted(cards(graph_svg(graph))) == sorted(cards(graph_svg(turned)))
-    named = {text.text: text.get("y") for text in ET.fromstring(graph_svg(graph)).iter("text")}
-    assert named.items() >= {text.text: text.get("y") for text in ET.fromstring(graph_svg(turned)).iter("text")}.items()
+    drawn, redrawn = ([*ET.fromstring(graph_svg(one)).iter("text")] for one in (graph, turned))
+    assert sorted((text.text, text.get("y")) for text in drawn) == sorted(
+        (text.text, text.get("y")) for text in redrawn
+    )
 
 
 def test_an_empty_graph_says_so_in_every_file():

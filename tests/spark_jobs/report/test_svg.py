@@ -8,18 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.report.measured import Latency, Life, Stay
-from spark_jobs.report.palette import STATUS_COLOUR
+from spark_jobs.report.palette import GROUP_COLOUR
 from spark_jobs.report.result import TimeBucket
-from spark_jobs.report.svg.bars import latency_range, latency_scale, stacked
+from spark_jobs.report.svg.bars import stacked
 from spark_jobs.report.svg.curves import curves
 from spark_jobs.report.svg.swimlane import swimlane
 from spark_jobs.report.svg.timeline import bars_of, timeline
 from spark_jobs.report.svg.trend import trend
-from spark_jobs.taxonomy import Kind
+from spark_jobs.taxonomy import Kind, Status
 from tests.support.measured_results import lives as measured_lives
 from tests.support.measured_results import trend as measured_trend
 
-counts = st.dictionaries(st.sampled_from(list(STATUS_COLOUR)), st.integers(0, 10**9))
+counts = st.dictionaries(st.sampled_from(list(GROUP_COLOUR)), st.integers(0, 10**9))
+findings = st.dictionaries(
+    st.tuples(st.sampled_from(list(Status)), st.none() | st.just("BY_DESIGN")), st.integers(0, 10**9)
+)
 
 
 def rects(drawing):
@@ -29,34 +32,43 @@ def rects(drawing):
 @given(counts)
 def test_a_stacked_bar_fills_its_width_and_hides_nothing(parts):
     """Every part that exists is at least a visible sliver, none sticks out."""
-    drawn = rects(stacked(parts, STATUS_COLOUR, width=260))[1:]
-    present = [name for name in STATUS_COLOUR if parts.get(name)]
-    assert [rect.get("fill") for rect in drawn] == [STATUS_COLOUR[name] for name in present]
+    drawn = rects(stacked(parts, GROUP_COLOUR, width=260))[1:]
+    present = [name for name in GROUP_COLOUR if parts.get(name)]
+    assert [rect.get("fill") for rect in drawn] == [GROUP_COLOUR[name] for name in present]
     assert all(float(rect.get("width")) >= 1.49 for rect in drawn)
     assert all(float(rect.get("x")) + float(rect.get("width")) <= 260.1 for rect in drawn)
 
 
-@given(st.lists(counts, max_size=300), st.integers(0, 10**13))
-def test_merging_buckets_loses_no_event(statuses, start_ms):
+@given(st.lists(findings, max_size=300), st.integers(0, 10**13))
+def test_merging_buckets_loses_no_event(found, start_ms):
     """At most 96 bars, and their sum is the sum of the buckets."""
-    buckets = [
-        TimeBucket(start_ms=start_ms + at * 1000, width_ms=1000, status=status) for at, status in enumerate(statuses)
-    ]
+    buckets = [TimeBucket(start_ms=start_ms + at * 1000, width_ms=1000, findings=some) for at, some in enumerate(found)]
     bars = bars_of(buckets)
     assert len(bars) <= 96
-    assert sum(sum(bar.status.values()) for bar in bars) == sum(sum(status.values()) for status in statuses)
+    assert sum(sum(bar.findings.values()) for bar in bars) == sum(sum(some.values()) for some in found)
+    assert all(sum(bar.groups.values()) == sum(bar.findings.values()) for bar in bars)
     ET.fromstring(timeline(buckets))
 
 
 def test_one_wild_clock_does_not_squeeze_the_rest_into_one_bar():
     """A record of 1970 is a bar before a gap; the minute everything else happened in keeps its bars."""
     usual = [
-        TimeBucket(start_ms=1_795_276_800_000 + at * 1000, width_ms=1000, status={"MATCHED_EXACT": 1})
+        TimeBucket(start_ms=1_795_276_800_000 + at * 1000, width_ms=1000, findings={("MATCHED_EXACT", None): 1})
         for at in range(20)
     ]
-    bars = bars_of([TimeBucket(start_ms=0, width_ms=1000, status={"NATIVE_ONLY": 1}), *usual])
+    bars = bars_of([TimeBucket(start_ms=0, width_ms=1000, findings={("NATIVE_ONLY", "UNEXPLAINED"): 1}), *usual])
     assert len(bars) == 21
     assert [bar.gap for bar in bars] == [False, True, *[False] * 19]
+
+
+def test_bars_fill_the_width_and_a_gap_has_a_label():
+    bar = TimeBucket(start_ms=0, width_ms=1000, findings={("MATCHED_EXACT", None): 1})
+    drawn = timeline([bar, replace(bar, start_ms=90_000_000)])
+    ends = [float(rect.get("x")) + float(rect.get("width")) for rect in rects(drawn)]
+    assert max(ends) > 940
+    words = [text.text for text in ET.fromstring(drawn).iter("text")]
+    assert "no events before" in words
+    assert {"1970-01-01", "1970-01-02"} <= set(words)
 
 
 def test_an_empty_timeline_is_still_a_drawing():
@@ -68,17 +80,6 @@ percentiles = st.none() | st.just(float("nan")) | st.just(float("inf")) | st.flo
 latencies = st.builds(
     Latency, count=st.integers(1, 10**6), p50=percentiles, p95=percentiles, p99=percentiles, max=percentiles
 )
-
-
-@given(st.lists(latencies, min_size=1, max_size=5))
-def test_every_latency_stays_on_its_axis(rows):
-    """Missing, negative, infinite: whatever the percentiles are, the marks lie inside the drawing."""
-    scale = latency_scale(rows)
-    for row in rows:
-        drawing = ET.fromstring(latency_range(row, scale, width=220))
-        for mark in drawing.iter():
-            for name in ("x", "x1", "x2", "cx"):
-                assert 0 <= float(mark.get(name, "0")) <= 220
 
 
 instants = st.none() | st.integers(0, 10**13)

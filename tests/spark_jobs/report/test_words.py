@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bridge.page.palette import DARK_PAGE, LIGHT_PAGE
 from spark_jobs import schemas
 from spark_jobs.report import palette, wording
-from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES
+from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES, label_finding
 from spark_jobs.report.samples import EVIDENCE_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Outcome, Reason, Status, Verdict
 from tests.support.contrast import contrast
@@ -24,7 +24,8 @@ HANDBOOK = Path(__file__).parents[3] / "docs" / "reconciliation.md"
 def test_every_word_of_a_closed_list_is_explained_in_its_order(entries, closed_list):
     """A status, reason or field verdict without a definition could not be acted upon."""
     assert [entry.name for entry in entries] == [word.value for word in closed_list]
-    assert all(entry.definition and entry.example and entry.cause and entry.action for entry in entries)
+    assert len({entry.label for entry in entries}) == len(entries)
+    assert all(entry.label and entry.definition and entry.example and entry.cause and entry.action for entry in entries)
 
 
 def test_the_handbook_says_what_the_report_says():
@@ -37,19 +38,41 @@ def test_the_handbook_says_what_the_report_says():
 @pytest.mark.parametrize(
     ("colours", "closed_list"),
     [
-        (palette.STATUS_COLOUR, Status),
-        (palette.FIELD_COLOUR, FieldVerdict),
+        (palette.GROUP_COLOUR, palette.GROUPS),
         (palette.OUTCOME_COLOUR, Outcome),
         (palette.VERDICT_COLOUR, Verdict),
     ],
 )
 def test_every_word_has_a_colour_that_can_be_seen_on_both_pages(colours, closed_list):
-    """At least 3:1 against the light and the dark page, and no two statuses alike."""
-    assert list(colours) == [word.value for word in closed_list]
+    """At least 3:1 against the light and the dark page, and no two alike."""
+    assert list(colours) == [str(getattr(word, "value", word)) for word in closed_list]
     assert len(set(colours.values())) == len(colours)
     for colour in colours.values():
         assert contrast(colour, LIGHT_PAGE) >= 3
         assert contrast(colour, DARK_PAGE) >= 3
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "group", "label"),
+    [
+        ("MATCHED_EXACT", "HALF_RECORD", "fine", "Equal: half of its native record is missing"),
+        ("PENDING", None, "waiting", "Not settled yet"),
+        ("NATIVE_ONLY", "IN_FLIGHT", "waiting", "Missing in OpenTelemetry: its handler is still running"),
+        ("NATIVE_ONLY", "COUNTERPART_MALFORMED", "explained", "Missing in OpenTelemetry: its span could not be read"),
+        (
+            "OTLP_ONLY",
+            "COUNTERPART_MALFORMED",
+            "explained",
+            "Missing in the native trace: its native record could not be read",
+        ),
+        ("OTLP_ONLY", "UNEXPLAINED", "problem", "Missing in the native trace: no explanation"),
+        ("MISMATCHED", None, "problem", "Differs"),
+        ("NOVEL", "{x}", "problem", "NOVEL: {x}"),
+    ],
+)
+def test_a_finding_has_one_of_four_groups_and_a_label_for_people(status, reason, group, label):
+    assert palette.group_finding(status, reason) == group
+    assert label_finding(status, reason) == label
 
 
 def test_the_evidence_of_a_sample_are_fields_of_a_side():

@@ -13,7 +13,7 @@ from threading import get_ident
 from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaError, cimpl
+from confluent_kafka import KafkaError, Message, cimpl
 
 from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
 from otel_mqtrace.clients.confluent_kafka.consume.settling import offsets_asked, traced_settlement
@@ -101,7 +101,8 @@ def returned(state: ConsumerState, tracing: Tracing, result: Any, *, start_ns: i
     """
     try:
         if not batch and is_message(result):  # by far the most
-            state.hand_over(tracing, [result], start_ns=start_ns, batch=False, handed=result)
+            if type(result) is not Message or not state.record(result, start_ns):
+                state.hand_over(tracing, [result], start_ns=start_ns, batch=False, handed=result)
             return
         if batch and not isinstance(result, Sized):
             return

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+
 from otel_mqtrace.clients.alive import Alive
 from otel_mqtrace.clients.confluent_kafka.cluster.leaders import leaders_of
-from otel_mqtrace.clients.confluent_kafka.consume.handover import handed_over
+from otel_mqtrace.clients.confluent_kafka.consume.handover import Entry, handed_over
 from otel_mqtrace.clients.confluent_kafka.consume.settling import Settling
-from otel_mqtrace.clients.confluent_kafka.messages import incoming, placed, recorded
+from otel_mqtrace.clients.confluent_kafka.messages import header_pairs, incoming, placed
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._holding import Held, LateSpan, Outcome
 from otel_mqtrace.hooks._left_to_blocks import LeftToBlocks
@@ -18,7 +20,6 @@ from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
-    import weakref
     from collections.abc import Mapping, Sequence
 
     from confluent_kafka import Message
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ConsumerState", "abandon_consumers"]
 
 _NONE: Final[frozenset[int]] = frozenset()
+_NOTHING_REMEMBERED: Final[tuple[int, Entry]] = (0, ("", None, None, 0, None, False))
 _states: Final[Alive[ConsumerState]] = Alive()
 
 
@@ -53,7 +55,8 @@ class ConsumerState:
         self._left = LeftToBlocks("")
         self._settles = False
         self._held = Held()
-        self.reference: weakref.ref[Any] = handed_over.reference(self)
+        self._number = handed_over.register(self)
+        self._remembered: tuple[int, Entry] = _NOTHING_REMEMBERED
         _states.add(self)
 
     def bind(self, tracing: Tracing) -> ConsumeHook:
@@ -73,8 +76,13 @@ class ConsumerState:
     def next_turn(self) -> None:
         """The application polls again, so it is done with what it has."""
         held = self._held
-        if held.calls or held.scopes:
+        if not (held.calls or held.scopes):
+            return
+        call = held.finish_recorded() if self._is_plain else None
+        if call is None:
             held.finish(outcome=self.outcome)
+        else:
+            handed_over.replace_ended(call, *self._remembered)
 
     @property
     def outcome(self) -> Outcome | None:
@@ -109,11 +117,6 @@ class ConsumerState:
         """
         hook = (self._hook if self._tracing is tracing else None) or self.bind(tracing)
         silent = hook.asks_nothing
-        is_alone = self._is_plain and not batch and type(messages) is list
-        if is_alone and not (silent or self._settles or self._left.now):
-            poll_ns = None if hook.records_polls else start_ns
-            if (start_ns is None or poll_ns is not None) and self._record(hook, messages[0], poll_ns, handed):
-                return
         received = placed(messages) if silent else self.incoming(messages)
         if start_ns is not None:
             hook.received(received, start_ns=start_ns, batch=batch)
@@ -122,25 +125,56 @@ class ConsumerState:
         held = self.hold(hook, calls, handed)  # first of all: what is open must be ended, whatever fails from here on
         owners = calls if len(calls) == len(received) == 1 else _owners(calls, len(received))
         awaited = {index for index, each in enumerate(received) if tracing.traces(each.topic)} if left else _NONE
-        handed_over.note(messages, received, self.reference, owners, awaited)
+        handed_over.note(messages, received, self._number, owners, awaited)
         if self._settles:
             self.settling.note(received)
         self.held(calls, received)
         if calls:
             held.enter(calls[0])
 
-    def _record(self, hook: ConsumeHook, message: Message, start_ns: int | None, handed: object) -> bool:
-        """Whether ``message`` could be handed over as a record; ``start_ns`` is when its poll began, to be measured."""
-        call = recorded(hook, message, self.leaders)
+    def record(self, message: Message, start_ns: int | None) -> bool:  # noqa: PLR0911 - each for its own reason
+        """Record that the application gets ``message``, the only one of a poll that began at ``start_ns``.
+
+        ``False`` where it is not ordinary: :meth:`hand_over` then opens its span.
+        """
+        hook = self._hook
+        if hook is None or not self._is_plain or self._settles or self._left.now:
+            return False
+        if start_ns is not None and hook.records_polls:
+            return False
+        ground = hook.ground_of_records()
+        if ground is None:
+            return False
+        value, key, offset, partition = message.value(), message.key(), message.offset(), message.partition()
+        if offset is None or offset < 0 or partition is None:
+            return False
+        if not (value is None or type(value) is bytes) or not (key is None or type(key) is bytes):
+            return False
+        kind, timestamp_ms = message.timestamp()
+        topic, headers = message.topic() or "", message.headers()
+        call = hook.record(
+            ground,
+            topic,
+            partition,
+            offset,
+            key,
+            None if value is None else len(value),
+            headers if type(headers) is list else header_pairs(headers),
+            None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+            self.leaders,
+        )
         if call is None:
             return False
-        record = call.record
-        topic = record.plan.topic
+        held = self._held
+        if held.calls:  # two threads were in a poll at once
+            held.finish()
+        held.hold(hook, [call])  # first of all: what is open must be ended, whatever fails from here on
+        held.enter(call)
+        entry = (topic, partition, offset, self._number, call, False)
+        self._remembered = identity, _ = id(message), entry
+        handed_over.remember(identity, entry)
         if start_ns is not None:
             hook.count_received(topic, start_ns)
-        held = self.hold(hook, [call], handed)
-        handed_over.remember(message, (topic, record.partition, record.offset), self.reference, call)
-        held.enter(call)
         return True
 
     def held(self, calls: Sequence[ProcessCall], received: Sequence[IncomingMessage]) -> None:

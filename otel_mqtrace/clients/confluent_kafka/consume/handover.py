@@ -6,27 +6,28 @@ its topic, partition and offset; the last 10,000 are remembered, and the message
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_mqtrace.clients.confluent_kafka.live import STATE, live
 from otel_mqtrace.clients.confluent_kafka.messages import incoming, is_message, place_of
+from otel_mqtrace.hooks._calls import EndedIds, RecordedCall, ended_call
 from otel_mqtrace.hooks._unrecorded import UNHANDLED, note_unrecorded
 from otel_mqtrace.hooks.consume import ConsumeHook, ProcessCall
 from otel_mqtrace.hooks.process import OwnSpan, Responsibility
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
     from confluent_kafka import Message
 
     from otel_mqtrace.hooks.consume import IncomingMessage
 
-__all__ = ["MAX_REMEMBERED", "Handover", "handed_over"]
+__all__ = ["MAX_REMEMBERED", "Entry", "Handover", "handed_over"]
 
 MAX_REMEMBERED: Final = 10_000
 
@@ -37,19 +38,20 @@ class _Owner(Protocol):
     def open(self, message: Message, tracing: Tracing) -> Responsibility | None: ...
 
 
-@dataclass(slots=True)
-class _Entry:
-    """Where a message lies, whose it is, its automatic span if it has one, whether it waits for a block instead."""
+Entry = tuple[
+    str,
+    "int | None",
+    "int | None",
+    int,
+    "ProcessCall | weakref.ref[ProcessCall] | EndedIds | None",
+    bool,
+]
+"""Topic, partition and offset; the number of the consumer; its automatic span, if any; whether a block is awaited.
 
-    place: tuple[str, int | None, int | None]
-    owner: weakref.ref[Any]
-    call: ProcessCall | weakref.ref[ProcessCall] | None
-    awaited: bool = False
-
-    def forgotten(self) -> None:
-        """Count it if its block never came."""
-        if self.awaited:
-            note_unrecorded(UNHANDLED)
+An entry of plain values costs the garbage collector nothing, and there may be 10,000.
+"""
+_OWNER: Final = 3
+_AWAITED: Final = 5
 
 
 class Handover:
@@ -62,88 +64,95 @@ class Handover:
     def __init__(self, *, max_remembered: int = MAX_REMEMBERED) -> None:
         self._max = max_remembered
         # Not a plain dict: that one skips over everything dropped before to find its oldest entry.
-        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._owners: dict[int, weakref.ref[Any]] = {}
+        self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
         """How many messages are remembered."""
         return len(self._entries)
 
+    def register(self, owner: Any) -> int:
+        """Return the number of a consumer's state; its messages are forgotten when it is collected."""
+        number = next(self._numbers)
+        self._owners[number] = weakref.ref(owner, lambda _: self._lost(number))
+        return number
+
     def note(
         self,
         messages: Sequence[Message],
         received: Sequence[IncomingMessage],
-        owner: weakref.ref[Any],
+        owner: int,
         calls: Sequence[ProcessCall | None],
         awaited: AbstractSet[int] = frozenset(),
     ) -> None:
-        """Remember who handed ``messages`` over and the automatic span of each; ``awaited``: a block is to open one.
+        """Remember which consumer handed ``messages`` over and the automatic span of each.
 
-        ``received`` says where each lies.
+        ``received`` are their positions, ``owner`` the number of :meth:`register`; ``awaited``: a block is to open one.
         """
-        entries = self._entries
-        for message, where, call in zip(messages, received, calls, strict=True):
-            self.remember(message, (where.topic, where.partition, where.offset), owner, call)
-        for index in awaited:
-            entry = entries.get(id(messages[index]))
-            if entry is not None:
-                entry.awaited = True
+        for index, (message, where, call) in enumerate(zip(messages, received, calls, strict=True)):
+            kept = None if call is None else call.remembered
+            self.remember(id(message), (where.topic, where.partition, where.offset, owner, kept, index in awaited))
 
-    def remember(
-        self,
-        message: Message,
-        place: tuple[str, int | None, int | None],
-        owner: weakref.ref[Any],
-        call: ProcessCall | None,
-    ) -> None:
-        """Remember who handed one message over, where it lies, and its automatic span."""
+    def remember(self, key: int, entry: Entry) -> None:
+        """Remember one message by its identity."""
         entries = self._entries
-        key = id(message)
         before = entries.pop(key, None)  # an id that is used again goes to the end
-        if before is not None:
-            before.forgotten()
-        entries[key] = _Entry(place, owner, None if call is None else call.remembered)
+        if before is not None and before[_AWAITED]:
+            note_unrecorded(UNHANDLED)
+        entries[key] = entry
         while len(entries) > self._max:
             try:
-                entries.popitem(last=False)[1].forgotten()
+                dropped = entries.popitem(last=False)[1]
             except KeyError:  # another thread was here as well
                 return
+            if dropped[_AWAITED]:
+                note_unrecorded(UNHANDLED)
 
-    def reference(self, owner: Any) -> weakref.ref[Any]:
-        """Return a reference to a consumer's state, to be noted with its messages, which are forgotten with it."""
-        return weakref.ref(owner, self._lost)
+    def replace_ended(self, call: RecordedCall, key: int, entry: Entry) -> None:
+        """Keep only the ids of a message that was handled, if ``entry``, with its ``call``, is what is remembered."""
+        topic, partition, offset, owner, known, _ = entry
+        if known is call and self._entries.get(key) is entry:
+            self._entries[key] = (topic, partition, offset, owner, call.ended_ids, False)
 
     def forget(self) -> None:
         """Forget every message."""
         self._drop(list(self._entries))
 
-    def _lost(self, owner: weakref.ref[Any]) -> None:
+    def _lost(self, owner: int) -> None:
+        self._owners.pop(owner, None)
         entries = self._entries
-        self._drop([key for key in list(entries) if (entry := entries.get(key)) is not None and entry.owner is owner])
+        self._drop([key for key in list(entries) if (entry := entries.get(key)) is not None and entry[_OWNER] == owner])
 
     def _drop(self, keys: list[int]) -> None:
         for key in keys:
             entry = self._entries.pop(key, None)
-            if entry is not None:
-                entry.forgotten()
+            if entry is not None and entry[_AWAITED]:
+                note_unrecorded(UNHANDLED)
+
+    def _owner(self, number: int) -> _Owner | None:
+        reference: Callable[[], _Owner | None] | None = self._owners.get(number)
+        return None if reference is None else reference()
 
     def responsibility(self, message: object, consumer: object | None) -> Responsibility | None:
         """Take over the open span of ``message``, or open one under its consumer's group."""
         tracing = live.tracing
         if tracing is None or not is_message(message):
             return None
-        entry = self._entries.get(id(message))
-        if entry is not None and entry.place != place_of(message):
-            entry = None
-        owner: _Owner | None = None if entry is None else entry.owner()
-        if entry is not None:
-            entry.awaited = False
-        if entry is not None and owner is not None:
-            call, entry.call = entry.call, None  # handled a second time it is a second attempt, with its own span
+        key = id(message)
+        entry = self._entries.get(key)
+        owner: _Owner | None = None
+        if entry is not None and entry[:_OWNER] == place_of(message):
+            owner = self._owner(entry[_OWNER])
+            topic, partition, offset, number, call, _ = entry
+            # Handled a second time it is a second attempt, with its own span.
+            if self._entries.get(key) is entry:
+                self._entries[key] = (topic, partition, offset, number, None if owner is not None else call, False)
             held = call() if isinstance(call, weakref.ref) else call
-            if held is not None:
-                return owner.take(message, held)
-        owner = getattr(consumer, STATE, None) or owner
-        return _opened(message, tracing) if owner is None else owner.open(message, tracing)
+            if owner is not None and held is not None:
+                return owner.take(message, ended_call(held) if isinstance(held, EndedIds) else held)
+        own: _Owner | None = getattr(consumer, STATE, None) or owner
+        return _opened(message, tracing) if own is None else own.open(message, tracing)
 
 
 def _opened(message: Message, tracing: Tracing) -> Responsibility | None:
