@@ -125,11 +125,15 @@ def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str
     shown = link_template and links.check_template(link_template)
     page = pages.PageOptions(samples=options.samples, link_template=shown)
     written: dict[str, Path] = {}
+    chosen: set[Writers] = set()
 
     def report(result: Result) -> None:
         progress("writing the reports")
         sources = (*options.native, *options.otlp, *options.ledger)
         written.update(render.write_reports(result, options.out, page, sources=sources))
+        if every_ms is not None and result.writers not in chosen:
+            _print_writers(result.writers)
+        chosen.add(result.writers)
         if every_ms is not None and not as_json:
             typer.echo(f"run {result.run}: {result.verdict}, {_open_keys(result)}")
 
@@ -138,6 +142,8 @@ def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str
             result = _streaming().run(options, every_ms=every_ms, progress=progress, report=report)
         else:
             result = _machinery()[0].run(options, progress=progress, report=report)
+    if every_ms is None:
+        _print_writers(result.writers)
     _print(result, written, as_json=as_json)
     _warn_of_size(written, pages.HEAVY_PAGE_BYTES)
     return int(result.exit_code)
@@ -193,7 +199,6 @@ def _warn_of_size(written: dict[str, Path], heavy_bytes: int) -> None:
 
 
 def _print(result: Result, written: dict[str, Path], *, as_json: bool) -> None:
-    _print_writers(result.writers)
     if as_json:
         sys.stdout.write(result.dumps())
     else:

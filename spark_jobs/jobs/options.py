@@ -100,27 +100,29 @@ def checked(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = Ma
     _policy(options)
     if options.engine != "local":
         check_start(master=options.master, driver_memory=options.driver_memory)
-    check_inputs(options.native, options.otlp, reading(options))
     chosen = choose(options, known)
     _make(options.out)
     return chosen
 
 
 def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
-    """Name the writers that the options leave to the input.
+    """Look at the sources, and name the writers that the options leave to them.
 
     Args:
         options: what to reconcile, and how.
         known: the writers chosen before, each with its reason, by ``profile`` and ``native_writer``.
 
     Raises:
-        UsageError: the input does not show a writer.
+        UsageError: a source or an option is wrong, or the input does not show a writer.
+        UnreadableInputError, PeerError: as :func:`spark_jobs.jobs.reading.check_inputs`.
     """
     given = {"profile": options.profile, "native_writer": options.native_writer}
     left = [name for name, value in given.items() if value == AUTO]
     kept = {name: known[name] for name in left if name in known}
     named = {**given, **{name: value for name, (value, _) in kept.items()}}
-    found = find_writers(options.native, options.otlp, reading(options), **named)
+    how = reading(options)
+    native, otlp = check_inputs(options.native, options.otlp, how)
+    found = find_writers(native, otlp, how, **named)
     reasons = {**{name: why for name, (_, why) in kept.items()}, **found.reasons}
     settled = replace(options, profile=found.profile, native_writer=found.native_writer)
     policy = replace(_policy(settled), writer_evidence=tuple(reasons[name] for name in left if name in reasons))

@@ -20,12 +20,12 @@ from spark_jobs.judging.facts import Survey, merge_surveys
 from spark_jobs.normalise.native import native_batches
 from spark_jobs.normalise.otlp import event_batches
 from spark_jobs.sources.detect import Side
-from spark_jobs.sources.files import source_files
+from spark_jobs.sources.inputs import find_inputs
 from spark_jobs.sources.kafka.address import LAYOUT, TopicAddress, apart
-from spark_jobs.sources.kafka.offsets import PartitionRange, chunks, topic_ranges, wanted_ranges
+from spark_jobs.sources.kafka.offsets import PartitionRange, chunks, wanted_ranges
 from spark_jobs.sources.kafka.reading import message_batches, message_places
 from spark_jobs.sources.native import body_batches, find_bodies, message_bodies
-from spark_jobs.sources.otlp import find_spans, span_files
+from spark_jobs.sources.otlp import find_spans
 from spark_jobs.sources.reading import message_batches as span_batches
 from spark_jobs.sources.reading import piece_batches
 from spark_jobs.storage import make_directory, remove_tree
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spark_jobs.exchange.engine import Engine
+    from spark_jobs.sources.inputs import Inputs
     from spark_jobs.sources.native import NativeFiles
     from spark_jobs.sources.otlp import OtlpFiles
 
@@ -138,8 +139,11 @@ class EventSide:
 _DEFAULTS: Final = ReadOptions()
 
 
-def check_inputs(native: Sequence[str], otlp: Sequence[str], options: ReadOptions) -> None:
+def check_inputs(native: Sequence[str], otlp: Sequence[str], options: ReadOptions) -> tuple[Inputs, Inputs]:
     """Look at both sides' sources and at the options, so that what is wrong is reported in the first seconds.
+
+    Returns:
+        What is behind the sources of each side.
 
     Raises:
         UsageError: a source names nothing, or an option is wrong.
@@ -148,11 +152,8 @@ def check_inputs(native: Sequence[str], otlp: Sequence[str], options: ReadOption
     """
     check_charset(options.charset)
     check_message_type_map(options.msg_type_map)
-    (native_files, native_topics), (otlp_files, otlp_topics) = apart(native), apart(otlp)
-    source_files(native_files, Side.NATIVE)
-    span_files(otlp_files, layout=options.otlp_format)
-    for address in (*native_topics, *otlp_topics):
-        topic_ranges(address, options.client_config)
+    bodies = find_inputs(Side.NATIVE, native, options.client_config)
+    return bodies, find_inputs(Side.OTLP, otlp, options.client_config, layout=options.otlp_format)
 
 
 def read_native(engine: Engine, srcs: Sequence[str], directory: str, *, options: ReadOptions = _DEFAULTS) -> EventSide:

@@ -10,10 +10,7 @@ from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
 from spark_jobs.policy.profiles import AUTO, MIXED
 from spark_jobs.sources.detect import Side
-from spark_jobs.sources.files import source_files
-from spark_jobs.sources.kafka.address import apart
-from spark_jobs.sources.kafka.offsets import topic_ranges
-from spark_jobs.sources.otlp import span_files
+from spark_jobs.sources.inputs import find_inputs
 from spark_jobs.sources.writers import (
     RecordSigns,
     SpanSigns,
@@ -28,6 +25,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.jobs.reading import ReadOptions
     from spark_jobs.sources.files import SourceFile
+    from spark_jobs.sources.inputs import Inputs
 
 __all__ = [
     "MOST_FILES",
@@ -73,14 +71,12 @@ class Choice(NamedTuple):
     reasons: Mapping[str, str]
 
 
-def find_writers(
-    native: Sequence[str], otlp: Sequence[str], how: ReadOptions, *, profile: str, native_writer: str
-) -> Choice:
+def find_writers(native: Inputs, otlp: Inputs, how: ReadOptions, *, profile: str, native_writer: str) -> Choice:
     """Return who wrote both sides: what the options name, else what the beginning of each source shows.
 
     Args:
-        native: sources of the native trace.
-        otlp: sources of spans.
+        native: the native trace.
+        otlp: the spans.
         how: how both are read.
         profile: a profile, or ``auto``.
         native_writer: a native writer, or ``auto``.
@@ -111,12 +107,10 @@ def choose_writers(
     return Choice(profile, native_writer, {name: why for name, why in reasons.items() if why is not None})
 
 
-def _sample_spans(srcs: Sequence[str], how: ReadOptions) -> Iterator[SpanSample]:
-    paths, addresses = apart(srcs)
-    for file in _spread(span_files(paths, layout=how.otlp_format)):
+def _sample_spans(given: Inputs, how: ReadOptions) -> Iterator[SpanSample]:
+    for file in _spread(given.files):
         yield SpanSample(str(file.path), sample_spans(file))
-    for address in addresses:
-        ranges = topic_ranges(address, how.client_config)
+    for address, ranges in given.topics.items():
         yield SpanSample(str(address), sample_span_topic(ranges, how.client_config))
 
 
@@ -125,13 +119,10 @@ def _spread(files: Sequence[SourceFile]) -> list[SourceFile]:
     return [files[at * len(files) // MOST_FILES] for at in range(MOST_FILES)] if len(files) > MOST_FILES else [*files]
 
 
-def _sample_records(srcs: Sequence[str], how: ReadOptions, *, each: bool = False) -> Iterator[RecordSample]:
-    paths, addresses = apart(srcs)
-    files = source_files(paths, Side.NATIVE)
-    for file in files if each else _spread(files):
+def _sample_records(given: Inputs, how: ReadOptions, *, each: bool = False) -> Iterator[RecordSample]:
+    for file in given.files if each else _spread(given.files):
         yield RecordSample(str(file.path), sample_records(file, charset=how.charset))
-    for address in addresses:
-        ranges = topic_ranges(address, how.client_config)
+    for address, ranges in given.topics.items():
         yield RecordSample(str(address), sample_record_topic(ranges, how.client_config, charset=how.charset))
 
 
@@ -201,7 +192,8 @@ def name_native_writers(srcs: Sequence[str], how: ReadOptions) -> ReadOptions:
     own, mixed, others = how.native_writer.partition(MIXED)
     if not mixed:
         return how
-    samples = [one for one in _sample_records(srcs, how, each=True) if one.signs.names == {"rocketmq"}]
+    given = find_inputs(Side.NATIVE, srcs, how.client_config)
+    samples = [one for one in _sample_records(given, how, each=True) if one.signs.names == {"rocketmq"}]
     theirs = [one.source.rpartition("/")[2] if "://" in one.source else one.source for one in samples]
     return replace(how, native_writer=own, native_writers=dict.fromkeys(theirs, others))
 

@@ -17,7 +17,7 @@ from otel_mqtrace.model import TraceType, TransactionState
 from otel_mqtrace.wire.native.encode import encode_context
 from spark_jobs.jobs import writers
 from spark_jobs.jobs.batch import ReconcileOptions, run
-from spark_jobs.jobs.reading import ReadOptions
+from spark_jobs.jobs.reading import ReadOptions, check_inputs
 from spark_jobs.jobs.writers import find_writers
 from spark_jobs.policy.profiles import AUTO
 from spark_jobs.sources import writers as samples
@@ -63,7 +63,7 @@ def line(number: int, scope: str, attributes: dict[str, str]) -> str:
 def found_in(native: str | list[str], otlp: str | list[str], **named: str):
     """Return the writers of some sources; ``named`` are those that options name."""
     sides = ([one] if isinstance(one, str) else one for one in (native, otlp))
-    return find_writers(*sides, ReadOptions(), **{**EITHER, **named})
+    return find_writers(*check_inputs(*sides, ReadOptions()), ReadOptions(), **{**EITHER, **named})
 
 
 def pair(folder: str, out: Path, **named: str):
