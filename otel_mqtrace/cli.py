@@ -1,4 +1,4 @@
-"""This module knows how the ``mqtrace`` command begins and ends: one line per error, and which exit code it means.
+"""Begin and end of the ``mqtrace`` command: one line per error, and which exit code it means.
 
 The commands themselves are entry points (``_command_tree``), so that a missing extra costs one command, not all.
 """
@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+import threading
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from otel_mqtrace._errors import MissingExtraError, MqTraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from importlib.metadata import EntryPoint
+    from types import FrameType
 
 __all__ = ["EXIT_INTERRUPTED", "EXIT_USAGE", "main"]
 
@@ -32,17 +36,26 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
 
     ``arguments`` defaults to the process's own, ``points`` (the commands) to the installed ones. An error made on
     purpose (``MqTraceError``) or by the operating system is one line on standard error and exit code 2; an interrupt is
-    130; anything else is a defect: one line and 2 as well (1 would say that a gate failed), its traceback with
+    the line "interrupted" and 130, and so is whatever fails after one; anything else is a defect: one line and 2 as well (1 would say that a gate failed), its traceback with
     ``MQTRACE_DEBUG=1``.
     """
     if not sys.stderr:  # closed by the caller (2>&-): what is said there nobody hears, and no command need ask
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open to the end
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a command
+    with _noted_interrupts() as interrupts:
+        try:
+            return _run(sys.argv[1:] if arguments is None else list(arguments), points)
+        except KeyboardInterrupt:
+            return _interrupted()
+        except Exception as error:  # noqa: BLE001  judged below
+            # On a terminal Ctrl-C reaches the JVM as well: a call to it then fails in any way it can.
+            return _interrupted() if interrupts else _failed(error)
+
+
+def _failed(error: Exception) -> int:
     try:
-        return _run(sys.argv[1:] if arguments is None else list(arguments), points)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        raise error
     except BrokenPipeError:  # `mqtrace decode … | head` is not an error worth a line
         sys.stdout = None  # what is still buffered has no reader
         return _EXIT_PIPE_CLOSED
@@ -52,6 +65,33 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
     except Exception as error:  # noqa: BLE001  whatever it is, 1 would tell a pipeline that a gate failed
         _report_defect(error)
         return EXIT_USAGE
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """Give the list of the interrupts that come while the block runs; each is handled as before, too."""
+    came: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if callable(before):
+            before(number, frame)
+
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield came  # ignored, as in a background job of a shell, or no thread that a signal reaches
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield came
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:
+            signal.signal(signal.SIGINT, before)
+
+
+def _interrupted() -> int:
+    sys.stderr.write("mqtrace: interrupted\n")
+    return EXIT_INTERRUPTED
 
 
 def _report_defect(error: Exception) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, entry_points, version
@@ -145,13 +146,24 @@ def test_giving_up_is_an_interrupt():
         ("usage", 2, "mqtrace: error: no such thing; try another\n"),
         ("system", 2, "mqtrace: error: [Errno 13] Permission denied: 'landing'\n"),
         ("silent", 2, "mqtrace: error: MqTraceError\n"),
-        ("interrupt", 130, ""),
+        ("interrupt", 130, "mqtrace: interrupted\n"),
     ],
 )
 def test_an_error_is_one_line_and_a_code(how, code, line, capsys):
     """What a command raises on purpose, by the system or by the user ends without a traceback."""
     assert cli.main(["fails", "--how", how], points=_points("fails")) == code
     assert capsys.readouterr().err.lstrip("\n") == line
+
+
+@pytest.mark.parametrize("how", ["usage", "defect"])
+def test_what_fails_after_an_interrupt_is_the_interrupt(how, capsys):
+    """On a terminal Ctrl-C ends the JVM, too: what a call to it says then is no defect and no wrong usage."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # a command that goes on for a moment
+    try:
+        assert cli.main(["fails", "--how", how, "--interrupted"], points=_points("fails")) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == "mqtrace: interrupted\n"
 
 
 def test_a_wrong_command_line_is_one_line_and_a_code(capsys):

@@ -45,8 +45,8 @@ def interruptible():
 
 
 @pytest.mark.parametrize(("stage", "delay_s"), [("starting Spark", 0.6), ("reading the native trace", 0.5)])
-def test_an_interrupt_is_silent_and_leaves_nothing(tmp_path, stage, delay_s):
-    """While the JVM starts and while a job runs: 130, not a line, no JVM that holds the pipes, no work directory."""
+def test_an_interrupt_is_one_line_and_leaves_nothing(tmp_path, stage, delay_s):
+    """While the JVM starts and while a job runs: 130, one line, no JVM that holds the pipes, no work directory."""
     sides = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"), "--out", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, stage, str(delay_s), "reconcile", *sides, "--master", "local[1]"],
@@ -55,7 +55,7 @@ def test_an_interrupt_is_silent_and_leaves_nothing(tmp_path, stage, delay_s):
         timeout=120,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "mqtrace: interrupted\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -28,6 +28,5 @@ def test_a_normal_run_says_nothing_on_standard_error(tmp_path):
     assert done.returncode == result["exit_code"]
     assert done.stdout.startswith(f"{result['verdict']}: native trace against OTLP spans")
     assert "\x1b" not in done.stdout
-    tables = [line for line in done.stdout.splitlines() if line.startswith(("│", "┃", "┏", "└"))]
-    assert len(tables) > 10
-    assert max(map(len, tables)) <= 80
+    assert not set(done.stdout) & set("│┃━─┏╭")
+    assert len(done.stdout.splitlines()) > 20

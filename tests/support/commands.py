@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,8 +53,10 @@ ERRORS: dict[str, BaseException] = {
 """What :func:`fails` raises, by name."""
 
 
-def fails(*, how: str = "usage") -> None:
-    """Fail in the way that is asked for."""
+def fails(*, how: str = "usage", interrupted: bool = False) -> None:
+    """Fail in the way that is asked for, after a Ctrl-C where that is asked for, too."""
+    if interrupted:
+        signal.raise_signal(signal.SIGINT)
     raise ERRORS[how]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -295,8 +297,8 @@ def test_state_is_kept_outside_the_source_but_an_older_one_inside_is_continued(f
 
 
 def test_state_that_cannot_be_written_names_the_option(files, delivery):
-    source = FilesTraceSource(files, group="g", state=files / "raw.bin" / "inside")
-    with pytest.raises(UsageError, match="cannot be written .*give --state DIR"):
+    source = FilesTraceSource(files, group="g", state=Path("/proc/self/nothing"))
+    with pytest.raises(UsageError, match=r"cannot be written .*give --state DIR"):
         forward_once(source, spans=SpanForwarding(delivery))
 
 
