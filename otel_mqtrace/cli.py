@@ -35,9 +35,9 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
     """Run one ``mqtrace`` command and return its exit code.
 
     ``arguments`` defaults to the process's own, ``points`` (the commands) to the installed ones. An error made on
-    purpose (``MqTraceError``) or by the operating system is one line on standard error and exit code 2; an interrupt is
-    the line "interrupted" and 130, and so is whatever fails after one; anything else is a defect: one line and 2 as well (1 would say that a gate failed), its traceback with
-    ``MQTRACE_DEBUG=1``.
+    purpose (``MqTraceError``) or by the operating system is one line on standard error and exit code 2. An interrupt,
+    and whatever fails after one, is the line "interrupted" and 130. Anything else is a defect: one line and 2 as well
+    (1 would say that a gate failed), its traceback with ``MQTRACE_DEBUG=1``.
     """
     if not sys.stderr:  # closed by the caller (2>&-): what is said there nobody hears, and no command need ask
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open to the end
@@ -45,26 +45,24 @@ def main(arguments: Sequence[str] | None = None, *, points: Iterable[EntryPoint]
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a command
     with _noted_interrupts() as interrupts:
         try:
-            return _run(sys.argv[1:] if arguments is None else list(arguments), points)
+            code = _run(sys.argv[1:] if arguments is None else list(arguments), points)
         except KeyboardInterrupt:
             return _interrupted()
         except Exception as error:  # noqa: BLE001  judged below
             # On a terminal Ctrl-C reaches the JVM as well: a call to it then fails in any way it can.
             return _interrupted() if interrupts else _failed(error)
+    return _interrupted() if code == EXIT_INTERRUPTED else code  # typer answers an interrupt itself
 
 
 def _failed(error: Exception) -> int:
-    try:
-        raise error
-    except BrokenPipeError:  # `mqtrace decode … | head` is not an error worth a line
+    if isinstance(error, BrokenPipeError):  # `mqtrace decode … | head` is not an error worth a line
         sys.stdout = None  # what is still buffered has no reader
         return _EXIT_PIPE_CLOSED
-    except (MqTraceError, OSError) as error:
+    if isinstance(error, (MqTraceError, OSError)):
         sys.stderr.write(f"mqtrace: error: {_one_line(error)}\n")
-        return EXIT_USAGE
-    except Exception as error:  # noqa: BLE001  whatever it is, 1 would tell a pipeline that a gate failed
+    else:
         _report_defect(error)
-        return EXIT_USAGE
+    return EXIT_USAGE  # never 1, which would tell a pipeline that a gate failed
 
 
 @contextmanager
