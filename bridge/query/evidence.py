@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.model import TraceBean, TraceContext
     from otel_mqtrace.wire.native import BadRecord, DecodedBody
 
-__all__ = ["MOST_BAD", "BadSighting", "Evidence", "Place", "Sighting", "gather"]
+__all__ = ["MOST_BAD", "BadSighting", "Evidence", "Place", "Sighting", "gather", "records_of"]
 
 MOST_BAD: Final = 1_000
 """Bad records that are kept: a body of nothing else must not fill the memory. All are counted."""
@@ -113,17 +113,22 @@ def gather(messages: Iterable[LandedMessage], sought: Wanted, how: Reading) -> E
 
 
 def _sightings(message: LandedMessage, decoded: DecodedBody, sought: Wanted) -> Iterator[Sighting]:
+    for index, dialect, trace_ctx, messages in _exploded(decoded):
+        if sought.means(trace_ctx.beans[0]):
+            places = (_place(message, index),)
+            yield Sighting(trace_ctx=trace_ctx, dialect=dialect, places=places, of_batch=messages)
+
+
+def records_of(message: LandedMessage, how: Reading) -> Iterator[tuple[int, str | None, TraceContext, int]]:
+    """Yield each record of one message: its index, dialect, context of one bean, and how many messages it is for."""
+    return _exploded(decode_body(message.body, msg_type_map=how.msg_type_map, charset=how.charset))
+
+
+def _exploded(decoded: DecodedBody) -> Iterator[tuple[int, str | None, TraceContext, int]]:
     for index, dialect, whole in zip(decoded.record_indexes, decoded.dialects, decoded.contexts, strict=True):
         pieces = explode(whole)
         for trace_ctx in pieces:
-            bean = trace_ctx.beans[0]
-            if sought.means(bean):
-                yield Sighting(
-                    trace_ctx=trace_ctx,
-                    dialect=dialect,
-                    places=(_place(message, index),),
-                    of_batch=len(pieces),
-                )
+            yield index, dialect, trace_ctx, len(pieces)
 
 
 def _folded(known: Sighting | None, new: Sighting) -> Sighting:

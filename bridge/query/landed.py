@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.query.instants import ALWAYS, ArrivalRange
 from bridge.query.pace import Pace
-from bridge.query.wanted import mentioned
+from bridge.query.wanted import mentioned, needles_of
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError, UsageError
 from otel_mqtrace.landing.layout import (
     BODY_BASE64,
@@ -25,15 +25,21 @@ from otel_mqtrace.landing.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from bridge.query.search import Searched
 
-__all__ = ["LandingArchive"]
+__all__ = ["FilesArchive", "LandingArchive", "is_landing"]
 
 _DATE: Final = "date="
 _ROWS_AT_A_TIME: Final = 256
+_IN_DUMPS: Final = {
+    "source": "topic",
+    "partition": "queue_id",
+    "offset": "queue_offset",
+    "arrival_ms": "store_ms",
+}
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "source": (str,),
     "partition": (int, type(None)),
@@ -77,7 +83,7 @@ class LandingArchive:
         Raises:
             MissingExtraError: there are Parquet parts, and no pyarrow to read them.
         """
-        needles = [text.encode("utf-8", "replace") for text in texts]
+        needles = needles_of(texts)
         parts = self._parts()
         self._pace.begin(sum(_size_bytes(part) for part in parts))
         for part in parts:
@@ -133,6 +139,55 @@ class LandingArchive:
         return frozenset(outside)
 
 
+class FilesArchive(LandingArchive):
+    """The trace messages of files: JSON lines with ``body_base64``, or Parquet with a column ``body``.
+
+    Args:
+        paths: Files, landings, or directories, of which every such file is read.
+        arrivals: Which messages to read.
+        on_progress: Called now and then with how many bytes of how many were read.
+
+    Raises:
+        UsageError: a path does not exist.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        arrivals: ArrivalRange = ALWAYS,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        missing = next((path for path in paths if not path.exists()), None)
+        if missing is not None:
+            raise UsageError(f"{missing}: no such file or directory; give landings, directories or files")
+        self._paths = tuple(dict.fromkeys(paths))
+        self._arrivals = arrivals
+        self._pace = Pace(", ".join(map(str, self._paths)), on_progress)
+
+    def _parts(self) -> list[Path]:
+        """Return the parts of each landing, and the files."""
+        parts: dict[Path, None] = {}
+        for path in self._paths:
+            if not path.is_dir():
+                found = [path]
+            elif is_landing(path):
+                found = LandingArchive(path, arrivals=self._arrivals)._parts()
+            else:
+                found = [file for file in sorted(path.rglob("*")) if file.suffix in _READERS and _is_data(file, path)]
+            parts |= dict.fromkeys(found)
+        return list(parts)
+
+
+def _is_data(file: Path, directory: Path) -> bool:
+    return file.is_file() and not any(part.startswith((".", "_")) for part in file.relative_to(directory).parts)
+
+
+def is_landing(directory: Path) -> bool:
+    """Whether ``directory`` is a landing, or the ``native`` directory of one."""
+    return directory.is_dir() and ((directory / NATIVE_DIRECTORY).is_dir() or any(directory.glob(f"{_DATE}*")))
+
+
 def _native_of(directory: Path) -> Path:
     if not directory.is_dir():
         raise UsageError(
@@ -152,7 +207,7 @@ def _finished(part: Path) -> Path:
 
 
 def _format(part: Path) -> str:
-    return ".jsonl" if part.name.endswith(IN_PROGRESS_SUFFIX) else part.suffix
+    return part.suffix if part.suffix in _READERS else ".jsonl"
 
 
 def _size_bytes(part: Path) -> int:
@@ -178,10 +233,15 @@ def _message_of(line: bytes) -> LandedMessage | None:
     try:
         item = json.loads(line)
         body = base64.b64decode(item[BODY_BASE64], validate=True)
-        fields = {name: item.get(name) for name in FIELDS if name != "body"}
+        fields = {name: _field(item, name) for name in FIELDS if name != "body"}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return _checked(fields, body)
+
+
+def _field(item: dict[str, Any], name: str) -> Any:
+    """Return a field of a landing, or the one of a dump of a RocketMQ topic that means the same."""
+    return item.get(name, item.get(_IN_DUMPS.get(name, name)))
 
 
 def _checked(fields: dict[str, Any], body: Any) -> LandedMessage | None:
