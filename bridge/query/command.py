@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bridge.query.wanted import OutcomeFilter
+from bridge.query.wanted import OutcomeFilter  # noqa: TC001 - typer reads the annotations
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 

@@ -136,11 +136,9 @@ def _shared(consume: Consume) -> bool:
 
 def _origin(event: Send | TransactionEnd | Recall | Consume) -> Iterator[tuple[str, str | None]]:
     places = [place for sighting in event.evidence for place in sighting.places]
-    writers = dict.fromkeys(sighting.dialect for sighting in event.evidence if sighting.dialect)
     seen = sum(sighting.seen - 1 for sighting in event.evidence)
     yield "record", places_of(places) or None
     yield "seen again", counted(seen, "time") if seen else None
-    yield "written as", ", ".join(writers) or None
 
 
 def _known(*facts: tuple[str, str | None]) -> Facts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.query.instants import ALWAYS, ArrivalRange
@@ -40,6 +41,8 @@ _IN_DUMPS: Final = {
     "offset": "queue_offset",
     "arrival_ms": "store_ms",
 }
+_DEFAULTS: Final = {"source": "", "arrival_ms": 0}
+"""What a line without the field has: 0 is an unknown arrival."""
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "source": (str,),
     "partition": (int, type(None)),
@@ -84,7 +87,7 @@ class LandingArchive:
             MissingExtraError: there are Parquet parts, and no pyarrow to read them.
         """
         needles = needles_of(texts)
-        parts = self._parts()
+        parts = self.parts()
         self._pace.begin(sum(_size_bytes(part) for part in parts))
         for part in parts:
             size_bytes = _size_bytes(part)
@@ -105,7 +108,7 @@ class LandingArchive:
         except (OSError, UnreadableInputError) as error:
             self._pace.remark(f"{part.name} could not be read: {error}")
 
-    def _parts(self) -> list[Path]:
+    def parts(self) -> list[Path]:
         """Return the parts of the range.
 
         Those in progress are listed first: one that is finished in between is listed twice, and its messages are told
@@ -165,14 +168,14 @@ class FilesArchive(LandingArchive):
         self._arrivals = arrivals
         self._pace = Pace(", ".join(map(str, self._paths)), on_progress)
 
-    def _parts(self) -> list[Path]:
+    def parts(self) -> list[Path]:
         """Return the parts of each landing, and the files."""
         parts: dict[Path, None] = {}
         for path in self._paths:
             if not path.is_dir():
                 found = [path]
             elif is_landing(path):
-                found = LandingArchive(path, arrivals=self._arrivals)._parts()
+                found = LandingArchive(path, arrivals=self._arrivals).parts()
             else:
                 found = [file for file in sorted(path.rglob("*")) if file.suffix in _READERS and _is_data(file, path)]
             parts |= dict.fromkeys(found)
@@ -226,7 +229,7 @@ def _json_lines(part: Path, remark: Callable[[str], None]) -> Iterator[LandedMes
             if message is None:
                 remark(f"{part.name}, line {number}: no landed message")
             else:
-                yield message
+                yield message if message.source else replace(message, source=part.name, offset=number)
 
 
 def _message_of(line: bytes) -> LandedMessage | None:
@@ -241,7 +244,7 @@ def _message_of(line: bytes) -> LandedMessage | None:
 
 def _field(item: dict[str, Any], name: str) -> Any:
     """Return a field of a landing, or the one of a dump of a RocketMQ topic that means the same."""
-    return item.get(name, item.get(_IN_DUMPS.get(name, name)))
+    return item.get(name, item.get(_IN_DUMPS.get(name, name), _DEFAULTS.get(name)))
 
 
 def _checked(fields: dict[str, Any], body: Any) -> LandedMessage | None:

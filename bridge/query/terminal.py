@@ -42,6 +42,7 @@ _OUTCOME_TONES: Final = {
     Outcome.UNKNOWN: Tone.OPEN,
 }
 _LIST_HEADS: Final = ("time (UTC)", "message id", "topic", "group", "outcome", "attempts")
+_LONGEST_NAME: Final = 1_000
 _VERBS: Final = {PRODUCER: "send", CONSUMER: "consume"}
 _MARKS: Final = {Tone.GOOD: "✓", Tone.BAD: "✗", Tone.CARE: "!", Tone.OPEN: "?"}
 
@@ -90,9 +91,9 @@ def _rows(answer: Answer) -> list[tuple[Tone, tuple[str, ...]]]:
             _OUTCOME_TONES[row.outcome],
             (
                 utc(row.time_ms).removesuffix(" UTC"),
-                visible(row.msg_id),
-                visible(row.topic or ABSENT),
-                visible(row.group or ABSENT),
+                visible(row.msg_id, limit=_LONGEST_NAME),
+                visible(row.topic or ABSENT, limit=_LONGEST_NAME),
+                visible(row.group or ABSENT, limit=_LONGEST_NAME),
                 f"{_VERBS[row.role]} {row.outcome.value}",
                 attempts_in_words(row),
             ),
