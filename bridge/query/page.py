@@ -9,8 +9,9 @@ from bridge.page.sheet import content_policy, style_sheet
 from bridge.page.wording import ABSENT, counted, duration, offset, utc, visible
 from bridge.query.details import about, details_of, places_of
 from bridge.query.findings import findings, in_one_sentence
+from bridge.query.rows import rows_of
 from bridge.query.swimlane import dot, legend, swimlane
-from bridge.query.terminal import searched_in_words
+from bridge.query.terminal import attempts_in_words, searched_in_words
 from bridge.query.timeline import events, first_ms
 from bridge.query.trace_ids import link_of, trace_id_hex
 
@@ -59,20 +60,25 @@ def _heading(answer: Answer) -> Markup:
     """Return what the page begins with: the one message's id, or a list of all that were found."""
     if len(answer.stories) == 1:
         return Markup("")
-    items = [
+    rows = [
         element(
-            "li",
-            element("a", element("bdi", visible(story.msg_id)), href=f"#m{number}"),
-            f" {in_one_sentence(story)}",
-            *([element("b", " Look here.", class_="look")] if _problems(story) else []),
+            "tr",
+            element("td", utc(row.time_ms), class_="n"),
+            element("th", element("a", element("bdi", visible(row.msg_id)), href=f"#m{number}"), scope="row"),
+            element("td", element("bdi", visible(row.topic or ABSENT))),
+            element("td", element("bdi", visible(row.group or ABSENT)), class_="group"),
+            element("td", f"{row.role} {row.outcome.value}"),
+            element("td", attempts_in_words(row), class_="n"),
         )
-        for number, story in enumerate(answer.stories)
+        for number, story in reversed(list(enumerate(answer.stories)))
+        for row in rows_of(story, answer.sought)
     ]
+    heads = ("Time", "Message", "Topic", "Group", "Outcome", "Attempts")
     left = f"{counted(answer.left_off, 'older message')} left off." if answer.left_off else None
     return joined(
         (
             element("h1", _title(answer)),
-            element("ol", items, class_="found") if items else None,
+            _table("Messages, newest first", heads, rows, numeric=(0, 5)) if rows else None,
             element("p", left) if left else None,
         )
     )
@@ -197,7 +203,3 @@ def _told(story: MessageStory) -> str:
 def _searched(searched: Searched) -> Markup:
     remarks = [element("li", visible(remark, limit=400)) for remark in searched.remarks]
     return joined((element("p", searched_in_words(searched)), element("ul", remarks) if remarks else None))
-
-
-def _problems(story: MessageStory) -> bool:
-    return any(finding.problem for finding in findings(story))

@@ -72,6 +72,8 @@ class Wanted:
         further = (self.topic, self.group, self.outcome)
         primary = bool(self.msg_ids) or self.prefix is not None or self.key is not None
         given = sum(one is not None for one in further)
+        if self.prefix is not None and self.key is not None:
+            return True
         return given > 0 if primary else given > 1 or self.outcome is not None
 
     def names(self, trace_ctx: TraceContext) -> bool:
