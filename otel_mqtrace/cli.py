@@ -9,7 +9,6 @@ import io
 import os
 import signal
 import sys
-import threading
 import traceback
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,10 +75,14 @@ def _noted_interrupts() -> Iterator[list[int]]:
         if callable(before):
             before(number, frame)
 
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield came  # ignored, as in a background job of a shell, or no thread that a signal reaches
+    if not callable(before):  # ignored, as in a background job of a shell
+        yield came
         return
-    signal.signal(signal.SIGINT, note)
+    try:
+        signal.signal(signal.SIGINT, note)
+    except ValueError:  # not the main thread, where no signal arrives
+        yield came
+        return
     try:
         yield came
     finally:

@@ -126,7 +126,7 @@ def _open_source(options: ForwardOptions) -> OpenSource:
 
     return open_source(
         options.source,
-        state=_state_directory(options) or user_state_directory(),
+        state=_state_directory(options) or _user_state_directory(),
         group=options.group,
         client_config={} if options.client_config is None else read_properties(options.client_config),
         accept_trimmed=options.accept_trimmed,
@@ -169,10 +169,10 @@ def _state_directory(options: ForwardOptions) -> Path | None:
         return options.state
     if options.landing is not None:
         return options.landing / MEMORY_DIRECTORY
-    return None if files_directory(options.source) is None else user_state_directory()
+    return None if files_directory(options.source) is None else _user_state_directory()
 
 
-def user_state_directory() -> Path:
+def _user_state_directory() -> Path:
     """Return where programs of this user keep their state (XDG base directories)."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "mqtrace" / "forward"

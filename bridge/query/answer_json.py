@@ -1,4 +1,4 @@
-"""This module knows the JSON of an answer: stable keys, only ever added to; what no record says is ``null``."""
+"""The JSON of an answer: stable keys, only ever added to; what no record says is ``null``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from bridge.query.findings import findings, in_one_sentence
+from bridge.query.rows import rows_of
 from bridge.query.timeline import events
+from bridge.query.trace_ids import link_of, trace_id_hex
 
 if TYPE_CHECKING:
     from bridge.query.evidence import BadSighting, Place, Sighting
@@ -25,8 +27,19 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "schema_version": _SCHEMA_VERSION,
         "found": len(answer.stories),
         "left_off": answer.left_off,
+        "page": answer.page,
+        "pages": answer.pages,
+        "total": answer.total,
         "searched": _plain_fields(answer.searched),
-        "messages": [story_json(story) for story in answer.stories],
+        "list": [_plain_fields(row) for story in reversed(answer.stories) for row in rows_of(story, answer.sought)],
+        "messages": [
+            {
+                **story_json(story),
+                "trace_id": trace_id_hex(answer, story.msg_id),
+                "link": link_of(answer, story),
+            }
+            for story in answer.stories
+        ],
     }
 
 

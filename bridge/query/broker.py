@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.forwarder.rocketmq_source import partition_of
 from bridge.query.instants import ALWAYS, ArrivalRange
 from bridge.query.pace import Pace
-from bridge.query.wanted import mentioned
+from bridge.query.wanted import mentioned, needles_of
 from otel_mqtrace import semconv
 from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.rocketmq.client import RemotingClient
@@ -99,7 +99,7 @@ class BrokerArchive:
                 yield from self._landed(found)
 
     def _all_that_mention(self, texts: Collection[str]) -> Iterator[LandedMessage]:
-        needles = [text.encode("utf-8", "replace") for text in texts]
+        needles = needles_of(texts)
         ranges = {queue: span for topic in self._topics for queue, span in self._ranges(topic).items()}
         self._pace.begin(sum(end - start for start, end in ranges.values()))
         while ranges:

@@ -1,25 +1,25 @@
-"""This module knows ``mqtrace query``: its options, which archive they name, and what becomes of the answer."""
+"""``mqtrace query``: its options, and how the answer is shown."""
 
 from __future__ import annotations
 
 import json
 import sys
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from bridge.query.wanted import OutcomeFilter  # noqa: TC001 - typer reads the annotations
 from otel_mqtrace._clock import SystemClock
-from otel_mqtrace._errors import MissingExtraError, UsageError
+from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
-    from bridge.query.instants import ArrivalRange
-    from bridge.query.search import Answer, Archive
+    from bridge.query.search import Answer
 
 __all__ = ["MessageTypeMap", "query"]
 
@@ -35,9 +35,20 @@ class MessageTypeMap(str, Enum):
 
 
 def query(  # noqa: PLR0913 - one parameter per option
+    sources: Annotated[
+        list[str] | None, typer.Argument(metavar="[SRC]...", help="Landings, directories or files of trace messages.")
+    ] = None,
     *,
-    msg_id: Annotated[str | None, typer.Option(help="The message: its unique id or the id of its place.")] = None,
+    msg_id: Annotated[
+        str | None, typer.Option(help="The message: its unique id, the id of its place, or a prefix followed by *.")
+    ] = None,
     key: Annotated[str | None, typer.Option(help="Messages with this key; with --msg-id it must have both.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Messages of this topic.")] = None,
+    group: Annotated[str | None, typer.Option(help="Messages that this producer or consumer group handled.")] = None,
+    outcome: Annotated[
+        OutcomeFilter | None,
+        typer.Option(help="How the last send attempt or a group's last delivery ended; retried: there were several."),
+    ] = None,
     bootstrap: Annotated[str | None, typer.Option(help="Search a Kafka trace topic: HOST:PORT,...")] = None,
     landing: Annotated[Path | None, typer.Option(help="Search a landing directory.")] = None,
     namesrv: Annotated[str | None, typer.Option(help="Search a RocketMQ cluster: HOST:PORT;...")] = None,
@@ -54,7 +65,12 @@ def query(  # noqa: PLR0913 - one parameter per option
     ] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page that stands alone to this file, too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many messages, the newest.")] = 64,
+    limit: Annotated[int, typer.Option(min=1, help="Messages on a page; page 1 has the newest.")] = 64,
+    page: Annotated[int, typer.Option(min=1, help="The page to show.")] = 1,
+    link_template: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Address of a trace, as in https://jaeger.example/trace/{trace_id}."),
+    ] = None,
     kafka_config: Annotated[Path | None, typer.Option(help="Properties file for the Kafka client: TLS, SASL.")] = None,
     msg_type_map: Annotated[
         MessageTypeMap, typer.Option(help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
@@ -62,112 +78,46 @@ def query(  # noqa: PLR0913 - one parameter per option
     charset: Annotated[str, typer.Option(help="The writer's charset, such as gbk.", metavar="NAME")] = "utf-8",
     timeout_ms: Annotated[float, typer.Option(min=1, help="How long one answer of a broker may take.")] = 10_000,
 ) -> int:
-    """Tell what happened to a message: every send attempt, its transaction, each group's deliveries and retries.
+    """Show what happened to a message: every send attempt, its transaction, each group's deliveries and retries.
 
-    Exit code 0: found; 1: nothing found in what was searched; 2: it could not be searched.
+    Several messages are a list with pages, one is shown whole. Exit code 0: found; 1: nothing found in what was
+    searched; 2: it could not be searched.
 
     Example:
-        mqtrace query --msg-id C00002027A9A4E0E2F2A6972872E01E4 --landing landing --html message.html
+        mqtrace query landing --msg-id C00002027A9A4E0E2F2A6972872E01E4 --html message.html
+        mqtrace query landing --group billing --outcome failed --limit 20
     """
     from bridge.codec.reading import Reading  # noqa: PLC0415
     from bridge.query.instants import arrival_range  # noqa: PLC0415
+    from bridge.query.places import open_archive  # noqa: PLC0415
     from bridge.query.search import search  # noqa: PLC0415
+    from bridge.query.trace_ids import check_template  # noqa: PLC0415
     from bridge.query.wanted import wanted  # noqa: PLC0415
     from otel_mqtrace.config import Settings  # noqa: PLC0415
     from otel_mqtrace.wire.native import decode_body  # noqa: PLC0415 - keep `mqtrace --help` fast
 
-    sought = wanted(msg_id, key)
+    sought = wanted(msg_id, key, topic=topic, group=group, outcome=outcome)
+    template = None if link_template is None else check_template(link_template)
     decode_body(b" ", charset=charset)  # a wrong charset fails before anything is read
     arrivals = arrival_range(begin, end, now_ms=SystemClock().wall_ns() // _NS_PER_MS)
-    sources = {"--bootstrap": bootstrap, "--landing": landing, "--namesrv": namesrv}
     settings = Settings.from_env({})
-    options = {"topics": trace_topic or [settings.trace_topic], "scan": scan, "kafka_config": kafka_config}
+    options = {
+        "--bootstrap": bootstrap,
+        "--landing": landing,
+        "--namesrv": namesrv,
+        "topics": trace_topic or [settings.trace_topic],
+        "scan": scan,
+        "kafka_config": kafka_config,
+        "settings": settings,
+        "timeout_ms": timeout_ms,
+    }
     _check_page(html)
-    with (
-        _bar() as progress,
-        _opened(sources, arrivals, progress, settings=settings, timeout_ms=timeout_ms, **options) as archive,
-    ):
-        answer = search(archive, sought, Reading(msg_type_map.value, charset), limit=limit)
-    return _told(answer, html, as_json=as_json)
+    with _bar() as progress, open_archive(sources or (), options, sought, arrivals, progress) as archive:
+        answer = search(archive, sought, Reading(msg_type_map.value, charset), limit=limit, page=page)
+    return _show(replace(answer, link_template=template), html, as_json=as_json)
 
 
-def _opened(
-    sources: dict[str, Any], arrivals: ArrivalRange, progress: Callable[[int, int], None], **options: Any
-) -> AbstractContextManager[Archive]:
-    """Open the one archive that is named, ready to be closed.
-
-    Raises:
-        UsageError: none or several are named, or what is named cannot be opened.
-    """
-    named = [(option, value) for option, value in sources.items() if value is not None]
-    if len(named) != 1:
-        told = (
-            "nothing says where" if not named else f"{' and '.join(option for option, _ in named)} say different places"
-        )
-        raise UsageError(f"{told} to search: give one of --bootstrap B, --landing DIR, --namesrv N")
-    option, value = named[0]
-    if options["scan"] and option != "--namesrv":
-        raise UsageError(f"--scan is for --namesrv: with {option} every trace message is read anyway")
-    return _OPENERS[option](value, arrivals, progress, options)
-
-
-def _open_topic(
-    bootstrap: str, arrivals: ArrivalRange, progress: Callable[[int, int], None], options: dict[str, Any]
-) -> AbstractContextManager[Archive]:
-    try:
-        from bridge.query.topic import TopicArchive  # noqa: PLC0415 - optional extra
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("searching a Kafka topic", "kafka") from error
-    from otel_mqtrace.exporters.connection import read_properties  # noqa: PLC0415 - keep `mqtrace --help` fast
-
-    file = options["kafka_config"]
-    return closing(
-        TopicArchive(
-            bootstrap,
-            options["topics"],
-            arrivals=arrivals,
-            kafka_config=None if file is None else read_properties(file),
-            timeout_ms=options["timeout_ms"],
-            on_progress=progress,
-        )
-    )
-
-
-def _open_landing(
-    landing: Path, arrivals: ArrivalRange, progress: Callable[[int, int], None], _options: dict[str, Any]
-) -> AbstractContextManager[Archive]:
-    from bridge.query.landed import LandingArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
-
-    return nullcontext(LandingArchive(landing, arrivals=arrivals, on_progress=progress))
-
-
-def _open_broker(
-    namesrv: str, arrivals: ArrivalRange, progress: Callable[[int, int], None], options: dict[str, Any]
-) -> AbstractContextManager[Archive]:
-    from bridge.query.broker import BrokerArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
-
-    return closing(
-        BrokerArchive(
-            namesrv,
-            options["topics"],
-            arrivals=arrivals,
-            scan=options["scan"],
-            on_progress=progress,
-            timeout_ms=options["timeout_ms"],
-            access_key=options["settings"].rocketmq_access_key,
-            secret_key=options["settings"].rocketmq_secret_key,
-        )
-    )
-
-
-_OPENERS: Final[dict[str, Callable[..., AbstractContextManager[Archive]]]] = {
-    "--bootstrap": _open_topic,
-    "--landing": _open_landing,
-    "--namesrv": _open_broker,
-}
-
-
-def _told(answer: Answer, html: Path | None, *, as_json: bool) -> int:
+def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
     """Show ``answer`` in every form that was asked for, and return the exit code."""
     if as_json:
         from bridge.query.answer_json import answer_json  # noqa: PLC0415
@@ -175,19 +125,19 @@ def _told(answer: Answer, html: Path | None, *, as_json: bool) -> int:
         text = json.dumps(answer_json(answer), ensure_ascii=False, indent=2)
         sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
         sys.stdout.buffer.flush()
-    else:
-        from bridge.query.terminal import print_answer  # noqa: PLC0415 - rich takes its time
+    from bridge.query.terminal import nothing_found, print_answer  # noqa: PLC0415 - rich takes its time
 
+    if not answer.stories:
+        typer.echo(f"mqtrace: {nothing_found(answer)}", err=True)
+        return _NOTHING_FOUND
+    if not as_json:
         print_answer(answer)
     if html is not None:
         from bridge.query.page import page  # noqa: PLC0415
 
         html.write_text(page(answer), encoding="utf-8", errors="backslashreplace")
         typer.echo(f"mqtrace: the page is {html}", err=True)
-    if answer.stories:
-        return _FOUND
-    typer.echo("mqtrace: nothing found; check the id, and --begin and --end: they are about arrivals", err=True)
-    return _NOTHING_FOUND
+    return _FOUND
 
 
 def _check_page(html: Path | None) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.model import TraceBean, TraceContext
     from otel_mqtrace.wire.native import BadRecord, DecodedBody
 
-__all__ = ["MOST_BAD", "BadSighting", "Evidence", "Place", "Sighting", "gather"]
+__all__ = ["MOST_BAD", "BadSighting", "Evidence", "Place", "Sighting", "gather", "records_of"]
 
 MOST_BAD: Final = 1_000
 """Bad records that are kept: a body of nothing else must not fill the memory. All are counted."""
@@ -116,19 +116,29 @@ def gather(messages: Iterable[LandedMessage], sought: Wanted, how: Reading) -> E
 
 
 def _sightings(message: LandedMessage, decoded: DecodedBody, sought: Wanted) -> Iterator[Sighting]:
+    for index, dialect, trace_ctx, messages, writers in _exploded(decoded):
+        if sought.means(trace_ctx.beans[0]):
+            yield Sighting(
+                trace_ctx=trace_ctx,
+                dialect=dialect,
+                places=(_place(message, index),),
+                of_batch=messages,
+                written_by=writers,
+            )
+
+
+def records_of(message: LandedMessage, how: Reading) -> Iterator[tuple[int, str | None, TraceContext, int]]:
+    """Yield each record of one message: its index, dialect, context of one bean, and how many messages it is for."""
+    decoded = decode_body(message.body, msg_type_map=how.msg_type_map, charset=how.charset)
+    return ((index, dialect, trace_ctx, messages) for index, dialect, trace_ctx, messages, _ in _exploded(decoded))
+
+
+def _exploded(decoded: DecodedBody) -> Iterator[tuple[int, str | None, TraceContext, int, tuple[str, ...]]]:
     columns = (decoded.record_indexes, decoded.dialects, decoded.shapes, decoded.contexts)
     for index, dialect, shape, whole in zip(*columns, strict=True):
         pieces = explode(whole)
         for trace_ctx in pieces:
-            bean = trace_ctx.beans[0]
-            if sought.means(bean):
-                yield Sighting(
-                    trace_ctx=trace_ctx,
-                    dialect=dialect,
-                    places=(_place(message, index),),
-                    of_batch=len(pieces),
-                    written_by=writers_of(shape, dialect),
-                )
+            yield index, dialect, trace_ctx, len(pieces), writers_of(shape, dialect)
 
 
 def _folded(known: Sighting | None, new: Sighting) -> Sighting:

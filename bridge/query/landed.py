@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.query.instants import ALWAYS, ArrivalRange
 from bridge.query.pace import Pace
-from bridge.query.wanted import mentioned
+from bridge.query.wanted import mentioned, needles_of
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError, UsageError
 from otel_mqtrace.landing.layout import (
     BODY_BASE64,
@@ -25,15 +26,23 @@ from otel_mqtrace.landing.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from bridge.query.search import Searched
 
-__all__ = ["LandingArchive"]
+__all__ = ["FilesArchive", "LandingArchive", "is_landing"]
 
 _DATE: Final = "date="
 _ROWS_AT_A_TIME: Final = 256
+_IN_DUMPS: Final = {
+    "source": "topic",
+    "partition": "queue_id",
+    "offset": "queue_offset",
+    "arrival_ms": "store_ms",
+}
+_DEFAULTS: Final = {"source": "", "arrival_ms": 0}
+"""What a line without the field has: 0 is an unknown arrival."""
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "source": (str,),
     "partition": (int, type(None)),
@@ -77,8 +86,8 @@ class LandingArchive:
         Raises:
             MissingExtraError: there are Parquet parts, and no pyarrow to read them.
         """
-        needles = [text.encode("utf-8", "replace") for text in texts]
-        parts = self._parts()
+        needles = needles_of(texts)
+        parts = self.parts()
         self._pace.begin(sum(_size_bytes(part) for part in parts))
         for part in parts:
             size_bytes = _size_bytes(part)
@@ -99,7 +108,7 @@ class LandingArchive:
         except (OSError, UnreadableInputError) as error:
             self._pace.remark(f"{part.name} could not be read: {error}")
 
-    def _parts(self) -> list[Path]:
+    def parts(self) -> list[Path]:
         """Return the parts of the range.
 
         Those in progress are listed first: one that is finished in between is listed twice, and its messages are told
@@ -133,6 +142,55 @@ class LandingArchive:
         return frozenset(outside)
 
 
+class FilesArchive(LandingArchive):
+    """The trace messages of files: JSON lines with ``body_base64``, or Parquet with a column ``body``.
+
+    Args:
+        paths: Files, landings, or directories, of which every such file is read.
+        arrivals: Which messages to read.
+        on_progress: Called now and then with how many bytes of how many were read.
+
+    Raises:
+        UsageError: a path does not exist.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        arrivals: ArrivalRange = ALWAYS,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        missing = next((path for path in paths if not path.exists()), None)
+        if missing is not None:
+            raise UsageError(f"{missing}: no such file or directory; give landings, directories or files")
+        self._paths = tuple(dict.fromkeys(paths))
+        self._arrivals = arrivals
+        self._pace = Pace(", ".join(map(str, self._paths)), on_progress)
+
+    def parts(self) -> list[Path]:
+        """Return the parts of each landing, and the files."""
+        parts: dict[Path, None] = {}
+        for path in self._paths:
+            if not path.is_dir():
+                found = [path]
+            elif is_landing(path):
+                found = LandingArchive(path, arrivals=self._arrivals).parts()
+            else:
+                found = [file for file in sorted(path.rglob("*")) if file.suffix in _READERS and _is_data(file, path)]
+            parts |= dict.fromkeys(found)
+        return list(parts)
+
+
+def _is_data(file: Path, directory: Path) -> bool:
+    return file.is_file() and not any(part.startswith((".", "_")) for part in file.relative_to(directory).parts)
+
+
+def is_landing(directory: Path) -> bool:
+    """Whether ``directory`` is a landing, or the ``native`` directory of one."""
+    return directory.is_dir() and ((directory / NATIVE_DIRECTORY).is_dir() or any(directory.glob(f"{_DATE}*")))
+
+
 def _native_of(directory: Path) -> Path:
     if not directory.is_dir():
         raise UsageError(
@@ -152,7 +210,7 @@ def _finished(part: Path) -> Path:
 
 
 def _format(part: Path) -> str:
-    return ".jsonl" if part.name.endswith(IN_PROGRESS_SUFFIX) else part.suffix
+    return part.suffix if part.suffix in _READERS else ".jsonl"
 
 
 def _size_bytes(part: Path) -> int:
@@ -171,17 +229,22 @@ def _json_lines(part: Path, remark: Callable[[str], None]) -> Iterator[LandedMes
             if message is None:
                 remark(f"{part.name}, line {number}: no landed message")
             else:
-                yield message
+                yield message if message.source else replace(message, source=part.name, offset=number)
 
 
 def _message_of(line: bytes) -> LandedMessage | None:
     try:
         item = json.loads(line)
         body = base64.b64decode(item[BODY_BASE64], validate=True)
-        fields = {name: item.get(name) for name in FIELDS if name != "body"}
+        fields = {name: _field(item, name) for name in FIELDS if name != "body"}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return _checked(fields, body)
+
+
+def _field(item: dict[str, Any], name: str) -> Any:
+    """Return a field of a landing, or the one of a dump of a RocketMQ topic that means the same."""
+    return item.get(name, item.get(_IN_DUMPS.get(name, name), _DEFAULTS.get(name)))
 
 
 def _checked(fields: dict[str, Any], body: Any) -> LandedMessage | None:

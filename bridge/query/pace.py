@@ -38,6 +38,8 @@ class Pace:
         self._messages += 1
         self._body_bytes += len(message.body)
         arrival_ms = message.arrival_ms
+        if not arrival_ms:
+            return  # a file that has no arrival times
         self._first_ms = arrival_ms if self._first_ms is None else min(self._first_ms, arrival_ms)
         self._last_ms = arrival_ms if self._last_ms is None else max(self._last_ms, arrival_ms)
 

@@ -1,17 +1,19 @@
-"""This module knows the page of an answer: one file that needs no network, no script and no second file."""
+"""The page of an answer: one file that needs no network, no script and no second file."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bridge.page.markup import Markup, element, joined, void
 from bridge.page.sheet import content_policy, style_sheet
 from bridge.page.wording import ABSENT, counted, duration, offset, utc, visible
 from bridge.query.details import about, details_of, places_of
 from bridge.query.findings import findings, in_one_sentence
+from bridge.query.rows import rows_of
 from bridge.query.swimlane import dot, legend, swimlane
-from bridge.query.terminal import searched_in_words
+from bridge.query.terminal import attempts_in_words, searched_in_words
 from bridge.query.timeline import events, first_ms
+from bridge.query.trace_ids import link_of, trace_id_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,13 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["page"]
 
-_OPEN_CARDS: Final = 4
-
 
 def page(answer: Answer) -> str:
     """Return the page as HTML. Whatever the trace says is text in it, never markup."""
     title, style = _title(answer), style_sheet("bridge.query")
-    alone = len(answer.stories) == 1
     head = element(
         "head",
         void("meta", charset="utf-8"),
@@ -45,7 +44,7 @@ def page(answer: Answer) -> str:
         "body",
         element("a", "Skip to the message", class_="skip", href="#main"),
         element("header", element("p", "mqtrace query · message trace", class_="kicker"), _heading(answer)),
-        element("main", [_message(number, story, alone) for number, story in enumerate(answer.stories)], id="main"),
+        element("main", [_message(answer, number, story) for number, story in enumerate(answer.stories)], id="main"),
         element("footer", _searched(answer.searched)),
     )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
@@ -61,29 +60,35 @@ def _heading(answer: Answer) -> Markup:
     """Return what the page begins with: the one message's id, or a list of all that were found."""
     if len(answer.stories) == 1:
         return Markup("")
-    items = [
+    rows = [
         element(
-            "li",
-            element("a", element("bdi", visible(story.msg_id)), href=f"#m{number}"),
-            f" {in_one_sentence(story)}",
-            *([element("b", " Look here.", class_="look")] if _problems(story) else []),
+            "tr",
+            element("td", utc(row.time_ms), class_="n"),
+            element("th", element("a", element("bdi", visible(row.msg_id)), href=f"#m{number}"), scope="row"),
+            element("td", element("bdi", visible(row.topic or ABSENT))),
+            element("td", element("bdi", visible(row.group or ABSENT)), class_="group"),
+            element("td", f"{row.role} {row.outcome.value}"),
+            element("td", attempts_in_words(row), class_="n"),
         )
-        for number, story in enumerate(answer.stories)
+        for number, story in reversed(list(enumerate(answer.stories)))
+        for row in rows_of(story, answer.sought)
     ]
+    heads = ("Time", "Message", "Topic", "Group", "Outcome", "Attempts")
     left = f"{counted(answer.left_off, 'older message')} left off." if answer.left_off else None
     return joined(
         (
             element("h1", _title(answer)),
-            element("ol", items, class_="found") if items else None,
+            _table("Messages, newest first", heads, rows, numeric=(0, 5)) if rows else None,
             element("p", left) if left else None,
         )
     )
 
 
-def _message(number: int, story: MessageStory, alone: bool) -> Markup:  # noqa: FBT001 - private
+def _message(answer: Answer, number: int, story: MessageStory) -> Markup:
     timeline = events(story)
     parts = [
         element("p", _about(story), class_="about"),
+        _trace(answer, story),
         element("p", in_one_sentence(story), class_="summary"),
         _findings(findings(story)),
         element("h3", f"Timeline from {utc(first_ms(timeline))}"),
@@ -94,8 +99,20 @@ def _message(number: int, story: MessageStory, alone: bool) -> Markup:  # noqa: 
         _bad(story.bad) if story.bad else None,
         element("p", _told(story), class_="quiet"),
     ]
-    heading = element("h1" if alone else "h2", element("bdi", visible(story.msg_id)), id=f"m{number}-h", class_="id")
+    heading = element(
+        "h1" if len(answer.stories) == 1 else "h2",
+        element("bdi", visible(story.msg_id)),
+        id=f"m{number}-h",
+        class_="id",
+    )
     return element("section", heading, parts, id=f"m{number}", aria_labelledby=f"m{number}-h")
+
+
+def _trace(answer: Answer, story: MessageStory) -> Markup:
+    """Return the trace id, as a link where a template was given."""
+    trace_id = element("code", trace_id_hex(answer, story.msg_id))
+    link = link_of(answer, story)
+    return element("p", "trace id ", element("a", trace_id, href=link) if link else trace_id, class_="about")
 
 
 def _about(story: MessageStory) -> Markup:
@@ -141,17 +158,15 @@ def _timeline(timeline: Sequence[Event]) -> Markup:
 
 
 def _part(title: str, details: Sequence[Detail]) -> Markup:
-    """Return one part's events as cards, closed where there are many: the table above has all of them in short."""
-    few = len(details) <= _OPEN_CARDS or None
+    """Return one part's facts, folded: the table above has every attempt as a row."""
     cards = []
     for event, facts in details:
         pairs = [
-            element("div", element("dt", name), element("dd", element("bdi", visible(said)))) for name, said in facts
+            element("div", element("dt", name), element("dd", element("bdi", visible(value)))) for name, value in facts
         ]
-        cards.append(
-            element("details", element("summary", event), element("dl", pairs), class_="card", open=few and "")
-        )
-    return joined((element("h3", visible(title)), cards))
+        cards.append(joined((element("p", event, class_="event"), element("dl", pairs))))
+    summary = element("summary", f"{visible(title)}: {counted(len(details), 'event')}")
+    return element("details", summary, cards, class_="card")
 
 
 def _bad(bad: Sequence[BadSighting]) -> Markup:
@@ -188,7 +203,3 @@ def _told(story: MessageStory) -> str:
 def _searched(searched: Searched) -> Markup:
     remarks = [element("li", visible(remark, limit=400)) for remark in searched.remarks]
     return joined((element("p", searched_in_words(searched)), element("ul", remarks) if remarks else None))
-
-
-def _problems(story: MessageStory) -> bool:
-    return any(finding.problem for finding in findings(story))

@@ -1,29 +1,32 @@
-"""This module knows how a message is found: where the text is mentioned first, then all that its id is mentioned in.
+"""Find messages in an archive: which ones first, then every record of those that are shown.
 
-One pass is enough for a unique id. A key or the id of a place leads to unique ids, and a second pass reads what only
-those are in: a recall carries no key, a consume no place.
+A unique id takes one pass. Anything else leads to unique ids, and further passes read what only those are in: a recall
+carries no key, a consume no place, an end often neither topic nor group.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Protocol
 
-from bridge.query.evidence import MOST_BAD, gather
+from bridge.query.evidence import MOST_BAD, Evidence, gather, records_of
+from bridge.query.rows import fits
 from bridge.query.telling import tell
 from bridge.query.wanted import Wanted
 from otel_mqtrace.wire.native import absent
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from bridge.codec.reading import Reading
-    from bridge.query.evidence import Evidence
     from bridge.query.story import MessageStory
     from otel_mqtrace.landing.layout import LandedMessage
 
-__all__ = ["Answer", "Archive", "Searched", "search"]
+__all__ = ["MOST_EXAMINED", "Answer", "Archive", "Searched", "search"]
+
+MOST_EXAMINED: Final = 50_000
+"""Messages whose records are held at a time to tell their outcome; about 200 MB. Older ones are a remark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,36 +59,112 @@ class Archive(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The stories, oldest message first; ``left_off`` messages more were found than asked for; what was searched."""
+    """The stories of one page, oldest message first, and what was searched.
+
+    ``left_off`` messages are older than those of the page, of ``total`` in ``pages`` pages. Page 1 has the newest.
+    ``sought`` is what was asked for. ``traces`` are the trace ids that spans gave, by message id.
+    """
 
     stories: tuple[MessageStory, ...]
     left_off: int
     searched: Searched
+    sought: Wanted = field(default_factory=Wanted)
+    page: int = 1
+    pages: int = 1
+    total: int = 0
+    traces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    link_template: str | None = None
 
 
-def search(archive: Archive, sought: Wanted, how: Reading, *, limit: int) -> Answer:
-    """Return the story of every message that ``sought`` means, of the ``limit`` newest where there are more."""
-    evidence = gather(archive.mentioning(sought.texts), sought, how)
-    found = [msg_id for msg_id in _oldest_first(evidence) if _fits(evidence, msg_id, sought)]
-    kept = found[-limit:]
+@dataclass(slots=True)
+class _Matches:
+    """Message ids, oldest first; the evidence of records without an id; remarks on what was not looked at."""
+
+    msg_ids: list[str]
+    evidence: Evidence
+    searched: Searched
+    is_complete: bool = False  # the evidence has every record of every message
+
+
+def search(archive: Archive, sought: Wanted, how: Reading, *, limit: int, page: int = 1) -> Answer:
+    """Return the stories of the messages that ``sought`` means: the ``limit`` newest, or those of a later page."""
+    matches = _by_text(archive, sought, how) if sought.is_indexed else _by_field(archive, sought, how)
+    if sought.needs_story and matches.msg_ids:
+        matches = _examined(archive, matches, sought, how)
+    msg_ids = matches.msg_ids
+    older = max(len(msg_ids) - limit * page, 0)
+    kept = msg_ids[older : max(len(msg_ids) - limit * (page - 1), 0)]
+    evidence, searched = matches.evidence, matches.searched
     named = frozenset(msg_id for msg_id in kept if not absent(msg_id))
-    searched = archive.searched
-    if not named <= sought.texts or not sought.msg_ids:
-        further = gather(archive.mentioning(named), Wanted(named), how) if named else evidence
-        searched = replace(
-            archive.searched, remarks=tuple(dict.fromkeys((*searched.remarks, *archive.searched.remarks)))
-        )
+    if named and not (matches.is_complete and named <= sought.texts):
+        further = gather(archive.mentioning(named), Wanted(named), how)
+        searched = _merged(searched, archive.searched)
         evidence.by_msg_id.update(further.by_msg_id)
         evidence.bad = sorted({*evidence.bad, *further.bad})
         evidence.bad_records = max(evidence.bad_records, further.bad_records)
     if evidence.bad_records > MOST_BAD:
-        told = f"{evidence.bad_records:,} bad records lie beside what was found; the first {MOST_BAD:,} are told"
-        searched = replace(searched, remarks=(*searched.remarks, told))
-    stories = tuple(tell(msg_id, evidence.by_msg_id[msg_id], evidence.bad) for msg_id in kept)
-    return Answer(stories, len(found) - len(kept), searched)
+        remark = f"{evidence.bad_records:,} bad records lie beside what was found; the first {MOST_BAD:,} are told"
+        searched = replace(searched, remarks=(*searched.remarks, remark))
+    known = (msg_id for msg_id in kept if msg_id in evidence.by_msg_id)  # retention may have removed it between passes
+    stories = tuple(tell(msg_id, evidence.by_msg_id[msg_id], evidence.bad) for msg_id in known)
+    pages = max(math.ceil(len(msg_ids) / limit), 1)
+    return Answer(stories, older, searched, sought, page=page, pages=pages, total=len(msg_ids))
 
 
-def _fits(evidence: Evidence, msg_id: str, sought: Wanted) -> bool:
+def _by_text(archive: Archive, sought: Wanted, how: Reading) -> _Matches:
+    """Return the messages with a wanted id or key, and all that was read of them."""
+    evidence = gather(archive.mentioning(sought.texts), sought, how)
+    found = [msg_id for msg_id in _oldest_first(evidence) if _has_key(evidence, msg_id, sought)]
+    return _Matches(found, evidence, archive.searched, is_complete=bool(sought.msg_ids))
+
+
+def _by_field(archive: Archive, sought: Wanted, how: Reading) -> _Matches:
+    """Return the messages of a prefix, topic or group, of which only the ids are kept: there may be very many."""
+    first_ms: dict[str, float] = {}
+    nameless = 0
+    for message in archive.mentioning(sought.texts):
+        for _, _, trace_ctx, _ in records_of(message, how):
+            msg_id = trace_ctx.beans[0].msg_id
+            if not sought.names(trace_ctx):
+                continue
+            if msg_id is None or absent(msg_id):
+                nameless += 1
+                continue
+            stamp_ms = math.inf if trace_ctx.timestamp_ms is None else trace_ctx.timestamp_ms
+            first_ms[msg_id] = min(first_ms.get(msg_id, math.inf), stamp_ms)
+    ordered = sorted(first_ms, key=lambda msg_id: (_last_is_oldest(first_ms[msg_id]), msg_id))
+    searched = archive.searched
+    if nameless:
+        remark = f"{nameless:,} matching records have no message id and are not listed; --key finds them"
+        searched = replace(searched, remarks=(*searched.remarks, remark))
+    return _Matches(ordered, Evidence(), searched)
+
+
+def _examined(archive: Archive, matches: _Matches, sought: Wanted, how: Reading) -> _Matches:
+    """Return those of ``matches`` for which all that is asked for holds, of the newest ``MOST_EXAMINED``."""
+    kept = matches.msg_ids[-MOST_EXAMINED:]
+    named = frozenset(msg_id for msg_id in kept if not absent(msg_id))
+    searched = matches.searched
+    by_msg_id = dict(matches.evidence.by_msg_id)
+    if named:
+        by_msg_id.update(gather(archive.mentioning(named), Wanted(named), how).by_msg_id)
+        searched = _merged(searched, archive.searched)
+    if len(kept) < len(matches.msg_ids):
+        remark = (
+            f"only the newest {len(kept):,} of {len(matches.msg_ids):,} messages were looked at: "
+            "narrow --begin and --end for older ones"
+        )
+        searched = replace(searched, remarks=(*searched.remarks, remark))
+    fitting = [msg_id for msg_id in kept if msg_id in by_msg_id and fits(tell(msg_id, by_msg_id[msg_id]), sought)]
+    return _Matches(fitting, matches.evidence, searched, is_complete=matches.is_complete)
+
+
+def _merged(first: Searched, last: Searched) -> Searched:
+    """Return ``last`` with the remarks of both passes."""
+    return replace(last, remarks=tuple(dict.fromkeys((*first.remarks, *last.remarks))))
+
+
+def _has_key(evidence: Evidence, msg_id: str, sought: Wanted) -> bool:
     return sought.key is None or any(sought.has_key(sighting.bean) for sighting in evidence.by_msg_id[msg_id])
 
 
@@ -95,3 +174,8 @@ def _oldest_first(evidence: Evidence) -> list[str]:
         return (min((stamp for stamp in stamps if stamp is not None), default=-math.inf), msg_id)
 
     return sorted(evidence.by_msg_id, key=first_ms)
+
+
+def _last_is_oldest(first_ms: float) -> float:
+    """Return the time to order by: a message without any time counts as the oldest."""
+    return -math.inf if first_ms == math.inf else first_ms

@@ -1,4 +1,4 @@
-"""This module knows how an answer looks in a terminal: what happened in order, then each part with its details."""
+"""An answer on a terminal: one message with its timeline and details, several as a list."""
 
 from __future__ import annotations
 
@@ -15,35 +15,65 @@ from rich.tree import Tree
 from bridge.page.wording import ABSENT, counted, duration, offset, utc, utc_time, visible
 from bridge.query.details import about, details_of, places_of
 from bridge.query.findings import findings, in_one_sentence
+from bridge.query.rows import CONSUMER, PRODUCER, rows_of
+from bridge.query.story import Outcome
 from bridge.query.timeline import Tone, events, first_ms
+from bridge.query.trace_ids import link_of, trace_id_hex
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from bridge.query.rows import Row
     from bridge.query.search import Answer, Searched
     from bridge.query.story import MessageStory
     from bridge.query.timeline import Event
 
-__all__ = ["print_answer", "searched_in_words"]
+__all__ = ["attempts_in_words", "nothing_found", "print_answer", "searched_in_words"]
 
 _WIDTH_WITHOUT_TERMINAL: Final = 100
 _FROM_WIDTH: Final = {"group": 76, "at": 120, "host": 120}
 """From how many columns on the timeline has a column for it; a group without one stands below what it did."""
 _MOST_BAD: Final = 10
 _STYLES: Final = {Tone.GOOD: "green", Tone.BAD: "bold red", Tone.CARE: "yellow", Tone.OPEN: "yellow"}
+_OUTCOME_TONES: Final = {
+    Outcome.SUCCESS: Tone.GOOD,
+    Outcome.FAILED: Tone.BAD,
+    Outcome.UNFINISHED: Tone.OPEN,
+    Outcome.UNKNOWN: Tone.OPEN,
+}
+_LIST_HEADS: Final = ("time (UTC)", "message id", "topic", "group", "outcome", "attempts")
+_LONGEST_NAME: Final = 1_000
+_VERBS: Final = {PRODUCER: "send", CONSUMER: "consume"}
 _MARKS: Final = {Tone.GOOD: "✓", Tone.BAD: "✗", Tone.CARE: "!", Tone.OPEN: "?"}
 
 
 def print_answer(answer: Answer, *, console: Console | None = None) -> None:
-    """Print every story of ``answer``, and what was searched for it."""
+    """Print the story of one message, or the list of several, and what was searched for it."""
     screen = console or _console()
-    for story in answer.stories:
-        screen.print(_story(story, width=screen.width))
-    if answer.left_off:
-        screen.print(Text(f"{counted(answer.left_off, 'older message')} left off: raise --limit", style="yellow"))
+    if len(answer.stories) == 1:
+        screen.print(_story(answer, answer.stories[0], width=screen.width))
+    elif answer.stories:
+        screen.print(
+            _list(answer) if screen.is_terminal else Text(_plain_list(answer)), soft_wrap=not screen.is_terminal
+        )
+    if answer.pages > 1:
+        older = f"; {counted(answer.left_off, 'older message')}: --page {answer.page + 1}" if answer.left_off else ""
+        screen.print(Text(f"Page {answer.page} of {answer.pages}, {counted(answer.total, 'message')}{older}"))
     screen.print(Text(searched_in_words(answer.searched), style="dim"))
     for remark in answer.searched.remarks:
         screen.print(Text(f"  {visible(remark, limit=400)}", style="dim"))
+
+
+def nothing_found(answer: Answer) -> str:
+    """Return the one line of an answer without a message: what was searched, and what could not be."""
+    searched, (first, *more) = answer.searched, answer.searched.remarks or ("",)
+    if answer.total:
+        return f"page {answer.page} is empty: {counted(answer.total, 'message')} on {counted(answer.pages, 'page')}"
+    remark = f" {visible(first, limit=400)}{f', and {len(more)} more remarks' if more else ''};" if first else ""
+    return (
+        f"nothing found; s{searched_in_words(searched)[1:].removesuffix('.')};{remark} "
+        "check what was asked for, and --begin and --end: they are about arrivals"
+    )
 
 
 def searched_in_words(searched: Searched) -> str:
@@ -54,11 +84,59 @@ def searched_in_words(searched: Searched) -> str:
     return f"Searched {counted(searched.messages, 'trace message')} of {visible(searched.where)}{arrived}."
 
 
-def _story(story: MessageStory, *, width: int) -> RenderableType:
+def _rows(answer: Answer) -> list[tuple[Tone, tuple[str, ...]]]:
+    """Return the cells of each row, newest message first."""
+    return [
+        (
+            _OUTCOME_TONES[row.outcome],
+            (
+                utc(row.time_ms).removesuffix(" UTC"),
+                visible(row.msg_id, limit=_LONGEST_NAME),
+                visible(row.topic or ABSENT, limit=_LONGEST_NAME),
+                visible(row.group or ABSENT, limit=_LONGEST_NAME),
+                f"{_VERBS[row.role]} {row.outcome.value}",
+                attempts_in_words(row),
+            ),
+        )
+        for story in reversed(answer.stories)
+        for row in rows_of(story, answer.sought)
+    ]
+
+
+def _list(answer: Answer) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in _LIST_HEADS:
+        table.add_column(name, overflow="fold")
+    for tone, cells in _rows(answer):
+        table.add_row(
+            *(
+                Text(cell, style=_STYLES[tone] if name == "outcome" else "")
+                for name, cell in zip(_LIST_HEADS, cells, strict=True)
+            )
+        )
+    return table
+
+
+def _plain_list(answer: Answer) -> str:
+    """Return the list for other programs: columns under their heads, and no name broken."""
+    lines = [_LIST_HEADS, *(cells for _, cells in _rows(answer))]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) for cells in lines)
+    return "\n".join(line.rstrip() for line in padded)
+
+
+def attempts_in_words(row: Row) -> str:
+    """Return ``3 (2 failed)``; the failures only where the outcome does not tell them."""
+    return f"{row.attempts} ({row.failed} failed)" if row.failed and row.attempts > 1 else str(row.attempts)
+
+
+def _story(answer: Answer, story: MessageStory, *, width: int) -> RenderableType:
     timeline = events(story)
     parts: list[RenderableType] = [
         Text.assemble(("Message ", "bold"), (visible(story.msg_id), "bold cyan")),
         Text(_about(story)),
+        Text(f"trace id {trace_id_hex(answer, story.msg_id)}"),
+        *([Text(link)] if (link := link_of(answer, story)) else []),
         Text(in_one_sentence(story), style="bold"),
     ]
     for finding in findings(story):

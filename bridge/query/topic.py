@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import Consumer
 
 from bridge.query.instants import ALWAYS, ArrivalRange
 from bridge.query.pace import Pace
-from bridge.query.wanted import mentioned
+from bridge.query.wanted import mentioned, needles_of
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
@@ -95,7 +95,7 @@ class TopicArchive:
 
     def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         """Yield the messages that can speak of one of ``texts``; every body of the range comes over the network."""
-        needles = [text.encode("utf-8", "replace") for text in texts]
+        needles = needles_of(texts)
         try:
             ranges = {key: span for topic in self._topics for key, span in self._ranges(topic).items()}
             self._pace.begin(sum(end - start for start, end in ranges.values()))

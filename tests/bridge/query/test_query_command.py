@@ -8,11 +8,13 @@ import sys
 
 import pytest
 
+from bridge.forwarder.ids import trace_id_of
 from bridge.query.findings import FINDING_CODES
 from otel_mqtrace.cli import main
 from otel_mqtrace.landing.writer import LandingWriter
 from tests.support.archives import ID, T0, consume, landed, pub
 from tests.support.html_page import Page
+from tests.support.native_vectors import RECORDED
 
 MESSAGES = landed(pub(), *consume("R1", T0 + 50), pub(T0 + 9, msg_id="OTHER"))
 
@@ -40,26 +42,86 @@ def test_a_message_that_is_found_is_exit_code_0(landing, capsysbinary):
     assert "Searched 4 trace messages" in out
 
 
-def test_nothing_found_is_exit_code_1_and_says_what_was_searched(landing, capsysbinary):
-    """So that a wrong range is seen."""
-    code, out, err = _query(capsysbinary, "--msg-id", "NOBODY", "--landing", landing)
-    assert code == 1
-    assert "Searched 4 trace messages" in out
-    assert err == "mqtrace: nothing found; check the id, and --begin and --end: they are about arrivals\n"
+def test_nothing_found_is_exit_code_1_and_one_line_that_says_what_was_searched(landing, tmp_path, capsysbinary):
+    """So that a wrong range is seen; and no page is written."""
+    page = tmp_path / "message.html"
+    code, out, err = _query(capsysbinary, "--msg-id", "NOBODY", "--landing", landing, "--html", str(page))
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("mqtrace: nothing found; searched 4 trace messages of ")
+    assert not page.exists()
+
+
+def test_a_prefix_lists_its_messages_newest_first(landing, capsysbinary):
+    code, out, _ = _query(capsysbinary, landing, "--msg-id", f"{ID[:6]}*", "--json")
+    assert (code, [message["msg_id"] for message in json.loads(out)["messages"]]) == (0, [ID])
+    code, out, _ = _query(capsysbinary, landing, "--msg-id", "*")
+    assert code == 0
+    assert [line.split()[2:7] for line in out.splitlines()[1:4]] == [
+        ["OTHER", "orders", "shop", "send", "success"],
+        [ID, "orders", "shop", "send", "success"],
+        [ID, "orders", "billing", "consume", "success"],
+    ]
+
+
+def test_a_list_in_a_pipe_breaks_no_name(tmp_path, capsysbinary):
+    """A script finds a group of any length with grep."""
+    group = "a-group-with-a-name-" + "x" * 200
+    writer = LandingWriter(tmp_path)
+    writer.write(landed(*consume("R1", T0, group=group), *consume("R2", T0, group=group, msg_id="OTHER")))
+    writer.finish()
+    _, out, _ = _query(capsysbinary, str(tmp_path), "--group", group)
+    assert [group in line for line in out.splitlines()[1:3]] == [True, True]
+
+
+def test_pages_are_disjoint_and_an_empty_one_says_so(landing, capsysbinary):
+    pages = []
+    for page in ("1", "2"):
+        _, out, _ = _query(capsysbinary, landing, "--key", "order-1", "--limit", "1", "--page", page, "--json")
+        pages.append(json.loads(out))
+    assert [[message["msg_id"] for message in page["messages"]] for page in pages] == [["OTHER"], [ID]]
+    assert [(page["page"], page["pages"], page["total"], page["left_off"]) for page in pages] == [
+        (1, 2, 2, 1),
+        (2, 2, 2, 0),
+    ]
+    code, out, err = _query(capsysbinary, landing, "--key", "order-1", "--limit", "1", "--page", "3")
+    assert (code, out, err) == (1, "", "mqtrace: page 3 is empty: 2 messages on 2 pages\n")
+
+
+def test_a_message_has_its_trace_id_and_its_link(landing, capsysbinary):
+    """The id is the one of the spans that the forwarder makes."""
+    template = "https://jaeger.example/trace/{trace_id}"
+    _, out, _ = _query(capsysbinary, landing, "--msg-id", ID, "--link-template", template, "--json")
+    (message,) = json.loads(out)["messages"]
+    assert message["trace_id"] == f"{trace_id_of(ID):032x}"
+    assert message["link"] == f"https://jaeger.example/trace/{message['trace_id']}"
+    _, out, _ = _query(capsysbinary, landing, "--msg-id", ID)
+    assert f"trace id {message['trace_id']}" in out
+
+
+def test_a_dump_of_a_rocketmq_topic_is_read_beside_landings(landing, capsysbinary):
+    """Its fields have other names: topic, store_ms, queue_id, queue_offset."""
+    recorded = str(RECORDED / "rocketmq-5.3.3.jsonl")
+    code, out, _ = _query(capsysbinary, recorded, landing, "--key", "retry", "--json")
+    answer = json.loads(out)
+    assert (code, answer["found"], answer["messages"][0]["groups"][0]["outcome"]) == (0, 1, "success")
 
 
 WRONG = {
-    "no message": (["--landing", "LANDING"], "say which message"),
     "empty id": (["--msg-id", " ", "--landing", "LANDING"], "--msg-id is empty"),
     "empty key": (["--key", "", "--landing", "LANDING"], "--key is empty"),
-    "nowhere": (["--msg-id", "A"], "nothing says where to search"),
-    "two places": (["--msg-id", "A", "--landing", "LANDING", "--bootstrap", "b"], "say different places"),
+    "nowhere": (["--msg-id", "A"], "no place is named to search"),
+    "two places": (["--msg-id", "A", "--landing", "LANDING", "--bootstrap", "b"], "name different places"),
     "no landing": (["--msg-id", "A", "--landing", "LANDING/none"], "is no directory"),
     "no instant": (["--msg-id", "A", "--landing", "LANDING", "--begin", "soon"], "is no instant"),
     "no such charset": (["--msg-id", "A", "--landing", "LANDING", "--charset", "klingon"], "unknown charset"),
     "no directory for the page": (["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING/x/y"], "--html"),
     "page is a directory": (["--msg-id", "A", "--landing", "LANDING", "--html", "LANDING"], "--html"),
     "scan of a landing": (["--msg-id", "A", "--landing", "LANDING", "--scan"], "--scan is for --namesrv"),
+    "empty topic": (["LANDING", "--topic", ""], "--topic is empty"),
+    "no such file": (["LANDING/none", "--key", "a"], "no such file or directory"),
+    "a topic in an index": (["--namesrv", "127.0.0.1:1", "--topic", "orders"], "add --scan"),
+    "no address": (["LANDING", "--link-template", "jaeger"], "is no address"),
+    "unknown name in an address": (["LANDING", "--link-template", "http://j/{x}"], "{x} is unknown"),
     "no limit": (["--msg-id", "A", "--landing", "LANDING", "--limit", "0"], "limit"),
     "no broker": (["--msg-id", "A", "--bootstrap", "127.0.0.1:1", "--timeout-ms", "200"], "does not answer"),
     "no name server": (["--msg-id", "A", "--namesrv", "127.0.0.1:1", "--timeout-ms", "200"], "127.0.0.1:1"),
@@ -88,7 +150,7 @@ def test_a_secret_is_never_printed(monkeypatch, capsysbinary):
 
 MESSAGE_KEYS = {
     *("msg_id", "topics", "tags", "keys", "summary", "findings", "sends", "transaction_ends", "recalls", "groups"),
-    *("timeline", "bad_records", "records", "repeats"),
+    *("timeline", "bad_records", "records", "repeats", "trace_id", "link"),
 }
 
 
@@ -97,7 +159,12 @@ def test_the_json_has_its_documented_keys(landing, capsysbinary):
     code, out, _ = _query(capsysbinary, "--key", "order-1", "--landing", landing, "--json")
     answer = json.loads(out)
     assert (code, answer["found"], answer["left_off"], answer["schema_version"]) == (0, 2, 0, 1)
-    assert set(answer) == {"schema_version", "found", "left_off", "searched", "messages"}
+    assert set(answer) == {
+        *("schema_version", "found", "left_off", "page", "pages", "total", "searched", "list", "messages"),
+    }
+    row = answer["list"][0]
+    assert set(row) == {"time_ms", "msg_id", "topic", "group", "role", "outcome", "attempts", "failed"}
+    assert (row["msg_id"], row["role"], row["outcome"], row["attempts"]) == ("OTHER", "producer", "success", 1)
     assert all(set(message) == MESSAGE_KEYS for message in answer["messages"])
     first = answer["messages"][0]
     assert (first["sends"][0]["outcome"], first["sends"][0]["msg_type"]) == ("success", "Normal_Msg")

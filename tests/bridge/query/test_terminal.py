@@ -49,8 +49,12 @@ def test_at_a_hundred_columns_every_event_is_one_line():
 
 def test_what_was_left_off_or_could_not_be_read_is_said():
     """Silence would pass for completeness."""
-    out = _printed(100, left_off=3, remarks=("part-1.jsonl, line 2: no landed message",))
-    assert "3 older messages left off: raise --limit" in out
+    written = io.StringIO()
+    searched = Searched(where="a shelf", remarks=("part-1.jsonl, line 2: no landed message",))
+    answer = Answer((STORY,), 3, searched, pages=4, total=4)
+    print_answer(answer, console=Console(file=written, width=100))
+    out = written.getvalue()
+    assert "Page 1 of 4, 4 messages; 3 older messages: --page 2" in out
     assert "part-1.jsonl, line 2" in out
 
 

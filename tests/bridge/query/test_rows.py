@@ -1,0 +1,84 @@
+"""Messages are found by topic, group and outcome, and listed by group."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.codec.reading import Reading
+from bridge.query import search as searching
+from bridge.query.rows import rows_of
+from bridge.query.wanted import OutcomeFilter, Wanted, needles_of, wanted
+from otel_mqtrace.model import ContextCode
+from tests.support.archives import T0, Shelf, consume, landed, pub
+
+FAILED = {"success": False, "code": ContextCode.FAILED}
+SHELF = Shelf(
+    landed(
+        pub(msg_id="A1"),
+        *consume("R1", T0 + 50, msg_id="A1", **FAILED),
+        *consume("R2", T0 + 90, msg_id="A1", retry=1),
+        *consume("R3", T0 + 60, msg_id="A1", group="stock", **FAILED),
+        pub(T0 + 100, msg_id="A2", topic="refunds"),
+        *consume("R4", T0 + 150, msg_id="A2", topic="refunds", **FAILED),
+        pub(T0 + 200, msg_id="B3"),
+        *consume("R5", T0 + 250, msg_id="B3")[:1],
+    )
+)
+
+FOUND = {
+    "everything": ({}, ["A1", "A2", "B3"]),
+    "prefix": ({"msg_id": "A*"}, ["A1", "A2"]),
+    "topic": ({"topic": "refunds"}, ["A2"]),
+    "group": ({"group": "stock"}, ["A1"]),
+    "failed deliveries of billing": ({"group": "billing", "outcome": OutcomeFilter.FAILED}, ["A2"]),
+    "failed": ({"outcome": OutcomeFilter.FAILED}, ["A1", "A2"]),
+    "retried": ({"outcome": OutcomeFilter.RETRIED}, ["A1"]),
+    "unfinished": ({"outcome": OutcomeFilter.UNFINISHED}, ["B3"]),
+    "ok deliveries of billing": ({"group": "billing", "outcome": OutcomeFilter.OK}, ["A1"]),
+    "id and outcome": ({"msg_id": "A1", "group": "billing", "outcome": OutcomeFilter.FAILED}, []),
+    "key and topic": ({"key": "order-1", "topic": "refunds"}, ["A2"]),
+    "prefix and key": ({"msg_id": "A*", "key": "order-2"}, []),
+    "part of a topic": ({"topic": "refund"}, []),
+}
+
+
+def _search(options, **how):
+    options = {"msg_id": None, **options}
+    return searching.search(SHELF, wanted(**options), Reading(), **{"limit": 64, **how})
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_search_returns_the_messages_for_which_everything_asked_for_holds(name):
+    options, msg_ids = FOUND[name]
+    answer = _search(options)
+    assert [story.msg_id for story in answer.stories] == msg_ids
+    assert answer.total == len(msg_ids)
+
+
+def test_search_by_topic_returns_the_whole_story():
+    """Ends name no topic in the trace, and other groups' records are part of the message."""
+    by_id = searching.search(SHELF, Wanted(frozenset({"A1"})), Reading(), limit=1).stories
+    assert _search({"group": "stock"}).stories == by_id
+
+
+def test_rows_tell_the_last_outcome_and_the_failed_attempts():
+    story = _search({"msg_id": "A1"}).stories[0]
+    rows = rows_of(story, Wanted())
+    assert [(row.role, row.group, row.outcome.value, row.attempts, row.failed) for row in rows] == [
+        ("producer", "shop", "success", 1, 0),
+        ("consumer", "billing", "success", 2, 1),
+        ("consumer", "stock", "failed", 1, 1),
+    ]
+    assert [row.group for row in rows_of(story, Wanted(outcome=OutcomeFilter.FAILED))] == ["stock"]
+
+
+def test_more_messages_than_are_examined_are_a_remark(monkeypatch):
+    monkeypatch.setattr(searching, "MOST_EXAMINED", 2)
+    answer = _search({"outcome": OutcomeFilter.FAILED})
+    assert [story.msg_id for story in answer.stories] == ["A2"]
+    assert answer.searched.remarks[0].startswith("only the newest 2 of 3 messages were looked at")
+
+
+def test_very_many_texts_are_found_by_reading_everything():
+    assert needles_of(["a", "b"]) == [b"a", b"b"]
+    assert needles_of([str(number) for number in range(1_000)]) == [b""]
