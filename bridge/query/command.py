@@ -7,12 +7,12 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bridge.query.wanted import OutcomeFilter  # noqa: TC001 - typer reads the annotations
+from bridge.query.wanted import OutcomeFilter
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 
@@ -34,49 +34,71 @@ class MessageTypeMap(str, Enum):
     B = "b"
 
 
+_Sources = Annotated[
+    list[str] | None, typer.Argument(metavar="[SRC]...", help="Landings, directories or files of trace messages.")
+]
+_MsgId = Annotated[
+    str | None, typer.Option(help="The message: its unique id, the id of its place, or a prefix followed by *.")
+]
+_Key = Annotated[str | None, typer.Option(help="Messages with this key; with --msg-id it must have both.")]
+_Topic = Annotated[str | None, typer.Option(help="Messages of this topic.")]
+_Group = Annotated[str | None, typer.Option(help="Messages that this producer or consumer group handled.")]
+_Outcome = Annotated[
+    OutcomeFilter | None,
+    typer.Option(help="How the last send attempt or a group's last delivery ended; retried: there were several."),
+]
+_Bootstrap = Annotated[str | None, typer.Option(help="Search a Kafka trace topic: HOST:PORT,...")]
+_Landing = Annotated[Path | None, typer.Option(help="Search a landing directory.")]
+_Namesrv = Annotated[str | None, typer.Option(help="Search a RocketMQ cluster: HOST:PORT;...")]
+_TraceTopic = Annotated[
+    list[str] | None,
+    typer.Option(help="Trace topic, else MQTRACE_TRACE_TOPIC, else RocketMQ's own; may be given again."),
+]
+_Begin = Annotated[
+    str | None, typer.Option(help="Trace messages that arrived since: ISO 8601, epoch ms, or 15m, 2h, 3d ago.")
+]
+_End = Annotated[str | None, typer.Option(help="Trace messages that arrived until.")]
+_Scan = Annotated[bool, typer.Option("--scan", help="RocketMQ: read every trace message instead of asking the index.")]
+_Html = Annotated[Path | None, typer.Option(help="Write a page that stands alone to this file, too.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+_Limit = Annotated[int, typer.Option(min=1, help="Messages on a page; page 1 has the newest.")]
+_Page = Annotated[int, typer.Option(min=1, help="The page to show.")]
+_LinkTemplate = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Address of a trace, as in https://jaeger.example/trace/{trace_id}."),
+]
+_KafkaConfig = Annotated[Path | None, typer.Option(help="Properties file for the Kafka client: TLS, SASL.")]
+_MsgTypeMap = Annotated[
+    MessageTypeMap, typer.Option(help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
+]
+_Charset = Annotated[str, typer.Option(help="The writer's charset, such as gbk.", metavar="NAME")]
+_TimeoutMs = Annotated[float, typer.Option(min=1, help="How long one answer of a broker may take.")]
+
+
 def query(  # noqa: PLR0913 - one parameter per option
-    sources: Annotated[
-        list[str] | None, typer.Argument(metavar="[SRC]...", help="Landings, directories or files of trace messages.")
-    ] = None,
+    sources: _Sources = None,
     *,
-    msg_id: Annotated[
-        str | None, typer.Option(help="The message: its unique id, the id of its place, or a prefix followed by *.")
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="Messages with this key; with --msg-id it must have both.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Messages of this topic.")] = None,
-    group: Annotated[str | None, typer.Option(help="Messages that this producer or consumer group handled.")] = None,
-    outcome: Annotated[
-        OutcomeFilter | None,
-        typer.Option(help="How the last send attempt or a group's last delivery ended; retried: there were several."),
-    ] = None,
-    bootstrap: Annotated[str | None, typer.Option(help="Search a Kafka trace topic: HOST:PORT,...")] = None,
-    landing: Annotated[Path | None, typer.Option(help="Search a landing directory.")] = None,
-    namesrv: Annotated[str | None, typer.Option(help="Search a RocketMQ cluster: HOST:PORT;...")] = None,
-    trace_topic: Annotated[
-        list[str] | None,
-        typer.Option(help="Trace topic, else MQTRACE_TRACE_TOPIC, else RocketMQ's own; may be given again."),
-    ] = None,
-    begin: Annotated[
-        str | None, typer.Option(help="Trace messages that arrived since: ISO 8601, epoch ms, or 15m, 2h, 3d ago.")
-    ] = None,
-    end: Annotated[str | None, typer.Option(help="Trace messages that arrived until.")] = None,
-    scan: Annotated[
-        bool, typer.Option("--scan", help="RocketMQ: read every trace message instead of asking the index.")
-    ] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page that stands alone to this file, too.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="Messages on a page; page 1 has the newest.")] = 64,
-    page: Annotated[int, typer.Option(min=1, help="The page to show.")] = 1,
-    link_template: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Address of a trace, as in https://jaeger.example/trace/{trace_id}."),
-    ] = None,
-    kafka_config: Annotated[Path | None, typer.Option(help="Properties file for the Kafka client: TLS, SASL.")] = None,
-    msg_type_map: Annotated[
-        MessageTypeMap, typer.Option(help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
-    ] = MessageTypeMap.A,
-    charset: Annotated[str, typer.Option(help="The writer's charset, such as gbk.", metavar="NAME")] = "utf-8",
-    timeout_ms: Annotated[float, typer.Option(min=1, help="How long one answer of a broker may take.")] = 10_000,
+    msg_id: _MsgId = None,
+    key: _Key = None,
+    topic: _Topic = None,
+    group: _Group = None,
+    outcome: _Outcome = None,
+    bootstrap: _Bootstrap = None,
+    landing: _Landing = None,
+    namesrv: _Namesrv = None,
+    trace_topic: _TraceTopic = None,
+    begin: _Begin = None,
+    end: _End = None,
+    scan: _Scan = False,
+    html: _Html = None,
+    as_json: _AsJson = False,
+    limit: _Limit = 64,
+    page: _Page = 1,
+    link_template: _LinkTemplate = None,
+    kafka_config: _KafkaConfig = None,
+    msg_type_map: _MsgTypeMap = MessageTypeMap.A,
+    charset: _Charset = "utf-8",
+    timeout_ms: _TimeoutMs = 10_000,
 ) -> int:
     """Show what happened to a message: every send attempt, its transaction, each group's deliveries and retries.
 
@@ -93,22 +115,19 @@ def query(  # noqa: PLR0913 - one parameter per option
     from bridge.query.search import search  # noqa: PLC0415
     from bridge.query.trace_ids import check_template  # noqa: PLC0415
     from bridge.query.wanted import wanted  # noqa: PLC0415
-    from otel_mqtrace.config import Settings  # noqa: PLC0415
     from otel_mqtrace.wire.native import decode_body  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     sought = wanted(msg_id, key, topic=topic, group=group, outcome=outcome)
     template = None if link_template is None else check_template(link_template)
     decode_body(b" ", charset=charset)  # a wrong charset fails before anything is read
     arrivals = arrival_range(begin, end, now_ms=SystemClock().wall_ns() // _NS_PER_MS)
-    settings = Settings.from_env({})
     options = {
         "--bootstrap": bootstrap,
         "--landing": landing,
         "--namesrv": namesrv,
-        "topics": trace_topic or [settings.trace_topic],
+        "topics": trace_topic,
         "scan": scan,
         "kafka_config": kafka_config,
-        "settings": settings,
         "timeout_ms": timeout_ms,
     }
     _check_page(html)

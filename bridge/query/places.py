@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import MissingExtraError, UsageError
+from otel_mqtrace.config import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +46,9 @@ def open_archive(
         raise UsageError(f"--scan is for --namesrv: with {name} every trace message is read anyway")
     if name == "--namesrv" and not options["scan"] and not sought.is_indexed:
         raise UsageError("the index of --namesrv knows whole ids and keys only: add --scan to read every trace message")
-    return _OPENERS[name](value, arrivals, progress, options)
+    settings = Settings.from_env({})
+    topics = options["topics"] or [settings.trace_topic]
+    return _OPENERS[name](value, arrivals, progress, {**options, "settings": settings, "topics": topics})
 
 
 def _open_paths(
