@@ -53,7 +53,12 @@ def test_server_that_does_not_answer_is_named():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["inspect"], ["reconcile", "--native", "{native}", "--out", "{out}", "--engine", "local", "--otlp"]]
+    "arguments",
+    [
+        ["inspect"],
+        ["graph", "--out", "{out}", "--otlp"],
+        ["reconcile", "--native", "{native}", "--out", "{out}", "--engine", "local", "--otlp"],
+    ],
 )
 def test_command_exits_2_with_one_line(arguments, tmp_path, capsys):
     native = tmp_path / "native.jsonl"
