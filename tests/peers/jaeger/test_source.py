@@ -48,7 +48,7 @@ def test_pages_smaller_than_the_service_hold_every_span_once(jaeger, sent, tmp_p
 
 
 def test_reconcile_reads_the_spans_of_the_address(jaeger, sent, tmp_path, capsys):
-    """Without records every send is missing on the native side, and the report names no temporary path."""
+    """Every span of the service counts as read."""
     native = tmp_path / "native.jsonl"
     native.touch()
     src = f"jaeger://{urlsplit(jaeger.query_url).netloc}?service={SERVICE}"
