@@ -6,6 +6,8 @@ Nothing heavy is imported before a command runs: ``mqtrace --help`` reads this m
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path  # noqa: TC003  (typer reads the annotations)
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +18,8 @@ from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotat
 from spark_jobs.arguments import parse_instant_ms, parse_settings, parse_target, spread
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from spark_jobs.report.result import Result, Writers
 
 __all__ = ["inspect", "reconcile"]
@@ -79,11 +83,23 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     options = batch.ReconcileOptions(**sources, **servers, **how_read, **rules, **window, **where, **left)
     _warn_of_newer(profiles, native_writer)
     rhythm = _durations(policies, every=every)
-    return _run(options, stream=stream, **rhythm, link_template=link_template, as_json=as_json)
+    with _local(options, stream=stream) as local:
+        return _run(local, stream=stream, **rhythm, link_template=link_template, as_json=as_json)
 
 
 # what the command line offers a command to do first
 reconcile.rewrite_arguments = spread  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _local(options: Any, *, stream: bool) -> Iterator[Any]:
+    """Give the options with each Jaeger among the sources replaced by a file of its spans."""
+    from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
+
+    if stream and any(source.startswith("jaeger://") for source in options.otlp):
+        raise UsageError("--stream does not take jaeger://, which is read once: leave out --stream")
+    with local_sources(options.otlp) as files:
+        yield replace(options, otlp=files)
 
 
 def _required(native: list[str] | None, otlp: list[str] | None, out: Path | None) -> tuple[list[str], list[str], Path]:
@@ -215,7 +231,11 @@ def _print_writers(writers: Writers) -> None:
 
 def inspect(
     sources: Annotated[
-        list[str], typer.Argument(metavar="SRC…", help="Files, directories, globs or kafka://BOOTSTRAP/TOPIC.")
+        list[str],
+        typer.Argument(
+            metavar="SRC…",
+            help="Files, directories, globs, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME.",
+        ),
     ],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -232,9 +252,12 @@ def inspect(
     Example:
         mqtrace inspect landing/native spans.jsonl
         mqtrace inspect spans.jsonl --json
+        mqtrace inspect 'jaeger://127.0.0.1:16686?service=shop'
     """
     from otel_mqtrace.client_properties import read_properties  # noqa: PLC0415
     from spark_jobs import inspect as inspection  # noqa: PLC0415  (reads protobuf and zstd, of the optional extra)
+    from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
 
     given = {} if client_config is None else read_properties(client_config)
-    return int(inspection.run(tuple(sources), as_json=as_json, spans=spans, records=records, client_config=given))
+    with local_sources(sources) as files:
+        return int(inspection.run(files, as_json=as_json, spans=spans, records=records, client_config=given))

@@ -6,6 +6,7 @@ Nothing heavy is imported before the command runs: ``mqtrace --help`` reads this
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -83,6 +84,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     from spark_jobs.progress import shown_progress  # noqa: PLC0415
     from spark_jobs.report.files import write_texts  # noqa: PLC0415
     from spark_jobs.report.graph_page import GRAPH_FILES  # noqa: PLC0415
+    from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415
 
     options = job.GraphOptions(
         native=tuple(native or ()),
@@ -100,8 +102,8 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         client_config=client_config,
         conf=parse_settings(conf or ()),
     )
-    with shown_progress() as progress:
-        drawn = job.run(options, progress=progress)
+    with local_sources(options.otlp) as spans, shown_progress() as progress:
+        drawn = job.run(replace(options, otlp=spans), progress=progress)
         progress("writing the files")
         written = write_texts({name: render(drawn) for name, render in GRAPH_FILES.items() if name in wanted}, out)
     if as_json:

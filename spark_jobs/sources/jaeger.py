@@ -1,0 +1,175 @@
+"""Fetch the spans of services from Jaeger's query API (``/api/v3``) into a file of OTLP/JSON lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from http import HTTPStatus
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+from urllib.error import HTTPError
+from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.request import urlopen
+
+from bridge.addresses import Kind, parse_address
+from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._errors import PeerError, UnreadableInputError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["JaegerAddress", "fetch_spans", "local_sources"]
+
+_ANSWER_SECONDS: Final = 30
+_TRACES_PER_PAGE: Final = 500
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_CLOCK_SKEW: Final = timedelta(hours=1)
+_SHORTEST_PAGE: Final = timedelta(milliseconds=1)
+_NS_PER_US: Final = 1_000
+_MOST_NAMES: Final = 5
+_NO_NAME: Final = re.compile(r"[^\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class JaegerAddress:
+    """A Jaeger's query port (16686 by default) and the services whose traces are wanted."""
+
+    server: str
+    services: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> JaegerAddress:
+        """Return what ``jaeger://HOST:PORT?service=NAME[&service=NAME]`` names.
+
+        Raises:
+            UsageError: it has another form.
+        """
+        form = f"invalid source {text}: write {Kind.JAEGER.value}, with service= once for each service"
+        try:
+            parts = urlsplit(text)
+            port, asked = parts.port, parse_qs(parts.query, strict_parsing=True)
+        except ValueError:
+            raise UsageError(form) from None
+        services = tuple(dict.fromkeys(asked.pop("service", [])))
+        if not parts.hostname or "@" in parts.netloc or parts.path.strip("/") or asked or not services:
+            raise UsageError(form)
+        return cls(parts.netloc if port else f"{parts.netloc.rstrip(':')}:16686", services)
+
+
+@contextmanager
+def local_sources(srcs: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Give the sources with each Jaeger replaced by a file of its spans, which is removed after the block.
+
+    Raises:
+        UsageError: the address of a Jaeger has the wrong form.
+        PeerError: a Jaeger does not answer.
+        UnreadableInputError: a Jaeger does not know a service.
+    """
+    with TemporaryDirectory(prefix="mqtrace-jaeger-") as directory:
+        given = tuple(srcs)
+        yield tuple(
+            _fetched(src, Path(directory) / str(at)) if parse_address(src).kind is Kind.JAEGER else src
+            for at, src in enumerate(given)
+        )
+
+
+def _fetched(src: str, directory: Path) -> str:
+    address = JaegerAddress.parse(src)
+    directory.mkdir()
+    path = directory / f"{_NO_NAME.sub('-', f'jaeger-{address.server}')}.jsonl"  # the report shows this name
+    fetch_spans(address, path)
+    return str(path)
+
+
+def fetch_spans(address: JaegerAddress, path: Path, *, traces_per_page: int = _TRACES_PER_PAGE) -> None:
+    """Write every trace in which one of the services has a span, each trace once.
+
+    Args:
+        address: the Jaeger and the services.
+        path: a new file.
+        traces_per_page: most traces of one answer; a page that is full is asked again in two halves of its time.
+    """
+    known = _ask(address, "services", {}).get("services")
+    if not isinstance(known, list):
+        raise PeerError(f"{address.server} is not the query API of Jaeger (/api/v3); give the port of its page")
+    for service in address.services:
+        if service not in known:
+            more = ", ".join(sorted(map(str, known))[:_MOST_NAMES]) or "none"
+            raise UnreadableInputError(f"the Jaeger at {address.server} has no service {service!r}; it has: {more}")
+    end = _EPOCH + timedelta(microseconds=SystemClock().wall_ns() // _NS_PER_US) + _CLOCK_SKEW
+    seen: set[str] = set()
+    with path.open("x", encoding="utf-8") as file:
+        for service in address.services:
+            for page in _pages(address, service, (_EPOCH, end), traces_per_page):
+                # A trace is in the page of each of its spans, whole every time.
+                new = _trace_ids(page) - seen
+                if new:
+                    file.write(json.dumps({"resourceSpans": _of_traces(page, new)}) + "\n")
+                seen |= new
+
+
+def _pages(
+    address: JaegerAddress, service: str, window: tuple[datetime, datetime], limit: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the resource spans of every trace of a service, the earliest window first."""
+    waiting = [window]
+    while waiting:
+        begin, end = waiting.pop()
+        page = _page(address, service, (begin, end), limit)
+        if len(_trace_ids(page)) < limit:
+            yield page
+            continue
+        middle = begin + (end - begin) / 2
+        if end - begin <= _SHORTEST_PAGE:
+            raise PeerError(
+                f"the Jaeger at {address.server} has {limit} or more traces of {service!r} in the millisecond of "
+                f"{begin.isoformat()}, more than one page holds: export them to files instead"
+            )
+        waiting += [(middle, end), (begin, middle)]
+
+
+def _page(address: JaegerAddress, service: str, window: tuple[datetime, datetime], limit: int) -> list[dict[str, Any]]:
+    begin, end = (time.isoformat() for time in window)
+    asked = {"service_name": service, "num_traces": limit, "start_time_min": begin, "start_time_max": end}
+    asked["raw_traces"] = "true"  # without Jaeger's own corrections of times
+    answer = _ask(address, "traces", {f"query.{name}": value for name, value in asked.items()})
+    result = answer.get("result", {})
+    found = result.get("resourceSpans", []) if isinstance(result, dict) else None
+    if not isinstance(found, list) or "error" in result:
+        raise PeerError(f"the Jaeger at {address.server} answered something other than traces")
+    return found
+
+
+def _ask(address: JaegerAddress, what: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    url = f"http://{address.server}/api/v3/{what}?{urlencode(parameters)}"
+    try:
+        with urlopen(url, timeout=_ANSWER_SECONDS) as answer:
+            found = json.load(answer)
+    except HTTPError as refusal:
+        if refusal.code == HTTPStatus.NOT_FOUND and what == "traces":
+            return {}  # how /api/v3 says that there are none
+        raise PeerError(f"the Jaeger at {address.server} refused /api/v3/{what}: {refusal}") from refusal
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise PeerError(f"no Jaeger answers at {address.server}: {reason}; give the port of its page") from error
+    if not isinstance(found, dict):
+        raise PeerError(f"{address.server} is not the query API of Jaeger (/api/v3); give the port of its page")
+    return found
+
+
+def _trace_ids(page: list[dict[str, Any]]) -> set[str]:
+    scopes = [scope for each in page for scope in each.get("scopeSpans", [])]
+    return {str(span.get("traceId")) for scope in scopes for span in scope["spans"]}
+
+
+def _of_traces(page: list[dict[str, Any]], ids: set[str]) -> list[dict[str, Any]]:
+    """Return the resource spans with only the spans of some traces."""
+    return [{**each, "scopeSpans": [_of_scope(scope, ids) for scope in each.get("scopeSpans", [])]} for each in page]
+
+
+def _of_scope(scope: dict[str, Any], ids: set[str]) -> dict[str, Any]:
+    return {**scope, "spans": [span for span in scope["spans"] if str(span.get("traceId")) in ids]}

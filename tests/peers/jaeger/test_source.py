@@ -1,0 +1,67 @@
+"""A real Jaeger as a source of spans."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import urlsplit
+
+import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+from otel_mqtrace.cli import main
+from otel_mqtrace.testing import RecordingExporter
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from spark_jobs.inspect import Inventory, inspect_sources
+from spark_jobs.sources.jaeger import JaegerAddress, fetch_spans, local_sources
+from tests.peers.jaeger.query import JaegerQuery
+from tests.peers.otlp_spans import of_sdk
+from tests.peers.traced import send, traced
+
+pytestmark = pytest.mark.peers
+
+MESSAGES, TOPIC, SERVICE = 9, "fetched", "fetched-shop"
+
+
+@pytest.fixture(scope="module")
+def sent(jaeger):
+    """The ids of the spans that Jaeger holds of the service."""
+    ended = RecordingExporter()
+    with EmbeddedKafka() as kafka:
+        kafka.create_topic(TOPIC, partitions=1)
+        with traced(SERVICE, ended, OTLPSpanExporter(endpoint=jaeger.traces_url)):
+            for _ in range(MESSAGES):
+                send(kafka, TOPIC)
+    JaegerQuery(jaeger.query_url).search(SERVICE, spans=MESSAGES)
+    return {of_sdk(span)["span_id"] for span in ended.take_all(f"send {TOPIC}")}
+
+
+def test_pages_smaller_than_the_service_hold_every_span_once(jaeger, sent, tmp_path):
+    """Twice in the address is once in the file."""
+    address = JaegerAddress(urlsplit(jaeger.query_url).netloc, (SERVICE,))
+    path = tmp_path / "spans.jsonl"
+    fetch_spans(address, path, traces_per_page=2)
+    found = [item["span_id"] for _, item in inspect_sources([str(path)], Inventory())]
+    assert sorted(found) == sorted(sent)
+    assert len(found) == MESSAGES
+    assert len(path.read_text(encoding="utf-8").splitlines()) > 1
+    assert all(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+
+
+def test_reconcile_reads_the_spans_of_the_address(jaeger, sent, tmp_path, capsys):
+    """Every span of the service counts as read."""
+    native = tmp_path / "native.jsonl"
+    native.touch()
+    src = f"jaeger://{urlsplit(jaeger.query_url).netloc}?service={SERVICE}"
+    options = ["--engine", "local", "--profile", "mqtrace", "--native-writer", "mqtrace", "--complete", "--json"]
+    main(["reconcile", "--native", str(native), "--otlp", src, "--out", str(tmp_path / "out"), *options])
+    result = json.loads(capsys.readouterr().out)
+    assert result["inputs"]["otlp"]["records_read"] == len(sent) == MESSAGES
+
+
+def test_inspect_sees_the_spans_of_the_address(jaeger, sent):
+    src = f"jaeger://{urlsplit(jaeger.query_url).netloc}?service={SERVICE}"
+    with local_sources([src]) as files:
+        inventory = Inventory()
+        found = {item["span_id"] for _, item in inspect_sources(files, inventory)}
+    assert found == sent
+    assert (inventory.topics, inventory.malformed) == ({TOPIC}, 0)
