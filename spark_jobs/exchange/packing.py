@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -34,6 +35,7 @@ _REPEATED: Final = (
 )
 """Columns whose values repeat stay dictionaries from the file through the shuffle."""
 _COLUMNS: Final = tuple(name for name in EVENT.names if name not in {"scope", "links"})
+_KEY_COLUMNS: Final = ("msg_id", "span_id", "path", "line", "record_index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +98,11 @@ def pack_pieces(
         keep: returns those of some rows that are packed; all are by default.
     """
     held: list[pa.Table] = []
-    rows = 0
     for piece in pieces:
-        table = _read(piece) if keep is None else keep(_read(piece))
-        held.append(table)
-        rows += len(table)
-        if rows >= _TASK_ROWS:
+        held.append(_read(piece) if keep is None else keep(_read(piece)))
+        if sum(map(len, held)) >= _TASK_ROWS:
             yield from _split(held, buckets)
-            held, rows = [], 0
-    if rows:
+    if any(map(len, held)):
         yield from _split(held, buckets)
 
 
@@ -147,30 +145,54 @@ def _fold(msg_id: str) -> str:
     return msg_id.upper() if msg_id and all(digit in "0123456789abcdefABCDEF" for digit in msg_id) else msg_id
 
 
-def _split(tables: Sequence[pa.Table], buckets: int) -> Iterator[tuple[int, bytes]]:
-    whole = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries().combine_chunks()
-    for batch in whole.to_batches():
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        columns["path"] = columns["path"].cast(pa.string())
-        yield from pack_rows(batch, _bucket_of(message_key(columns), buckets), buckets)
+def _split(held: list[pa.Table], buckets: int) -> Iterator[tuple[int, bytes]]:
+    """Pack the rows of the tables and empty the list."""
+    whole = pa.concat_tables(held, promote_options="permissive").unify_dictionaries()
+    held.clear()
+    bucket_of = [_bucket_of(batch, buckets) for batch in whole.select(_KEY_COLUMNS).combine_chunks().to_batches()]
+    # The caller's name would keep every column alive while its sorted copy is made: 100 MiB for 200,000 rows.
+    owned = [whole]
+    del whole
+    yield from _pack_sorted(*_sort_columns(owned, np.concatenate(bucket_of)), buckets)
 
 
-def _bucket_of(keys: Any, buckets: int) -> npt.NDArray[np.int64]:
-    return (hash_texts(keys) % np.uint64(buckets)).astype(np.int64)
+def _bucket_of(batch: pa.RecordBatch, buckets: int) -> npt.NDArray[np.int64]:
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns["path"] = columns["path"].cast(pa.string())
+    return (hash_texts(message_key(columns)) % np.uint64(buckets)).astype(np.int64)
 
 
 def pack_rows(batch: pa.RecordBatch, bucket_of: npt.NDArray[np.int64], buckets: int) -> Iterator[tuple[int, bytes]]:
     """Yield ``(bucket, blob)``: the rows of each bucket, in their order."""
-    counts = np.bincount(bucket_of, minlength=buckets)
-    rows = batch.take(as_rows(np.argsort(bucket_of, kind="stable")))
+    yield from _pack_sorted(*_sort_columns([batch], bucket_of), buckets)
+
+
+def _sort_columns(owned: list[Any], bucket_of: npt.NDArray[np.int64]) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+    """Return the rows of the table taken from ``owned`` sorted by bucket, and the bucket of each.
+
+    Every column is freed as soon as it is sorted, so that the rows are in memory once.
+    """
+    table = owned.pop()
+    names, columns = table.schema.names, list(table.columns)
+    del table
+    order = np.argsort(bucket_of, kind="stable")
+    taken = as_rows(order)
+    for at, column in enumerate(columns):
+        if isinstance(column, pa.ChunkedArray):
+            columns[at] = column = pa.concat_arrays(column.chunks)
+        columns[at] = column.take(taken)
+    return pa.RecordBatch.from_arrays(columns, names=names), bucket_of[order]
+
+
+def _pack_sorted(rows: pa.RecordBatch, bucket_of: npt.NDArray[np.int64], buckets: int) -> Iterator[tuple[int, bytes]]:
+    bounds = np.searchsorted(bucket_of, np.arange(buckets + 1)).tolist()
     options = pa.ipc.IpcWriteOptions(compression="lz4")
-    begin = 0
-    for bucket in np.flatnonzero(counts).tolist():
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema, options=options) as stream:
-            stream.write_batch(rows.slice(begin, counts[bucket]))
-        begin += counts[bucket]
-        yield bucket, sink.getvalue().to_pybytes()
+    for bucket, (begin, end) in enumerate(pairwise(bounds)):
+        if begin < end:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, rows.schema, options=options) as stream:
+                stream.write_batch(rows.slice(begin, end - begin))
+            yield bucket, sink.getvalue().to_pybytes()
 
 
 def open_blobs(blobs: Iterable[bytes]) -> pa.Table:

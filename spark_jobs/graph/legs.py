@@ -99,8 +99,12 @@ def read_verdict_legs(paths: Sequence[str]) -> pa.Table:
 
 
 def _read(paths: Iterable[str], columns: Sequence[str]) -> pa.Table:
-    files = (parquet.ParquetFile(path, read_dictionary=list(_REPEATED)) for path in paths)
-    tables = [file.read(columns=list(columns), use_threads=False) for file in files]
+    tables = []
+    for path in paths:
+        file = parquet.ParquetFile(path, read_dictionary=list(_REPEATED))
+        # Arrow cannot read a dictionary inside a struct from several row groups at once.
+        groups = range(file.metadata.num_row_groups)
+        tables += [file.read_row_group(group, columns=list(columns), use_threads=False) for group in groups]
     return pa.concat_tables(tables, promote_options="permissive")  # Spark writes some columns as never null
 
 
