@@ -35,7 +35,10 @@ class MessageTypeMap(str, Enum):
 
 
 _Sources = Annotated[
-    list[str] | None, typer.Argument(metavar="[SRC]...", help="Landings, directories or files of trace messages.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[SRC]...", help="Landing, directory, files, kafka://BOOTSTRAP/TOPIC or rocketmq://NAMESRV/TOPIC."
+    ),
 ]
 _MsgId = Annotated[
     str | None, typer.Option(help="The message: its unique id, the id of its place, or a prefix followed by *.")

@@ -6,6 +6,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.addresses import Kind, parse_address
 from otel_mqtrace._errors import MissingExtraError, UsageError
 from otel_mqtrace.config import Settings
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from bridge.query.wanted import Wanted
 
 __all__ = ["open_archive"]
+
+_READABLE: Final = (Kind.FILES, Kind.KAFKA, Kind.ROCKETMQ)
+_OPTION_OF: Final = {Kind.KAFKA: "--bootstrap", Kind.ROCKETMQ: "--namesrv"}
 
 
 def open_archive(
@@ -32,10 +36,16 @@ def open_archive(
     Raises:
         UsageError: none or several are named, or what is named cannot be opened or searched for ``sought``.
     """
-    sources = {
-        "SRC": list(paths) or None,
-        **{name: options[name] for name in ("--bootstrap", "--landing", "--namesrv")},
-    }
+    sources: dict[str, Any] = {name: options[name] for name in ("--bootstrap", "--landing", "--namesrv")}
+    addresses = [parse_address(path, readable=_READABLE) for path in paths]
+    topics = [each for each in addresses if each.kind is not Kind.FILES]
+    if topics and len(addresses) > 1:
+        raise UsageError(f"{topics[0].text}: a query searches one topic, or files; ask again for the others")
+    if topics:
+        sources[_OPTION_OF[topics[0].kind]] = topics[0].servers
+        options = {**options, "topics": [topics[0].topic]}
+    elif addresses:
+        sources["SRC"] = [each.path for each in addresses]
     named = [(name, value) for name, value in sources.items() if value is not None]
     if len(named) != 1:
         several = " and ".join(name for name, _ in named)
@@ -47,8 +57,8 @@ def open_archive(
     if name == "--namesrv" and not options["scan"] and not sought.is_indexed:
         raise UsageError("the index of --namesrv knows whole ids and keys only: add --scan to read every trace message")
     settings = Settings.from_env({})
-    topics = options["topics"] or [settings.trace_topic]
-    return _OPENERS[name](value, arrivals, progress, {**options, "settings": settings, "topics": topics})
+    searched = options["topics"] or [settings.trace_topic]
+    return _OPENERS[name](value, arrivals, progress, {**options, "settings": settings, "topics": searched})
 
 
 def _open_paths(

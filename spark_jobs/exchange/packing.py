@@ -178,9 +178,8 @@ def _sort_columns(owned: list[Any], bucket_of: npt.NDArray[np.int64]) -> tuple[p
     order = np.argsort(bucket_of, kind="stable")
     taken = as_rows(order)
     for at, column in enumerate(columns):
-        if isinstance(column, pa.ChunkedArray):
-            columns[at] = column = pa.concat_arrays(column.chunks)
-        columns[at] = column.take(taken)
+        whole = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+        columns[at] = whole.take(taken)
     return pa.RecordBatch.from_arrays(columns, names=names), bucket_of[order]
 
 
