@@ -83,6 +83,12 @@ scoreboard: $(READY) ## the incumbent and ours side by side: every probe and the
 test-foreign: $(READY) ## confluent-kafka's own tests under instrumentation (CHECKOUT=folder of its repository)
 	@$(BIN)/python -m tests.foreign.confluent_kafka $(CHECKOUT) $(ARGS)
 
+.PHONY: proofs
+proofs: java ## a smoke run of every proof: bench, scoreboard, a minute of fuzzing
+	@$(MAKE) --no-print-directory bench ARGS='--quick --only clients codec forwarder'
+	@$(MAKE) --no-print-directory scoreboard
+	@$(MAKE) --no-print-directory fuzz ARGS='--seconds 60'
+
 .PHONY: confusion
 confusion: java ## every fault against what it is called: the confusion matrix (ARGS=--write: into docs/reconciliation.md)
 	@$(BIN)/python -c 'import datacompy' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --group compare
