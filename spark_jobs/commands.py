@@ -247,7 +247,7 @@ def inspect(
 ) -> int:
     """Say what is in an input: side, layout, how many records or spans, bad ones with position and reason.
 
-    Exit codes: 0, 1 when something in it is bad, 2 wrong usage or unreadable input.
+    Exit codes: 0, 1 when something in it is bad or nothing is in it, 2 wrong usage or unreadable input.
 
     Example:
         mqtrace inspect landing/native spans.jsonl

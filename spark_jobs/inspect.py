@@ -131,6 +131,9 @@ def _joined(before: str, more: str) -> str:
     return "+".join(names if more in names else [*names, more])
 
 
+_TAIL: Final = " but a line that was cut off"
+
+
 def run(
     sources: Sequence[str],
     *,
@@ -141,7 +144,7 @@ def run(
 ) -> int:
     """Print what is in ``sources``: a summary, one JSON object, or every span or record as a JSON line.
 
-    Returns 0, or 1 when anything in it is bad.
+    Returns 0, or 1 when anything in it is bad, or nothing is in it at all.
 
     Raises:
         UsageError: a source names nothing, or both streams were asked for.
@@ -159,6 +162,9 @@ def run(
         _write(inventory.to_json())
     elif wanted is None:
         sys.stdout.write(_summary(inventory))
+    if not (inventory.items or inventory.malformed):
+        sys.stderr.write(f"mqtrace: nothing in {' '.join(sources)}{_TAIL if inventory.truncated_tail else ''}\n")
+        return 1
     return 1 if inventory.malformed else 0
 
 

@@ -86,7 +86,9 @@ def _source_files(
         if side is None or detected.side in {side, Side.EMPTY}:
             kept.append(SourceFile(path, detected.layout, detected.side))
         else:
-            passed_over.append(f"{path} is {detected.side.value} ({detected.layout.value}), not {side.value}")
+            swapped = "; are --native and --otlp swapped?" if named else ""
+            found = f"{detected.side.value} ({detected.layout.value})"
+            passed_over.append(f"{path} is {found}, not {side.value}{swapped}")
     if passed_over and (named or (not kept and only is None)):
         raise UnreadableInputError(passed_over[0])
     for file in kept:

@@ -123,7 +123,7 @@ def test_what_a_directory_holds_beside_is_named(tmp_path, capsys):
     """Nothing is left out without a word."""
     (tmp_path / "notes.jsonl").write_text('{"x": 1}\n', encoding="utf-8")
     (tmp_path / "part-1.jsonl").write_text('{"body_base64": ""}\n', encoding="utf-8")
-    assert inspect.run([str(tmp_path)], as_json=True) == 0
+    assert inspect.run([str(tmp_path)], as_json=True) == 1  # the body is empty
     found = strict(capsys.readouterr().out)
     assert [Path(name).name for name in found["files"]] == ["part-1.jsonl"]
     (said,) = found["passed_over"]
@@ -153,3 +153,11 @@ def test_writers_are_those_that_a_reconciliation_would_choose(capsys):
     inspect.run((str(folder / "native.jsonl"),), as_json=True)
     alone = json.loads(capsys.readouterr().out)["writers"]
     assert alone == {"profile": None, "native_writer": "rocketmq-4.9.8", "evidence": writers["evidence"][1:]}
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"resourceSpans":['], ids=["no file", "empty file", "cut-off line"])
+def test_nothing_in_an_input_is_exit_code_1(content, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / "spans.jsonl").write_bytes(content)
+    assert inspect.run([str(tmp_path)]) == 1
+    assert capsys.readouterr().err.startswith(f"mqtrace: nothing in {tmp_path}")

@@ -65,6 +65,11 @@ def _at_an_end(key: Judged, run: list[Judged], _open: list[Judged], tolerated: T
     if len(rows) < SEVERAL or tolerated.horizon_ms is None:
         return False
     over_ms = _over(key, own)
+    if instance is _service:  # native records name no service: none of the group's may have ended later
+        of_group = [_over(one, "native") for one in _alike(key, run) if one.native and _name(one) == _name(key)]
+        end_ms = key.otlp["end_ms"]
+        if end_ms is None or not of_group or end_ms + JITTER_MS < max(of_group):
+            return False
     ends = {side: [_over(one, side) for one in rows if one.side(side)] for side in ("native", "otlp")}
     last_ms = max(end for of_side in ends.values() for end in of_side)
     if ends[other]:
