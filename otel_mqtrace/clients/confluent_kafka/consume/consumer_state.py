@@ -165,6 +165,8 @@ class ConsumerState:
         )
         if call is None:
             return False
+        if start_ns is not None:  # before the span is current: a measurement keeps what is
+            hook.count_received(topic, start_ns)
         held = self._held
         if held.calls:  # two threads were in a poll at once
             held.finish()
@@ -173,8 +175,6 @@ class ConsumerState:
         entry = (topic, partition, offset, self._number, call, False)
         self._remembered = identity, _ = id(message), entry
         handed_over.remember(identity, entry)
-        if start_ns is not None:
-            hook.count_received(topic, start_ns)
         return True
 
     def held(self, calls: Sequence[ProcessCall], received: Sequence[IncomingMessage]) -> None:
