@@ -50,6 +50,7 @@ class ConsumerState:
         self.silent = False
         self._is_plain = type(self) is ConsumerState
         self.polling: int | None = None
+        self._was_silent = False  # nothing was recorded of the last message: hand_over() looks again
         self._hook: ConsumeHook | None = None
         self._tracing: Tracing | None = None
         self._left = LeftToBlocks("")
@@ -116,7 +117,7 @@ class ConsumerState:
         ``handed`` is what the poll returned.
         """
         hook = (self._hook if self._tracing is tracing else None) or self.bind(tracing)
-        silent = hook.asks_nothing
+        silent = self._was_silent = hook.asks_nothing
         received = placed(messages) if silent else self.incoming(messages)
         if start_ns is not None:
             hook.received(received, start_ns=start_ns, batch=batch)
@@ -138,7 +139,7 @@ class ConsumerState:
         ``False`` where it is not ordinary: :meth:`hand_over` then opens its span.
         """
         hook = self._hook
-        if hook is None or not self._is_plain or self._settles or self._left.now:
+        if hook is None or not self._is_plain or self._was_silent or self._settles or self._left.now:
             return False
         if start_ns is not None and hook.records_polls:
             return False
