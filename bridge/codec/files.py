@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["decode_files", "encode_file", "tell_writers"]
 
 _STDIN: Final = "-"
+_START_BYTES: Final = 1 << 18  # of a line of JSON, whose body may stand behind its other fields
 _Item = TypeVar("_Item")
 
 
@@ -198,10 +199,19 @@ def _readable(names: list[str]) -> list[str]:
             found.append(name)
             continue
         files, is_file = expand_files(parse_address(name, readable=(Kind.FILES,)).path)
+        if not is_file:
+            files = [file for file in files if _may_hold_bodies(file)]
         if not files:
-            raise UsageError(f"{name}: there is no file in it")
+            raise UsageError(f"{name}: there is no file of native bodies in it")
         found += [name] if is_file and "://" not in name else map(str, files)
     return found
+
+
+def _may_hold_bodies(path: Path) -> bool:
+    """Whether a file of a directory or glob is one of bodies: JSON without ``body_base64`` is something else's."""
+    with path.open("rb") as stream:
+        start = stream.read(_START_BYTES)
+    return not start.lstrip().startswith((b"{", b"[")) or BODY_FIELD.encode() in start
 
 
 @contextmanager

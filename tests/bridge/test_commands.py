@@ -304,3 +304,13 @@ def test_a_value_does_nothing_to_the_terminal_of_a_table(mqtrace):
     assert b"\x1b" not in out
     assert "⟨U+001B⟩]0;T" in out.decode()
     assert objects(mqtrace("decode", stdin=hostile)[1])[0]["tags"] == "\x1b[31mred"
+
+
+def test_directory_is_decoded_and_what_holds_no_bodies_is_passed_over(mqtrace, tmp_path):
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "part-0.jsonl").write_bytes(body_line(PUB))
+    (tmp_path / "native" / "_manifest.jsonl").write_text('{"file": "part-0.jsonl"}\n', encoding="utf-8")
+    (tmp_path / "traces.jsonl").write_text('{"resourceSpans": []}\n', encoding="utf-8")
+    code, out, err = mqtrace("decode", tmp_path)
+    assert (code, err) == (0, "")
+    assert [item["trace_type"] for item in objects(out)] == ["Pub"]
