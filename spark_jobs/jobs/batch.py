@@ -66,12 +66,11 @@ def run(
             place,
             sides,
             policy,
-            out=options.out,
             most_samples=options.samples,
             progress=progress,
             ledger=ledger,
         )
-        return conclude(place, result, report)
+        return conclude(place, result, report, out=options.out)
 
 
 def read_sides(

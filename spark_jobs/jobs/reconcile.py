@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from spark_jobs.history.paid import find_payable
 from spark_jobs.history.past import read_closed
 from spark_jobs.history.taking_over import take_over
 from spark_jobs.history.trend import summarise_run, trend_points
+from spark_jobs.interrupt import held_back
 from spark_jobs.jobs.drawing import draw, judged_span, part_of
 from spark_jobs.jobs.engines import record_engine
 from spark_jobs.jobs.examples import find_malformed, find_messages, read_samples
@@ -40,6 +40,7 @@ from spark_jobs.storage import list_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from spark_jobs.exchange.packing import Piece
     from spark_jobs.graph.parts import GraphPart
@@ -58,11 +59,13 @@ __all__ = ["VERDICTS", "conclude", "reconcile"]
 
 VERDICTS: Final = "verdicts"
 """The directory of the verdicts' parquet files under ``out``."""
+_JUDGED, _REPLACED = "judged", "replaced"
+"""Below the work directory: the verdicts of this run, and those of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdicts:
-    """The verdicts of a run where they belong, and what they come to."""
+    """The verdicts of a run, and what they come to."""
 
     buckets: list[tuple[str, ...]]  # files that together hold all verdicts of a message
     counted: list[Counted]
@@ -75,7 +78,6 @@ def reconcile(  # noqa: PLR0913 - what the run was asked for
     sides: tuple[EventSide, EventSide],
     policy: Policy,
     *,
-    out: Path,
     most_samples: int,
     progress: Callable[[str], None],
     ledger: LedgerRead | None = None,
@@ -89,7 +91,6 @@ def reconcile(  # noqa: PLR0913 - what the run was asked for
         place: where the run works.
         sides: native and OTLP, read.
         policy: what the run tolerates.
-        out: the directory under which the verdicts replace those of the last run.
         most_samples: events shown in the report, at most.
         progress: called with the name of each stage as it begins.
         ledger: counted losses that may explain what nothing else does.
@@ -107,7 +108,7 @@ def reconcile(  # noqa: PLR0913 - what the run was asked for
     )
     progress("judging every key")
     pieces = _pieces(place, sides, taken, trace_topics)
-    found = _write_verdicts(place, pieces, again=taken.again, plan=plan, how=how, out=out)
+    found = _write_verdicts(place, pieces, again=taken.again, plan=plan, how=how)
     progress("adding up")
     tally = add_patterns(
         (one.patterns for one in found.counted),
@@ -129,14 +130,24 @@ def reconcile(  # noqa: PLR0913 - what the run was asked for
     return replace(result, ledger=budgets.summarise(), policy_hash=policy_hash(policy))
 
 
-def conclude(place: Workplace, result: Result, report: Callable[[Result], object]) -> Result:
-    """Add what the run cost and the trend it ends, have it reported, and commit it to the history."""
+def conclude(place: Workplace, result: Result, report: Callable[[Result], object], *, out: Path) -> Result:
+    """Add what the run cost and the trend it ends, have it reported, and commit it to the history.
+
+    The verdicts replace those of the last run below ``out``. An interrupt waits until all of it is done: the reports of
+    one run never stand beside the verdicts of another.
+    """
     result = record_engine(replace(result, run=place.past.run), place.engine, place.started_ns, place.clock)
     line = summarise_run(result, run=place.past.run or 1, wall_ns=place.clock.wall_ns())
     if place.past.run is not None:
         result = replace(result, trend=trend_points((*place.past.runs, line)))
-    report(result)
-    place.past.commit(line)
+    with held_back():
+        final = out / VERDICTS
+        shutil.rmtree(place.work / _REPLACED, ignore_errors=True)
+        if final.exists():
+            final.rename(place.work / _REPLACED)
+        (place.work / _JUDGED).rename(final)
+        report(result)
+        place.past.commit(line)
     return result
 
 
@@ -156,7 +167,7 @@ def _bucket_plan(place: Workplace, policy: Policy, known: Facts, budgets: Attrib
             grace_ms=policy.grace_ms,
             per_stratum=max(PER_STRATUM, most_samples * PER_STRATUM // TOTAL),
         ),
-        settled=place.make_directory("judged"),
+        settled=place.make_directory(_JUDGED),
         residue=place.make_directory("residue"),
         history=History(
             events=past.make_events_directory(),
@@ -183,10 +194,10 @@ def _pieces(
     return [*pieces_of(native.files), *pieces_of(spans, trace_topics=trace_topics)]
 
 
-def _write_verdicts(  # noqa: PLR0913 - what is judged, and by what
-    place: Workplace, pieces: list[Piece], *, again: Sequence[str], plan: BucketPlan, how: Explanation, out: Path
+def _write_verdicts(
+    place: Workplace, pieces: list[Piece], *, again: Sequence[str], plan: BucketPlan, how: Explanation
 ) -> _Verdicts:
-    """Judge the pieces, explain what has no reason, and put the verdicts where they belong."""
+    """Judge the pieces, explain what has no reason, and write the verdicts into the work directory."""
     engine = place.engine
     buckets = count_buckets(pieces, engine.parallelism)
     answers: list[JudgedBucket] = engine.exchange(
@@ -201,12 +212,8 @@ def _write_verdicts(  # noqa: PLR0913 - what is judged, and by what
     if len(residue):
         settled = merge_settled([answer.settled for answer in answers])
         counted += explain_residue(engine, how, plan, residue, settled)
-    final = out / VERDICTS
-    if final.exists():
-        shutil.rmtree(final)
-    Path(plan.settled).rename(final)
     return _Verdicts(
-        group_by_bucket(list_files(str(final))),
+        group_by_bucket(list_files(plan.settled)),
         counted,
         merge_durations(answer.durations for answer in answers),
         choose_owners(merge_owners(answer.owners for answer in answers)),

@@ -120,13 +120,12 @@ def _judge(
         place,
         (native, survey_again(place.engine, spans, native.trace_topics)),
         chosen.policy,
-        out=options.out,
         most_samples=options.samples,
         progress=progress,
         ledger=counted_losses(options),
         trace_topics=native.trace_topics,
     )
-    return conclude(place, _doubted(result, intake), report)
+    return conclude(place, _doubted(result, intake), report, out=options.out)
 
 
 def _doubted(result: Result, intake: Intake) -> Result:

@@ -51,9 +51,9 @@ def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
     policy = checked(options)
     with open_workplace(out, options.history, start, clock) as place:
         sides = (_side(tables, "native"), _side(tables, "otlp"))
-        result = reconcile(place, sides, policy, out=out, most_samples=options.samples, progress=silent)
+        result = reconcile(place, sides, policy, most_samples=options.samples, progress=silent)
         page = PageOptions(samples=options.samples)
-        result = conclude(place, result, lambda ended: write_reports(ended, out, page))
+        result = conclude(place, result, lambda ended: write_reports(ended, out, page), out=out)
     jobs = result.spark.jobs if result.spark else 0
     return {"status": result.status, "jobs": jobs, "holds": result.conservation.holds}
 

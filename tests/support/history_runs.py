@@ -56,8 +56,8 @@ def run(root: Path, events: list[dict[str, Any]], *, ledger: LedgerRead | None =
     rules = replace(read_policy(None), **policy)
     with open_workplace(root, root / "history", LocalEngine, ManualClock(wall_ns=NOON_NS)) as place:
         sides = _side(place.work, events, "native"), _side(place.work, events, "otlp")
-        found = reconcile(place, sides, rules, out=root, most_samples=10, progress=silent, ledger=ledger)
-        result = conclude(place, found, unreported)
+        found = reconcile(place, sides, rules, most_samples=10, progress=silent, ledger=ledger)
+        result = conclude(place, found, unreported, out=root)
     return Told(result, read_verdicts(root))
 
 

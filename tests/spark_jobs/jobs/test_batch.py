@@ -6,7 +6,9 @@ The expected counts are those of the recordings' own notes: what the application
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -52,6 +54,32 @@ def test_complete_data_has_nothing_pending(tmp_path):
     assert complete.horizon_ms == complete.inputs.native.last_event_ms > waiting.horizon_ms
     assert complete.loss["otlp"].checked > waiting.loss["otlp"].checked
     assert (complete.grace_ms, complete.doubt) == (0, None)
+
+
+def test_interrupt_leaves_the_verdicts_and_the_reports_of_one_run(tmp_path):
+    """Before the reports those of the last run stay; once they are being written it waits for all of them."""
+    native = str(DUAL / "app-4.9.8-dup" / "native.jsonl")
+    given = ReconcileOptions(native=(native,), otlp=(native.replace("native", "otlp"),), out=tmp_path, engine="local")
+    run(given)
+    before = read_verdicts(tmp_path)
+
+    def interrupted(stage):
+        if stage == "adding up":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(replace(given, grace_ms=0), progress=interrupted)
+    assert read_verdicts(tmp_path) == before
+    reported = []
+
+    def report(result):
+        signal.raise_signal(signal.SIGINT)
+        reported.append(result)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(replace(given, grace_ms=0), report=report)
+    assert len(reported) == 1
+    assert read_verdicts(tmp_path) != before
 
 
 def _lines(path: Path) -> list[str]:
