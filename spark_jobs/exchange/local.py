@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
+from spark_jobs.exchange.engine import use_system_allocator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -234,6 +235,7 @@ class _Worker:
 
 def serve() -> None:
     """Run the tasks that arrive on standard input until it ends; what tasks print goes to standard error."""
+    use_system_allocator()
     tasks: IO[bytes] = sys.stdin.buffer
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from spark_jobs.exchange.engine import use_system_allocator
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -84,6 +86,7 @@ def _by_bucket(blobs: DataFrame, buckets: int) -> DataFrame:
 def _pack_tasks(
     pack: Callable[[Any], Iterable[tuple[int, bytes]]], tasks: Sequence[Any], ids: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    use_system_allocator()
     for batch in ids:
         numbers: Any = batch.column("id").to_pylist()
         for number in numbers:
@@ -96,12 +99,14 @@ def _pack_tasks(
 def _map_partition(
     function: Callable[[Iterator[pa.RecordBatch]], Any], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    use_system_allocator()
     yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(function(batches))], pa.binary())], schema=_ANSWER)
 
 
 def _map_tasks(
     function: Callable[[Any], Any], tasks: Sequence[Any], ids: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    use_system_allocator()
     for batch in ids:
         numbers: Any = batch.column("id").to_pylist()
         for number in numbers:
@@ -113,6 +118,7 @@ def _map_tasks(
 def _receive_buckets(
     receive: Callable[[int, Sequence[bytes]], Any], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    use_system_allocator()
     held: dict[int, list[bytes]] = {}
     for batch in batches:
         columns: Any = (batch.column(name).to_pylist() for name in ("bucket", "blob"))
