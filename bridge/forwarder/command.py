@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 __all__ = ["forward"]
 
@@ -31,11 +32,26 @@ class _MessageTypeMap(str, Enum):
     B = "b"
 
 
-_Source = Annotated[str, typer.Option(help="kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or files:DIR.")]
+_Source = Annotated[
+    str,
+    typer.Option(
+        help="kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or a DIR; with --native a Collector's topic "
+        "or directory of spans.",
+        metavar="SRC",
+    ),
+]
 _Landing = Annotated[Path | None, typer.Option(help="Directory for the raw trace messages.")]
 _OtlpEndpoint = Annotated[
     str | None, typer.Option(help="Where spans go: http(s)://HOST:PORT, with a path or not, or grpc(s)://HOST:PORT.")
 ]
+_Native = Annotated[
+    str | None,
+    typer.Option(
+        help="Write spans as native records: to kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or a DIR.",
+        metavar="URL",
+    ),
+]
+_Dialect = Annotated[str, typer.Option(help="The records of --native: one of mqtrace dialects.", metavar="NAME")]
 _State = Annotated[
     Path | None, typer.Option(help="Directory that remembers what is ahead of the commits; default: in the landing.")
 ]
@@ -68,6 +84,8 @@ def forward(  # noqa: PLR0913 - one parameter per option
     landing: _Landing = None,
     *,
     otlp_endpoint: _OtlpEndpoint = None,
+    native: _Native = None,
+    dialect: _Dialect = DEFAULT_DIALECT,
     state: _State = None,
     once: Annotated[bool, typer.Option("--once", help="Stop at the topic's present end.")] = False,
     group: _Group = "mqtrace-forward",
@@ -86,15 +104,15 @@ def forward(  # noqa: PLR0913 - one parameter per option
     charset: _Charset = "utf-8",
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> int:
-    """Forward a native trace topic: spans with the same ids every time to OTLP, raw bodies into a landing, or both.
+    """Forward a native trace topic to OTLP, into a landing, or both; with --native, spans to a native trace topic.
 
-    Offsets are committed only after the spans were accepted and the landing is on disk. Without --once it goes on until
-    SIGINT or SIGTERM, and then finishes and commits what it has read; each pass that moved something is a line on
-    stderr. Large backlogs are committed part by part.
+    Offsets are committed only after everything was accepted or is on disk. Without --once it goes on until SIGINT or
+    SIGTERM, and then finishes and commits what it has read; each pass that moved something is a line on stderr.
 
     Example:
         mqtrace forward --source rocketmq://127.0.0.1:9876/RMQ_SYS_TRACE_TOPIC --otlp-endpoint http://127.0.0.1:4318
         mqtrace forward --source kafka://127.0.0.1:9092/RMQ_SYS_TRACE_TOPIC --landing landing --once
+        mqtrace forward --source spans --native rocketmq://127.0.0.1:9876/RMQ_SYS_TRACE_TOPIC --once
     """
     from bridge.forwarder.run import ForwardOptions, run  # noqa: PLC0415 - keep `mqtrace --help` fast
 
@@ -102,6 +120,8 @@ def forward(  # noqa: PLR0913 - one parameter per option
         source=source,
         landing=landing,
         otlp_endpoint=otlp_endpoint,
+        native=native,
+        dialect=dialect,
         state=state,
         once=once,
         group=group,

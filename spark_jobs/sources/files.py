@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bridge.addresses import Kind, expand_files, parse_address
+from bridge.otlp.detect import LONGEST_LINE_BYTES, DamagedInputError, Layout, LineTooLongError, Side, detect
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.sources.detect import LONGEST_LINE_BYTES, DamagedInputError, Layout, LineTooLongError, Side, detect
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
