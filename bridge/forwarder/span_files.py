@@ -7,14 +7,14 @@ read up to there, and further when it has grown.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import zlib
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import data_files
+from bridge.forwarder.files import CANNOT_READ, CANNOT_WRITE
+from bridge.forwarder.memory import read_memory, write_memory
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Side, detect
 from bridge.otlp.spans import parse_message
@@ -59,7 +59,7 @@ class SpanFilesSource:
         self._memory = state / f"{_NO_NAME.sub('_', group)}-spans-{zlib.crc32(whose.encode()):08x}.json"
         if not directory.is_dir():
             raise UsageError(f"--source files:{directory}: there is no such directory")
-        self._done = self._remembered()
+        self._done: dict[str, int] = read_memory(self._memory, _counts, hint=CANNOT_READ) or {}
         self._read = dict(self._done)
         self._seen: dict[Path, tuple[int, int]] = {}  # size and time of files as they were read to their end
 
@@ -82,7 +82,7 @@ class SpanFilesSource:
     def commit(self, held: Collection[Place] = ()) -> None:  # noqa: ARG002 - a span never waits for another
         """Remember everything that was yielded as done."""
         if self._read != self._done:
-            self._remember(self._read)
+            write_memory(self._memory, {"files": self._read}, hint=CANNOT_WRITE, indent=0)
             self._done = dict(self._read)
 
     def close(self) -> None:
@@ -119,26 +119,6 @@ class SpanFilesSource:
             if key is not None:
                 self._read[key] = number
 
-    def _remembered(self) -> dict[str, int]:
-        try:
-            return {str(key): int(count) for key, count in json.loads(self._memory.read_bytes())["files"].items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(
-                f"{self._memory} cannot be read ({error}); name another --state DIR, or remove it to begin again"
-            ) from error
 
-    def _remember(self, done: dict[str, int]) -> None:
-        beside = self._memory.with_name(f".{self._memory.name}.new")
-        try:
-            self._memory.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open("w", encoding="utf-8") as file:
-                json.dump({"files": done}, file, indent=0)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self._memory)
-        except OSError as error:
-            raise UsageError(
-                f"{self._memory} cannot be written ({error.strerror or error}); give --state DIR for it"
-            ) from error
+def _counts(content: Any) -> dict[str, int]:
+    return {str(key): int(count) for key, count in content["files"].items()}
