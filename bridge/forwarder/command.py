@@ -40,9 +40,12 @@ _Source = Annotated[
         metavar="SRC",
     ),
 ]
-_Landing = Annotated[Path | None, typer.Option(help="Directory for the raw trace messages.")]
+_Landing = Annotated[Path | None, typer.Option(help="Directory for the raw trace messages.", metavar="DIR")]
 _OtlpEndpoint = Annotated[
-    str | None, typer.Option(help="Where spans go: http(s)://HOST:PORT, with a path or not, or grpc(s)://HOST:PORT.")
+    str | None,
+    typer.Option(
+        help="Where spans go: http(s)://HOST:PORT, with a path or not, or grpc(s)://HOST:PORT.", metavar="URL"
+    ),
 ]
 _Native = Annotated[
     str | None,
@@ -53,23 +56,31 @@ _Native = Annotated[
 ]
 _Dialect = Annotated[str, typer.Option(help="The records of --native: one of mqtrace dialects.", metavar="NAME")]
 _State = Annotated[
-    Path | None, typer.Option(help="Directory that remembers what is ahead of the commits; default: in the landing.")
+    Path | None,
+    typer.Option(help="Directory that remembers what is ahead of the commits; default: in the landing.", metavar="DIR"),
 ]
-_Group = Annotated[str, typer.Option(help="Consumer group that remembers the position.")]
+_Group = Annotated[str, typer.Option(help="Consumer group that remembers the position.", metavar="GROUP")]
 _ClientConfig = Annotated[
-    Path | None, typer.Option("--client-config", "--kafka-config", help="Properties of the client: TLS, SASL, ACL.")
+    Path | None,
+    typer.Option("--client-config", "--kafka-config", help="Properties of the client: TLS, SASL, ACL.", metavar="FILE"),
 ]
-_LandingFormat = Annotated[str, typer.Option(help="parquet, or jsonl without the spark extra.")]
+_LandingFormat = Annotated[
+    str, typer.Option(help="parquet, or jsonl without the spark extra.", metavar="parquet|jsonl")
+]
 _AcceptTrimmed = Annotated[bool, typer.Option("--accept-trimmed", help="Go on after messages that retention removed.")]
-_TimeoutMs = Annotated[float, typer.Option(min=1, help="How long one answer of the broker may take.")]
-_OtlpTimeoutMs = Annotated[float, typer.Option(min=1, help="How long an OTLP request may take, with retries.")]
-_PairTimeout = Annotated[str, typer.Option(help="How long half a listener call waits: 60s, 5m, 500ms.")]
-_MaxPending = Annotated[int, typer.Option(min=1, help="Records that may wait; each takes about 1 KB.")]
+_TimeoutMs = Annotated[float, typer.Option(min=1, help="How long one answer of the broker may take.", metavar="MS")]
+_OtlpTimeoutMs = Annotated[
+    float, typer.Option(min=1, help="How long an OTLP request may take, with retries.", metavar="MS")
+]
+_PairTimeout = Annotated[
+    str, typer.Option(help="How long half a listener call waits: 60s, 5m, 500ms.", metavar="DURATION")
+]
+_MaxPending = Annotated[int, typer.Option(min=1, help="Records that may wait; each takes about 1 KB.", metavar="N")]
 _NameFrom = Annotated[
     _ServiceNameFrom, typer.Option(help="The spans' service.name: the record's group, or --service-name.")
 ]
-_ServiceName = Annotated[str, typer.Option(help="For --service-name-from fixed.")]
-_MessagingSystem = Annotated[str, typer.Option(help="The spans' messaging.system.")]
+_ServiceName = Annotated[str, typer.Option(help="For --service-name-from fixed.", metavar="NAME")]
+_MessagingSystem = Annotated[str, typer.Option(help="The spans' messaging.system.", metavar="NAME")]
 _StampedAfter = Annotated[
     list[str] | None, typer.Option(metavar="PATTERN", help="Groups whose Pub has the time after the send: Go's.")
 ]

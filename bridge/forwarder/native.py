@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from bridge.addresses import Address, Kind, parse_address
 from bridge.otlp.contexts import contexts_of
 from bridge.otlp.spans import parse_message, spans_of
+from bridge.page.wording import counted
 from otel_mqtrace._clock import MonotonicNs, SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.config import Settings
@@ -92,6 +93,11 @@ class NativeForwarding:
         self._max_message_bytes = max_message_bytes
         self._ready: list[TraceContext] = []
         self._delivered = 0
+
+    @property
+    def has_delivered(self) -> bool:
+        """Whether the sink has taken anything."""
+        return self.counts.trace_messages > 0
 
     @property
     def due(self) -> bool:
@@ -236,7 +242,7 @@ class _Topic:
         undelivered = self._delivery.deliver(messages, self._deadline()).messages
         if undelivered:
             raise PeerError(
-                f"{self._target} did not take {len(undelivered)} of {len(messages)} trace messages "
+                f"{self._target} did not take {len(undelivered)} of {counted(len(messages), 'trace message')} "
                 f"({self._failures.text}); they are not committed and will be forwarded again"
             )
 

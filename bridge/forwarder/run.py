@@ -25,6 +25,7 @@ from bridge.forwarder.service import forward_once, forward_until
 from bridge.forwarder.settled import SettledMemory
 from bridge.forwarder.sources import files_directory, open_source
 from bridge.forwarder.traces import SpanForwarding
+from bridge.page.wording import counted
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.landing.layout import native_directory
@@ -79,7 +80,7 @@ class ForwardOptions:
 def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     """Forward as ``options`` say, print what was moved, and return the exit code.
 
-    It is 0, 1 when a peer failed later, 2 when the source did not answer at the start.
+    It is 0, 1 when a peer failed later, 2 when the source or the receiver did not answer at the start.
 
     Raises:
         UsageError: an option that cannot be meant, or a directory that cannot be written.
@@ -115,7 +116,8 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
                 )
         except PeerError as error:
             typer.echo(f"mqtrace: error: {error}", err=True)
-            return _STOPPED_ON_ERROR if answering.came else _NEVER_ANSWERED
+            has_delivered = forwarding is None or forwarding.has_delivered
+            return _STOPPED_ON_ERROR if answering.came and has_delivered else _NEVER_ANSWERED
         typer.echo((_as_json if as_json else _as_text)(counts, source, forwarding, options))
     return 0
 
@@ -281,7 +283,7 @@ def _as_text(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, opti
         return _native_text(counts, source, spans.counts, options)
     said = f"{counts.messages} trace messages ({counts.body_bytes} bytes)"
     if options.landing is not None:
-        said += f" in {len(counts.parts)} parts of {options.landing}"
+        said += f" in {counted(len(counts.parts), 'part')} of {options.landing}"
     if spans is not None:
         told = spans.counts
         said += f"; {told.records} records as {told.spans} spans to {options.otlp_endpoint}"

@@ -113,13 +113,13 @@ def test_a_collector_s_topic_becomes_a_trace_topic(capsys):
 
 
 def test_a_broker_that_does_not_take_the_records_leaves_the_spans_uncommitted(tmp_path, capsys):
-    """One line, exit 1, and the next run forwards them."""
+    """One line, exit 2 because it never answered, and the next run forwards them."""
     (tmp_path / "in").mkdir()
     shutil.copy(DUAL / "otlp.jsonl", tmp_path / "in")
     options = ForwardOptions(
         source=str(tmp_path / "in"), native="kafka://127.0.0.1:1/T", once=True, timeout_ms=1_500, landing_format="jsonl"
     )
-    assert run(options) == 1
+    assert run(options) == 2
     assert "did not take" in capsys.readouterr().err
     assert _forward(tmp_path / "in", tmp_path / "out", capsys, landing_format="jsonl")["records"] == sum(
         RECORDS.values()
