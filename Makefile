@@ -90,14 +90,13 @@ proofs: java ## a smoke run of every proof: bench, scoreboard, a minute of fuzzi
 	@$(MAKE) --no-print-directory fuzz ARGS='--seconds 60'
 
 .PHONY: confusion
-confusion: java ## every fault against what it is called: the confusion matrix (ARGS=--write: into docs/reconciliation.md)
+confusion: java ## every fault against what it is called: the confusion matrix (ARGS=--write: into docs/reconciliation/proof.md)
 	@$(BIN)/python -c 'import datacompy' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --group compare
 	@$(BIN)/python -m tests.faults $(ARGS)
 
 .PHONY: docs
 docs: $(READY) ## write the generated pages, tables and the picture of docs/
 	@$(BIN)/python -m tools.generated_docs
-	@$(BIN)/python -m tools.handbook docs/reconciliation.md
 	@$(BIN)/python -m tools.pictures mqtrace-demo/report/report.html docs/report.png
 
 .PHONY: site

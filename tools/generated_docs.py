@@ -9,6 +9,7 @@ import ast
 import inspect
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from otel_mqtrace.wire.native import IMITATORS, layout
 from tools.command_line import command_line_page
+from tools.handbook import filled_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -220,11 +222,19 @@ def _line(name: str, source: Path, depth: int) -> str:
     return f"{'  ' * depth + name:<32}{shown}".rstrip()
 
 
+def _filled(name: str) -> str:
+    """Return a page as it stands, with its generated tables printed anew."""
+    return filled_in((DOCS / name).read_text(encoding="utf-8"))
+
+
+_WITH_TABLES = ("reconciliation/findings.md", "reconciliation/inputs.md", "reconciliation/policy.md")
+
 PAGES: dict[str, Callable[[], str]] = {
     "wire-format.md": wire_format_page,
     "attributes.md": attributes_page,
     "architecture.md": architecture_page,
     "reference/command-line.md": command_line_page,
+    **{name: partial(_filled, name) for name in _WITH_TABLES},
 }
 """File name in ``docs/`` → what prints it."""
 

@@ -19,7 +19,9 @@ from tools.generated_docs import DOCS, PAGES
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TOML = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 PROJECT = TOML.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
 COMMANDS = PROJECT["entry-points"]["mqtrace.commands"]
+MOST_COLUMNS = 16
 
 
 def _targets() -> set[str]:
@@ -79,6 +81,13 @@ def test_links_in_the_documents_lead_somewhere(path):
         if not target.exists() or (anchor and anchor not in map(_slug, headings)):
             dead.append(link)
     assert dead == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_no_table_is_wider_than_a_page(path):
+    """The native format's forms are the widest: one column per field."""
+    rows = [line.replace("\\|", "") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    assert [row for row in rows if row.count("|") - 1 > MOST_COLUMNS] == []
 
 
 def test_every_setting_is_in_the_documents():
