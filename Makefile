@@ -76,7 +76,7 @@ fuzz: $(READY) ## the native codec under a coverage-guided fuzzer (ARGS='--secon
 	@$(BIN)/python -m tests.fuzz.native_codec $(ARGS)
 
 .PHONY: scoreboard
-scoreboard: $(READY) ## the incumbent and ours side by side: every probe and the costs, into docs/scoreboard.md
+scoreboard: $(READY) ## the incumbent and ours side by side: every probe, into docs/scoreboard.md
 	@$(BIN)/python -m tests.scoreboard
 
 .PHONY: test-foreign

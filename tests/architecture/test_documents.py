@@ -19,7 +19,6 @@ from tools.generated_docs import DOCS, PAGES
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TOML = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 PROJECT = TOML.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-
 COMMANDS = PROJECT["entry-points"]["mqtrace.commands"]
 MOST_COLUMNS = 16
 
