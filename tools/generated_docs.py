@@ -18,6 +18,7 @@ from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionS
 from otel_mqtrace.wire.native import IMITATORS, layout
 from tools.command_line import command_line_page
 from tools.handbook import filled_in
+from tools.python_reference import python_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -227,13 +228,14 @@ def _filled(name: str) -> str:
     return filled_in((DOCS / name).read_text(encoding="utf-8"))
 
 
-_WITH_TABLES = ("reconciliation/findings.md", "reconciliation/inputs.md", "reconciliation/policy.md")
+_WITH_TABLES = ("operations.md", "reconciliation/findings.md", "reconciliation/inputs.md", "reconciliation/policy.md")
 
 PAGES: dict[str, Callable[[], str]] = {
     "wire-format.md": wire_format_page,
     "attributes.md": attributes_page,
     "architecture.md": architecture_page,
     "reference/command-line.md": command_line_page,
+    "reference/python.md": python_page,
     **{name: partial(_filled, name) for name in _WITH_TABLES},
 }
 """File name in ``docs/`` → what prints it."""

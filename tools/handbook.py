@@ -1,4 +1,4 @@
-"""Print the generated tables of ``docs/reconciliation/``: findings, policy and metrics, as Markdown."""
+"""Print the generated tables that stand among written text: findings, policy, metrics, settings, as Markdown."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from spark_jobs.report.prometheus import METRICS
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.sources.loss_counters import LOSS_COUNTERS
 from spark_jobs.taxonomy import Status
+from tools.settings_table import settings_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -128,6 +129,7 @@ BLOCKS: dict[str, str] = {
     "policy-keys": _policy_keys(),
     "policy-fields": _fields(),
     "loss-counters": _loss_counters(),
+    "settings": settings_table(),
 }
 """Name of a block → its Markdown."""
 

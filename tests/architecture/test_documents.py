@@ -11,7 +11,10 @@ from itertools import pairwise
 
 import pytest
 
+import otel_mqtrace
+from otel_mqtrace import testing
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, Settings
+from otel_mqtrace.wire import native
 from tests.support.documents import DOCUMENTS, FENCE, blocks
 from tests.support.source_tree import ROOT, name_of
 from tools.generated_docs import DOCS, PAGES
@@ -94,6 +97,14 @@ def test_every_setting_is_in_the_documents():
     told = (DOCS / "operations.md").read_text(encoding="utf-8")
     untold = [name for name in Settings.__dataclass_fields__ if f"`{ENVIRONMENT_PREFIX}{name.upper()}`" not in told]
     assert untold == []
+
+
+def test_python_reference_names_what_an_application_imports():
+    """As plain Markdown, which a Git host shows: no directives, no roles."""
+    page = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
+    public = (*otel_mqtrace.__all__, *testing.__all__, *native.__all__, *Settings.__dataclass_fields__)
+    assert [name for name in public if not re.search(rf"`{name}\b", page)] == []
+    assert re.findall(r":::|:(?:class|meth|func|mod|data):|``", page) == []
 
 
 def test_every_command_is_in_the_quick_start():

@@ -15,7 +15,7 @@ from spark_jobs.taxonomy import FieldVerdict, Outcome, Reason, Status, Verdict
 from tests.support.contrast import contrast
 from tools.handbook import BLOCKS
 
-PAGES = Path(__file__).parents[3] / "docs" / "reconciliation"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_every_word_of_a_closed_list_is_explained_in_its_order(entries, closed_l
 
 def test_every_generated_table_stands_in_one_page():
     """`make docs` writes them; the test of generated pages compares them."""
-    text = "".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
+    text = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
     assert {name: text.count(f"<!-- generated: {name} -->\n{block}<!-- end -->") for name, block in BLOCKS.items()} == (
         dict.fromkeys(BLOCKS, 1)
     )
