@@ -113,7 +113,7 @@ def _options() -> list[str]:
 def _processor() -> list[str]:
     processor = otel_mqtrace.MqTraceSpanProcessor
     return [
-        *("", "## MqTraceSpanProcessor", "", _first(processor), ""),
+        *("", "## Span processor", "", f"`{_call(processor.__name__, processor)}`", "", _first(processor), ""),
         *_arguments(processor),
         "",
         "An argument that is not given is taken from `MQTRACE_*`, then `OTEL_BSP_*`, then the default in brackets.",
