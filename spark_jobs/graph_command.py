@@ -35,9 +35,16 @@ _SHOWN: Final = 20
 
 
 _Native = Annotated[
-    list[str] | None, typer.Option(help="Native trace: file, directory or glob; several may follow one --native.")
+    list[str] | None,
+    typer.Option(help="Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow."),
 ]
-_Otlp = Annotated[list[str] | None, typer.Option(help="OTLP spans: file, directory or glob; several may follow.")]
+_Otlp = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; "
+        "several may follow."
+    ),
+]
 _Out = Annotated[Path, typer.Option(help="Directory for the graph's files.")]
 _Formats = Annotated[
     list[str] | None,

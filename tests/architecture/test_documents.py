@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 
 import otel_mqtrace
+from bridge.addresses import Kind
 from otel_mqtrace import testing
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, Settings
 from otel_mqtrace.wire import native
@@ -105,6 +106,14 @@ def test_python_reference_names_what_an_application_imports():
     public = (*otel_mqtrace.__all__, *testing.__all__, *native.__all__, *Settings.__dataclass_fields__)
     assert [name for name in public if not re.search(rf"`{name}\b", page)] == []
     assert re.findall(r":::|:(?:class|meth|func|mod|data):|``", page) == []
+
+
+def test_help_of_otlp_names_every_source_of_spans():
+    page = (DOCS / "reference" / "command-line.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `--otlp SRC") or line.startswith("| `--otlp <")]
+    assert len(rows) == 2  # reconcile and graph
+    sources = ("file", "directory", "glob", Kind.KAFKA.value, Kind.JAEGER.value)
+    assert [row for row in rows if not all(source in row for source in sources)] == []
 
 
 def test_every_command_is_in_the_quick_start():
