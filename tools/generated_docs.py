@@ -1,4 +1,4 @@
-"""This module knows the pages of ``docs/`` that are printed from tables in the code.
+"""Print the pages of ``docs/`` that are generated from tables in the code.
 
 ``python -m tools.generated_docs`` writes them; a test compares them with what would be written now.
 """
@@ -65,7 +65,7 @@ _AMBIGUITIES = (
     (
         "the writer's version",
         "nothing on the wire names it",
-        "`dialect` is the newest writer of that shape; `mqtrace dialects FILE` tells all that fit, with the evidence",
+        "`dialect` is the newest writer of that shape; `mqtrace dialects FILE` prints all that fit, with the evidence",
     ),
     (
         "the ordinal of a message type",
@@ -89,13 +89,13 @@ _AMBIGUITIES = (
     ),
     (
         "the eighth field of a `SubAfter` of eight",
-        "ONS writes a status there that no other reader knows",
+        "ONS writes a status there that no other reader reads",
         "read and not kept",
     ),
     (
         "a glued CLOUD `SubAfter`",
-        "it has no end",
-        "taken apart when read, never written: `encode` writes the form that mended it",
+        "it has no terminator",
+        "taken apart when read, never written: `encode` writes the form that fixed it",
     ),
     (
         "U+0001 and U+0002 inside a value",
@@ -120,8 +120,8 @@ def _ambiguities() -> list[str]:
         "",
         *table(("what", "why", "what we do"), _AMBIGUITIES),
         "",
-        "A piece longer than 16 MiB is one bad record. Whatever else is no record is reported with its index, field,",
-        "reason and text, and its neighbours are read.",
+        "A piece longer than 16 MiB is one bad record. Everything else that cannot be read is reported with its",
+        "index, field, reason and text, and its neighbours are read.",
     ]
 
 
