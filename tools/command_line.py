@@ -31,9 +31,9 @@ def command_line_page() -> str:
         "<!-- Generated from the commands themselves by `make docs`. Edit them, not this page. -->",
         "# Command line",
         "",
-        "Errors are a single line on standard error that begins with `mqtrace: error:` and names the fix. Exit code 2",
-        "is wrong usage, or a source that cannot be read; 130 is an interrupt. Other exit codes stand with their command.",
-        "Progress is drawn on a terminal only; `NO_COLOR` is respected.",
+        "Errors are a single line on standard error that begins with `mqtrace: error:` and names the fix.",
+        "Exit code 2 is wrong usage, or a source that cannot be read; 130 is an interrupt. Others stand with the",
+        "command. Progress is drawn on a terminal only; `NO_COLOR` is respected.",
     ]
     points = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"][COMMAND_GROUP]
     for name in sorted(points):
