@@ -76,7 +76,7 @@ fuzz: $(READY) ## the native codec under a coverage-guided fuzzer (ARGS='--secon
 	@$(BIN)/python -m tests.fuzz.native_codec $(ARGS)
 
 .PHONY: scoreboard
-scoreboard: $(READY) ## the incumbent and ours side by side: every probe and the costs, into docs/scoreboard.md
+scoreboard: $(READY) ## the incumbent and ours side by side: every probe, into docs/scoreboard.md
 	@$(BIN)/python -m tests.scoreboard
 
 .PHONY: test-foreign
@@ -90,14 +90,13 @@ proofs: java ## a smoke run of every proof: bench, scoreboard, a minute of fuzzi
 	@$(MAKE) --no-print-directory fuzz ARGS='--seconds 60'
 
 .PHONY: confusion
-confusion: java ## every fault against what it is called: the confusion matrix (ARGS=--write: into docs/reconciliation.md)
+confusion: java ## every fault against what it is called: the confusion matrix (ARGS=--write: into docs/reconciliation/proof.md)
 	@$(BIN)/python -c 'import datacompy' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --group compare
 	@$(BIN)/python -m tests.faults $(ARGS)
 
 .PHONY: docs
 docs: $(READY) ## write the generated pages, tables and the picture of docs/
 	@$(BIN)/python -m tools.generated_docs
-	@$(BIN)/python -m tools.handbook docs/reconciliation.md
 	@$(BIN)/python -m tools.pictures mqtrace-demo/report/report.html docs/report.png
 
 .PHONY: site

@@ -95,13 +95,13 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
 
     @property
     def processor(self) -> MqTraceSpanProcessor | None:
-        """The span processor instrumentors attached, if they have: its ``stats()`` tell what became of every span."""
+        """The span processor that instrumentors attached, if any: its ``stats()`` count every span."""
         attachment: Attachment | None = getattr(self, "_attachment", None)
         return None if attachment is None else attachment.processor
 
     @property
     def provider(self) -> trace.TracerProvider:
-        """The TracerProvider whose spans the client's are: the one given, or the global one of this moment."""
+        """The TracerProvider of the client's spans: the one given, or the current global one."""
         attachment: Attachment | None = getattr(self, "_attachment", None)
         return trace.get_tracer_provider() if attachment is None else attachment.provider
 

@@ -36,10 +36,17 @@ _SHOWN: Final = 20
 
 _Native = Annotated[
     list[str] | None,
-    typer.Option(help="Native trace: file, directory or glob; several may follow one --native.", metavar="SRC"),
+    typer.Option(
+        help="Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.", metavar="SRC"
+    ),
 ]
 _Otlp = Annotated[
-    list[str] | None, typer.Option(help="OTLP spans: file, directory or glob; several may follow.", metavar="SRC")
+    list[str] | None,
+    typer.Option(
+        help="OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; "
+        "several may follow.",
+        metavar="SRC",
+    ),
 ]
 _Out = Annotated[Path, typer.Option(help="Directory for the graph's files.", metavar="DIR")]
 _Formats = Annotated[

@@ -56,7 +56,8 @@ Otlp = Annotated[
     list[str] | None,
     typer.Option(
         show_default="required",
-        help="OTLP spans: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.",
+        help="OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; "
+        "several may follow.",
         metavar="SRC…",
         rich_help_panel=INPUT,
     ),

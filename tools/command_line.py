@@ -1,7 +1,4 @@
-"""This module knows the page of every command: what ``mqtrace COMMAND --help`` says, as Markdown.
-
-``python -m tools.generated_docs`` writes it with the other pages; a test compares.
-"""
+"""Print the page of every command, from its help, as Markdown."""
 
 from __future__ import annotations
 
@@ -34,9 +31,9 @@ def command_line_page() -> str:
         "<!-- Generated from the commands themselves by `make docs`. Edit them, not this page. -->",
         "# Command line",
         "",
-        "Whatever goes wrong is one line on standard error that begins with `mqtrace: error:` and says the mend. Exit",
-        "code 2 is wrong usage or input that cannot be read, 130 an interrupt; what else a command may return stands",
-        "with it. Progress is drawn on a terminal only; `NO_COLOR` is respected.",
+        "Errors are a single line on standard error that begins with `mqtrace: error:` and names the fix.",
+        "Exit code 2 is wrong usage, or a source that cannot be read; 130 is an interrupt. Others stand with the",
+        "command. Progress is drawn on a terminal only; `NO_COLOR` is respected.",
     ]
     points = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"][COMMAND_GROUP]
     for name in sorted(points):

@@ -1,4 +1,4 @@
-"""This module knows the pages of ``docs/`` that are printed from tables in the code.
+"""Print the pages of ``docs/`` that are generated from tables in the code.
 
 ``python -m tools.generated_docs`` writes them; a test compares them with what would be written now.
 """
@@ -9,6 +9,7 @@ import ast
 import inspect
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from otel_mqtrace.wire.native import IMITATORS, layout
 from tools.command_line import command_line_page
+from tools.handbook import filled_in
+from tools.python_reference import python_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -62,7 +65,7 @@ _AMBIGUITIES = (
     (
         "the writer's version",
         "nothing on the wire names it",
-        "`dialect` is the newest writer of that shape; `mqtrace dialects FILE` tells all that fit, with the evidence",
+        "`dialect` is the newest writer of that shape; `mqtrace dialects FILE` prints all that fit, with the evidence",
     ),
     (
         "the ordinal of a message type",
@@ -86,13 +89,13 @@ _AMBIGUITIES = (
     ),
     (
         "the eighth field of a `SubAfter` of eight",
-        "ONS writes a status there that no other reader knows",
+        "ONS writes a status there that no other reader reads",
         "read and not kept",
     ),
     (
         "a glued CLOUD `SubAfter`",
-        "it has no end",
-        "taken apart when read, never written: `encode` writes the form that mended it",
+        "it has no terminator",
+        "taken apart when read, never written: `encode` writes the form that fixed it",
     ),
     (
         "U+0001 and U+0002 inside a value",
@@ -117,8 +120,8 @@ def _ambiguities() -> list[str]:
         "",
         *table(("what", "why", "what we do"), _AMBIGUITIES),
         "",
-        "A piece longer than 16 MiB is one bad record. Whatever else is no record is reported with its index, field,",
-        "reason and text, and its neighbours are read.",
+        "A piece longer than 16 MiB is one bad record. Everything else that cannot be read is reported with its",
+        "index, field, reason and text, and its neighbours are read.",
     ]
 
 
@@ -220,11 +223,20 @@ def _line(name: str, source: Path, depth: int) -> str:
     return f"{'  ' * depth + name:<32}{shown}".rstrip()
 
 
+def _filled(name: str) -> str:
+    """Return a page as it stands, with its generated tables printed anew."""
+    return filled_in((DOCS / name).read_text(encoding="utf-8"))
+
+
+_WITH_TABLES = ("operations.md", "reconciliation/findings.md", "reconciliation/inputs.md", "reconciliation/policy.md")
+
 PAGES: dict[str, Callable[[], str]] = {
     "wire-format.md": wire_format_page,
     "attributes.md": attributes_page,
     "architecture.md": architecture_page,
     "reference/command-line.md": command_line_page,
+    "reference/python.md": python_page,
+    **{name: partial(_filled, name) for name in _WITH_TABLES},
 }
 """File name in ``docs/`` → what prints it."""
 

@@ -1,24 +1,27 @@
-"""This module knows the generated tables of ``docs/reconciliation.md``: the glossary, gates and metrics, as Markdown.
-
-``python -m tools.handbook docs/reconciliation.md`` (part of ``make docs``) writes them anew; a test compares.
-"""
+"""Print the generated tables that stand among written text: findings, policy, metrics, settings, as Markdown."""
 
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_jobs.policy.policy import CRITICAL_FIELDS, DEFAULT_GATES, read_policy
+from spark_jobs.policy.policy import DEFAULT_GATES, read_policy
 from spark_jobs.policy.profiles import BY_DESIGN, ByDesign
-from spark_jobs.policy.rules import FIELD_SETTINGS, GATE_SETTINGS, SETTINGS, SILENT_SETTINGS, WRITER_SETTINGS
-from spark_jobs.policy.text import policy_text
+from spark_jobs.policy.rules import (
+    FIELD_SETTINGS,
+    GATE_SETTINGS,
+    SETTINGS,
+    SILENT_SETTINGS,
+    TIMED_FIELDS,
+    WRITER_SETTINGS,
+    Setting,
+)
 from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES, Entry
 from spark_jobs.report.prometheus import METRICS
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.sources.loss_counters import LOSS_COUNTERS
 from spark_jobs.taxonomy import Status
+from tools.settings_table import settings_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,8 +55,19 @@ def _gates() -> str:
     return "| gate | measures | holds when | severity |\n| --- | --- | --- | --- |\n" + "".join(rows)
 
 
-def _critical() -> str:
-    return ", ".join(_code(name) for name in COMPARED_FIELDS if name in CRITICAL_FIELDS) + ".\n"
+_WRITERS = (("mqtrace", "mqtrace"), ("mqtrace", "rocketmq"), ("java-agent", "rocketmq"))
+"""Profile and native writer of the columns of tolerances."""
+
+
+def _fields() -> str:
+    policies = [read_policy(None, profile=profile, native_writer=native) for profile, native in _WRITERS]
+    rows = [
+        f"| `{name}` | {policies[0].severity[name]} |"
+        + "".join(f" {policy.tolerance(name) if name in TIMED_FIELDS else ''} |" for policy in policies)
+        + "\n"
+        for name in COMPARED_FIELDS
+    ]
+    return "| field | severity | ours | RocketMQ | Java agent |\n| --- | --- | ---: | ---: | ---: |\n" + "".join(rows)
 
 
 def _policy_keys() -> str:
@@ -64,16 +78,18 @@ def _policy_keys() -> str:
         ('[writers."NAME"]', WRITER_SETTINGS),
         ("[[silent]]", SILENT_SETTINGS),
     )
+    policy = read_policy(None)
     rows = [
-        f"| {_code(table) if table else ''} | `{setting.key}` | {setting.says} |\n"
+        f"| {_code(table) if table else ''} | `{setting.key}` | {setting.says} |"
+        f" {'' if table else _default(setting, getattr(policy, setting.attribute))} |\n"
         for table, settings in tables
         for setting in settings
     ]
-    return "| table | key | says |\n| --- | --- | --- |\n" + "".join(rows)
+    return "| table | key | meaning | default |\n| --- | --- | --- | --- |\n" + "".join(rows)
 
 
-def _whole_policy() -> str:
-    return f"```toml\n{policy_text(read_policy(None))}```\n"
+def _default(setting: Setting, value: object) -> str:
+    return "none" if value is None else _code(setting.write(value))
 
 
 def _loss_counters() -> str:
@@ -109,11 +125,11 @@ BLOCKS: dict[str, str] = {
     "by-design": _by_design(),
     "field-verdicts": _entries(FIELD_VERDICTS),
     "gates": _gates(),
-    "critical-fields": _critical(),
     "metrics": _metrics(),
     "policy-keys": _policy_keys(),
-    "policy": _whole_policy(),
+    "policy-fields": _fields(),
     "loss-counters": _loss_counters(),
+    "settings": settings_table(),
 }
 """Name of a block → its Markdown."""
 
@@ -121,9 +137,3 @@ BLOCKS: dict[str, str] = {
 def filled_in(text: str) -> str:
     """Return ``text`` with every block between ``<!-- generated: NAME -->`` and ``<!-- end -->`` written anew."""
     return _BLOCK.sub(lambda block: f"{block[1]}{BLOCKS[block[2]]}{block[3]}", text)
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        page = Path(name)
-        page.write_text(filled_in(page.read_text(encoding="utf-8")), encoding="utf-8")

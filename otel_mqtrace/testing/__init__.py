@@ -119,7 +119,7 @@ class EmbeddedBroker(Protocol):
         ...
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic; those nobody created spring up with four partitions at their first use."""
+        """Create a topic; other topics are created with four partitions at their first use."""
         ...
 
 

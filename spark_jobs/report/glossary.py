@@ -1,6 +1,6 @@
 """Every status, reason and field verdict: label, definition, example, likely cause, what to do.
 
-The report and the tables of ``docs/reconciliation.md`` are made from these entries.
+The report and the tables of ``docs/reconciliation/findings.md`` are made from these entries.
 """
 
 from __future__ import annotations

@@ -196,4 +196,4 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("wall_seconds", (), "Wall time of the run.", lambda result: _one(result.wall_seconds)),
 )
-"""Every metric, in the order it is written; ``docs/reconciliation.md`` lists the same."""
+"""Every metric, in the order it is written; ``docs/reconciliation/findings.md`` lists the same."""

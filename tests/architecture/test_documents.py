@@ -11,7 +11,11 @@ from itertools import pairwise
 
 import pytest
 
+import otel_mqtrace
+from bridge.addresses import Kind
+from otel_mqtrace import testing
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, Settings
+from otel_mqtrace.wire import native
 from tests.support.documents import DOCUMENTS, FENCE, blocks
 from tests.support.source_tree import ROOT, name_of
 from tools.generated_docs import DOCS, PAGES
@@ -20,6 +24,19 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TOML = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 PROJECT = TOML.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COMMANDS = PROJECT["entry-points"]["mqtrace.commands"]
+MOST_COLUMNS = 16
+ODD_WORDS = re.compile(
+    r"\b(?:whoever|nobody|somebody|mend(?:s|ed)?|goe?s? by|held against|what becomes of|what became of|of which none)\b"
+    r"|[Tt]his (?:page|module|package) knows"
+)
+WRITTEN_ELSEWHERE = {
+    "CHANGELOG.md",
+    "docs/architecture.md",
+    "docs/performance.md",
+    "docs/reconciliation/proof.md",
+    "docs/reference/command-line.md",
+    "docs/scoreboard.md",
+}
 
 
 def _targets() -> set[str]:
@@ -30,10 +47,11 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-def _source_of(command: str) -> str:
-    module, _, _ = COMMANDS[command].partition(":")
-    folder = (ROOT / module.replace(".", "/")).parent
-    return "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py")))
+def _options_of(command: str) -> set[str]:
+    """The options on the generated page, which holds what the command itself says."""
+    page = PAGES["reference/command-line.md"]()
+    [section] = [part for part in page.split("\n## ") if part.startswith(f"mqtrace {command}\n")]
+    return set(re.findall(r"--[a-z][a-z-]*", section))
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -60,8 +78,9 @@ def test_commands_in_the_documents_exist(block):
                 assert after in _targets()
             if before == "mqtrace" and not after.startswith("-"):
                 assert after in COMMANDS
-                options = [word.split("=")[0] for word in words if word.startswith("--") and word != "--"]
-                assert [option for option in options if option not in _source_of(after)] == []
+                own = " ".join(words).split(f"mqtrace {after}", 1)[1].split(" | ")[0].split()
+                options = [word.split("=")[0] for word in own if word.startswith("--") and word != "--"]
+                assert [option for option in options if option not in _options_of(after)] == []
     settings = {ENVIRONMENT_PREFIX + name.upper() for name in Settings.__dataclass_fields__}
     assert set(re.findall(r"\bMQTRACE_[A-Z_]+", block.text)) <= settings
 
@@ -81,11 +100,41 @@ def test_links_in_the_documents_lead_somewhere(path):
     assert dead == []
 
 
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if name_of(path) not in WRITTEN_ELSEWHERE], ids=name_of)
+def test_documents_use_plain_english(path):
+    """The words that a review of the documents found odd; pages made from code take the words from there."""
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", path.read_text(encoding="utf-8")))
+    assert ODD_WORDS.findall(text) == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_no_table_is_wider_than_a_page(path):
+    """The native format's forms are the widest: one column per field."""
+    rows = [line.replace("\\|", "") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    assert [row for row in rows if row.count("|") - 1 > MOST_COLUMNS] == []
+
+
 def test_every_setting_is_in_the_documents():
     """A setting nobody can find does not exist."""
     told = (DOCS / "operations.md").read_text(encoding="utf-8")
     untold = [name for name in Settings.__dataclass_fields__ if f"`{ENVIRONMENT_PREFIX}{name.upper()}`" not in told]
     assert untold == []
+
+
+def test_python_reference_names_what_an_application_imports():
+    """As plain Markdown, which a Git host shows: no directives, no roles."""
+    page = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
+    public = (*otel_mqtrace.__all__, *testing.__all__, *native.__all__, *Settings.__dataclass_fields__)
+    assert [name for name in public if not re.search(rf"`{name}\b", page)] == []
+    assert re.findall(r":::|:(?:class|meth|func|mod|data):|``", page) == []
+
+
+def test_help_of_otlp_names_every_source_of_spans():
+    page = (DOCS / "reference" / "command-line.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `--otlp ")]
+    assert len(rows) == 2  # reconcile and graph
+    sources = ("file", "directory", "glob", "kafka://BOOTSTRAP/TOPIC", Kind.JAEGER.value)
+    assert [row for row in rows if not all(source in row for source in sources)] == []
 
 
 def test_every_command_is_in_the_quick_start():

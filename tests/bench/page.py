@@ -28,10 +28,10 @@ do, roughly.
 * Medians over the rounds count: of ours, of the anchor's, and of the ratios of the single rounds, which need not be the ratio
   of the other two. In brackets stand the lowest and the highest ratio.
 * A benchmark fails when a span, a record or an event is missing: a fast run that does nothing cannot look good.
-* `met` is worked out from the figures when this page is written. What has no target is published, and promised to nobody.
-* CI holds counts, not times: Spark jobs of a run; objects, memory blocks and the interpreter's instructions of a send; spans of a
+* `met` is worked out from the figures when this page is written. A row without a target is published without a promise.
+* CI checks counts, not times: Spark jobs of a run; objects, memory blocks and the interpreter's instructions of a send; spans of a
   poll; modules of an import.
-* Every section tells which commit it measured. One that takes long may be older than the code beside it.
+* Every section names the commit it measured. One that takes long may be older than the code beside it.
 """
 _REPEAT: Final = """\
 ## To repeat

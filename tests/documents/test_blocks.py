@@ -19,7 +19,7 @@ from tests.support.documents import blocks
 GUIDES = [block for block in blocks() if block.page != "docs/reference/command-line.md"]
 # A run and a graph, and a stream (``python -m spark_jobs`` runs as it stands). What other options do, and two foreign writers,
 # tests/spark_jobs proves on the one session of the run; their blocks read the options and find the sources.
-ON_SPARK = {"docs/quickstart.md-8", "docs/reconciliation.md-0"}
+ON_SPARK = {"docs/quickstart.md-8", "docs/reconciliation/inputs.md-0"}
 
 
 def _in(language):

@@ -13,14 +13,14 @@ from tests.faults.corpora import CORPORA
 from tests.faults.runs import reconciled
 from tests.faults.tables import confusion_table, faults_table, filled_in, rivals_table
 
-HANDBOOK = Path(__file__).resolve().parents[2] / "docs" / "reconciliation.md"
+PROOF = Path(__file__).resolve().parents[2] / "docs" / "reconciliation" / "proof.md"
 
 
 def main() -> int:
     """Return 1 when a verdict is not what it should be."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="in which order the faults are played")
-    parser.add_argument("--write", action="store_true", help="write the tables into docs/reconciliation.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/reconciliation/proof.md")
     wanted = parser.parse_args()
     worlds, rivals = {}, {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -37,7 +37,7 @@ def main() -> int:
     wrong = [f"{name}: {line}" for name, cells in worlds.items() for line in disagreements(cells)]
     sys.stderr.writelines(f"{line}\n" for line in wrong)
     if wanted.write:
-        HANDBOOK.write_text(filled_in(HANDBOOK.read_text(encoding="utf-8"), blocks), encoding="utf-8")
+        PROOF.write_text(filled_in(PROOF.read_text(encoding="utf-8"), blocks), encoding="utf-8")
     return 1 if wrong else 0
 
 

@@ -44,13 +44,14 @@ def found(cells: Iterable[Cell], calls: Calls | None = None) -> Score:
 
 
 def confusion_table(cells: Sequence[Cell]) -> str:
-    """Return the matrix: a row per class that was expected, a numbered column per class that was said."""
+    """Return a row per verdict that was expected: how many keys, how many got it, and what the others got."""
     counted = matrix(cells)
-    classes = sorted({word for pair in counted for word in pair})
-    numbers = {word: str(number) for number, word in enumerate(classes, 1)}
-    head = ["expected", "", *numbers.values()]
-    rows = [[f"`{word}`", numbers[word], *(str(counted[word, got] or "") for got in classes)] for word in classes]
-    return _table(head, rows, right_from=1)
+    rows = []
+    for word in sorted({expected for expected, _ in counted}):
+        got = {verdict: count for (expected, verdict), count in sorted(counted.items()) if expected == word}
+        others = ", ".join(f"`{verdict}` {count}" for verdict, count in got.items() if verdict != word)
+        rows.append([f"`{word}`", str(sum(got.values())), str(got.get(word, 0)), others])
+    return _table(["should be", "keys", "called so", "called otherwise"], rows, right_from=1, right_until=3)
 
 
 def faults_table(worlds: Mapping[str, Sequence[Cell]]) -> str:
@@ -91,7 +92,8 @@ def rivals_table(cells: Sequence[Cell], rivals: Mapping[str, Calls]) -> str:
         "**of those really so** (precision)": [f"{score.precision:.1%}" for score in scores],
         "**of the silent losses found** (recall)": [f"{score.recall:.1%}" for score in scores],
     }
-    return _table(["what happens", "mqtrace", *rivals], [*body, *([name, *values] for name, values in named.items())])
+    rows = [*body, *([name, *values] for name, values in named.items())]
+    return _table(["what happens", "mqtrace", *rivals], rows, right_until=0)
 
 
 def _words(calls: Calls, events: Iterable[Event]) -> str:
@@ -104,9 +106,12 @@ def _counted(words: Counter[str]) -> str:
     return " + ".join(told) or "no row"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right_from: int | None = None) -> str:
-    right = len(head) if right_from is None else right_from
-    rule = ["---" if at < right else "---:" for at in range(len(head))]
+def _table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, right_from: int = 0, right_until: int | None = None
+) -> str:
+    """Return a Markdown table; numbers stand right in the columns from ``right_from`` up to ``right_until``."""
+    right = range(right_from, len(head) if right_until is None else right_until)
+    rule = ["---:" if at in right else "---" for at in range(len(head))]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
 
 

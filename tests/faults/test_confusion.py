@@ -11,7 +11,7 @@ from tests.faults.confusion import NOTHING, compared, disagreements
 from tests.faults.corpora import CORPORA
 from tests.faults.tables import confusion_table, faults_table, filled_in, found, rivals_table
 
-HANDBOOK = Path(__file__).parents[2] / "docs" / "reconciliation.md"
+PROOF = Path(__file__).parents[2] / "docs" / "reconciliation" / "proof.md"
 
 
 @pytest.fixture(scope="module")
@@ -54,23 +54,23 @@ def test_a_wrong_verdict_would_be_seen(corpora, judged_corpora):
     assert sum(cell.got == NOTHING for cell in cells) == 1
 
 
-def test_the_handbook_shows_this_matrix(worlds):
-    """The tables in docs/reconciliation.md are those of this run; `make confusion` writes them."""
+def test_the_page_shows_what_this_run_called_every_fault(worlds):
+    """The tables in docs/reconciliation/proof.md are those of this run; `make confusion` writes them."""
     blocks = {
         "confusion": confusion_table([cell for cells in worlds.values() for cell in cells]),
         "faults": faults_table(worlds),
     }
-    text = HANDBOOK.read_text(encoding="utf-8")
+    text = PROOF.read_text(encoding="utf-8")
     assert all(f"<!-- played: {name} -->" in text for name in blocks)
     assert text == filled_in(text, blocks)
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_the_handbook_shows_what_the_rivals_call_the_same_events(corpora, worlds, name, tmp_path):
-    """A full outer join and datacompy on the same events: as they are now, so they stand in the handbook."""
+def test_the_page_shows_what_the_rivals_call_the_same_events(corpora, worlds, name, tmp_path):
+    """A full outer join and datacompy on the same events: as they are now, so they stand in the page."""
     pytest.importorskip("datacompy", reason="the compare extra is not installed")
     rivals = baselines(*tables(corpora[name], tmp_path), corpora[name])
-    text = HANDBOOK.read_text(encoding="utf-8")
+    text = PROOF.read_text(encoding="utf-8")
     assert f"<!-- played: rivals-{name} -->" in text
     assert text == filled_in(text, {f"rivals-{name}": rivals_table(worlds[name], rivals)})
     assert all(found(worlds[name], calls).precision < 0.5 for calls in rivals.values())

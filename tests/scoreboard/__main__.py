@@ -1,11 +1,11 @@
-"""This module knows how the scoreboard is written: ``python -m tests.scoreboard`` (``make scoreboard``)."""
+"""Write the scoreboard: ``python -m tests.scoreboard`` (``make scoreboard``)."""
 
 from __future__ import annotations
 
 import sys
 
-from tests.scoreboard.costs import measured_costs
 from tests.scoreboard.page import page
+from tests.scoreboard.published_costs import published_costs
 from tests.scoreboard.runner import observe
 from tests.support.source_tree import ROOT
 
@@ -13,11 +13,11 @@ TARGET = ROOT / "docs" / "scoreboard.md"
 
 
 def main() -> int:
-    """Run every probe, measure the costs, write the page; return 1 if a probe of ours is not ``yes``.
+    """Run every probe and write the page; return 1 if a probe of ours is not ``yes``.
 
-    A cost that misses its mark is told and written down; it does not fail, for the machine has its part in it.
+    A published cost that misses its mark is reported and does not fail: the machine has its part in it.
     """
-    seen, costs = observe(), measured_costs()
+    seen, costs = observe(), published_costs()
     whole = {subject: {**seen[subject], **costs[subject]} for subject in seen}
     TARGET.write_text(page(whole), encoding="utf-8")
     missing = {name: what for name, what in whole["ours"].items() if what.yes is not True}

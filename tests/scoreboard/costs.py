@@ -24,11 +24,9 @@ from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from tests.bench.rows import interleaved
 from tests.scoreboard.contender import WARM
 from tests.scoreboard.receiving import receiver
-from tests.scoreboard.stage import Seen
-from tests.scoreboard.subjects import SUBJECTS
 from tests.support.source_tree import ROOT
 
-__all__ = ["BARE", "TURNS", "Variant", "measured_costs", "measured_rounds"]
+__all__ = ["BARE", "TURNS", "Variant", "measured_rounds"]
 
 Variant = tuple[str, str]
 """A subject and its mode.
@@ -42,25 +40,8 @@ BARE: Variant = ("bare", "stock")
 TURNS = 3
 """How often each variant does each call in a round, between starting its process and ending it."""
 
-_MESSAGES, _ROUNDS = 600, 3
-_HALF, _UNSAMPLED_SHARE = 0.5, 0.25
 _END_S = 60.0
 _READ_S = 20.0
-_JUDGED = ("produce", "poll")
-_VARIANTS: list[Variant] = [
-    BARE,
-    *(("ours", mode) for mode in ("both", "off")),
-    *(("incumbent", mode) for mode in ("stock", "off")),
-]
-
-
-def measured_costs() -> dict[str, dict[str, Seen]]:
-    """Measure what the scoreboard asks; return subject → number of the row → what was seen. The best turn counts."""
-    turns = measured_rounds(_VARIANTS, rounds=_ROUNDS, messages=_MESSAGES, calls=_JUDGED)
-    best = {variant: {call: min(took[call][0] for took in each) for call in _JUDGED} for variant, each in turns.items()}
-    bare = best[BARE]
-    added = {variant: {call: took[call] - bare[call] for call in bare} for variant, took in best.items()}
-    return {subject: _rows(subject, added) for subject in SUBJECTS}
 
 
 def measured_rounds(
@@ -88,20 +69,6 @@ def measured_rounds(
             for variant, turns in took.items():
                 turns += [{call: taken[call][variant][turn] for call in calls} for turn in range(TURNS)]
     return took
-
-
-def _rows(subject: str, added: dict[Variant, dict[str, float]]) -> dict[str, Seen]:
-    mode = "both" if subject == "ours" else "stock"
-    incumbent, mine = added["incumbent", "stock"], added[subject, mode]
-    silent, silent_incumbent = added[subject, "off"], added["incumbent", "off"]
-    shares = {call: mine[call] / incumbent[call] for call in mine}
-    unsampled = {call: silent[call] / silent_incumbent[call] for call in silent}
-    told = ", ".join(f"{call} {share:.1f}" for call, share in shares.items())
-    off = ", ".join(f"{call} {share:.2f}" for call, share in unsampled.items())
-    return {
-        "F17": Seen(max(shares.values()) <= _HALF, f"added, as a share of the incumbent's: {told}"),
-        "T39": Seen(max(unsampled.values()) <= _UNSAMPLED_SHARE, f"added, as a share of the incumbent's: {off}"),
-    }
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""This module knows the page: ``docs/scoreboard.md``, one line a row, from what was seen in one run."""
+"""Print ``docs/scoreboard.md``, one line per row, from what was seen in one run."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def page(seen: Mapping[str, Mapping[str, Seen]]) -> str:
         f"processes of its own, against the embedded broker; confluent-kafka {version('confluent-kafka')}. Every cell is what",
         "a probe in `tests/scoreboard/probes` observed in that run: no verdict is written by hand. `make test` runs all",
         "probes again and fails when one of ours is not `yes`, or when a verdict here is not what was seen;",
-        "`make scoreboard` writes this page. The two cost rows are CPU time of the calling thread, measured by `make scoreboard`",
-        "only; ratios carry over to other machines, microseconds do not.",
+        "`make scoreboard` writes this page. The two cost rows (F17, T39) follow from the figures of",
+        "[Performance](performance.md#added-to-the-clients-calls), which are on that page only.",
     ]
     for prefix, title in _TITLES.items():
         lines += [
@@ -65,9 +65,8 @@ def _remarks() -> list[str]:
         "  there the handler simply runs.",
         "* T8, T10, T17, T22, T23, T25, T26, T33, T36: reached through options of `instrument()`; the incumbent is given the same",
         "  options and knows none of them.",
-        "* F17, T39, where a mark is not reached: ours says four times as many attributes of a message and follows it to its",
-        "  delivery report; not sampled, the headers alone are more than 2 µs. [Performance](performance.md) has the rounds, and",
-        "  what ours takes with both formats switched on.",
+        "* F17, T39: `produce` with its report and `poll` with its process span, CPU time of the calling thread. A row is `yes`",
+        "  where both keep the mark. Ours records four times as many attributes of a message and follows it to its delivery report.",
         "* T37: the incumbent leaves the choice of a processor to its user; the SDK's `BatchSpanProcessor` stands for it.",
     ]
 

@@ -22,7 +22,7 @@ MEASURED_INCUMBENT: Final = "0.66b1"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the scoreboard. ``probe`` is ``None`` for costs, which are measured on demand only."""
+    """One line of the scoreboard. ``probe`` is ``None`` for costs, which `make bench` measures."""
 
     number: str
     asks: str

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import warnings
 
 import pytest
 
+from tests.bench.page import rows_of, shown
 from tests.scoreboard.page import page, verdicts
+from tests.scoreboard.published_costs import COSTS, FIGURES, published_costs
 from tests.scoreboard.rows import MEASURED_INCUMBENT, PROBES, ROWS
 from tests.scoreboard.runner import observe
 from tests.scoreboard.stage import Seen
@@ -53,6 +57,41 @@ def test_the_page_says_what_was_seen(seen):
     now = {row.number: tuple(seen[s][row.probe.__name__].word for s in SUBJECTS) for row in ROWS if row.probe}
     assert {number: written.get(number) for number in now} == now, "run: make scoreboard"
     assert written.keys() == {row.number for row in ROWS}
+
+
+def test_cost_rows_follow_from_the_performance_page():
+    """Verdicts only: a figure that stood here too would contradict that page after its next measurement."""
+    text = PAGE.read_text(encoding="utf-8")
+    published = published_costs()
+    assert {number: verdicts(text)[number] for number in COSTS} == {
+        number: tuple(published[subject][number].word for subject in SUBJECTS) for number in COSTS
+    }, "run: make scoreboard"
+    rows = [line for line in text.splitlines() if line.startswith(tuple(f"| {number} " for number in COSTS))]
+    assert [row for row in rows if re.search(r"\d", row.split("|", 3)[3])] == []
+
+
+def test_no_figure_of_the_performance_page_stands_in_the_scoreboard():
+    measured = {
+        cell
+        for section in json.loads(FIGURES.read_text(encoding="utf-8"))["sections"].values()
+        for row in rows_of(section)
+        for cell in re.findall(r"\d[\d,]*\.\d+", " ".join(shown(row)[2:6]))
+    }
+    said = re.findall(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.])", PAGE.read_text(encoding="utf-8").split("\n## ", 1)[1])
+    assert measured
+    assert measured & set(said) == set()
+    assert re.findall(r"\d+ ?(?:µs|x\b|spans/s|records/s)", PAGE.read_text(encoding="utf-8")) == []
+
+
+def test_cost_row_fails_where_one_call_misses_the_mark():
+    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    rows = {row["measure"]: row for row in figures["sections"]["clients"]["rows"]}
+    most, measures = COSTS["F17"]
+    for measure in measures:
+        rows[measure]["ratio"] = rows[measure]["middle"] = most
+    assert published_costs(figures)["ours"]["F17"].yes is True
+    rows[measures[1]]["ratio"] = rows[measures[1]]["middle"] = most + 0.01
+    assert published_costs(figures)["ours"]["F17"].yes is False
 
 
 def test_a_page_can_be_read_back():
