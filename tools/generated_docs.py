@@ -16,6 +16,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from otel_mqtrace.wire.native import IMITATORS, layout
 from tools.command_line import command_line_page
+from tools.monitoring import alert_rules, alert_table, dashboard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +26,7 @@ __all__ = ["PAGES", "architecture_page", "attributes_page", "main", "table", "wi
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PACKAGES = ("otel_mqtrace", "bridge", "spark_jobs")
 TREE_BEGIN, TREE_END = "<!-- tree: printed by `make docs` -->", "<!-- end of tree -->"
+ALERTS_BEGIN, ALERTS_END = "<!-- alerts: printed by `make docs` -->", "<!-- end of alerts -->"
 _NOTE = "<!-- Generated from {source} by `make docs`. Edit that file, not this page. -->"
 
 
@@ -220,11 +222,20 @@ def _line(name: str, source: Path, depth: int) -> str:
     return f"{'  ' * depth + name:<32}{shown}".rstrip()
 
 
+def operations_page() -> str:
+    """Return ``operations.md`` with the table of alerts between its two marks."""
+    before, rest = (DOCS / "operations.md").read_text(encoding="utf-8").split(ALERTS_BEGIN)
+    return f"{before}{ALERTS_BEGIN}\n{alert_table()}{ALERTS_END}{rest.split(ALERTS_END)[1]}"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "wire-format.md": wire_format_page,
     "attributes.md": attributes_page,
     "architecture.md": architecture_page,
+    "operations.md": operations_page,
     "reference/command-line.md": command_line_page,
+    "deploy/grafana-dashboard.json": dashboard,
+    "deploy/prometheus-alerts.yaml": alert_rules,
 }
 """File name in ``docs/`` → what prints it."""
 

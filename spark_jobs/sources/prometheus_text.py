@@ -71,7 +71,7 @@ def _sample(line: str) -> tuple[str, dict[str, str], float, int | None]:
     # prometheus_client takes an exemplar's value, and the last of many numbers, for the time
     exemplar = _EXEMPLAR.fullmatch(line)
     plain = exemplar[1] if exemplar else line
-    named, closed, numbers = plain.rpartition("}")
+    _, closed, numbers = plain.rpartition("}")
     if len(numbers.split()) > _WORDS + (not closed):
         raise ValueError(line)
     ((sample,),) = (family.samples for family in text_string_to_metric_families(plain))
