@@ -16,6 +16,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from otel_mqtrace.wire.native import IMITATORS, layout
 from tools.command_line import command_line_page
+from tools.json_schemas import inspect_schema, query_schema, result_schema
 from tools.monitoring import alert_rules, alert_table, dashboard
 
 if TYPE_CHECKING:
@@ -236,8 +237,11 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/command-line.md": command_line_page,
     "deploy/grafana-dashboard.json": dashboard,
     "deploy/prometheus-alerts.yaml": alert_rules,
+    "../spark_jobs/report/result.schema.json": result_schema,
+    "../spark_jobs/inspect.schema.json": inspect_schema,
+    "../bridge/query/query.schema.json": query_schema,
 }
-"""File name in ``docs/`` → what prints it."""
+"""File name, seen from ``docs/`` → what prints it."""
 
 
 def main() -> int:
