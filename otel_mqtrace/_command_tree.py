@@ -38,6 +38,7 @@ _EXTRA_OF_MODULE: Final = {
     "opentelemetry.exporter": "otlp",
     "opentelemetry.proto": "reconcile",
     "pandas": "spark",
+    "prometheus_client": "reconcile",
     "pyarrow": "reconcile",
     "pyspark": "spark",
     "tomli": "reconcile",

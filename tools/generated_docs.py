@@ -18,6 +18,8 @@ from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionS
 from otel_mqtrace.wire.native import IMITATORS, layout
 from tools.command_line import command_line_page
 from tools.handbook import filled_in
+from tools.json_schemas import inspect_schema, query_schema, result_schema
+from tools.monitoring import alert_rules, alert_table, dashboard
 from tools.python_reference import python_page
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ __all__ = ["PAGES", "architecture_page", "attributes_page", "main", "table", "wi
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PACKAGES = ("otel_mqtrace", "bridge", "spark_jobs")
 TREE_BEGIN, TREE_END = "<!-- tree: printed by `make docs` -->", "<!-- end of tree -->"
+ALERTS_BEGIN, ALERTS_END = "<!-- alerts: printed by `make docs` -->", "<!-- end of alerts -->"
 _NOTE = "<!-- Generated from {source} by `make docs`. Edit that file, not this page. -->"
 
 
@@ -228,17 +231,30 @@ def _filled(name: str) -> str:
     return filled_in((DOCS / name).read_text(encoding="utf-8"))
 
 
-_WITH_TABLES = ("operations.md", "reconciliation/findings.md", "reconciliation/inputs.md", "reconciliation/policy.md")
+_WITH_TABLES = ("reconciliation/findings.md", "reconciliation/inputs.md", "reconciliation/policy.md")
+
+
+def operations_page() -> str:
+    """Return ``operations.md`` with the table of alerts between its two marks."""
+    before, rest = _filled("operations.md").split(ALERTS_BEGIN)
+    return f"{before}{ALERTS_BEGIN}\n{alert_table()}{ALERTS_END}{rest.split(ALERTS_END)[1]}"
+
 
 PAGES: dict[str, Callable[[], str]] = {
     "wire-format.md": wire_format_page,
     "attributes.md": attributes_page,
     "architecture.md": architecture_page,
+    "operations.md": operations_page,
     "reference/command-line.md": command_line_page,
     "reference/python.md": python_page,
     **{name: partial(_filled, name) for name in _WITH_TABLES},
+    "deploy/grafana-dashboard.json": dashboard,
+    "deploy/prometheus-alerts.yaml": alert_rules,
+    "../spark_jobs/report/result.schema.json": result_schema,
+    "../spark_jobs/inspect.schema.json": inspect_schema,
+    "../bridge/query/query.schema.json": query_schema,
 }
-"""File name in ``docs/`` → what prints it."""
+"""File name, seen from ``docs/`` → what prints it."""
 
 
 def main() -> int:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
 
 from spark_jobs.report.books import balance
 from spark_jobs.report.wording import visible
@@ -17,14 +20,15 @@ if TYPE_CHECKING:
     from spark_jobs.report.measured import Latency
     from spark_jobs.report.result import Gate, Result
 
-__all__ = ["METRICS", "Metric", "render_metrics"]
+__all__ = ["METRICS", "PREFIX", "Metric", "render_metrics"]
 
+PREFIX: Final = "mqtrace_reconcile_"
 _Sample: TypeAlias = "tuple[Mapping[str, str], float | int | None]"
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One gauge: every name below starts with ``mqtrace_reconcile_``; ``of`` yields its labels and values."""
+    """One gauge, named ``PREFIX + name`` in the file; ``of`` yields its labels and values."""
 
     name: str
     labels: tuple[str, ...]
@@ -34,27 +38,27 @@ class Metric:
 
 def render_metrics(result: Result) -> str:
     """Return the text exposition format 0.0.4; a value nobody knows is left out, not written as 0."""
-    return "".join(chain.from_iterable(_family(metric, result) for metric in METRICS))
+    return generate_latest(_Run(result)).decode()
 
 
-def _family(metric: Metric, result: Result) -> Iterable[str]:
-    name = f"mqtrace_reconcile_{metric.name}"
-    known = [(labels, value) for labels, value in metric.of(result) if value is not None and not math.isnan(value)]
-    if known:
-        yield f"# HELP {name} {metric.says}\n# TYPE {name} gauge\n"
-    for labels, value in known:
-        inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-        yield f"{name}{{{inside}}} {_plain(value)}\n" if inside else f"{name} {_plain(value)}\n"
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run as ``prometheus_client`` collects it."""
+
+    result: Result
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        for metric in METRICS:
+            family = GaugeMetricFamily(PREFIX + metric.name, metric.says, labels=metric.labels)
+            for labels, value in metric.of(self.result):
+                if value is not None and not math.isnan(value):
+                    family.add_metric([visible(labels[name], limit=200) for name in metric.labels], _rounded(value))
+            if family.samples:
+                yield family
 
 
-def _escaped(text: str) -> str:
-    return visible(text, limit=200).replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _plain(value: float) -> str:
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return repr(int(value)) if value == int(value) else f"{value:.12g}"
+def _rounded(value: float) -> float:
+    return float(value) if float(value).is_integer() else float(f"{value:.12g}")
 
 
 def _one(value: float | None) -> list[_Sample]:

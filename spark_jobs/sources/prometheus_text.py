@@ -1,4 +1,4 @@
-"""This module knows Prometheus' text exposition format as far as counters need it: samples with labels, perhaps a time.
+"""Read the counters of an application or a Collector from Prometheus text.
 
 Source: the exposition formats of Prometheus (0.0.4) and OpenMetrics, whose timestamps are milliseconds and seconds.
 """
@@ -9,6 +9,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.sources.counters import Point, series
 
@@ -17,17 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["is_prometheus_text", "prometheus_points"]
 
-_SAMPLE: Final = re.compile(
-    r'(?P<name>[^\s{#"]+)\s*(?:\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?'
-    r"\s+(?P<value>[^\s#]+)(?:\s+(?P<at>[^\s#]+))?\s*(?:#.*)?"
-)
-_LABEL: Final = re.compile(
-    r'\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<name>[^\s="{},]+))\s*(?:=\s*"(?P<value>(?:[^"\\]|\\.)*)")?\s*,?'
-)
-_QUOTED_NAME: Final = re.compile(r'\{\s*"((?:[^"\\]|\\.)*)"\s*,?\s*(.*)')
 _QUOTED_FIRST: Final = re.compile(r'\{\s*"(?:[^"\\]|\\.)*"\s*[,}]')
-_ESCAPES: Final = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
-_ESCAPED: Final = re.compile(r'\\[n"\\]')
+_EXEMPLAR: Final = re.compile(r'((?:[^"#]|"(?:[^"\\]|\\.)*")*)#.*')
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.:]")
+_WORDS: Final = 2  # behind name and labels: the value, and perhaps a time
 _TARGET: Final = "target_info"
 _WHERE: Final = ("job", "instance")
 _LEAST_MS: Final = 100_000_000_000  # a smaller time is in seconds: 1973 in milliseconds, the year 5138 in seconds
@@ -50,9 +45,8 @@ def prometheus_points(text: str, where: str) -> Iterator[Point]:
     targets = {_target(labels): labels for name, labels, _, _ in samples if name == _TARGET}
     lone = next(iter(targets.values())) if len(targets) == 1 else {}
     for name, labels, value, at_ms in samples:
-        if name == _TARGET or not math.isfinite(value) or not 0 <= value <= _MOST:
-            continue
-        yield Point(series(name, labels, targets.get(_target(labels), lone)), value, None, at_ms)
+        if name != _TARGET and 0 <= value <= _MOST:
+            yield Point(series(name, labels, targets.get(_target(labels), lone)), float(value), None, at_ms)
 
 
 def _target(labels: Mapping[str, str]) -> tuple[str | None, ...]:
@@ -62,45 +56,33 @@ def _target(labels: Mapping[str, str]) -> tuple[str | None, ...]:
 def _samples(text: str, where: str) -> Iterator[tuple[str, dict[str, str], float, int | None]]:
     for number, line in enumerate(text.splitlines(), start=1):
         bare = line.strip()
-        if bare and not bare.startswith("#"):
-            sample = _sample(bare)
-            if sample is None:
-                raise UnreadableInputError(
-                    f"--ledger {where}: line {number} is no sample of Prometheus text; give a ledger of mqtrace, OTLP "
-                    "metrics as JSON lines, or what a /metrics endpoint answers"
-                )
-            yield sample
+        if not bare or bare.startswith("#"):
+            continue
+        try:
+            yield _sample(bare)
+        except (ValueError, IndexError, OverflowError):
+            raise UnreadableInputError(
+                f"--ledger {where}: line {number} is no sample of Prometheus text; give a ledger of mqtrace, OTLP "
+                "metrics as JSON lines, or what a /metrics endpoint answers"
+            ) from None
 
 
-def _sample(line: str) -> tuple[str, dict[str, str], float, int | None] | None:
-    quoted = _QUOTED_NAME.match(line)
-    if quoted:  # names that are no identifiers stand quoted among the labels
-        line = f"{re.sub(r'[^A-Za-z0-9_.:]', '_', quoted[1])}{{{quoted[2]}"
-    found = _SAMPLE.fullmatch(line)
-    if not found:
+def _sample(line: str) -> tuple[str, dict[str, str], float, int | None]:
+    # prometheus_client takes an exemplar's value, and the last of many numbers, for the time
+    exemplar = _EXEMPLAR.fullmatch(line)
+    plain = exemplar[1] if exemplar else line
+    _, closed, numbers = plain.rpartition("}")
+    if len(numbers.split()) > _WORDS + (not closed):
+        raise ValueError(line)
+    ((sample,),) = (family.samples for family in text_string_to_metric_families(plain))
+    return _NOT_IN_NAMES.sub("_", sample.name), sample.labels, sample.value, _at_ms(sample.timestamp)
+
+
+def _at_ms(thousandths: object) -> int | None:
+    """Return epoch milliseconds; ``prometheus_client`` has divided the number of the text by 1000."""
+    if thousandths is None:
         return None
-    try:
-        value, at_ms = float(found["value"]), _at_ms(found["at"])
-    except ValueError:
-        return None
-    return found["name"], _labels(found["labels"] or ""), value, at_ms
-
-
-def _labels(text: str) -> dict[str, str]:
-    return {
-        _plain(each["quoted"] if each["name"] is None else each["name"]): _plain(each["value"] or "")
-        for each in _LABEL.finditer(text)
-    }
-
-
-def _plain(text: str) -> str:
-    return _ESCAPED.sub(lambda hit: _ESCAPES[hit[0]], text)
-
-
-def _at_ms(text: str | None) -> int | None:
-    if text is None:
-        return None
-    instant = float(text)
+    instant = float(str(thousandths)) * 1000
     if not math.isfinite(instant):
-        raise ValueError(text)
+        raise ValueError(thousandths)
     return round(instant if instant >= _LEAST_MS else instant * 1000)

@@ -9,7 +9,17 @@ import pytest
 
 from tests.support.source_tree import ROOT
 
-HEAVY_FOR_AN_APPLICATION = ("pyspark", "pandas", "pyarrow", "typer", "rich", "bridge", "spark_jobs", "jinja2")
+HEAVY_FOR_AN_APPLICATION = (
+    "pyspark",
+    "pandas",
+    "pyarrow",
+    "typer",
+    "rich",
+    "bridge",
+    "spark_jobs",
+    "jinja2",
+    "prometheus_client",
+)
 
 FORBIDDEN = {
     "otel_mqtrace": (*HEAVY_FOR_AN_APPLICATION, "confluent_kafka", "opentelemetry.sdk"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import configparser
+import json
+import os
 import re
 import shlex
 import shutil
@@ -84,6 +86,83 @@ def test_the_images_are_of_the_versions_that_are_tested():
     """Kafka and the Collector: what ``make test-peers`` speaks with."""
     assert {SERVICES[name]["image"] for name in ("kafka", "trace-topic")} == {f"apache/kafka:{VERSION}"}
     assert SERVICES["collector"]["image"].endswith(f":{PROGRAMS['collector'].version}")
+
+
+PUBLIC_IMAGES = {
+    *("python", "apache/kafka", "apache/rocketmq", "otel/opentelemetry-collector-contrib", "jaegertracing/jaeger"),
+}
+BY_PEERS, HERE = "tests/peers/test_deploy.py", "this file"
+RUN_BY = {
+    ("RUN", "pip"): BY_PEERS,
+    ("RUN", "mkdir"): HERE,
+    ("ENTRYPOINT", "opentelemetry-instrument"): HERE,
+    ("kafka", "healthcheck"): "not run: a script of the image",
+    ("trace-topic", "entrypoint"): "not run: a script of the image; tests/peers make the topic as its options say",
+    ("trace-topic", "command"): "not run: the options of that script",
+    ("forwarder", "command"): HERE,
+    ("rocketmq-forwarder", "command"): "not run: the forwarder's command with another source; parsed here",
+    ("collector", "command"): BY_PEERS,
+}
+"""Every command of the container file and the compose file, and where it is run without containers."""
+
+
+def _instructions():
+    """The container file's instructions and their words; none of them goes on over several lines."""
+    lines = [line for line in CONTAINERFILE.splitlines() if line and not line.startswith("#")]
+    return [tuple(line.split(" ", 1)) for line in lines]
+
+
+def test_every_command_of_the_files_is_accounted_for():
+    """A command that is added needs a test that runs it, or a reason."""
+    found = {(name, words.split()[0]) for name, words in _instructions() if name == "RUN"}
+    found |= {(name, json.loads(words)[0]) for name, words in _instructions() if name in {"CMD", "ENTRYPOINT"}}
+    found |= {
+        (name, kind)
+        for name, service in SERVICES.items()
+        for kind in ("command", "entrypoint", "healthcheck")
+        if kind in service
+    }
+    assert found == set(RUN_BY)
+
+
+def test_images_are_public_ones():
+    """Of no registry but the default one."""
+    images = [service["image"] for service in SERVICES.values() if "image" in service]
+    images += [words for name, words in _instructions() if name == "FROM"]
+    assert {image.partition(":")[0] for image in images} <= PUBLIC_IMAGES
+
+
+def test_the_landing_is_made_as_the_container_file_makes_it(tmp_path):
+    """Its RUN line, with a place and an owner that a test may use."""
+    (line,) = [words for name, words in _instructions() if name == "RUN" and words.startswith("mkdir")]
+    landing = tmp_path / "landing"
+    owner = f"{os.getuid()}:{os.getgid()}"
+    subprocess.run(
+        ["sh", "-ec", line.replace("/landing", str(landing)).replace("65532:65532", owner)], check=True, timeout=60
+    )
+    assert landing.is_dir()
+    assert ("USER", "65532:65532") in _instructions()
+
+
+def test_the_forwarder_starts_as_in_its_container(tmp_path):
+    """Entrypoint, words and environment of the files; the topic is a file, and nothing receives spans."""
+    (entrypoint,) = [json.loads(words) for name, words in _instructions() if name == "ENTRYPOINT"]
+    words = [word for word in SERVICES["forwarder"]["command"] if not word.startswith("--otlp-endpoint")]
+    places = {"kafka://kafka:9092/RMQ_SYS_TRACE_TOPIC": f"files:{tmp_path / 'in'}", "/landing": str(tmp_path / "out")}
+    for place, ours in places.items():
+        words = [word.replace(place, ours) for word in words]
+    (tmp_path / "in").mkdir()
+    shutil.copy(ROOT / "tests/vectors/native/recorded/dual-app-4.9.8-dup.jsonl", tmp_path / "in")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MQTRACE_"))}
+    environment = {**clean, **SERVICES["forwarder"]["environment"], "OTEL_METRICS_EXPORTER": "none"}
+    environment["XDG_STATE_HOME"] = str(tmp_path / "state")
+    programs = [str(Path(sys.executable).with_name(entrypoint[0])), *entrypoint[1:]]
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    done = subprocess.run(
+        [*programs, *words, "--once"], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "out").rglob("part-*.jsonl"))
 
 
 def test_everything_that_the_container_file_copies_is_there():

@@ -18,7 +18,7 @@ from tests.peers.kafka import broker
 from tests.peers.peer import PeerUnavailableError, peers_cache, wanted
 from tests.peers.rocketmq import server
 
-NAMES = ("kafka", "rocketmq", "collector", "jaeger")
+NAMES = ("kafka", "rocketmq", "collector", "jaeger", "promtool")
 NOT_ASKED = "not asked for"
 STATES = pytest.StashKey[dict[str, str]]()
 UNWANTED = pytest.StashKey[dict[str, str | None]]()
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items) -> None:
 
 
 def _turn(fixture: str) -> int:
-    return {"collector_program": 1, "jaeger": 2}.get(fixture, 0)
+    return {"collector_program": 1, "jaeger": 2, "promtool": 3}.get(fixture, 0)
 
 
 def pytest_collection_finish(session) -> None:
@@ -138,6 +138,18 @@ def collector_program(request):
         return nullcontext(built(program))
 
     with _peer(request, "collector", program.version, make, at=lambda _: "ports of each test's own") as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
+def promtool(request):
+    """Prometheus' checker of rules and metrics, built; or its tests are skipped, with the reason."""
+    program = PROGRAMS["promtool"]
+
+    def make():
+        return nullcontext(built(program))
+
+    with _peer(request, "promtool", program.version, make, at=lambda path: path) as path:
         yield path
 
 

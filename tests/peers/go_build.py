@@ -32,6 +32,7 @@ FETCH_SECONDS, BUILD_SECONDS = 600, 1500
 _POLITE = 10
 _SHOWN = 600
 _JAEGER = "github.com/jaegertracing/jaeger"
+_PROMETHEUS = "github.com/prometheus/prometheus"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ PROGRAMS = {
     for program in (
         GoProgram("collector", HERE / "collector" / "go", ".", "go.opentelemetry.io/collector/otelcol"),
         GoProgram("jaeger", HERE / "jaeger" / "go", f"{_JAEGER}/cmd/jaeger", _JAEGER),
+        GoProgram("promtool", HERE / "promtool" / "go", f"{_PROMETHEUS}/cmd/promtool", _PROMETHEUS),
     )
 }
 

@@ -106,4 +106,5 @@ def test_the_versions_are_the_ones_that_the_modules_ask_for():
     assert {name: program.version for name, program in PROGRAMS.items()} == {
         "collector": "0.155.0",
         "jaeger": "1.76.0",
+        "promtool": "0.305.0",
     }

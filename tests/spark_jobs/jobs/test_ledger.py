@@ -10,6 +10,7 @@ import pytest
 from opentelemetry.exporter.otlp.json.file import FileSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
+from prometheus_client.parser import text_string_to_metric_families
 
 from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from otel_mqtrace.message_id import new_unique_id
@@ -158,4 +159,10 @@ def test_the_reports_tell_how_the_ledger_was_spent(runs):
     assert (plain["rows_read"], plain["lines"][0]["counted"]) == (1, SENDS - ROOM)
     lane = plain["lines"][0]["component"]
     assert f"| otlp | {lane} | queue_full | shop | {SENDS - ROOM} | {SENDS - ROOM} | 0 |" in render_summary(result)
-    assert f'cause="queue_full",service="shop",place="attributed"}} {SENDS - ROOM}' in render_metrics(result)
+    attributed = [
+        sample.value
+        for family in text_string_to_metric_families(render_metrics(result))
+        for sample in family.samples
+        if sample.labels.items() >= {"cause": "queue_full", "service": "shop", "place": "attributed"}.items()
+    ]
+    assert attributed == [SENDS - ROOM]

@@ -7,32 +7,41 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from otel_mqtrace._errors import UsageError
 from spark_jobs.report.glossary import label_finding
 from spark_jobs.report.junit import render_junit
 from spark_jobs.report.markdown import render_summary
 from spark_jobs.report.measured import Latency
-from spark_jobs.report.prometheus import METRICS, render_metrics
+from spark_jobs.report.prometheus import METRICS, PREFIX, render_metrics
 from spark_jobs.report.render import REPORTS, write_reports
 from spark_jobs.report.result import Loss
 from spark_jobs.taxonomy import Reason, Status
 from tests.support.results import gates, groups, result, sample
 
-SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
-
 
 def metrics(made):
-    """Read the exposition format back: {(name, ((label, value), …)): number}."""
+    """Read the exposition format back: {(name, {(label, value), …}): number}."""
     read = {}
-    for line in render_metrics(made).splitlines():
-        if not line.startswith("#"):
-            found = SAMPLE.fullmatch(line)
-            labels = tuple(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', found["labels"] or ""))
-            key = (found["name"].removeprefix("mqtrace_reconcile_"), labels)
+    for family in text_string_to_metric_families(render_metrics(made)):
+        for each in family.samples:
+            key = (each.name.removeprefix(PREFIX), frozenset(each.labels.items()))
             assert key not in read, f"twice: {key}"
-            read[key] = float(found["value"])
+            read[key] = each.value
     return read
+
+
+def test_metrics_read_back_by_the_client_are_the_samples_of_the_table():
+    """Every value that is known, under its name and labels."""
+    made = result()
+    expected = {
+        (metric.name, frozenset(labels.items())): pytest.approx(value, rel=1e-11)
+        for metric in METRICS
+        for labels, value in metric.of(made)
+        if value is not None
+    }
+    assert metrics(made) == expected
 
 
 def test_a_run_leaves_five_files_and_nothing_else(tmp_path):
@@ -130,23 +139,28 @@ def test_metrics_say_the_numbers_of_the_result():
     """Counts, gates, losses, latencies and books, each under its documented name."""
     made = result()
     read = metrics(made)
-    assert {labels[0][1]: value for (name, labels), value in read.items() if name == "events"} == made.status
-    assert {labels[0][1]: value for (name, labels), value in read.items() if name == "reason_events"} == made.reason
-    assert read["verdict", (("verdict", "FAIL"),)] == 1
+    assert {dict(labels)["status"]: value for (name, labels), value in read.items() if name == "events"} == made.status
+    assert {
+        dict(labels)["reason"]: value for (name, labels), value in read.items() if name == "reason_events"
+    } == made.reason
+    assert read["verdict", frozenset((("verdict", "FAIL"),))] == 1
     assert sum(value for (name, _), value in read.items() if name == "verdict") == 1
-    assert read["records", (("side", "native"), ("place", "records_read"))] == 9958
-    assert read["gate_value", (("gate", "critical_field_agreement"), ("op", ">="))] == 0.999512
-    assert read["latency_seconds", (("stage", "publish"), ("quantile", "0.5"))] == 0.0021
-    assert read["unexplained_ratio_upper_bound", (("side", "otlp"),)] == pytest.approx(0.0017134)
-    assert read["group_events", (("topic", "OrderTopic"), ("group", "billing"), ("count", "redeliveries"))] == 22
-    assert read["horizon_seconds", ()] == made.horizon_ms / 1000
+    assert read["records", frozenset((("side", "native"), ("place", "records_read")))] == 9958
+    assert read["gate_value", frozenset((("gate", "critical_field_agreement"), ("op", ">=")))] == 0.999512
+    assert read["latency_seconds", frozenset((("stage", "publish"), ("quantile", "0.5")))] == 0.0021
+    assert read["unexplained_ratio_upper_bound", frozenset((("side", "otlp"),))] == pytest.approx(0.0017134)
+    assert (
+        read["group_events", frozenset((("topic", "OrderTopic"), ("group", "billing"), ("count", "redeliveries")))]
+        == 22
+    )
+    assert read["horizon_seconds", frozenset(())] == made.horizon_ms / 1000
 
 
 def test_a_metric_without_a_value_is_left_out():
     """A gate that could not be measured has no value; 0 would be a lie."""
     read = metrics(result(horizon_ms=None, loss={"native": Loss()}))
     assert not [key for key in read if key[0] in {"horizon_seconds", "unexplained_ratio_upper_bound"}]
-    assert not [key for key in read if key[0] == "gate_value" and key[1][0][1] == "late_rate"]
+    assert not [key for key in read if key[0] == "gate_value" and dict(key[1])["gate"] == "late_rate"]
 
 
 def test_every_metric_is_declared_once_with_its_labels():
@@ -155,7 +169,7 @@ def test_every_metric_is_declared_once_with_its_labels():
     assert re.findall(r"# TYPE mqtrace_reconcile_(\w+) gauge", text) == [metric.name for metric in METRICS]
     declared = {metric.name: metric.labels for metric in METRICS}
     for name, labels in metrics(result()):
-        assert tuple(label for label, _ in labels) == declared[name]
+        assert {label for label, _ in labels} == set(declared[name])
 
 
 def test_the_summary_tells_the_verdict_and_every_count():

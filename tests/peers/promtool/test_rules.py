@@ -1,0 +1,89 @@
+"""The alert rules and ``metrics.prom``, checked by the real promtool."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from otel_mqtrace.spans.self_metrics import COMPONENT_TYPE
+from spark_jobs.report.prometheus import METRICS, PREFIX
+from spark_jobs.report.render import write_reports
+from tests.support.results import result
+from tools.generated_docs import DOCS
+from tools.monitoring import ALERTS
+
+pytestmark = pytest.mark.peers
+
+RULES = DOCS / "deploy" / "prometheus-alerts.yaml"
+UNIT_TESTS = Path(__file__).with_name("alerts_test.yaml")
+PATIENCE_SECONDS = 120
+
+
+def _run(promtool, *words, text=""):
+    return subprocess.run(
+        [promtool, *words], input=text, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
+
+
+def _unit_tests(rules):
+    texts = {f"SUMMARY {alert.name}": alert.summary for alert in ALERTS}
+    texts |= {f"ACTION {alert.name}": alert.action for alert in ALERTS}
+    text = UNIT_TESTS.read_text(encoding="utf-8").replace("COMPONENT", COMPONENT_TYPE).replace("RULES", str(rules))
+    document = yaml.safe_load(text)
+    for test in document["tests"]:
+        for case in test["alert_rule_test"]:
+            for expected in case["exp_alerts"]:
+                expected["exp_annotations"] = {key: texts[value] for key, value in expected["exp_annotations"].items()}
+    return document
+
+
+def test_promtool_accepts_the_rules(promtool):
+    """Every expression parses, and no lint is raised."""
+    done = _run(promtool, "check", "rules", "--lint=all", "--lint-fatal", RULES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(ALERTS)} rules found" in done.stdout
+
+
+def test_each_alert_fires_when_it_should_and_is_silent_before(promtool, tmp_path):
+    """By promtool's unit tests; each alert has a case of both kinds."""
+    document = _unit_tests(RULES)
+    cases = [case for test in document["tests"] for case in test["alert_rule_test"]]
+    names = {alert.name for alert in ALERTS}
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == names
+    assert {case["alertname"] for case in cases if not case["exp_alerts"]} == names
+    path = tmp_path / "alerts_test.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    done = _run(promtool, "test", "rules", path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_wrong_threshold_would_be_found(promtool, tmp_path):
+    """The unit tests can fail."""
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(RULES.read_text(encoding="utf-8").replace("> 0.8", "> 0.9"), encoding="utf-8")
+    path = tmp_path / "alerts_test.yaml"
+    path.write_text(yaml.safe_dump(_unit_tests(rules)), encoding="utf-8")
+    done = _run(promtool, "test", "rules", path)
+    assert done.returncode != 0
+    assert "MqtraceQueueAlmostFull" in done.stdout + done.stderr
+
+
+def test_promtool_accepts_the_metrics_of_a_run(promtool, tmp_path):
+    """Its one remark is on the label `quantile` of two gauges: that label is part of the contract."""
+    write_reports(result(), tmp_path)
+    text = (tmp_path / "metrics.prom").read_text(encoding="utf-8")
+    done = _run(promtool, "check", "metrics", text=text)
+    remarks = set((done.stdout + done.stderr).splitlines())
+    assert remarks == {
+        f'{PREFIX}{metric.name} non-summary metrics should not have "quantile" label'
+        for metric in METRICS
+        if "quantile" in metric.labels
+    }
+
+
+def test_promtool_refuses_metrics_that_are_none(promtool):
+    """The check above can fail."""
+    assert _run(promtool, "check", "metrics", text='a{b="c" 3\n').returncode != 0
