@@ -39,8 +39,17 @@ class Address:
     topic: str = ""
 
 
-_TOPIC: Final = re.compile(r"(?P<servers>[^/@\s]+)/(?P<topic>[^/\s]{1,255})\Z")
-_KINDS: Final = {"kafka": Kind.KAFKA, "rocketmq": Kind.ROCKETMQ, "jaeger": Kind.JAEGER}
+_TOPICS: Final = {
+    Kind.KAFKA: re.compile(r"(?P<servers>[^/@\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})\Z"),
+    Kind.ROCKETMQ: re.compile(r"(?P<servers>[^/@\s]+)/(?P<topic>[^/\s]{1,255})\Z"),
+}
+_STORES: Final = ("s3", "s3a", "hdfs", "webhdfs", "viewfs", "gs", "abfs", "abfss", "wasbs", "oss", "cosn")
+_KINDS: Final = {
+    "kafka": Kind.KAFKA,
+    "rocketmq": Kind.ROCKETMQ,
+    "jaeger": Kind.JAEGER,
+    **dict.fromkeys(_STORES, Kind.STORE),
+}
 _GLOB_MAGIC: Final = frozenset("*?[")
 _IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
 _IGNORED_NAMES: Final = frozenset({"manifest.jsonl", "manifest.json", "_SUCCESS"})
@@ -56,7 +65,8 @@ def parse_address(text: str, *, readable: Collection[Kind] = tuple(Kind)) -> Add
     address = _parse(text)
     if address.kind not in readable:
         forms = [each.value for each in Kind if each in readable]
-        raise UsageError(f"cannot read {without_password(text)} here; give {' or '.join(forms)}")
+        hint = ": mount it, or copy it to a directory that every executor sees" if address.kind is Kind.STORE else ""
+        raise UsageError(f"cannot read {without_password(text)} here{hint}; give {' or '.join(forms)}")
     return address
 
 
@@ -69,10 +79,13 @@ def _parse(text: str) -> Address:
         return Address(Kind.FILES, text, path=path)
     if scheme == "file":
         return Address(Kind.FILES, text, path="/" + rest.lstrip("/"))
-    kind = _KINDS.get(scheme, Kind.STORE)
+    kind = _KINDS.get(scheme)
+    if kind is None:
+        forms = "; ".join(each.value for each in Kind)
+        raise UsageError(f"{without_password(text)}: {scheme}:// is no kind of source; there are {forms}")
     if kind not in {Kind.KAFKA, Kind.ROCKETMQ}:
         return Address(kind, text, path=rest)
-    found = _TOPIC.match(rest)
+    found = _TOPICS[kind].match(rest)
     if found is None:
         raise UsageError(
             f"{without_password(text)} is no topic: write {kind.value}, and passwords into a --client-config FILE"

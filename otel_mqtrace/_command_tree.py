@@ -47,6 +47,7 @@ _EXTRA_OF_MODULE: Final = {
 # typer's wrong-usage errors are click's, or since 0.26 a copy of its own: reached through the one public name of both.
 _COMMAND_LINE_ERROR: Final[Any] = typer.BadParameter.__mro__[2]
 
+_VERSION: Final = frozenset({"-V", "--version"})
 _CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
 
@@ -82,6 +83,9 @@ def run(arguments: list[str], points: Iterable[EntryPoint] | None = None) -> int
     known = {point.name: point for point in (entry_points(group=COMMAND_GROUP) if points is None else points)}
     # Only the command that is called gets imported; the list of all is read when somebody asks for it.
     called = known.get(arguments[0]) if arguments else None
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if called and _VERSION & {*words}:
+        arguments, called = ["--version"], None
     # Named behind "--", or asked about by a shell, a command needs its options as well.
     listed = not (known.keys() & {*arguments}) and _COMPLETION not in os.environ
     app = _app([called] if called else sorted(known.values(), key=lambda point: point.name), listed=listed)

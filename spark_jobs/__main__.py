@@ -18,9 +18,9 @@ def start() -> int:
     """
     own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  (pathlib imports much, before the mend)
     sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != own]  # noqa: PTH100
-    from otel_mqtrace.cli import main  # noqa: PLC0415
+    from otel_mqtrace import _program  # noqa: PLC0415
 
-    return main()
+    return _program.start()
 
 
 if __name__ == "__main__":

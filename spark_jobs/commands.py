@@ -94,9 +94,10 @@ reconcile.rewrite_arguments = spread  # type: ignore[attr-defined]
 @contextmanager
 def _local(options: Any, *, stream: bool) -> Iterator[Any]:
     """Give the options with each Jaeger among the sources replaced by a file of its spans."""
+    from bridge.addresses import Kind, parse_address  # noqa: PLC0415  (a list of commands does without)
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
 
-    if stream and any(source.startswith("jaeger://") for source in options.otlp):
+    if stream and any(parse_address(source).kind is Kind.JAEGER for source in options.otlp):
         raise UsageError("--stream does not take jaeger://, which is read once: leave out --stream")
     with local_sources(options.otlp) as files:
         yield replace(options, otlp=files)
@@ -135,10 +136,11 @@ def _instants(**given: str | None) -> dict[str, int | None]:
 
 def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str | None, as_json: bool) -> int:
     """Reconcile as ``ReconcileOptions`` say, write the reports, print what came of it."""
+    from bridge.page.links import check_template  # noqa: PLC0415  (as below)
     from spark_jobs.progress import shown_progress  # noqa: PLC0415  (rich, which a list of commands does without)
 
     links, pages, render = _pages()
-    shown = link_template and links.check_template(link_template)
+    shown = link_template and check_template(link_template, links.LINK_FIELDS)
     page = pages.PageOptions(samples=options.samples, link_template=shown)
     written: dict[str, Path] = {}
     chosen: set[Writers] = set()

@@ -36,25 +36,34 @@ _SHOWN: Final = 20
 
 _Native = Annotated[
     list[str] | None,
-    typer.Option(help="Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow."),
+    typer.Option(
+        help="Native trace: file, directory, glob or kafka://BOOTSTRAP/TOPIC; several may follow.", metavar="SRC"
+    ),
 ]
 _Otlp = Annotated[
     list[str] | None,
     typer.Option(
         help="OTLP spans: file, directory, glob, kafka://BOOTSTRAP/TOPIC or jaeger://HOST:PORT?service=NAME; "
-        "several may follow."
+        "several may follow.",
+        metavar="SRC",
     ),
 ]
-_Out = Annotated[Path, typer.Option(help="Directory for the graph's files.")]
+_Out = Annotated[Path, typer.Option(help="Directory for the graph's files.", metavar="DIR")]
 _Formats = Annotated[
     list[str] | None,
-    typer.Option("--format", help=f"Write only this: {', '.join(_FILES)}; may be given again. All when absent."),
+    typer.Option(
+        "--format", help=f"Write only this: {', '.join(_FILES)}; may be given again. All when absent.", metavar="NAME"
+    ),
 ]
 _Grace = Annotated[
     str | None,
-    typer.Option(help="How long a delivery may take before it is missing, as in 60s or 5m; else 60s."),
+    typer.Option(
+        help="How long a delivery may take before it is missing, as in 60s or 5m; else 60s.", metavar="DURATION"
+    ),
 ]
-_NativeWriter = Annotated[str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.")]
+_NativeWriter = Annotated[
+    str, typer.Option(help="Who wrote the native trace: mqtrace, rocketmq or rocketmq-VERSION.", metavar="WRITER")
+]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print graph.json instead of a table.")]
 
 

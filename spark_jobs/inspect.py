@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.codec.framing import BadBody, Framing, read_bodies
 from bridge.codec.records import body_json
+from bridge.otlp.aliases import ALIASES
+from bridge.otlp.containers import Bad, Message, read_messages
+from bridge.otlp.detect import Layout, Side
+from bridge.otlp.spans import parse_message, spans_of
+from bridge.otlp.texts import attribute_text
 from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.decode import decode_body
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, absent
 from spark_jobs.jobs.writers import RecordSample, SpanSample, choose_writers
-from spark_jobs.normalise.aliases import ALIASES
-from spark_jobs.sources.containers import Bad, Message, read_messages
-from spark_jobs.sources.detect import Layout, Side
 from spark_jobs.sources.files import SourceFile, last_line, source_files
 from spark_jobs.sources.kafka.address import TopicAddress, apart
 from spark_jobs.sources.kafka.offsets import topic_ranges
 from spark_jobs.sources.kafka.reading import messages_in
-from spark_jobs.sources.spans import parse_message, spans_of
-from spark_jobs.sources.texts import attribute_text
 from spark_jobs.sources.writers import RecordSigns, SpanSigns, sample_records, sample_spans
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["BadPiece", "Inventory", "inspect_sources", "run"]
 
 _LONGEST_NAME: Final = 80
+_MOST_WRITERS: Final = 3
 _MOST_NAMES: Final = 50
 _SHOWN_BAD: Final = 50
 _SAMPLE_CHARACTERS: Final = 200
@@ -343,7 +344,7 @@ def _summary(found: Inventory) -> str:
         "cut-off tail": "yes" if found.truncated_tail else "no",
         "first": _instant(found.first_ms),
         "last": _instant(found.last_ms),
-        "written by": " or ".join(f"{name} ({count})" for name, count in found.written_by.most_common()) or "-",
+        "written by": _writers(found.written_by),
         "topics": _names(found.topics),
         "groups": _names(found.groups),
     }
@@ -352,6 +353,13 @@ def _summary(found: Inventory) -> str:
     lines += [f"bad           {_place(piece)}: {piece.reason}: {piece.text!r}" for piece in found.bad]
     lines += [f"passed over   {said}" for said in found.passed_over]
     return "\n".join(lines) + "\n"
+
+
+def _writers(found: Counter[str]) -> str:
+    """Return the writers that fit most records, and how many more fit some; ``--json`` has all."""
+    shown = " or ".join(f"{name} ({count})" for name, count in found.most_common(_MOST_WRITERS))
+    more = f", and {len(found) - _MOST_WRITERS} more in --json" if len(found) > _MOST_WRITERS else ""
+    return f"{shown}{more}" or "-"
 
 
 def _names(found: set[str]) -> str:

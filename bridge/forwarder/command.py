@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from otel_mqtrace._errors import UsageError
+from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 __all__ = ["forward"]
 
@@ -31,29 +32,55 @@ class _MessageTypeMap(str, Enum):
     B = "b"
 
 
-_Source = Annotated[str, typer.Option(help="kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or files:DIR.")]
-_Landing = Annotated[Path | None, typer.Option(help="Directory for the raw trace messages.")]
+_Source = Annotated[
+    str,
+    typer.Option(
+        help="kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or a DIR; with --native a Collector's topic "
+        "or directory of spans.",
+        metavar="SRC",
+    ),
+]
+_Landing = Annotated[Path | None, typer.Option(help="Directory for the raw trace messages.", metavar="DIR")]
 _OtlpEndpoint = Annotated[
-    str | None, typer.Option(help="Where spans go: http(s)://HOST:PORT, with a path or not, or grpc(s)://HOST:PORT.")
+    str | None,
+    typer.Option(
+        help="Where spans go: http(s)://HOST:PORT, with a path or not, or grpc(s)://HOST:PORT.", metavar="URL"
+    ),
 ]
+_Native = Annotated[
+    str | None,
+    typer.Option(
+        help="Write spans as native records: to kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or a DIR.",
+        metavar="URL",
+    ),
+]
+_Dialect = Annotated[str, typer.Option(help="The records of --native: one of mqtrace dialects.", metavar="NAME")]
 _State = Annotated[
-    Path | None, typer.Option(help="Directory that remembers what is ahead of the commits; default: in the landing.")
+    Path | None,
+    typer.Option(help="Directory that remembers what is ahead of the commits; default: in the landing.", metavar="DIR"),
 ]
-_Group = Annotated[str, typer.Option(help="Consumer group that remembers the position.")]
+_Group = Annotated[str, typer.Option(help="Consumer group that remembers the position.", metavar="GROUP")]
 _ClientConfig = Annotated[
-    Path | None, typer.Option("--client-config", "--kafka-config", help="Properties of the client: TLS, SASL, ACL.")
+    Path | None,
+    typer.Option("--client-config", "--kafka-config", help="Properties of the client: TLS, SASL, ACL.", metavar="FILE"),
 ]
-_LandingFormat = Annotated[str, typer.Option(help="parquet, or jsonl without the spark extra.")]
+_LandingFormat = Annotated[
+    str, typer.Option(help="parquet, or jsonl without the spark extra.", metavar="parquet|jsonl")
+]
 _AcceptTrimmed = Annotated[bool, typer.Option("--accept-trimmed", help="Go on after messages that retention removed.")]
-_TimeoutMs = Annotated[float, typer.Option(min=1, help="How long one answer of the broker may take.")]
-_OtlpTimeoutMs = Annotated[float, typer.Option(min=1, help="How long an OTLP request may take, with retries.")]
-_PairTimeout = Annotated[str, typer.Option(help="How long half a listener call waits: 60s, 5m, 500ms.")]
-_MaxPending = Annotated[int, typer.Option(min=1, help="Records that may wait; each takes about 1 KB.")]
+_TimeoutMs = Annotated[float, typer.Option(min=1, help="How long one answer of the broker may take.", metavar="MS")]
+_OtlpTimeoutMs = Annotated[
+    float, typer.Option(min=1, help="How long an OTLP request may take, with retries.", metavar="MS")
+]
+_PairTimeout = Annotated[
+    str, typer.Option(help="How long half a listener call waits: 60s, 5m, 500ms.", metavar="DURATION")
+]
+_MaxPending = Annotated[int, typer.Option(min=1, help="Records that may wait; each takes about 1 KB.", metavar="N")]
 _NameFrom = Annotated[
     _ServiceNameFrom, typer.Option(help="The spans' service.name: the record's group, or --service-name.")
 ]
-_ServiceName = Annotated[str, typer.Option(help="For --service-name-from fixed.")]
-_MessagingSystem = Annotated[str, typer.Option(help="The spans' messaging.system.")]
+_ServiceName = Annotated[str, typer.Option(help="For --service-name-from fixed.", metavar="NAME")]
+_MessagingSystem = Annotated[str, typer.Option(help="The spans' messaging.system.", metavar="NAME")]
 _StampedAfter = Annotated[
     list[str] | None, typer.Option(metavar="PATTERN", help="Groups whose Pub has the time after the send: Go's.")
 ]
@@ -68,6 +95,8 @@ def forward(  # noqa: PLR0913 - one parameter per option
     landing: _Landing = None,
     *,
     otlp_endpoint: _OtlpEndpoint = None,
+    native: _Native = None,
+    dialect: _Dialect = DEFAULT_DIALECT,
     state: _State = None,
     once: Annotated[bool, typer.Option("--once", help="Stop at the topic's present end.")] = False,
     group: _Group = "mqtrace-forward",
@@ -86,15 +115,15 @@ def forward(  # noqa: PLR0913 - one parameter per option
     charset: _Charset = "utf-8",
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> int:
-    """Forward a native trace topic: spans with the same ids every time to OTLP, raw bodies into a landing, or both.
+    """Forward a native trace topic to OTLP, into a landing, or both; with --native, spans to a native trace topic.
 
-    Offsets are committed only after the spans were accepted and the landing is on disk. Without --once it goes on until
-    SIGINT or SIGTERM, and then finishes and commits what it has read; each pass that moved something is a line on
-    stderr. Large backlogs are committed part by part.
+    Offsets are committed only after everything was accepted or is on disk. Without --once it goes on until SIGINT or
+    SIGTERM, and then finishes and commits what it has read; each pass that moved something is a line on stderr.
 
     Example:
         mqtrace forward --source rocketmq://127.0.0.1:9876/RMQ_SYS_TRACE_TOPIC --otlp-endpoint http://127.0.0.1:4318
         mqtrace forward --source kafka://127.0.0.1:9092/RMQ_SYS_TRACE_TOPIC --landing landing --once
+        mqtrace forward --source spans --native rocketmq://127.0.0.1:9876/RMQ_SYS_TRACE_TOPIC --once
     """
     from bridge.forwarder.run import ForwardOptions, run  # noqa: PLC0415 - keep `mqtrace --help` fast
 
@@ -102,6 +131,8 @@ def forward(  # noqa: PLR0913 - one parameter per option
         source=source,
         landing=landing,
         otlp_endpoint=otlp_endpoint,
+        native=native,
+        dialect=dialect,
         state=state,
         once=once,
         group=group,

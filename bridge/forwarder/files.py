@@ -6,13 +6,12 @@ A file must be complete when it gets its name; names that begin with a dot or an
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import zlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bridge.codec.framing import BadBody, Framing, read_bodies, unreadable
+from bridge.forwarder.memory import read_memory, write_memory
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing.layout import LandedMessage
 
@@ -25,10 +24,12 @@ if TYPE_CHECKING:
 
     from bridge.forwarder.pairing import Place
 
-__all__ = ["MEMORY_DIRECTORY", "FilesTraceSource"]
+__all__ = ["CANNOT_READ", "CANNOT_WRITE", "MEMORY_DIRECTORY", "FilesTraceSource"]
 
 MEMORY_DIRECTORY: Final = "_mqtrace-forward"
 """Where the forwarder remembers things in a directory of data; the underscore keeps readers from taking it for some."""
+CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
+CANNOT_WRITE: Final = "; give --state DIR for it"
 _BATCH: Final = 500
 _HIDDEN: Final = (".", "_")
 _NS_PER_MS: Final = 1_000_000
@@ -61,7 +62,7 @@ class FilesTraceSource:
             self._memory = left_here
         if not directory.is_dir():
             raise UsageError(f"--source files:{directory}: there is no such directory")
-        self._done: set[str] = self._remembered()
+        self._done: set[str] = read_memory(self._memory, _names, hint=CANNOT_READ) or set()
         self._read: set[str] = set()
 
     def drain(self) -> Generator[list[LandedMessage], None, None]:
@@ -83,7 +84,7 @@ class FilesTraceSource:
         """Remember every file that was yielded to its end as done, but for those with something ``held``."""
         done = self._done | (self._read - {place.source for place in held})
         if done != self._done:
-            self._remember(done)
+            write_memory(self._memory, {"done": sorted(done)}, hint=CANNOT_WRITE, indent=0)
             self._done = done
 
     def close(self) -> None:
@@ -118,28 +119,6 @@ class FilesTraceSource:
         except OSError as error:
             raise unreadable(str(path), error) from error
 
-    # -- memory ------------------------------------------------------------------------------------------------------
 
-    def _remembered(self) -> set[str]:
-        try:
-            return set(json.loads(self._memory.read_bytes())["done"])
-        except FileNotFoundError:
-            return set()
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(
-                f"{self._memory} cannot be read ({error}); name another --state DIR, or remove it to begin again"
-            ) from error
-
-    def _remember(self, done: set[str]) -> None:
-        beside = self._memory.with_name(f".{self._memory.name}.new")
-        try:
-            self._memory.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open("w", encoding="utf-8") as file:
-                json.dump({"done": sorted(done)}, file, indent=0)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self._memory)
-        except OSError as error:
-            raise UsageError(
-                f"{self._memory} cannot be written ({error.strerror or error}); give --state DIR for it"
-            ) from error
+def _names(content: Any) -> set[str]:
+    return set(content["done"])

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from bridge.forwarder.wire import requests_of
+from bridge.page.wording import counted
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
 from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter
 
@@ -67,7 +68,7 @@ class OtlpDelivery:
             if self._exporter.export(request) is not SpanExportResult.SUCCESS:
                 said = f" ({self._reasons.text})" if self._reasons.text else ""
                 raise PeerError(
-                    f"the OTLP receiver {self.endpoint} did not accept {left} spans{said}; "
+                    f"the OTLP receiver {self.endpoint} did not accept {counted(left, 'span')}{said}; "
                     "they are not committed and will be forwarded again"
                 )
             left -= len(request.events)

@@ -19,19 +19,24 @@ from bridge.codec.reading import Reading
 from bridge.forwarder.files import MEMORY_DIRECTORY
 from bridge.forwarder.meaning import SpanRules
 from bridge.forwarder.measures import Measures
+from bridge.forwarder.native import NativeForwarding, check_native_options, open_native
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
 from bridge.forwarder.service import forward_once, forward_until
 from bridge.forwarder.settled import SettledMemory
 from bridge.forwarder.sources import files_directory, open_source
 from bridge.forwarder.traces import SpanForwarding
+from bridge.page.wording import counted
 from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.config import Settings
 from otel_mqtrace.landing.layout import native_directory
 from otel_mqtrace.landing.writer import LandingWriter
 from otel_mqtrace.wire.native import decode_body
+from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator
 
+    from bridge.forwarder.native import NativeCounts
     from bridge.forwarder.pairing import Place
     from bridge.forwarder.service import ForwardCounts, TraceSource
     from bridge.forwarder.sources import OpenSource
@@ -53,6 +58,8 @@ class ForwardOptions:
     source: str
     landing: Path | None = None
     otlp_endpoint: str | None = None
+    native: str | None = None
+    dialect: str = DEFAULT_DIALECT
     state: Path | None = None
     once: bool = False
     group: str = "mqtrace-forward"
@@ -73,65 +80,92 @@ class ForwardOptions:
 def run(options: ForwardOptions, *, as_json: bool = False) -> int:
     """Forward as ``options`` say, print what was moved, and return the exit code.
 
-    It is 0, 1 when a peer failed later, 2 when the source did not answer at the start.
+    It is 0, 1 when a peer failed later, 2 when the source or the receiver did not answer at the start.
 
     Raises:
         UsageError: an option that cannot be meant, or a directory that cannot be written.
     """
-    if options.landing is None and options.otlp_endpoint is None:
-        raise UsageError("nowhere to forward to: give --otlp-endpoint URL, --landing DIR or both")
+    if options.native is not None:
+        check_native_options(landing=options.landing, otlp_endpoint=options.otlp_endpoint, source=options.source)
+    elif options.landing is None and options.otlp_endpoint is None:
+        raise UsageError(
+            "nowhere to forward to: give --otlp-endpoint URL, --landing DIR or both, or --native URL for spans"
+        )
     _check_circle(options)
     decode_body(b" ", charset=options.charset)  # a wrong charset fails before anything is read
     landing = None if options.landing is None else LandingWriter(options.landing, format=options.landing_format)
     with ExitStack() as opened:
         source = opened.enter_context(_open_source(options))
+        native = None if options.native is None else _open_native(opened, options, options.native)
         spans = None if options.otlp_endpoint is None else _open_spans(opened, options, options.otlp_endpoint)
+        forwarding = native or spans
         measures = Measures(spans)
         answering = _FirstAnswer(source)
         try:
             if options.once:
-                counts = forward_once(answering, landing, spans=spans, flush=True)
+                counts = forward_once(answering, landing, spans=forwarding, flush=True)
                 measures.add(counts)
             else:
                 counts = forward_until(
                     opened.enter_context(_stopped_by_signals()),
                     answering,
                     landing,
-                    spans=spans,
+                    spans=forwarding,
                     pause_ms=_PAUSE_MS,
-                    on_pass=lambda passed: _tell_pass(passed, spans, measures),
+                    on_pass=lambda passed: _tell_pass(passed, forwarding, measures),
                 )
         except PeerError as error:
             typer.echo(f"mqtrace: error: {error}", err=True)
-            return _STOPPED_ON_ERROR if answering.came else _NEVER_ANSWERED
-        typer.echo((_as_json if as_json else _as_text)(counts, source, spans, options))
+            has_delivered = forwarding is None or forwarding.has_delivered
+            return _STOPPED_ON_ERROR if answering.came and has_delivered else _NEVER_ANSWERED
+        typer.echo((_as_json if as_json else _as_text)(counts, source, forwarding, options))
     return 0
 
 
 def _check_circle(options: ForwardOptions) -> None:
     """Refuse a landing that is its own source: every pass would find what the one before has written."""
     files = files_directory(options.source)
-    if files is None or options.landing is None:
-        return
-    read, written = files.resolve(), native_directory(options.landing).resolve()
-    if written.is_relative_to(read) or read.is_relative_to(written):
-        raise UsageError(
-            f"--landing {options.landing} and --source {options.source} overlap: what is written would be read again "
-            "without end; land somewhere else"
-        )
+    native = None if options.native is None else files_directory(options.native)
+    into = {"--landing": options.landing, "--native": native}
+    for option, landing in into.items():
+        if files is None or landing is None:
+            continue
+        read, written = files.resolve(), native_directory(landing).resolve()
+        if written.is_relative_to(read) or read.is_relative_to(written):
+            raise UsageError(
+                f"{option} {landing} and --source {options.source} overlap: what is written would be read again "
+                "without end; land somewhere else"
+            )
 
 
 def _open_source(options: ForwardOptions) -> OpenSource:
-    from otel_mqtrace.exporters.connection import read_properties  # noqa: PLC0415 - rarely needed
-
     return open_source(
         options.source,
+        of_spans=options.native is not None,
         state=_state_directory(options) or _user_state_directory(),
         group=options.group,
-        client_config={} if options.client_config is None else read_properties(options.client_config),
+        client_config=_client_config(options),
         accept_trimmed=options.accept_trimmed,
         timeout_ms=options.timeout_ms,
     )
+
+
+def _client_config(options: ForwardOptions) -> dict[str, str]:
+    from otel_mqtrace.exporters.connection import read_properties  # noqa: PLC0415 - rarely needed
+
+    return {} if options.client_config is None else read_properties(options.client_config)
+
+
+def _open_native(opened: ExitStack, options: ForwardOptions, target: str) -> NativeForwarding:
+    sink = open_native(
+        target,
+        dialect=options.dialect,
+        landing_format=options.landing_format,
+        client_config=_client_config(options),
+        timeout_ms=options.timeout_ms,
+    )
+    opened.callback(sink.close)
+    return NativeForwarding(sink, dialect=options.dialect, max_message_bytes=Settings.from_env({}).max_message_bytes)
 
 
 def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str) -> SpanForwarding:
@@ -216,9 +250,15 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
 
 
 # -- what is said --------------------------------------------------------------------------------------------------
-def _tell_pass(passed: ForwardCounts, spans: SpanForwarding | None, measures: Measures) -> None:
+_Forwarding = SpanForwarding | NativeForwarding | None
+
+
+def _tell_pass(passed: ForwardCounts, spans: _Forwarding, measures: Measures) -> None:
     measures.add(passed)
     if not passed.messages and not passed.spans:
+        return
+    if isinstance(spans, NativeForwarding):
+        typer.echo(f"mqtrace: {passed.messages} OTLP messages committed, {passed.spans} records written", err=True)
         return
     said = f"mqtrace: {passed.messages} trace messages committed"
     if spans is not None:
@@ -226,7 +266,7 @@ def _tell_pass(passed: ForwardCounts, spans: SpanForwarding | None, measures: Me
     typer.echo(said, err=True)
 
 
-def _as_json(counts: ForwardCounts, source: OpenSource, spans: SpanForwarding | None, _: ForwardOptions) -> str:
+def _as_json(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, _: ForwardOptions) -> str:
     said: dict[str, Any] = {
         "messages": counts.messages,
         "body_bytes": counts.body_bytes,
@@ -238,14 +278,33 @@ def _as_json(counts: ForwardCounts, source: OpenSource, spans: SpanForwarding | 
     return json.dumps(said)
 
 
-def _as_text(counts: ForwardCounts, source: OpenSource, spans: SpanForwarding | None, options: ForwardOptions) -> str:
+def _as_text(counts: ForwardCounts, source: OpenSource, spans: _Forwarding, options: ForwardOptions) -> str:
+    if isinstance(spans, NativeForwarding):
+        return _native_text(counts, source, spans.counts, options)
     said = f"{counts.messages} trace messages ({counts.body_bytes} bytes)"
     if options.landing is not None:
-        said += f" in {len(counts.parts)} parts of {options.landing}"
+        said += f" in {counted(len(counts.parts), 'part')} of {options.landing}"
     if spans is not None:
         told = spans.counts
         said += f"; {told.records} records as {told.spans} spans to {options.otlp_endpoint}"
         said += "".join(f"; {number} {what}" for number, what in _noteworthy(spans) if number)
+    gone = _gone(source)
+    return f"{said}; {gone} offsets had been trimmed before" if gone else said
+
+
+def _native_text(counts: ForwardCounts, source: OpenSource, told: NativeCounts, options: ForwardOptions) -> str:
+    said = (
+        f"{told.spans} spans ({counts.messages} OTLP messages) as {told.records} records in {told.trace_messages} "
+        f"trace messages to {options.native}"
+    )
+    notes = [
+        *((number, f"spans without a record: {scope}") for scope, number in sorted(told.without_record.items())),
+        (told.bad_spans, "spans could not be read"),
+        (told.unreadable + getattr(source, "bad_bodies", 0), "messages are no OTLP traces"),
+        *((number, f"records refused: {reason}") for reason, number in sorted(told.refused.items())),
+        (told.replaced, "separator characters written as _"),
+    ]
+    said += "".join(f"; {number} {what}" for number, what in notes if number)
     gone = _gone(source)
     return f"{said}; {gone} offsets had been trimmed before" if gone else said
 

@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
 
     from bridge.forwarder.pairing import Place
-    from bridge.forwarder.traces import SpanForwarding
     from otel_mqtrace.landing.layout import LandedMessage, LandedPart
     from otel_mqtrace.landing.writer import LandingWriter
 
-__all__ = ["ForwardCounts", "TraceSource", "forward_once", "forward_until"]
+__all__ = ["ForwardCounts", "Forwarding", "TraceSource", "forward_once", "forward_until"]
 
 
 class TraceSource(Protocol):
@@ -49,6 +48,35 @@ class TraceSource(Protocol):
         ...
 
 
+class Forwarding(Protocol):
+    """What becomes of the messages of a source; ``SpanForwarding`` and ``NativeForwarding`` are two."""
+
+    @property
+    def due(self) -> bool:
+        """Whether enough was taken to be worth a commit."""
+        ...
+
+    def take(self, messages: Sequence[LandedMessage]) -> Sequence[LandedMessage]:
+        """Take ``messages`` and return those that are new."""
+        ...
+
+    def expire(self, behind: Collection[int | None] = ()) -> None:
+        """Let go what waited too long."""
+        ...
+
+    def flush(self) -> None:
+        """Let go everything that waits."""
+        ...
+
+    def deliver(self) -> int:
+        """Have everything delivered that does not wait; return how many spans or records."""
+        ...
+
+    def hold(self) -> set[Place]:
+        """Return where lies what still waits."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ForwardCounts:
     """What one or several passes moved."""
@@ -71,7 +99,7 @@ def forward_once(
     source: TraceSource,
     landing: LandingWriter | None = None,
     *,
-    spans: SpanForwarding | None = None,
+    spans: Forwarding | None = None,
     stopped: Event | None = None,
     flush: bool = False,
 ) -> ForwardCounts:
@@ -100,7 +128,7 @@ def forward_once(
 
 
 def _take(
-    batch: Sequence[LandedMessage], source: TraceSource, landing: LandingWriter | None, spans: SpanForwarding | None
+    batch: Sequence[LandedMessage], source: TraceSource, landing: LandingWriter | None, spans: Forwarding | None
 ) -> ForwardCounts:
     new = batch if spans is None else spans.take(batch)
     if spans is not None and source.behind:
@@ -110,7 +138,7 @@ def _take(
     return ForwardCounts(len(new), sum(len(message.body) for message in new))
 
 
-def _settle(source: TraceSource, landing: LandingWriter | None, spans: SpanForwarding | None) -> ForwardCounts:
+def _settle(source: TraceSource, landing: LandingWriter | None, spans: Forwarding | None) -> ForwardCounts:
     """Keep the promise: first delivered and durable, then committed."""
     delivered = 0 if spans is None else spans.deliver()
     parts = () if landing is None else landing.finish()
@@ -124,7 +152,7 @@ def forward_until(  # noqa: PLR0913 - what goes where, and when
     landing: LandingWriter | None = None,
     *,
     pause_ms: float,
-    spans: SpanForwarding | None = None,
+    spans: Forwarding | None = None,
     on_pass: Callable[[ForwardCounts], object] | None = None,
 ) -> ForwardCounts:
     """Repeat :func:`forward_once`, pausing ``pause_ms`` in between, until ``stopped`` is set; return the sum.

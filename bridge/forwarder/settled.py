@@ -12,12 +12,10 @@ without a file, too; then a listener call may be told a second time, under the s
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace._errors import UsageError
+from bridge.forwarder.memory import read_memory, write_memory
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -132,32 +130,19 @@ class SettledMemory:
             entry.pending |= resumed.pending
         return entry
 
-    # -- the file ----------------------------------------------------------------------------------------------------
-
     def _read(self) -> dict[_Partition, _Entry]:
         if self._file is None:
             return {}
-        try:
-            said = json.loads(self._file.read_bytes())
-            return dict(_entry_of(each) for each in said["partitions"])
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{self._file} cannot be read ({error}); remove it to go on by offsets alone") from error
+        return read_memory(self._file, _entries_of, hint="remove it to go on by offsets alone") or {}
 
     def _write(self, entries: dict[_Partition, _Entry]) -> None:
         assert self._file is not None  # noqa: S101 - for the type checker
-        beside = self._file.with_name(f".{self._file.name}.new")
-        said = {"version": _VERSION, "partitions": [_json_of(*each) for each in entries.items()]}
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open("w", encoding="utf-8") as file:
-                json.dump(said, file, separators=(",", ":"))
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self._file)
-        except OSError as error:
-            raise UsageError(f"{self._file} cannot be written ({error.strerror or error})") from error
+        content = {"version": _VERSION, "partitions": [_json_of(*each) for each in entries.items()]}
+        write_memory(self._file, content)
+
+
+def _entries_of(content: Any) -> dict[_Partition, _Entry]:
+    return dict(_entry_of(each) for each in content["partitions"])
 
 
 def _json_of(partition: _Partition, entry: _Entry) -> dict[str, Any]:

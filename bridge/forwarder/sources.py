@@ -38,8 +38,11 @@ def open_source(  # noqa: PLR0913 - what the options say, each by its name
     client_config: Mapping[str, str],
     accept_trimmed: bool = False,
     timeout_ms: float = 10_000,
+    of_spans: bool = False,
 ) -> OpenSource:
     """Return the source that ``source`` names, where ``group`` has come to; ``state`` keeps that for files.
+
+    With ``of_spans`` files hold OTLP messages, else native bodies.
 
     Raises:
         UsageError: not one of ``SOURCE_FORMS``.
@@ -47,6 +50,10 @@ def open_source(  # noqa: PLR0913 - what the options say, each by its name
         PeerError: nobody there.
     """
     address = parse_address(source, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
+    if address.kind is Kind.FILES and of_spans:
+        from bridge.forwarder.span_files import SpanFilesSource  # noqa: PLC0415 - one kind is used, at most
+
+        return SpanFilesSource(Path(address.path), group=group, state=state)
     if address.kind is Kind.FILES:
         from bridge.forwarder.files import FilesTraceSource  # noqa: PLC0415 - one kind is used, at most
 

@@ -109,6 +109,11 @@ class SpanForwarding:
         return self._counts
 
     @property
+    def has_delivered(self) -> bool:
+        """Whether the receiver has accepted anything."""
+        return self._counts.spans > 0
+
+    @property
     def due(self) -> bool:
         """Whether so much was taken since the last :meth:`deliver` that it is worth a commit."""
         return self._since_settled >= _SETTLE_AT

@@ -37,45 +37,55 @@ class MessageTypeMap(str, Enum):
 _Sources = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SRC]...", help="Landing, directory, files, kafka://BOOTSTRAP/TOPIC or rocketmq://NAMESRV/TOPIC."
+        metavar="SRC", help="Landing, directory, files, kafka://BOOTSTRAP/TOPIC or rocketmq://NAMESRV/TOPIC."
     ),
 ]
 _MsgId = Annotated[
-    str | None, typer.Option(help="The message: its unique id, the id of its place, or a prefix followed by *.")
+    str | None,
+    typer.Option(help="The message: its unique id, the id of its place, or a prefix followed by *.", metavar="ID"),
 ]
-_Key = Annotated[str | None, typer.Option(help="Messages with this key; with --msg-id it must have both.")]
-_Topic = Annotated[str | None, typer.Option(help="Messages of this topic.")]
-_Group = Annotated[str | None, typer.Option(help="Messages that this producer or consumer group handled.")]
+_Key = Annotated[
+    str | None, typer.Option(help="Messages with this key; with --msg-id it must have both.", metavar="KEY")
+]
+_Topic = Annotated[str | None, typer.Option(help="Messages of this topic.", metavar="TOPIC")]
+_Group = Annotated[
+    str | None, typer.Option(help="Messages that this producer or consumer group handled.", metavar="GROUP")
+]
 _Outcome = Annotated[
     OutcomeFilter | None,
     typer.Option(help="How the last send attempt or a group's last delivery ended; retried: there were several."),
 ]
-_Bootstrap = Annotated[str | None, typer.Option(help="Search a Kafka trace topic: HOST:PORT,...")]
-_Landing = Annotated[Path | None, typer.Option(help="Search a landing directory.")]
-_Namesrv = Annotated[str | None, typer.Option(help="Search a RocketMQ cluster: HOST:PORT;...")]
+_Bootstrap = Annotated[str | None, typer.Option(help="Search a Kafka trace topic: HOST:PORT,...", metavar="HOST:PORT")]
+_Landing = Annotated[Path | None, typer.Option(help="Search a landing directory.", metavar="DIR")]
+_Namesrv = Annotated[str | None, typer.Option(help="Search a RocketMQ cluster: HOST:PORT;...", metavar="HOST:PORT")]
 _TraceTopic = Annotated[
     list[str] | None,
-    typer.Option(help="Trace topic, else MQTRACE_TRACE_TOPIC, else RocketMQ's own; may be given again."),
+    typer.Option(
+        help="Trace topic, else MQTRACE_TRACE_TOPIC, else RocketMQ's own; may be given again.", metavar="TOPIC"
+    ),
 ]
 _Begin = Annotated[
-    str | None, typer.Option(help="Trace messages that arrived since: ISO 8601, epoch ms, or 15m, 2h, 3d ago.")
+    str | None,
+    typer.Option(help="Trace messages that arrived since: ISO 8601, epoch ms, or 15m, 2h, 3d ago.", metavar="TIME"),
 ]
-_End = Annotated[str | None, typer.Option(help="Trace messages that arrived until.")]
+_End = Annotated[str | None, typer.Option(help="Trace messages that arrived until.", metavar="TIME")]
 _Scan = Annotated[bool, typer.Option("--scan", help="RocketMQ: read every trace message instead of asking the index.")]
-_Html = Annotated[Path | None, typer.Option(help="Write a page that stands alone to this file, too.")]
+_Html = Annotated[Path | None, typer.Option(help="Write a page that stands alone to this file, too.", metavar="FILE")]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-_Limit = Annotated[int, typer.Option(min=1, help="Messages on a page; page 1 has the newest.")]
-_Page = Annotated[int, typer.Option(min=1, help="The page to show.")]
+_Limit = Annotated[int, typer.Option(min=1, help="Messages on a page; page 1 has the newest.", metavar="N")]
+_Page = Annotated[int, typer.Option(min=1, help="The page to show.", metavar="N")]
 _LinkTemplate = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Address of a trace, as in https://jaeger.example/trace/{trace_id}."),
 ]
-_KafkaConfig = Annotated[Path | None, typer.Option(help="Properties file for the Kafka client: TLS, SASL.")]
+_KafkaConfig = Annotated[
+    Path | None, typer.Option(help="Properties file for the Kafka client: TLS, SASL.", metavar="FILE")
+]
 _MsgTypeMap = Annotated[
     MessageTypeMap, typer.Option(help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
 ]
 _Charset = Annotated[str, typer.Option(help="The writer's charset, such as gbk.", metavar="NAME")]
-_TimeoutMs = Annotated[float, typer.Option(min=1, help="How long one answer of a broker may take.")]
+_TimeoutMs = Annotated[float, typer.Option(min=1, help="How long one answer of a broker may take.", metavar="MS")]
 
 
 def query(  # noqa: PLR0913 - one parameter per option
@@ -113,15 +123,16 @@ def query(  # noqa: PLR0913 - one parameter per option
         mqtrace query landing --group billing --outcome failed --limit 20
     """
     from bridge.codec.reading import Reading  # noqa: PLC0415
+    from bridge.page.links import check_template  # noqa: PLC0415
     from bridge.query.instants import arrival_range  # noqa: PLC0415
     from bridge.query.places import open_archive  # noqa: PLC0415
     from bridge.query.search import search  # noqa: PLC0415
-    from bridge.query.trace_ids import check_template  # noqa: PLC0415
+    from bridge.query.trace_ids import LINK_FIELDS  # noqa: PLC0415
     from bridge.query.wanted import wanted  # noqa: PLC0415
     from otel_mqtrace.wire.native import decode_body  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     sought = wanted(msg_id, key, topic=topic, group=group, outcome=outcome)
-    template = None if link_template is None else check_template(link_template)
+    template = None if link_template is None else check_template(link_template, LINK_FIELDS)
     decode_body(b" ", charset=charset)  # a wrong charset fails before anything is read
     arrivals = arrival_range(begin, end, now_ms=SystemClock().wall_ns() // _NS_PER_MS)
     options = {

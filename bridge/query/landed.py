@@ -11,6 +11,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.addresses import data_files
 from bridge.query.instants import ALWAYS, ArrivalRange
 from bridge.query.pace import Pace
 from bridge.query.wanted import mentioned, needles_of
@@ -177,13 +178,9 @@ class FilesArchive(LandingArchive):
             elif is_landing(path):
                 found = LandingArchive(path, arrivals=self._arrivals).parts()
             else:
-                found = [file for file in sorted(path.rglob("*")) if file.suffix in _READERS and _is_data(file, path)]
+                found = [file for file in data_files(path) if file.suffix in _READERS]
             parts |= dict.fromkeys(found)
         return list(parts)
-
-
-def _is_data(file: Path, directory: Path) -> bool:
-    return file.is_file() and not any(part.startswith((".", "_")) for part in file.relative_to(directory).parts)
 
 
 def is_landing(directory: Path) -> bool:

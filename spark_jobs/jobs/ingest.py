@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.otlp.detect import Layout, Side
 from otel_mqtrace._errors import PeerError, UsageError
 from spark_jobs.jobs.intake import Intake
 from spark_jobs.jobs.new_files import each_batch_of_new_files
 from spark_jobs.jobs.options import reading
 from spark_jobs.jobs.reading import read_native, read_otlp
 from spark_jobs.jobs.writers import name_native_writers
-from spark_jobs.sources.detect import Layout, Side
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka.address import apart
 from spark_jobs.sources.kafka.offsets import topic_ranges

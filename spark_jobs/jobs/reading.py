@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridge.otlp.detect import Side
 from otel_mqtrace.wire.native.charsets import check_charset
 from otel_mqtrace.wire.native.layout import check_message_type_map
 from spark_jobs.jobs.event_writer import Written, write_events
 from spark_jobs.judging.facts import Survey, merge_surveys
 from spark_jobs.normalise.native import native_batches
 from spark_jobs.normalise.otlp import event_batches
-from spark_jobs.sources.detect import Side
 from spark_jobs.sources.inputs import find_inputs
 from spark_jobs.sources.kafka.address import LAYOUT, TopicAddress, apart
 from spark_jobs.sources.kafka.offsets import PartitionRange, chunks, wanted_ranges
@@ -50,7 +50,7 @@ class ReadOptions:
         native_writers: the same for some files, by path, and for some topics, by name.
         msg_type_map: ordinals of message types, ``a`` or ``b`` (``otel_mqtrace.wire.native.layout.MESSAGE_TYPE_MAPS``).
         charset: of native bodies; RocketMQ 4.x clients write in their JVM's own.
-        otlp_format: a layout name (``spark_jobs.sources.detect.OTLP_FORMATS``) in place of detection.
+        otlp_format: a layout name (``bridge.otlp.detect.OTLP_FORMATS``) in place of detection.
         client_config: properties of the Kafka client, in librdkafka's words; they may hold passwords.
         ranges: the offsets to read of the topics among the sources, in place of all that they hold now.
         trace_topics: trace topics beside the default ones: sends to them are trace traffic, not the application's.

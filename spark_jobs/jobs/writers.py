@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bridge.otlp.detect import Side
 from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
 from spark_jobs.policy.profiles import AUTO, MIXED
-from spark_jobs.sources.detect import Side
 from spark_jobs.sources.inputs import find_inputs
 from spark_jobs.sources.writers import (
     RecordSigns,

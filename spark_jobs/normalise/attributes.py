@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.normalise.aliases import ALIASES
+from bridge.otlp.aliases import ALIASES
 from spark_jobs.normalise.columns import coalesced, is_there, opened, taken
 from spark_jobs.normalise.text_rules import first_text, key_set
 

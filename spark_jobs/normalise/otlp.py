@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from spark_jobs.normalise.aliases import TRACE_TOPIC_NAMES
+from bridge.otlp.aliases import TRACE_TOPIC_NAMES
 from spark_jobs.normalise.columns import where
 from spark_jobs.normalise.event_columns import RULES
 from spark_jobs.normalise.read_event import event_batch

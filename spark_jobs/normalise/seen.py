@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridge.otlp.aliases import ALIASES, TRACE_TOPIC_PREFIX
+from bridge.otlp.roles import Role, Told, role_of
 from spark_jobs.distinct import distinct_rows, each
-from spark_jobs.normalise.aliases import ALIASES, TRACE_TOPIC_PREFIX
 from spark_jobs.normalise.messages import Messages
-from spark_jobs.normalise.roles import Role, Told, role_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

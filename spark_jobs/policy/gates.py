@@ -151,7 +151,7 @@ def doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
     """
     empty = [named for side, named in _SIDE_NAMES.items() if not facts.in_scope.get(side)]
     if empty:
-        return f"{' and '.join(empty)} hold no events in scope: check the sources, the window and the trace topics"
+        return f"no events are in scope in {' or '.join(empty)}: check the sources, the window and the trace topics"
     if not tally.keys["both"]:
         return "no event is on both sides: check that the two inputs are of the same system and the same time"
     if (

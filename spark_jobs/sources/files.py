@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bridge.addresses import Kind, expand_files, parse_address
+from bridge.otlp.detect import LONGEST_LINE_BYTES, DamagedInputError, Layout, LineTooLongError, Side, detect
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.sources.detect import LONGEST_LINE_BYTES, DamagedInputError, Layout, LineTooLongError, Side, detect
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -101,9 +101,7 @@ def _expand(src: str) -> tuple[list[Path], bool]:
     address = parse_address(src)
     if address.kind in {Kind.KAFKA, Kind.ROCKETMQ}:
         raise UsageError(f"cannot read {src} directly: land it first (mqtrace forward --source {src} --landing DIR)")
-    if address.kind is not Kind.FILES:
-        raise UsageError(f"cannot read {src}: mount it, or copy it to a directory that every executor sees")
-    return expand_files(address.path)
+    return expand_files(parse_address(src, readable=(Kind.FILES,)).path)
 
 
 def last_line(path: Path) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spark_jobs.sources.detect import Side
+from bridge.otlp.detect import Side
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka.address import apart
 from spark_jobs.sources.kafka.offsets import topic_ranges

@@ -17,6 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
+from bridge.otlp.json_spans import json_scalar
+from bridge.otlp.plain_span import KINDS, STATUSES, enum_name, long_or_none
+from bridge.otlp.texts import attribute_text, json_text
+from bridge.otlp.witness import written_ids
 from spark_jobs.distinct import each
 from spark_jobs.sources.arrow_values import (
     DIGITS,
@@ -34,10 +38,6 @@ from spark_jobs.sources.arrow_values import (
     pc,
 )
 from spark_jobs.sources.json_shape import shape_of
-from spark_jobs.sources.json_spans import json_scalar
-from spark_jobs.sources.plain_span import KINDS, STATUSES, enum_name, long_or_none
-from spark_jobs.sources.texts import attribute_text, json_text
-from spark_jobs.sources.witness import written_ids
 
 __all__ = ["JsonColumns", "json_columns"]
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from spark_jobs.sources.containers import Message, joined
+from bridge.otlp.containers import Message, joined
+from bridge.otlp.json_spans import parse_json
 from spark_jobs.sources.json_columns import json_columns
-from spark_jobs.sources.json_spans import parse_json
 from spark_jobs.sources.read_batches import batch_of
 from spark_jobs.sources.span_rows import item_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from spark_jobs.sources.containers import Item
+    from bridge.otlp.containers import Item
     from spark_jobs.sources.json_columns import JsonColumns
     from spark_jobs.sources.pieces import Line
     from spark_jobs.sources.read_batches import Books

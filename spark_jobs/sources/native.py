@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from bridge.otlp.detect import Layout, Side
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.evidence import bad_piece
 from spark_jobs.lenient_json import read_json, text_of_json
 from spark_jobs.schemas import READ_BODY
-from spark_jobs.sources.detect import Layout, Side
 from spark_jobs.sources.files import last_line, source_files
 from spark_jobs.sources.kafka.reading import message_places
 from spark_jobs.sources.pieces import Piece, lines_of, pieces_of, tasks_of

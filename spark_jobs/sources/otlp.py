@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bridge.otlp.detect import OTLP_FORMATS, Layout, Side
 from otel_mqtrace._errors import UsageError
-from spark_jobs.sources.detect import OTLP_FORMATS, Layout, Side
 from spark_jobs.sources.files import source_files
 from spark_jobs.sources.pieces import pieces_of, tasks_of, torn_bytes
 

@@ -13,8 +13,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-from spark_jobs.sources.proto_spans import OLD_SCOPE_SPANS, proto_value
-from spark_jobs.sources.texts import attribute_text
+from bridge.otlp.proto_spans import OLD_SCOPE_SPANS, proto_value
+from bridge.otlp.texts import attribute_text
 
 __all__ = ["KnownAttributes", "packed_resource_spans"]
 

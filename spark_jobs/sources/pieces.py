@@ -10,10 +10,10 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bridge.otlp.detect import LONGEST_LINE_BYTES, Layout, LineTooLongError
+from bridge.otlp.json_spans import parse_json
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.sources.detect import LONGEST_LINE_BYTES, Layout, LineTooLongError
 from spark_jobs.sources.files import last_line
-from spark_jobs.sources.json_spans import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from bridge.otlp.plain_span import KINDS, LONG_MAX, STATUSES, parent_or_none
 from spark_jobs.sources.arrow_values import Array, lists_of, maps_of
 from spark_jobs.sources.packed_spans import KnownAttributes, packed_resource_spans
-from spark_jobs.sources.plain_span import KINDS, LONG_MAX, STATUSES, parent_or_none
 from spark_jobs.sources.read_batches import BATCH_BYTES, BATCH_ROWS, LINK, SPANS, batch_of
 
 if TYPE_CHECKING:

@@ -6,20 +6,20 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_jobs.sources.containers import NOT_TRACES, Bad, Message, read_messages
-from spark_jobs.sources.detect import Layout
+from bridge.otlp.containers import NOT_TRACES, Bad, Message, read_messages
+from bridge.otlp.detect import Layout
+from bridge.otlp.spans import parse_message
 from spark_jobs.sources.json_lines import json_batches, line_items
 from spark_jobs.sources.pieces import Line, Piece, lines_of
 from spark_jobs.sources.read_batches import Books, grouped
 from spark_jobs.sources.span_rows import item_batches
-from spark_jobs.sources.spans import parse_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from spark_jobs.sources.containers import Item
+    from bridge.otlp.containers import Item
 
 __all__ = ["message_batches", "piece_batches"]
 

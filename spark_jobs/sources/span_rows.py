@@ -5,20 +5,20 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.otlp.containers import Message, Tail
+from bridge.otlp.plain_span import LONG_MAX
+from bridge.otlp.spans import is_proto, spans_due, spans_of
+from bridge.otlp.texts import text_attributes
 from spark_jobs.mentions import mentioned_in
-from spark_jobs.sources.containers import Message, Tail
-from spark_jobs.sources.plain_span import LONG_MAX
 from spark_jobs.sources.read_batches import SPANS, row_batches
-from spark_jobs.sources.spans import is_proto, spans_due, spans_of
-from spark_jobs.sources.texts import text_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from spark_jobs.sources.containers import Item
-    from spark_jobs.sources.plain_span import Span
+    from bridge.otlp.containers import Item
+    from bridge.otlp.plain_span import Span
     from spark_jobs.sources.read_batches import Books
 
 __all__ = ["item_batches", "span_row"]

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from bridge.otlp.containers import first_messages
+from bridge.otlp.detect import Layout
+from bridge.otlp.spans import parse_message, spans_of
 from otel_mqtrace import semconv
 from otel_mqtrace.message_id import read_offset_id
 from otel_mqtrace.model import TraceType
@@ -15,11 +18,8 @@ from otel_mqtrace.wire.native.decode import decode_body
 from otel_mqtrace.wire.native.guess import WriterGuesses
 from otel_mqtrace.wire.native.layout import DIALECTS, absent
 from spark_jobs.policy.profiles import BY_DESIGN, CALL_WITHOUT_REGION
-from spark_jobs.sources.containers import first_messages
-from spark_jobs.sources.detect import Layout
 from spark_jobs.sources.kafka.reading import messages_in
 from spark_jobs.sources.native import first_bodies
-from spark_jobs.sources.spans import parse_message, spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

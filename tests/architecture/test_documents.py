@@ -7,9 +7,10 @@ import re
 import shlex
 import sys
 from importlib import import_module
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import pytest
+import typer
 
 import otel_mqtrace
 from bridge.addresses import Kind
@@ -47,10 +48,11 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-def _source_of(command: str) -> str:
-    module, _, _ = COMMANDS[command].partition(":")
-    folder = (ROOT / module.replace(".", "/")).parent
-    return "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py")))
+def _options_of(command: str) -> set[str]:
+    module, _, function = COMMANDS[command].partition(":")
+    app = typer.Typer(add_completion=False)
+    app.command(command)(getattr(import_module(module), function))
+    return {name for each in typer.main.get_command(app).params for name in (*each.opts, *each.secondary_opts)}
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -72,13 +74,14 @@ def test_commands_in_the_documents_exist(block):
     """Make targets, ``mqtrace`` commands and their options, and the settings of the environment."""
     for line in block.text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
-        for before, after in pairwise(words):
+        for at, (before, after) in enumerate(pairwise(words)):
             if before == "make":
                 assert after in _targets()
             if before == "mqtrace" and not after.startswith("-"):
                 assert after in COMMANDS
-                options = [word.split("=")[0] for word in words if word.startswith("--") and word != "--"]
-                assert [option for option in options if option not in _source_of(after)] == []
+                given = takewhile(lambda word: word not in {"|", "--", "&&"}, words[at:])
+                options = [word.split("=")[0] for word in given if word.startswith("--")]
+                assert [option for option in options if option not in _options_of(after)] == []
     settings = {ENVIRONMENT_PREFIX + name.upper() for name in Settings.__dataclass_fields__}
     assert set(re.findall(r"\bMQTRACE_[A-Z_]+", block.text)) <= settings
 

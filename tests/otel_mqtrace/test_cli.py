@@ -276,3 +276,32 @@ def test_every_command_has_help_with_an_example(point, capsys):
     shown = capsys.readouterr().out
     assert "Example:" in shown
     assert f"mqtrace {point.name}" in shown.split("Example:")[1]
+
+
+_DURING_IMPORT = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "otel_mqtrace.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+"""
+_AT_THE_END = """
+import atexit, os, signal, sys
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+sys.argv[1:] = ["--version"]
+"""
+
+
+@pytest.mark.parametrize("when", [_DURING_IMPORT, _AT_THE_END], ids=["imports", "end"])
+def test_an_interrupt_outside_the_command_is_one_line_too(when):
+    """While modules are imported, and while the interpreter ends."""
+    program = f"{when}\nfrom otel_mqtrace._program import start\nsys.exit(start())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "mqtrace: interrupted\n")
+
+
+def test_the_version_may_stand_behind_a_command(capsys):
+    """As in `mqtrace decode -V`; behind a double dash it is somebody else's."""
+    assert cli.main(["decode", "-V"]) == 0
+    assert capsys.readouterr().out.startswith("mqtrace ")

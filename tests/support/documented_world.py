@@ -137,13 +137,15 @@ class World:
         }
 
     def put(self):
-        """Put what the application has left into both trace topics."""
+        """Put what the application has left into both trace topics, and its spans into a Collector's topic."""
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0})
         now_ms = SystemClock().wall_ns() // 1_000_000
         for body in self.left.bodies:
             producer.produce(TOPIC, value=body)
             keys = {"KEYS": f"{self.left.message_id} order-7"}
             self.rocketmq.brokers[0].put(body, topic=TOPIC, properties=keys, store_ms=now_ms)
+        for line in (self.left.home / "traces.jsonl").read_bytes().splitlines():
+            producer.produce("otlp_spans", value=line)
         assert producer.flush(20) == 0
 
 
@@ -189,6 +191,6 @@ def _servers():
         rocketmq = stack.enter_context(tracing_cluster())
         receiver = stack.enter_context(OtlpReceiver())
         rocketmq.brokers[0].topics.add("rmq_sys_TRACE_DATA_null")
-        for topic in (TOPIC, "orders"):
+        for topic in (TOPIC, "orders", "otlp_spans"):
             kafka.create_topic(topic, partitions=1)
         yield World(kafka, rocketmq, receiver)

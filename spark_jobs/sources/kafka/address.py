@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_mqtrace._errors import UsageError
-from otel_mqtrace.settings_text import without_password
+from bridge.addresses import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +16,6 @@ LAYOUT: Final = "kafka"
 """What the layout of a topic is called, beside those of files."""
 
 _SCHEME: Final = "kafka://"
-_ADDRESS: Final = re.compile(r"kafka://(?P<servers>[^/@\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +36,6 @@ def apart(srcs: Iterable[str]) -> tuple[tuple[str, ...], tuple[TopicAddress, ...
         UsageError: a source starts as a topic's address and is none.
     """
     srcs = tuple(srcs)
-    topics = [_address(src) for src in srcs if src.startswith(_SCHEME)]
+    addresses = [parse_address(src) for src in srcs if src.startswith(_SCHEME)]
+    topics = [TopicAddress(each.servers, each.topic) for each in addresses]
     return tuple(src for src in srcs if not src.startswith(_SCHEME)), tuple(dict.fromkeys(topics))
-
-
-def _address(src: str) -> TopicAddress:
-    found = _ADDRESS.match(src)
-    if found is None:
-        raise UsageError(
-            f"{without_password(src)} is no topic: write kafka://HOST:PORT[,HOST:PORT]/TOPIC, and passwords into a "
-            "--client-config FILE"
-        )
-    return TopicAddress(found["servers"], found["topic"])

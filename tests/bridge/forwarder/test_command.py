@@ -84,18 +84,18 @@ def test_a_person_is_told_what_is_noteworthy(kafka, receiver, tmp_path, capsys):
     options = ["--landing", str(tmp_path), "--service-name-from", "fixed", "--service-name", "mq"]
     assert main(["forward", *_options(kafka, receiver, "--once", *options)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    told = rf"1 trace messages \(\d+ bytes\) in 1 parts of {re.escape(str(tmp_path))}; 2 records as 2 spans to"
+    told = rf"1 trace messages \(\d+ bytes\) in 1 part of {re.escape(str(tmp_path))}; 2 records as 2 spans to"
     assert re.fullmatch(rf"{told} {receiver.endpoint}; 1 spans have one half only", out)
     assert {service for said in receiver.contents().values() for service, _ in said} == {"mq"}
 
 
-def test_a_receiver_that_is_gone_is_exit_1_and_one_line(kafka, tmp_path, capsys):
+def test_a_receiver_that_never_answers_is_exit_2_and_one_line(kafka, tmp_path, capsys):
     """Nothing is committed."""
     _send(kafka, body_of(pub()))
     options = ["--source", f"kafka://{kafka.bootstrap_servers}/{TOPIC}", "--otlp-endpoint", "http://127.0.0.1:1"]
-    assert main(["forward", *options, "--once", "--otlp-timeout-ms", "200"]) == 1
+    assert main(["forward", *options, "--once", "--otlp-timeout-ms", "200"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("mqtrace: error: the OTLP receiver http://127.0.0.1:1 did not accept 1 spans")
+    assert err.startswith("mqtrace: error: the OTLP receiver http://127.0.0.1:1 did not accept 1 span")
     assert err.count("\n") == 1
     assert _committed(kafka)[0] < 0
 

@@ -141,7 +141,7 @@ def test_a_receiver_that_refuses_is_one_sentence_and_nothing_is_committed(receiv
     """Nor is the landing shown; once it accepts, the same pass goes through."""
     receiver.status = 400
     log, spans = _Log(body_of(pub())), SpanForwarding(delivery)
-    with pytest.raises(PeerError, match=rf"{receiver.endpoint} did not accept 1 spans .*will be forwarded again"):
+    with pytest.raises(PeerError, match=rf"{receiver.endpoint} did not accept 1 span .*will be forwarded again"):
         forward_once(log, LandingWriter(tmp_path), spans=spans)
     assert log.committed == {}
     receiver.status = 200
@@ -152,7 +152,7 @@ def test_a_receiver_that_refuses_is_one_sentence_and_nothing_is_committed(receiv
 def test_a_receiver_that_is_not_there_is_one_sentence():
     """With what the exporter said about it."""
     delivery = OtlpDelivery("http://127.0.0.1:1", timeout_s=0.2)
-    with pytest.raises(PeerError, match=r"did not accept 1 spans \(.+\)"):
+    with pytest.raises(PeerError, match=r"did not accept 1 span \(.+\)"):
         forward_once(_Log(body_of(pub())), spans=SpanForwarding(delivery))
     delivery.close()
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -12,6 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from rocketmq.v5.exception import InternalErrorException
 
 from bridge.forwarder.rocketmq_source import find_by_key
+from bridge.forwarder.run import ForwardOptions, run
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.message_id import new_unique_id
@@ -21,6 +25,7 @@ from tests.support.native_spans import pub, sub, traced
 pytestmark = pytest.mark.peers
 
 _PATIENCE_SECONDS = 30
+_AGENT_SPANS = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup" / "otlp.jsonl"
 _LINE = re.compile(r"(Pub|Sub) +(\S+) +(\S+) +(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) +(\d+)ms +(\S+)")
 
 
@@ -133,6 +138,26 @@ def test_a_python_application_on_the_grpc_proxy_appears_in_mqadmin(rocketmq_serv
         ("Pub", "order-producers", "success"),
         ("Sub", group, "success"),
     ]
+
+
+def test_spans_of_the_recorded_java_agent_appear_in_mqadmin(rocketmq_server, tmp_path, monkeypatch, capsys):
+    """`forward --native`: an application that only knows OpenTelemetry, its send and what both groups made of it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    spans = tmp_path / "spans"
+    spans.mkdir()
+    shutil.copy(_AGENT_SPANS, spans)
+    native = f"rocketmq://{rocketmq_server.name_server}/RMQ_SYS_TRACE_TOPIC"
+    assert run(ForwardOptions(source=str(spans), native=native, once=True, timeout_ms=30_000), as_json=True) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == 564
+    msg_id = "C000020262BB60E53B936993956C0003"
+    assert _found(rocketmq_server, "RMQ_SYS_TRACE_TOPIC", msg_id)
+    output = rocketmq_server.mqadmin("queryMsgTraceById", "-i", msg_id)
+    printed = [(kind, group, status) for kind, group, _, _, _, status in _LINE.findall(output)]
+    assert {(kind, group) for kind, group, _ in printed if kind == "Sub"} == {
+        ("Sub", "CG_billing_d498dup"),
+        ("Sub", "CG_shipping_d498dup"),
+    }
+    assert [status for kind, _, status in printed if kind == "Pub"] == ["success"]
 
 
 def _received(consumer):

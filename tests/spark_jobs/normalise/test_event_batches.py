@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.normalise.aliases import ALIASES
+from bridge.otlp.aliases import ALIASES
 from spark_jobs.normalise.event_columns import RULES
 from spark_jobs.normalise.otlp import event_batches
 from spark_jobs.schemas import LEDGER, READ_EVENT

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from bridge.otlp.containers import Message, read_messages
+from bridge.otlp.detect import detect
+from bridge.otlp.spans import parse_message, spans_of
+from bridge.otlp.texts import text_attributes
 from otel_mqtrace._errors import UsageError
 from spark_jobs.schemas import EVENT
-from spark_jobs.sources.containers import Message, read_messages
-from spark_jobs.sources.detect import detect
 from spark_jobs.sources.otlp import find_spans
 from spark_jobs.sources.reading import piece_batches
-from spark_jobs.sources.spans import parse_message, spans_of
-from spark_jobs.sources.texts import text_attributes
 from tests.support.reading import events_of, malformed_of, otlp_side
 
 VECTORS = Path(__file__).parents[2] / "vectors"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge.otlp.detect import Layout, Side
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.sources import pieces
-from spark_jobs.sources.detect import Layout, Side
 from spark_jobs.sources.files import SourceFile
 from spark_jobs.sources.pieces import lines_of, pieces_of, tasks_of, torn_bytes
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, TracesData
 
-from spark_jobs.sources.containers import Message
+from bridge.otlp.containers import Message
+from bridge.otlp.spans import parse_message, spans_of
 from spark_jobs.sources.packed_spans import KnownAttributes
 from spark_jobs.sources.proto_columns import proto_batches
 from spark_jobs.sources.read_batches import SPANS, Books
 from spark_jobs.sources.span_rows import item_batches, span_row
-from spark_jobs.sources.spans import parse_message, spans_of
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 keys = st.sampled_from(["service.name", "a", "b", ""])

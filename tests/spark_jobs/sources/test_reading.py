@@ -131,7 +131,7 @@ def test_who_reads_json_lines_needs_no_protobuf(tmp_path):
     path.write_bytes(message(SPAN, ODD) + b"\ntorn\n" + message(SPAN) + b"\n")
     code = (
         "import sys\n"
-        "from spark_jobs.sources.detect import Layout\n"
+        "from bridge.otlp.detect import Layout\n"
         "from spark_jobs.sources.pieces import Piece\n"
         "from spark_jobs.sources.reading import piece_batches\n"
         f"piece = Piece({str(path)!r}, Layout.JSON_LINES, 0, {path.stat().st_size})\n"

@@ -8,13 +8,14 @@ import json
 import pytest
 import zstandard
 
+from bridge.otlp import containers, detect, documents
+from bridge.otlp.containers import Bad, Message, Tail, read_messages
+from bridge.otlp.detect import Layout, Side
+from bridge.otlp.documents import Piece
+from bridge.otlp.spans import parse_message
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.sources import containers, detect, documents, files
-from spark_jobs.sources.containers import Bad, Message, Tail, read_messages
-from spark_jobs.sources.detect import Layout, Side
-from spark_jobs.sources.documents import Piece
+from spark_jobs.sources import files
 from spark_jobs.sources.files import last_line, source_files
-from spark_jobs.sources.spans import parse_message
 
 REQUEST = {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s"}]}]}]}
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
-from spark_jobs.sources.containers import Message, read_messages
-from spark_jobs.sources.detect import Layout, detect
-from spark_jobs.sources.spans import parse_message, span_count, spans_due, spans_of
-from spark_jobs.sources.witness import proto_spans, written_ids
+from bridge.otlp.containers import Message, read_messages
+from bridge.otlp.detect import Layout, detect
+from bridge.otlp.spans import parse_message, span_count, spans_due, spans_of
+from bridge.otlp.witness import proto_spans, written_ids
 from tests.support.reading import otlp_side
 
 VECTORS = Path(__file__).parents[2] / "vectors"

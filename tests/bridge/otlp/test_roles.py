@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bridge.otlp.aliases import OPERATIONS
+from bridge.otlp.roles import Told, role_of
 from otel_mqtrace.model import ContextCode
-from spark_jobs.normalise.aliases import OPERATIONS
-from spark_jobs.normalise.roles import Told, role_of
 
 AGENT = "io.opentelemetry.rocketmq-client-4.8"
 NEW = {"library": AGENT, "operation": "process", "operation_name": "process"}

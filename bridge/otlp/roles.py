@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from bridge.otlp.aliases import OPERATIONS
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType
-from spark_jobs.normalise.aliases import OPERATIONS
 
 __all__ = ["Role", "Told", "role_of"]
 

@@ -11,9 +11,9 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_jobs.sources.plain_span import KINDS, NOT_A_SPAN, STATUSES, Span, enum_name, long_or_none, parent_or_none
-from spark_jobs.sources.texts import attribute_text, json_text
-from spark_jobs.sources.witness import ids_in
+from bridge.otlp.plain_span import KINDS, NOT_A_SPAN, STATUSES, Span, enum_name, long_or_none, parent_or_none
+from bridge.otlp.texts import attribute_text, json_text
+from bridge.otlp.witness import ids_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from bridge.otlp.detect import LONGEST_LINE_BYTES, ZSTD_MAGIC, Layout, LineTooLongError, open_zstd
+from bridge.otlp.documents import documents
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.sources.detect import LONGEST_LINE_BYTES, ZSTD_MAGIC, Layout, LineTooLongError, open_zstd
-from spark_jobs.sources.documents import documents
 
 if TYPE_CHECKING:
     from pathlib import Path

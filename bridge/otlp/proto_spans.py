@@ -8,8 +8,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
-from spark_jobs.sources.plain_span import KINDS, STATUSES, Span, enum_name, parent_or_none
-from spark_jobs.sources.texts import attribute_text
+from bridge.otlp.plain_span import KINDS, STATUSES, Span, enum_name, parent_or_none
+from bridge.otlp.texts import attribute_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from bridge.otlp import containers
+from bridge.otlp.containers import Bad, Message, Tail, read_messages
+from bridge.otlp.detect import Layout, Side, detect
+from bridge.otlp.spans import parse_message, spans_of
 from otel_mqtrace._errors import UnreadableInputError, UsageError
-from spark_jobs.sources import containers
-from spark_jobs.sources.containers import Bad, Message, Tail, read_messages
-from spark_jobs.sources.detect import Layout, Side, detect
 from spark_jobs.sources.files import SourceFile, source_files
 from spark_jobs.sources.pieces import pieces_of
 from spark_jobs.sources.reading import piece_batches
-from spark_jobs.sources.spans import parse_message, spans_of
 
 OTLP = Path(__file__).parents[2] / "vectors" / "otlp"
 DUAL = OTLP.parent / "dual"

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.sources import witness
-from spark_jobs.sources.json_spans import (
+from bridge.otlp import witness
+from bridge.otlp.json_spans import (
     json_id_count,
     json_span_count,
     json_spans,
@@ -22,7 +22,7 @@ from spark_jobs.sources.json_spans import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spark_jobs.sources.plain_span import Span
+    from bridge.otlp.plain_span import Span
 
 __all__ = ["is_proto", "parse_message", "span_count", "spans_due", "spans_of"]
 
@@ -43,7 +43,7 @@ def is_proto(resource_spans: list[Any]) -> bool:
 
 def _protobuf() -> Any:
     """Who reads JSON only needs no protobuf."""
-    from spark_jobs.sources import proto_spans  # noqa: PLC0415
+    from bridge.otlp import proto_spans  # noqa: PLC0415
 
     return proto_spans
 

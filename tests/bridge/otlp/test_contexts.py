@@ -1,0 +1,226 @@
+"""What native contexts a span gives: every field back of what was native once, and what other writers' spans say."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from bridge.forwarder.meaning import SpanRules
+from bridge.forwarder.pairing import Pairing, Place, Record
+from bridge.forwarder.wire import requests_of
+from bridge.otlp.aliases import ALIASES
+from bridge.otlp.containers import Message, read_messages
+from bridge.otlp.contexts import contexts_of
+from bridge.otlp.detect import detect
+from bridge.otlp.spans import parse_message, spans_of
+from otel_mqtrace import semconv
+from otel_mqtrace.model import ContextCode, MessageType, TraceType
+from otel_mqtrace.spans.mapping import bean_attributes, context_attributes
+from otel_mqtrace.wire.native import decode_body, explode
+from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
+from tests.support.native_vectors import RECORDED_FILES, recorded
+from tests.support.reading import events_of, otlp_side
+from tests.support.trace_stories import after, before, pub
+
+DUAL = Path(__file__).parents[2] / "vectors" / "dual"
+NS_PER_MS = 1_000_000
+AGENT = "io.opentelemetry.rocketmq-client-4.8"
+
+
+def _fields(context):
+    """What the wire says of a record with one message; which channel wrote it is no field of it."""
+    (bean,) = context.beans
+    said = {each.name: getattr(context, each.name) for each in fields(context) if each.name != "beans"}
+    said |= {each.name: getattr(bean, each.name) for each in fields(bean)}
+    del said["access_channel"]
+    return {name: value for name, value in said.items() if value is not None and value not in ABSENT_TEXTS}
+
+
+def _identity(context):
+    ids = (context.beans[0].msg_id, context.request_id)
+    return (context.trace_type, *(None if each in ABSENT_TEXTS else each for each in ids))
+
+
+@pytest.mark.parametrize("stem", RECORDED_FILES)
+def test_every_recorded_record_comes_back_from_its_span_field_by_field(stem):
+    """Native → OTLP → native: as many records, and each field that the wire carried."""
+    pairing, records, events = Pairing(), [], []
+    for number, body in enumerate(recorded(stem)):
+        decoded = decode_body(body.body, msg_type_map=body.msg_type_map)
+        for index, context in zip(decoded.record_indexes, decoded.contexts, strict=True):
+            each_message = explode(context)
+            records += each_message
+            for one in each_message:
+                record = Record(
+                    trace_ctx=one,
+                    place=Place("trace", 0, number),
+                    arrival_ms=1_795_262_400_000,
+                    messages=len(each_message),
+                    index=index,
+                )
+                events += pairing.take(record)
+    events += pairing.flush()
+    requests = requests_of(events, SpanRules())
+    spans = [span for request in requests for span in spans_of(parse_message(request.body))]
+    back = [context for span in spans for context in contexts_of(span).contexts]
+    assert len(back) == len(records) - pairing.counts.repeated
+    written = {}
+    for context in back:
+        written.setdefault(_identity(context), []).append(_fields(context))
+    for record in records:
+        wanted = _fields(record)
+        assert any(wanted.items() <= one.items() for one in written[_identity(record)]), wanted
+
+
+@pytest.mark.parametrize("name", ["app-4.9.8-dup", "scenarios-5.3.3-old"])
+def test_spans_of_the_java_agent_say_what_the_reconciliation_reads_in_them(name, tmp_path):
+    """The reader of single spans against the reader of columns: the same messages, kinds and values."""
+    path = DUAL / name / "otlp.jsonl"
+    items = read_messages(path, detect(path).layout, parse=parse_message)
+    spans = [span for item in items if isinstance(item, Message) for span in spans_of(item.content)]
+    ours = sorted(
+        (_event(context, span) for span in spans for context in _told_once(span)),
+        key=repr,
+    )
+    events = [row for row in events_of(otlp_side(tmp_path, path)) if row["kind"] is not None and row["scope"] is None]
+    assert ours == sorted((tuple(row[field] for field in _COMPARED) for row in events), key=repr)
+
+
+_COMPARED = (
+    *("span_id", "kind", "topic", "msg_id", "offset_msg_id", "group_name", "tags", "store_host"),
+    *("body_length", "retry_times", "success", "context_code", "region_id", "start_ms"),
+)
+_KINDS = {TraceType.PUB: "publish", TraceType.SUB_AFTER: "consume"}
+
+
+def _told_once(span):
+    return [each for each in contexts_of(span).contexts if each.trace_type is not TraceType.SUB_BEFORE]
+
+
+def _event(context, span):
+    (bean,) = context.beans
+    code = None if context.context_code is None else context.context_code.name
+    return (
+        *(span["span_id"], _KINDS[context.trace_type], bean.topic, bean.msg_id, bean.offset_msg_id),
+        *(context.group_name, bean.tags, bean.store_host, bean.body_length, bean.retry_times, context.success, code),
+        *(context.region_id, span["start_ns"] // NS_PER_MS),
+    )
+
+
+def _span(attributes, *, kind="CONSUMER", links=(), scope=AGENT, status="UNSET"):
+    return {
+        **dict.fromkeys(("trace_id", "parent_span_id", "service", "status_message", "bad")),
+        "span_id": "ab12",
+        "name": "x",
+        "kind": kind,
+        "scope": scope,
+        "status": status,
+        "flags": 1,
+        "start_ns": 1_000 * NS_PER_MS,
+        "end_ns": 1_040 * NS_PER_MS,
+        "attributes": attributes,
+        "events": [],
+        "links": [{"trace_id": "1", "span_id": "2", "flags": 0, "attributes": each} for each in links],
+    }
+
+
+def _delivery(**more):
+    return {
+        "messaging.system": "rocketmq",
+        "messaging.operation": "process",
+        "messaging.destination.name": "orders",
+        **more,
+    }
+
+
+def test_a_delivery_gives_both_halves_which_share_the_span_id_where_no_request_is_named():
+    """RocketMQ's dashboard joins them by the request id."""
+    half, whole = contexts_of(_span(_delivery(**{"messaging.message.id": "M1"}))).contexts
+    assert (half.trace_type, half.timestamp_ms) == (TraceType.SUB_BEFORE, 1_000)
+    assert (whole.trace_type, whole.timestamp_ms, whole.cost_ms) == (TraceType.SUB_AFTER, 1_040, 40)
+    assert half.request_id == whole.request_id == "AB12"
+
+
+def test_what_a_span_does_not_say_stays_absent():
+    """No keys, tags, hosts, lengths or outcome are made up; only a send's type has no absent form."""
+    (sent,) = contexts_of(
+        _span(
+            {"messaging.system": "rocketmq", "messaging.operation": "publish", "messaging.destination.name": "orders"},
+            kind="PRODUCER",
+        )
+    ).contexts
+    said = _fields(sent)
+    assert said == {
+        "trace_type": TraceType.PUB,
+        "timestamp_ms": 1_000,
+        "cost_ms": 40,
+        "topic": "orders",
+        "msg_type": MessageType.NORMAL,
+    }
+
+
+def test_a_batch_is_one_record_for_each_message_and_the_link_wins():
+    """By links that name messages, or by ids joined with commas; the cost is shared, as RocketMQ shares it."""
+    links = [{"messaging.message.id": "M1", "messaging.destination.name": "other"}, {"messaging.message.id": "M2"}]
+    linked = contexts_of(_span(_delivery(), links=links)).contexts
+    assert [(each.beans[0].msg_id, each.beans[0].topic) for each in linked[1::2]] == [("M1", "other"), ("M2", "orders")]
+    joined = contexts_of(_span(_delivery(**{"messaging.message.id": "M1,M2"}))).contexts
+    assert [each.beans[0].msg_id for each in joined[1::2]] == ["M1", "M2"]
+    assert {each.cost_ms for each in joined[1::2]} == {20}
+
+
+def test_a_failed_delivery_says_so():
+    """The name of the failure where it is one of RocketMQ's."""
+    attributes = {
+        **_delivery(**{"messaging.message.id": "M1"}),
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "error.type": "TIME_OUT",
+    }
+    whole = contexts_of(_span(attributes, status="ERROR")).contexts[1]
+    assert (whole.success, whole.context_code) == (True, ContextCode.TIME_OUT)  # RocketMQ calls a late one successful
+
+
+@pytest.mark.parametrize(
+    ("attributes", "kind", "scope"),
+    [
+        (_delivery(**{"messaging.operation": "receive"}), "CONSUMER", "POLL"),
+        (_delivery(**{"messaging.destination.name": "RMQ_SYS_TRACE_TOPIC"}), "CONSUMER", "TRACE_TRAFFIC"),
+        ({"http.request.method": "GET"}, "CLIENT", "NOT_MESSAGING"),
+    ],
+)
+def test_a_span_about_no_message_says_why_it_has_no_record(attributes, kind, scope):
+    """It is counted under that name."""
+    assert contexts_of(_span(attributes, kind=kind)) == ((), scope)
+
+
+def test_a_kafka_message_without_an_id_goes_by_its_place():
+    """As our own records of such messages do."""
+    attributes = {
+        "messaging.system": "kafka",
+        "messaging.operation": "process",
+        "messaging.destination.name": "orders",
+        "messaging.destination.partition.id": "3",
+        "messaging.kafka.offset": 41,
+        "messaging.kafka.consumer.group": "g",
+    }
+    whole = contexts_of(_span(attributes)).contexts[1]
+    assert (whole.beans[0].msg_id, whole.beans[0].offset_msg_id, whole.group_name) == (
+        "orders-3@41",
+        "orders-3@41",
+        "g",
+    )
+
+
+def test_the_table_that_is_written_by_is_the_table_that_is_read_by():
+    """The first name of each field is the attribute that our own spans carry it in."""
+    renamed = {"request_id": "attempt_id"}
+    for source, written in ((pub(), bean_attributes(pub().beans[0])), (after(), context_attributes(after()))):
+        del source
+        names = {first for alias in ALIASES.values() for first in (*alias.names, *alias.arrays)[:1]}
+        own = {name for name in written if name.startswith("mqtrace.")}
+        assert own <= names, own - names
+    assert ALIASES[renamed["request_id"]].names[0] == semconv.MQTRACE_REQUEST_ID
+    assert before().request_id == after().request_id
