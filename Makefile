@@ -57,7 +57,7 @@ wheel: $(READY) ## dist/otel_mqtrace-*.whl
 	@ls dist/otel_mqtrace-*.whl
 
 .PHONY: test-cluster
-test-cluster: java ## the reconciliation on Spark clusters and a Connect server started for it, held against a local run
+test-cluster: java ## the reconciliation on Spark clusters and a Connect server started for it, compared with a local run
 	@$(BIN)/python -m pytest -m cluster -v tests/cluster $(ARGS)
 
 .PHONY: bench
