@@ -87,6 +87,19 @@ def bodies(kafka):
     return bodies
 
 
+def test_topic_is_made_and_the_health_check_answers(kafka):
+    """The words behind `kafka-topics.sh` of both services, for the real tool and the real broker."""
+    places = {"kafka:9092": kafka.bootstrap_servers, "localhost:9092": kafka.bootstrap_servers}
+    kind, script, *check = SERVICES["kafka"]["healthcheck"]["test"]
+    assert (kind, [script]) == ("CMD", SERVICES["trace-topic"]["entrypoint"])
+    for _ in range(2):  # a second start of the deployment changes nothing
+        made = kafka.topics(*(_elsewhere(word, places) for word in SERVICES["trace-topic"]["command"]))
+        assert made.returncode == 0, made.stdout + made.stderr
+    listed = kafka.topics(*(_elsewhere(word, places) for word in check))
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    assert TRACE_TOPIC in listed.stdout.split()
+
+
 def test_the_forwarder_as_deployed_puts_a_java_application_into_jaeger(
     image, collector, bodies, kafka, jaeger, tmp_path
 ):
