@@ -75,9 +75,7 @@ def collector(start_collector, jaeger, tmp_path):
 @pytest.fixture
 def bodies(kafka):
     """The trace messages of a Java application, on a topic made as the deployment makes it."""
-    command = [word.partition("=")[2] for word in SERVICES["trace-topic"]["command"] if "topic=" in word]
-    assert command == [TRACE_TOPIC]
-    kafka.create_topic(TRACE_TOPIC, partitions=4, retention_ms="259200000")
+    _make_topic(kafka)
     lines = RECORDED.read_text(encoding="utf-8").splitlines()
     bodies = [base64.b64decode(json.loads(line)["body_base64"]) for line in lines]
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -85,6 +83,24 @@ def bodies(kafka):
         producer.produce(TRACE_TOPIC, body)
     assert producer.flush(30) == 0
     return bodies
+
+
+def _make_topic(kafka):
+    places = {"kafka:9092": kafka.bootstrap_servers}
+    made = kafka.topics(*(_elsewhere(word, places) for word in SERVICES["trace-topic"]["command"]))
+    assert made.returncode == 0, made.stdout + made.stderr
+
+
+def test_topic_is_made_and_the_health_check_answers(kafka):
+    """The words behind `kafka-topics.sh` of both services, for the real tool and the real broker."""
+    places = {"localhost:9092": kafka.bootstrap_servers}
+    kind, script, *check = SERVICES["kafka"]["healthcheck"]["test"]
+    assert (kind, [script]) == ("CMD", SERVICES["trace-topic"]["entrypoint"])
+    for _ in range(2):  # a second start of the deployment changes nothing
+        _make_topic(kafka)
+    listed = kafka.topics(*(_elsewhere(word, places) for word in check))
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    assert TRACE_TOPIC in listed.stdout.split()
 
 
 def test_the_forwarder_as_deployed_puts_a_java_application_into_jaeger(

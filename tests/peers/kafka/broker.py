@@ -50,6 +50,11 @@ class KafkaBroker:
         self.start()
         return self
 
+    def topics(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run what ``kafka-topics.sh`` starts."""
+        command = [*self._command[:1], *self._command[2:-2], "org.apache.kafka.tools.TopicCommand", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_SECONDS)
+
     def start(self) -> None:
         """Start on the files that are there, and wait until it answers."""
         with (self.directory / "log").open("ab") as log:
