@@ -21,6 +21,8 @@ from bridge.query.timeline import Tone, events, first_ms
 from bridge.query.trace_ids import link_of, trace_id_hex
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from rich.console import RenderableType
 
     from bridge.query.rows import Row
@@ -50,8 +52,10 @@ _MARKS: Final = {Tone.GOOD: "✓", Tone.BAD: "✗", Tone.CARE: "!", Tone.OPEN: "
 def print_answer(answer: Answer, *, console: Console | None = None) -> None:
     """Print the story of one message, or the list of several, and what was searched for it."""
     screen = console or _console()
-    if len(answer.stories) == 1:
+    if len(answer.stories) == 1 and screen.is_terminal:
         screen.print(_story(answer, answer.stories[0], width=screen.width))
+    elif len(answer.stories) == 1:
+        screen.print(Text(_plain_story(answer, answer.stories[0])), soft_wrap=True)
     elif answer.stories:
         screen.print(
             _list(answer) if screen.is_terminal else Text(_plain_list(answer)), soft_wrap=not screen.is_terminal
@@ -119,7 +123,10 @@ def _list(answer: Answer) -> Table:
 
 def _plain_list(answer: Answer) -> str:
     """Return the list for other programs: columns under their heads, and no name broken."""
-    lines = [_LIST_HEADS, *(cells for _, cells in _rows(answer))]
+    return _plain_columns([_LIST_HEADS, *(cells for _, cells in _rows(answer))])
+
+
+def _plain_columns(lines: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) for cells in lines)
     return "\n".join(line.rstrip() for line in padded)
@@ -131,8 +138,12 @@ def attempts_in_words(row: Row) -> str:
 
 
 def _story(answer: Answer, story: MessageStory, *, width: int) -> RenderableType:
-    timeline = events(story)
-    parts: list[RenderableType] = [
+    return Group(*_head(answer, story), _timeline(events(story), width=width), Padding(_tree(story), (0, 0, 1, 0)))
+
+
+def _head(answer: Answer, story: MessageStory) -> list[Text]:
+    """Return what the message is, how it went, and what is noteworthy."""
+    head = [
         Text.assemble(("Message ", "bold"), (visible(story.msg_id), "bold cyan")),
         Text(_about(story)),
         Text(f"trace id {trace_id_hex(answer, story.msg_id)}"),
@@ -141,9 +152,24 @@ def _story(answer: Answer, story: MessageStory, *, width: int) -> RenderableType
     ]
     for finding in findings(story):
         mark, style = ("!", "yellow") if finding.problem else ("·", "")
-        parts.append(Text(f"{mark} {finding.text}", style=style))
-    parts += [_timeline(timeline, width=width), Padding(_tree(story), (0, 0, 1, 0))]
-    return Group(*parts)
+        head.append(Text(f"{mark} {finding.text}", style=style))
+    return head
+
+
+def _plain_story(answer: Answer, story: MessageStory) -> str:
+    """Return the story for other programs: no frames, and no name broken."""
+    timeline = events(story)
+    begin_ms = first_ms(timeline)
+    rows = [{name: cell.plain for name, cell in _cells(event, begin_ms).items()} for event in timeline]
+    heads = ("after", "what", "group", "took", "outcome", "at", "host")
+    table = _plain_columns([heads, *(tuple(row[name] for name in heads) for row in rows)])
+    return "\n".join([*(text.plain for text in _head(answer, story)), "", table, "", *_plain_tree(_tree(story)), ""])
+
+
+def _plain_tree(tree: Tree, depth: int = 0) -> Iterator[str]:
+    yield "  " * depth + (tree.label.plain if isinstance(tree.label, Text) else str(tree.label))
+    for child in tree.children:
+        yield from _plain_tree(child, depth + 1)
 
 
 def _about(story: MessageStory) -> str:

@@ -24,7 +24,10 @@ STORY = story_of(
 def _printed(width, *stories, left_off=0, remarks=()):
     written = io.StringIO()
     searched = Searched(where="a shelf", messages=4, remarks=remarks)
-    print_answer(Answer(stories, left_off, searched), console=Console(file=written, width=width))
+    print_answer(
+        Answer(stories, left_off, searched),
+        console=Console(file=written, width=width, force_terminal=True, color_system=None),
+    )
     return written.getvalue()
 
 
@@ -79,3 +82,13 @@ def test_times_are_said_as_a_person_would():
 def test_names_are_listed_as_in_a_sentence(texts, said):
     """However many."""
     assert listed(texts) == said
+
+
+def test_in_a_pipe_there_are_no_frames_and_no_line_is_broken():
+    """Every fact of an attempt on one line, whatever the width."""
+    written = io.StringIO()
+    print_answer(Answer((STORY,), 0, Searched(where="a shelf", messages=4)), console=Console(file=written, width=40))
+    lines = written.getvalue().splitlines()
+    assert not set("│├└─") & set(written.getvalue())
+    [delivery] = [line for line in lines if line.startswith("    delivery 2")]
+    assert "request id R2" in delivery
