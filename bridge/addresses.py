@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -15,7 +16,7 @@ from otel_mqtrace.settings_text import without_password
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["Address", "Kind", "data_files", "expand_files", "parse_address"]
+__all__ = ["Address", "Kind", "data_files", "expand_files", "parse_address", "root_of"]
 
 
 class Kind(Enum):
@@ -110,6 +111,15 @@ def expand_files(path: str) -> tuple[list[Path], bool]:
         if files:
             return sorted(files), False
     raise UsageError(f"no such file, directory or match: {path}")
+
+
+def root_of(path: str) -> Path:
+    """Return the directory that a path of :attr:`Kind.FILES` is in: itself, a file's, or that before a glob's magic."""
+    named = Path(path)
+    if named.is_dir():
+        return named
+    plain = itertools.takewhile(lambda part: not _GLOB_MAGIC & set(part), named.parts[:-1])
+    return named.parent if named.is_file() else Path(*plain)
 
 
 def data_files(directory: Path) -> list[Path]:

@@ -35,8 +35,8 @@ class _MessageTypeMap(str, Enum):
 _Source = Annotated[
     str,
     typer.Option(
-        help="kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or a DIR; with --native a Collector's topic "
-        "or directory of spans.",
+        help="kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC, a file, DIR or glob; with --native "
+        "a Collector's topic or files of spans.",
         metavar="SRC",
     ),
 ]

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.addresses import expand_files, root_of
 from bridge.codec.framing import BadBody, Framing, read_bodies, unreadable
 from bridge.forwarder.memory import read_memory, write_memory
 from otel_mqtrace._errors import UsageError
@@ -17,57 +19,62 @@ from otel_mqtrace.landing.layout import LandedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator
-    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
 
     from bridge.forwarder.pairing import Place
 
-__all__ = ["CANNOT_READ", "CANNOT_WRITE", "MEMORY_DIRECTORY", "FilesTraceSource"]
+__all__ = ["CANNOT_READ", "CANNOT_WRITE", "MEMORY_DIRECTORY", "FilesTraceSource", "present_files"]
 
 MEMORY_DIRECTORY: Final = "_mqtrace-forward"
 """Where the forwarder remembers things in a directory of data; the underscore keeps readers from taking it for some."""
 CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
 CANNOT_WRITE: Final = "; give --state DIR for it"
 _BATCH: Final = 500
-_HIDDEN: Final = (".", "_")
 _NS_PER_MS: Final = 1_000_000
 _NO_NAME: Final = re.compile(r"[^\w.-]")
 
 
+def present_files(path: str) -> list[Path]:
+    """Return the files behind a path of :attr:`Kind.FILES` that are there now; later there may be more."""
+    try:
+        return expand_files(path)[0]
+    except UsageError:  # a glob whose files were moved away since the start
+        return []
+
+
 class FilesTraceSource:
-    """A directory as a resumable stream of raw messages.
+    """A file, directory or glob as a resumable stream of raw messages.
 
     A message's ``source`` is its file, ``offset`` its number in it, ``arrival_ms`` when the file was last written.
     ``bad_bodies`` counts lines and rows without a body.
 
-    Which files are done is remembered in ``state``, one file per directory and ``group``; a memory that an earlier
+    Which files are done is remembered in ``state``, one file per source and ``group``; a memory that an earlier
     release left below ``_mqtrace-forward/`` in the directory itself is continued. A file with a record that still
     waits is not done, and is read again as a whole after a restart.
 
     Raises:
-        UsageError: no such directory, or the memory cannot be read or written.
+        UsageError: nothing is there, or the memory cannot be read or written.
         UnreadableInputError: a file that is not what it seems to be.
     """
 
-    def __init__(self, directory: Path, *, group: str, state: Path) -> None:
+    def __init__(self, path: str | Path, *, group: str, state: Path) -> None:
+        expand_files(str(path))  # something is there
         self.behind: Collection[int | None] = ()  # files overlap in time: nothing is old before all are read
         self.bad_bodies = 0
-        self._directory = directory
-        whose = f"{directory.resolve()}\n{group}"
+        self._path, self._directory = str(path), root_of(str(path)).resolve()
+        whose = f"{Path(path).resolve()}\n{group}"
         self._memory = state / f"{_NO_NAME.sub('_', group)}-files-{zlib.crc32(whose.encode()):08x}.json"
-        left_here = directory / MEMORY_DIRECTORY / f"{_NO_NAME.sub('_', group)}.json"
+        left_here = self._directory / MEMORY_DIRECTORY / f"{_NO_NAME.sub('_', group)}.json"
         if left_here.is_file():
             self._memory = left_here
-        if not directory.is_dir():
-            raise UsageError(f"--source files:{directory}: there is no such directory")
         self._done: set[str] = read_memory(self._memory, _names, hint=CANNOT_READ) or set()
         self._read: set[str] = set()
 
     def drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield the messages of every file that is neither done nor waiting, in batches."""
-        for path in self._files():
+        for path in present_files(self._path):
             name = path.relative_to(self._directory).as_posix()
             if name in self._done or name in self._read:
                 continue
@@ -99,13 +106,6 @@ class FilesTraceSource:
         self.close()
 
     # -- files -------------------------------------------------------------------------------------------------------
-
-    def _files(self) -> list[Path]:
-        found = (path for path in self._directory.rglob("*") if path.is_file())
-        return sorted(path for path in found if not self._is_hidden(path))
-
-    def _is_hidden(self, path: Path) -> bool:
-        return any(part.startswith(_HIDDEN) for part in path.relative_to(self._directory).parts)
 
     def _messages(self, path: Path, name: str) -> Iterator[LandedMessage]:
         try:

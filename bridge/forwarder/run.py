@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from bridge.addresses import Kind, parse_address
 from bridge.codec.reading import Reading
 from bridge.forwarder.files import MEMORY_DIRECTORY
 from bridge.forwarder.meaning import SpanRules
@@ -125,7 +126,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
 def _check_circle(options: ForwardOptions) -> None:
     """Refuse a landing that is its own source: every pass would find what the one before has written."""
     files = files_directory(options.source)
-    native = None if options.native is None else files_directory(options.native)
+    native = None if options.native is None else _directory_of(options.native)
     into = {"--landing": options.landing, "--native": native}
     for option, landing in into.items():
         if files is None or landing is None:
@@ -210,6 +211,11 @@ def _user_state_directory() -> Path:
     """Return where programs of this user keep their state (XDG base directories)."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "mqtrace" / "forward"
+
+
+def _directory_of(target: str) -> Path | None:
+    address = parse_address(target)
+    return Path(address.path) if address.kind is Kind.FILES else None
 
 
 class _FirstAnswer:

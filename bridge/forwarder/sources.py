@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from bridge.addresses import Kind, parse_address
+from bridge.addresses import Kind, parse_address, root_of
 from bridge.forwarder.service import TraceSource
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
@@ -53,11 +53,11 @@ def open_source(  # noqa: PLR0913 - what the options say, each by its name
     if address.kind is Kind.FILES and of_spans:
         from bridge.forwarder.span_files import SpanFilesSource  # noqa: PLC0415 - one kind is used, at most
 
-        return SpanFilesSource(Path(address.path), group=group, state=state)
+        return SpanFilesSource(address.path, group=group, state=state)
     if address.kind is Kind.FILES:
         from bridge.forwarder.files import FilesTraceSource  # noqa: PLC0415 - one kind is used, at most
 
-        return FilesTraceSource(Path(address.path), group=group, state=state)
+        return FilesTraceSource(address.path, group=group, state=state)
     return _OPENERS[address.kind](
         address.servers,
         address.topic,
@@ -69,9 +69,9 @@ def open_source(  # noqa: PLR0913 - what the options say, each by its name
 
 
 def files_directory(source: str) -> Path | None:
-    """Return the directory that ``source`` names, ``None`` when it names a topic."""
+    """Return the directory of the files that ``source`` names, ``None`` when it names a topic."""
     address = parse_address(source)
-    return Path(address.path) if address.kind is Kind.FILES else None
+    return root_of(address.path) if address.kind is Kind.FILES else None
 
 
 def _open_kafka(servers: str, topic: str, *, client_config: Mapping[str, str], **options: Any) -> OpenSource:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 import zlib
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.addresses import data_files
-from bridge.forwarder.files import CANNOT_READ, CANNOT_WRITE
+from bridge.addresses import expand_files, root_of
+from bridge.forwarder.files import CANNOT_READ, CANNOT_WRITE, present_files
 from bridge.forwarder.memory import read_memory, write_memory
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Side, detect
@@ -23,7 +24,6 @@ from otel_mqtrace.landing.layout import LandedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator
-    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
@@ -38,34 +38,33 @@ _NO_NAME: Final = re.compile(r"[^\w.-]")
 
 
 class SpanFilesSource:
-    """A directory of OTLP files, in any layout that ``bridge.otlp.detect`` knows, as a resumable stream of messages.
+    """A file, directory or glob of OTLP in any layout that ``bridge.otlp.detect`` knows, as a resumable stream.
 
     A message's ``body`` is one OTLP request in JSON or protobuf, its ``source`` the file, its ``offset`` the number of
     messages before it there, its ``arrival_ms`` when the file was last written. ``bad_bodies`` counts pieces of files
     that are no OTLP messages.
 
-    How far each file is done is remembered in ``state``, one file per directory and ``group``.
+    How far each file is done is remembered in ``state``, one file per source and ``group``.
 
     Raises:
-        UsageError: no such directory, a file of native bodies, or the memory cannot be read or written.
+        UsageError: nothing is there, a file of native bodies, or the memory cannot be read or written.
         UnreadableInputError: a file that is neither.
     """
 
-    def __init__(self, directory: Path, *, group: str, state: Path) -> None:
+    def __init__(self, path: str | Path, *, group: str, state: Path) -> None:
+        expand_files(str(path))  # something is there
         self.behind: Collection[int | None] = ()
         self.bad_bodies = 0
-        self._directory = directory
-        whose = f"{directory.resolve()}\n{group}"
+        self._path, self._directory = str(path), root_of(str(path)).resolve()
+        whose = f"{Path(path).resolve()}\n{group}"
         self._memory = state / f"{_NO_NAME.sub('_', group)}-spans-{zlib.crc32(whose.encode()):08x}.json"
-        if not directory.is_dir():
-            raise UsageError(f"--source files:{directory}: there is no such directory")
         self._done: dict[str, int] = read_memory(self._memory, _counts, hint=CANNOT_READ) or {}
         self._read = dict(self._done)
         self._seen: dict[Path, tuple[int, int]] = {}  # size and time of files as they were read to their end
 
     def drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield the messages that are new, in batches of one file each."""
-        for path in data_files(self._directory):
+        for path in present_files(self._path):
             status = path.stat()
             known = (status.st_size, status.st_mtime_ns)
             if self._seen.get(path) == known:
@@ -102,7 +101,7 @@ class SpanFilesSource:
             return
         if detected.side is not Side.OTLP:
             raise UsageError(f"{path} holds native trace bodies, no spans: leave out --native to forward those")
-        name = path.relative_to(self._directory.resolve()).as_posix()
+        name = path.relative_to(self._directory).as_posix()
         key, number = None, 0
         for item in read_messages(path, detected.layout, parse=parse_message):
             if isinstance(item, Tail):

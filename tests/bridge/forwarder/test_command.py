@@ -153,7 +153,7 @@ def test_files_remember_beside_themselves_what_was_told(receiver, tmp_path):
         (["--source", "files:."], "give --otlp-endpoint URL, --landing DIR or both"),
         (["--source", "files:.", "--otlp-endpoint", "x"], "--otlp-endpoint x is not understood"),
         (["--source", "files:.", "--otlp-endpoint", "http://[::1"], "--otlp-endpoint http://[::1 is not understood"),
-        (["--source", "files:/nowhere/at/all", "--landing", "x"], "there is no such directory"),
+        (["--source", "files:/nowhere/at/all", "--landing", "x"], "no such file, directory or match"),
         (["--source", "rocketmq://host", "--landing", "x"], "rocketmq://NAMESRV"),
         (["--source", "files:.", "--otlp-endpoint", "http://h", "--charset", "runes"], "unknown charset 'runes'"),
         (["--source", "files:.", "--otlp-endpoint", "http://h", "--otlp-timeout-ms", "0"], "--otlp-timeout-ms"),

@@ -313,7 +313,7 @@ def test_the_command_says_in_one_line_that_a_broker_does_not_answer(tmp_path):
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("somewhere", "there is no such directory"),
+        ("somewhere", "no such file, directory or match"),
         ("kafka://only-a-host", "write kafka://HOST:PORT[,HOST:PORT]/TOPIC"),
         ("kafka://host:1/", "write kafka://HOST:PORT[,HOST:PORT]/TOPIC"),
         ("jaeger://host:1?service=shop", "cannot read jaeger://host:1?service=shop here; give a file"),

@@ -154,3 +154,14 @@ def test_a_target_inside_its_source_is_refused(tmp_path):
     """It would be read again."""
     with pytest.raises(UsageError, match="overlap"):
         run(ForwardOptions(source=str(tmp_path), native=str(tmp_path / "out"), once=True))
+
+
+@pytest.mark.parametrize("form", ["in/otlp.jsonl", "in/*.jsonl", "files:in", "file://{}/in"])
+def test_a_source_may_be_a_file_a_glob_or_a_directory(form, tmp_path, capsys, monkeypatch):
+    """One grammar for every command."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    shutil.copy(DUAL / "otlp.jsonl", tmp_path / "in")
+    source = form.format(tmp_path)
+    assert _forward(source, "out", capsys, landing_format="jsonl")["records"] == sum(RECORDS.values())
+    assert _forward(source, "out", capsys, landing_format="jsonl")["records"] == 0

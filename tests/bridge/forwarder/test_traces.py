@@ -304,7 +304,7 @@ def test_state_that_cannot_be_written_names_the_option(files, delivery):
 
 def test_a_directory_that_is_not_there_is_one_sentence(tmp_path):
     """Naming it."""
-    with pytest.raises(UsageError, match="there is no such directory"):
+    with pytest.raises(UsageError, match="no such file, directory or match"):
         FilesTraceSource(tmp_path / "nowhere", group="g", state=tmp_path)
 
 
