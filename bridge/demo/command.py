@@ -49,12 +49,13 @@ def demo(
     from bridge.demo.run import demonstrate  # noqa: PLC0415  as above
     from bridge.demo.table import discrepancies, seeded_against_found  # noqa: PLC0415  as above
 
-    typer.echo(
+    plan = (
         f"mqtrace demo: {messages:,} orders with faults on purpose, both traces, one reconciliation on Spark; "
-        "2,000 orders take about half a minute",
-        err=True,
+        "2,000 orders take about half a minute"
     )
-    workspace, findings = demonstrate(out, messages=messages, seed=seed, stages=stages_on_stderr())
+    workspace, findings = demonstrate(
+        out, messages=messages, seed=seed, stages=stages_on_stderr(), on_start=lambda: typer.echo(plan, err=True)
+    )
     console = Console()
     console.print(seeded_against_found(findings))
     for line in discrepancies(findings):

@@ -17,6 +17,7 @@ from otel_mqtrace.landing.writer import LandingWriter
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from bridge.demo.findings import Findings
@@ -28,14 +29,19 @@ __all__ = ["demonstrate"]
 _FORWARDER_GROUP: Final = "mqtrace-forward"
 
 
-def demonstrate(out: Path, *, messages: int, seed: int, stages: Stages) -> tuple[Workspace, Findings]:
+def demonstrate(
+    out: Path, *, messages: int, seed: int, stages: Stages, on_start: Callable[[], object] = lambda: None
+) -> tuple[Workspace, Findings]:
     """Run the whole system once and return where it wrote and what was found of what was seeded.
+
+    ``on_start`` is called when nothing speaks against the run any more.
 
     Raises ``UsageError`` for too few messages or a directory that is not ours, ``PeerError`` when a part did not work.
     """
     book = order_book(messages, seed=seed)
     plan = plan_faults(book, seed=seed)
     workspace = claim(out)
+    on_start()
     with EmbeddedKafka() as kafka:
         create_topics(kafka, messages)
         with stages.stage("orders sent, billed, shipped and traced", messages) as advance:

@@ -280,6 +280,7 @@ def test_every_command_has_help_with_an_example(point, capsys):
 
 _DURING_IMPORT = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the whole run may have been started in the background
 class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == "otel_mqtrace.cli":
@@ -288,6 +289,7 @@ sys.meta_path.insert(0, Interrupting())
 """
 _AT_THE_END = """
 import atexit, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 atexit.register(os.kill, os.getpid(), signal.SIGINT)
 sys.argv[1:] = ["--version"]
 """
