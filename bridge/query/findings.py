@@ -6,6 +6,7 @@ message's life, with each rule's stable code. No trace is complete: what is miss
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from bridge.page.wording import counted, listed, visible
@@ -65,12 +66,23 @@ _STATE_WORDS: Final[dict[TransactionState | None, str]] = {
 }
 
 
+_NOT_CONSUMED: Final = {
+    Outcome.FAILED: "failed",
+    Outcome.UNFINISHED: "unfinished",
+    Outcome.UNKNOWN: "outcome unknown",
+}
+
+
 def _consumed(story: MessageStory) -> str:
     if not story.groups:
         return "no consume in the trace"
     good = [group for group in story.groups if group.outcome is Outcome.SUCCESS]
     again = sum(len(group.attempts) - 1 for group in story.groups)
     repeated = f", {counted(again, 'redelivery', 'redeliveries')}" if again else ""
+    if not good:
+        counts = Counter(_NOT_CONSUMED[group.outcome] for group in story.groups)
+        how = next(iter(counts)) if len(story.groups) == 1 else ", ".join(f"{n} {word}" for word, n in counts.items())
+        return f"delivered to {counted(len(story.groups), 'group')}: {how}{repeated}"
     of = "" if len(good) == len(story.groups) else f" of {len(story.groups)}"
     noun = "group" if len(story.groups) == 1 or (len(good) == 1 and not of) else "groups"
     return f"consumed by {len(good)}{of} {noun}{repeated}"

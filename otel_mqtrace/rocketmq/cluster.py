@@ -150,7 +150,8 @@ class Cluster:
             except (SilentError, ProtocolError) as error:
                 silent.append(str(error))
                 self._name_servers.append(self._name_servers.pop(0))
-        raise SilentError(f"no name server of {self.namesrv} answers: {'; '.join(silent)}")
+        alone = f"the name server {silent[0]}"
+        raise SilentError(alone if len(silent) == 1 else f"no name server answers: {'; '.join(silent)}")
 
     def _share(self, deadline: MonotonicNs, servers: int) -> MonotonicNs:
         """Return until when the first of ``servers`` may take, so that the others have their turn."""

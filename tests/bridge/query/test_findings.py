@@ -85,7 +85,7 @@ CASES = {
         ["group_failed"],
         "Sent once; consumed by 1 of 2 groups.",
     ),
-    "in flight": ([pub(), *USED[:1]], ["unfinished"], "Sent once; consumed by 0 of 1 group."),
+    "in flight": ([pub(), *USED[:1]], ["unfinished"], "Sent once; delivered to 1 group: unfinished."),
     "abandoned": (
         [pub(), *USED[:1], *consume("R2", T0 + 900, retry=1)],
         ["abandoned"],
