@@ -111,12 +111,12 @@ class SpanFilesSource:
             number += 1
             if key is not None and number <= self._read.get(key, 0):
                 continue
+            if key is not None:
+                self._read[key] = number  # before it is yielded: whoever has it may commit at once
             if isinstance(item, Bad):
                 self.bad_bodies += 1
             else:
                 yield LandedMessage(source=name, offset=number - 1, arrival_ms=changed_ms, body=item.payload)
-            if key is not None:
-                self._read[key] = number
 
 
 def _counts(content: Any) -> dict[str, int]:

@@ -90,6 +90,22 @@ def test_what_was_not_committed_is_read_again(tmp_path):
     assert [message.body for batch in again.drain() for message in batch] == first
 
 
+def test_a_commit_between_two_batches_of_a_file_repeats_nothing(tmp_path):
+    """A large file is committed part by part; a reader that starts there goes on with the next message."""
+    (tmp_path / "in").mkdir()
+    line = (DUAL / "otlp.jsonl").read_bytes().splitlines()[0]
+    lines = [line + b" " * number for number in range(250)]
+    (tmp_path / "in" / "spans.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    with SpanFilesSource(tmp_path / "in", group="g", state=tmp_path / "state") as reader:
+        drained = reader.drain()
+        first = next(drained)
+        reader.commit()
+        drained.close()
+    again = SpanFilesSource(tmp_path / "in", group="g", state=tmp_path / "state")
+    rest = [message for batch in again.drain() for message in batch]
+    assert [message.offset for message in (*first, *rest)] == list(range(250))
+
+
 def test_a_collector_s_topic_becomes_a_trace_topic(capsys):
     """Kafka to Kafka, in protobuf; a message that is no OTLP is counted and takes nothing along."""
     with EmbeddedKafka() as kafka:
