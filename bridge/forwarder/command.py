@@ -38,13 +38,23 @@ _Source = Annotated[
         help="kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC, a file, DIR or glob; with --native "
         "a Collector's topic or files of spans.",
         metavar="SRC",
+        rich_help_panel="Input",
     ),
 ]
-_Landing = Annotated[Path | None, typer.Option(help="Directory for the raw trace messages.", metavar="DIR")]
+_Landing = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory for the raw trace messages.",
+        metavar="DIR",
+        rich_help_panel="Output",
+    ),
+]
 _OtlpEndpoint = Annotated[
     str | None,
     typer.Option(
-        help="Where spans go: http(s)://HOST:PORT, with a path or not, or grpc(s)://HOST:PORT.", metavar="URL"
+        help="Where spans go: http(s)://HOST:PORT, with a path or not, or grpc(s)://HOST:PORT.",
+        metavar="URL",
+        rich_help_panel="Output",
     ),
 ]
 _Native = Annotated[
@@ -52,42 +62,140 @@ _Native = Annotated[
     typer.Option(
         help="Write spans as native records: to kafka://BOOTSTRAP/TOPIC, rocketmq://NAMESRV[;NAMESRV]/TOPIC or a DIR.",
         metavar="URL",
+        rich_help_panel="Output",
     ),
 ]
-_Dialect = Annotated[str, typer.Option(help="The records of --native: one of mqtrace dialects.", metavar="NAME")]
+_Dialect = Annotated[
+    str,
+    typer.Option(
+        help="The records of --native: one of mqtrace dialects.",
+        metavar="NAME",
+        rich_help_panel="Output",
+    ),
+]
 _State = Annotated[
     Path | None,
-    typer.Option(help="Directory that remembers what is ahead of the commits; default: in the landing.", metavar="DIR"),
+    typer.Option(
+        help="Directory that remembers what is ahead of the commits; default: in the landing.",
+        metavar="DIR",
+        rich_help_panel="Input",
+    ),
 ]
-_Group = Annotated[str, typer.Option(help="Consumer group that remembers the position.", metavar="GROUP")]
+_Group = Annotated[
+    str,
+    typer.Option(
+        help="Consumer group that remembers the position.",
+        metavar="GROUP",
+        rich_help_panel="Input",
+    ),
+]
 _ClientConfig = Annotated[
     Path | None,
-    typer.Option("--client-config", "--kafka-config", help="Properties of the client: TLS, SASL, ACL.", metavar="FILE"),
+    typer.Option(
+        "--client-config",
+        "--kafka-config",
+        help="Properties of the client: TLS, SASL, ACL.",
+        metavar="FILE",
+        rich_help_panel="Input",
+    ),
 ]
 _LandingFormat = Annotated[
-    str, typer.Option(help="parquet, or jsonl without the spark extra.", metavar="parquet|jsonl")
+    str,
+    typer.Option(
+        help="parquet, or jsonl, which needs no extra.",
+        metavar="parquet|jsonl",
+        rich_help_panel="Output",
+    ),
 ]
-_AcceptTrimmed = Annotated[bool, typer.Option("--accept-trimmed", help="Go on after messages that retention removed.")]
-_TimeoutMs = Annotated[float, typer.Option(min=1, help="How long one answer of the broker may take.", metavar="MS")]
+_AcceptTrimmed = Annotated[
+    bool,
+    typer.Option(
+        "--accept-trimmed",
+        help="Go on after messages that retention removed.",
+        rich_help_panel="Input",
+    ),
+]
+_TimeoutMs = Annotated[
+    float,
+    typer.Option(
+        min=1,
+        help="How long one answer of the broker may take.",
+        metavar="MS",
+        rich_help_panel="Input",
+    ),
+]
 _OtlpTimeoutMs = Annotated[
-    float, typer.Option(min=1, help="How long an OTLP request may take, with retries.", metavar="MS")
+    float,
+    typer.Option(
+        min=1,
+        help="How long an OTLP request may take, with retries.",
+        metavar="MS",
+        rich_help_panel="Output",
+    ),
 ]
 _PairTimeout = Annotated[
-    str, typer.Option(help="How long half a listener call waits: 60s, 5m, 500ms.", metavar="DURATION")
+    str,
+    typer.Option(
+        help="How long half a listener call waits: 60s, 5m, 500ms.",
+        metavar="DURATION",
+        rich_help_panel="Spans",
+    ),
 ]
-_MaxPending = Annotated[int, typer.Option(min=1, help="Records that may wait; each takes about 1 KB.", metavar="N")]
+_MaxPending = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Records that may wait; each takes about 1 KB.",
+        metavar="N",
+        rich_help_panel="Spans",
+    ),
+]
 _NameFrom = Annotated[
-    _ServiceNameFrom, typer.Option(help="The spans' service.name: the record's group, or --service-name.")
+    _ServiceNameFrom,
+    typer.Option(
+        help="The spans' service.name: the record's group, or --service-name.",
+        rich_help_panel="Spans",
+    ),
 ]
-_ServiceName = Annotated[str, typer.Option(help="For --service-name-from fixed.", metavar="NAME")]
-_MessagingSystem = Annotated[str, typer.Option(help="The spans' messaging.system.", metavar="NAME")]
+_ServiceName = Annotated[
+    str,
+    typer.Option(
+        help="For --service-name-from fixed.",
+        metavar="NAME",
+        rich_help_panel="Spans",
+    ),
+]
+_MessagingSystem = Annotated[
+    str,
+    typer.Option(
+        help="The spans' messaging.system.",
+        metavar="NAME",
+        rich_help_panel="Spans",
+    ),
+]
 _StampedAfter = Annotated[
-    list[str] | None, typer.Option(metavar="PATTERN", help="Groups whose Pub has the time after the send: Go's.")
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Groups whose Pub has the time after the send: Go's.",
+        rich_help_panel="Spans",
+    ),
 ]
 _TypeMap = Annotated[
-    _MessageTypeMap, typer.Option(help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
+    _MessageTypeMap,
+    typer.Option(
+        help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.",
+        rich_help_panel="Input",
+    ),
 ]
-_Charset = Annotated[str, typer.Option(help="The writer's charset, such as gbk.", metavar="NAME")]
+_Charset = Annotated[
+    str,
+    typer.Option(
+        help="The writer's charset, such as gbk.",
+        metavar="NAME",
+        rich_help_panel="Input",
+    ),
+]
 
 
 def forward(  # noqa: PLR0913 - one parameter per option

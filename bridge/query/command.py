@@ -42,50 +42,173 @@ _Sources = Annotated[
 ]
 _MsgId = Annotated[
     str | None,
-    typer.Option(help="The message: its unique id, the id of its place, or a prefix followed by *.", metavar="ID"),
+    typer.Option(
+        help="The message: its unique id, the id of its place, or a prefix followed by *.",
+        metavar="ID",
+        rich_help_panel="Search",
+    ),
 ]
 _Key = Annotated[
-    str | None, typer.Option(help="Messages with this key; with --msg-id it must have both.", metavar="KEY")
+    str | None,
+    typer.Option(
+        help="Messages with this key; with --msg-id it must have both.",
+        metavar="KEY",
+        rich_help_panel="Search",
+    ),
 ]
-_Topic = Annotated[str | None, typer.Option(help="Messages of this topic.", metavar="TOPIC")]
+_Topic = Annotated[
+    str | None,
+    typer.Option(
+        help="Messages of this topic.",
+        metavar="TOPIC",
+        rich_help_panel="Search",
+    ),
+]
 _Group = Annotated[
-    str | None, typer.Option(help="Messages that this producer or consumer group handled.", metavar="GROUP")
+    str | None,
+    typer.Option(
+        help="Messages that this producer or consumer group handled.",
+        metavar="GROUP",
+        rich_help_panel="Search",
+    ),
 ]
 _Outcome = Annotated[
     OutcomeFilter | None,
-    typer.Option(help="How the last send attempt or a group's last delivery ended; retried: there were several."),
+    typer.Option(
+        help="How the last send attempt or a group's last delivery ended; retried: there were several.",
+        rich_help_panel="Search",
+    ),
 ]
-_Bootstrap = Annotated[str | None, typer.Option(help="Search a Kafka trace topic: HOST:PORT,...", metavar="HOST:PORT")]
-_Landing = Annotated[Path | None, typer.Option(help="Search a landing directory.", metavar="DIR")]
-_Namesrv = Annotated[str | None, typer.Option(help="Search a RocketMQ cluster: HOST:PORT;...", metavar="HOST:PORT")]
+_Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        help="Search a Kafka trace topic: HOST:PORT,...",
+        metavar="HOST:PORT",
+        rich_help_panel="Input",
+    ),
+]
+_Landing = Annotated[
+    Path | None,
+    typer.Option(
+        help="Search a landing directory.",
+        metavar="DIR",
+        rich_help_panel="Input",
+    ),
+]
+_Namesrv = Annotated[
+    str | None,
+    typer.Option(
+        help="Search a RocketMQ cluster: HOST:PORT;...",
+        metavar="HOST:PORT",
+        rich_help_panel="Input",
+    ),
+]
 _TraceTopic = Annotated[
     list[str] | None,
     typer.Option(
-        help="Trace topic, else MQTRACE_TRACE_TOPIC, else RocketMQ's own; may be given again.", metavar="TOPIC"
+        help="Trace topic, else MQTRACE_TRACE_TOPIC, else RocketMQ's own; may be given again.",
+        metavar="TOPIC",
+        rich_help_panel="Input",
     ),
 ]
 _Begin = Annotated[
     str | None,
-    typer.Option(help="Trace messages that arrived since: ISO 8601, epoch ms, or 15m, 2h, 3d ago.", metavar="TIME"),
+    typer.Option(
+        help="Trace messages that arrived since: ISO 8601, epoch ms, or 15m, 2h, 3d ago.",
+        metavar="TIME",
+        rich_help_panel="Search",
+    ),
 ]
-_End = Annotated[str | None, typer.Option(help="Trace messages that arrived until.", metavar="TIME")]
-_Scan = Annotated[bool, typer.Option("--scan", help="RocketMQ: read every trace message instead of asking the index.")]
-_Html = Annotated[Path | None, typer.Option(help="Write a page that stands alone to this file, too.", metavar="FILE")]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-_Limit = Annotated[int, typer.Option(min=1, help="Messages on a page; page 1 has the newest.", metavar="N")]
-_Page = Annotated[int, typer.Option(min=1, help="The page to show.", metavar="N")]
+_End = Annotated[
+    str | None,
+    typer.Option(
+        help="Trace messages that arrived until.",
+        metavar="TIME",
+        rich_help_panel="Search",
+    ),
+]
+_Scan = Annotated[
+    bool,
+    typer.Option(
+        "--scan",
+        help="RocketMQ: read every trace message instead of asking the index.",
+        rich_help_panel="Search",
+    ),
+]
+_Html = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write a page that stands alone to this file, too.",
+        metavar="FILE",
+        rich_help_panel="Output",
+    ),
+]
+_AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print JSON instead of tables.",
+        rich_help_panel="Output",
+    ),
+]
+_Limit = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Messages on a page; page 1 has the newest.",
+        metavar="N",
+        rich_help_panel="Output",
+    ),
+]
+_Page = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="The page to show.",
+        metavar="N",
+        rich_help_panel="Output",
+    ),
+]
 _LinkTemplate = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Address of a trace, as in https://jaeger.example/trace/{trace_id}."),
+    typer.Option(
+        metavar="URL",
+        help="Address of a trace, as in https://jaeger.example/trace/{trace_id}.",
+        rich_help_panel="Output",
+    ),
 ]
 _KafkaConfig = Annotated[
-    Path | None, typer.Option(help="Properties file for the Kafka client: TLS, SASL.", metavar="FILE")
+    Path | None,
+    typer.Option(
+        help="Properties file for the Kafka client: TLS, SASL.",
+        metavar="FILE",
+        rich_help_panel="Input",
+    ),
 ]
 _MsgTypeMap = Annotated[
-    MessageTypeMap, typer.Option(help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.")
+    MessageTypeMap,
+    typer.Option(
+        help="Message type ordinals; b for bodies of RocketMQ 5.0.0 and 5.1.0.",
+        rich_help_panel="Input",
+    ),
 ]
-_Charset = Annotated[str, typer.Option(help="The writer's charset, such as gbk.", metavar="NAME")]
-_TimeoutMs = Annotated[float, typer.Option(min=1, help="How long one answer of a broker may take.", metavar="MS")]
+_Charset = Annotated[
+    str,
+    typer.Option(
+        help="The writer's charset, such as gbk.",
+        metavar="NAME",
+        rich_help_panel="Input",
+    ),
+]
+_TimeoutMs = Annotated[
+    float,
+    typer.Option(
+        min=1,
+        help="How long one answer of a broker may take.",
+        metavar="MS",
+        rich_help_panel="Input",
+    ),
+]
 
 
 def query(  # noqa: PLR0913 - one parameter per option
