@@ -63,25 +63,25 @@ test-cluster: java ## the reconciliation on Spark clusters and a Connect server 
 .PHONY: bench
 bench: java ## what everything costs beside others, in turns: build/bench.json (ARGS='--only reconcile --messages 50000')
 	@$(BIN)/python -c 'import datacompy, duckdb' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --group compare
-	@$(BIN)/python -m tests.bench $(ARGS)
+	@$(BIN)/python -m tests.proofs.bench $(ARGS)
 
 .PHONY: performance
 performance: $(READY) ## docs/performance.md from what make bench measured
-	@$(BIN)/python -m tests.bench --page
+	@$(BIN)/python -m tests.proofs.bench --page
 
 # atheris has wheels for few Pythons; where it cannot be had the run says so and ends.
 .PHONY: fuzz
 fuzz: $(READY) ## the native codec under a coverage-guided fuzzer (ARGS='--seconds 600')
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --group fuzz || true
-	@$(BIN)/python -m tests.fuzz.native_codec $(ARGS)
+	@$(BIN)/python -m tests.proofs.fuzz.native_codec $(ARGS)
 
 .PHONY: scoreboard
 scoreboard: $(READY) ## the incumbent and ours side by side: every probe, into docs/scoreboard.md
-	@$(BIN)/python -m tests.scoreboard
+	@$(BIN)/python -m tests.proofs.scoreboard
 
 .PHONY: test-foreign
 test-foreign: $(READY) ## confluent-kafka's own tests under instrumentation (CHECKOUT=folder of its repository)
-	@$(BIN)/python -m tests.foreign.confluent_kafka $(CHECKOUT) $(ARGS)
+	@$(BIN)/python -m tests.proofs.foreign.confluent_kafka $(CHECKOUT) $(ARGS)
 
 .PHONY: proofs
 proofs: java ## a smoke run of every proof: bench, scoreboard, a minute of fuzzing

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from otel_mqtrace.wire.native import decode as decoding
 from otel_mqtrace.wire.native import decode_body, decode_stream
 from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT
-from tests.fuzz import laws
+from tests.proofs.fuzz import laws
 from tests.support.native_vectors import VECTORS, json_lines
 from tests.support.strategies import bodies
 

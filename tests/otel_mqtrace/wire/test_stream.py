@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native import decode_body, decode_stream
-from tests.fuzz.laws import joined
+from tests.proofs.fuzz.laws import joined
 from tests.support.native_vectors import RECORDED_FILES, recorded
 
 

@@ -1,0 +1,80 @@
+"""This module knows the command ``python -m tests.proofs.bench`` (``make bench``): which sections run, and where figures go.
+
+``make bench`` runs the usual sections; ``make bench ARGS='--only reconcile --messages 50000'`` those that are named.
+``--page`` measures nothing: it takes what ``build/bench.json`` holds into ``docs/performance.json``, where sections that it
+does not hold stay as they are, and writes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from tests.proofs.bench import record
+from tests.proofs.bench.page import page, shown
+from tests.proofs.bench.rows import Effort, Row
+from tests.proofs.bench.sections import SECTIONS
+from tests.support.source_tree import ROOT
+
+FIGURES = ROOT / "build" / "bench.json"
+KEPT, PAGE = ROOT / "docs" / "performance.json", ROOT / "docs" / "performance.md"
+_QUICK = Effort(rounds=2, share=0.05, messages=2_000)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure and write ``build/bench.json``, or write the page from it; return 0."""
+    chosen = _arguments(words)
+    if chosen.page:
+        kept, measured = record.read(KEPT), record.read(FIGURES)
+        figures = record.together(kept, measured)
+        for name in sorted(name for name in measured if figures[name] is not measured[name]):
+            sys.stdout.write(f"not taken: {name}, of which more was measured before\n")
+        record.write(KEPT, figures)
+        PAGE.write_text(page(figures), encoding="utf-8")
+        sys.stdout.write("written: docs/performance.json, docs/performance.md\n")
+        return 0
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the processes that are measured keep what they compiled
+    _measure(chosen)
+    return 0
+
+
+def _measure(chosen: argparse.Namespace) -> None:
+    """Run the sections that are asked for, keep their figures and print them."""
+    effort = _QUICK if chosen.quick else Effort(chosen.rounds, messages=chosen.messages)
+    commit = record.commit()
+    for name in chosen.only or [name for name, section in SECTIONS.items() if section.usual]:
+        sys.stdout.write(f"\n{SECTIONS[name].title}\n")
+        sys.stdout.flush()
+        fitting = SECTIONS[name].fitting(effort)
+        rows = SECTIONS[name].measured(fitting)
+        if rows:  # a section that lacks its peer keeps what it once measured
+            code = commit if commit == record.commit() else f"{commit}, changed meanwhile"
+            record.write(FIGURES, record.with_section(record.read(FIGURES), name, rows, fitting, code))
+        _print(rows)
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.proofs.bench", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, help="these sections, usual or not")
+    parser.add_argument("--rounds", type=int, default=Effort().rounds)
+    parser.add_argument(
+        "--messages",
+        type=int,
+        default=0,
+        help="of the day that the sections on Spark read (a multiple of 1000), or of the topics of from-kafka",
+    )
+    parser.add_argument("--quick", action="store_true", help="hardly any work: shows that everything runs")
+    parser.add_argument("--page", action="store_true", help="write docs/performance.md from what was measured")
+    return parser.parse_args(words)
+
+
+def _print(rows: Sequence[Row]) -> None:
+    for row in rows:
+        cells = shown(row)
+        sys.stdout.write(f"  {cells[0]} | {' | '.join(cell or '-' for cell in cells[1:])}\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,84 @@
+"""What tracing adds to ``produce``, ``poll`` and ``consume``, beside OpenTelemetry's instrumentation.
+
+The figures are those of ``tests.proofs.scoreboard.costs``, whose variants take turns, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.proofs.bench.rows import Effort, Row, Target, beside
+from tests.proofs.scoreboard.costs import BARE, Variant, measured_rounds
+
+__all__ = ["measured"]
+
+_ANCHOR = "opentelemetry-instrumentation-confluent-kafka"
+_MESSAGES = 600
+"""Of one turn: a message sent on is three entries of the native queue, which holds 2,048."""
+_THREAD, _PROCESS = 0, 1
+_INCUMBENT, _INCUMBENT_OFF = ("incumbent", "stock"), ("incumbent", "off")
+_SAID = {
+    "produce": "`produce` and its report",
+    "poll": "`poll` and its process span",
+    "consume": "a message of `consume(100)`",
+}
+_CALLS = ("produce", "poll", "consume")
+
+
+class _Measure(NamedTuple):
+    """A variant, which of the two times, and the most it may be of the incumbent's: for produce, poll and consume."""
+
+    what: str
+    ours: Variant
+    part: int
+    most: tuple[float | None, float | None, float | None]
+    theirs: Variant = _INCUMBENT
+
+
+_MEASURES = (
+    _Measure("calling thread, recording", ("ours", "both"), _THREAD, (0.25, 0.2, 0.3)),
+    _Measure("whole process, both formats on our lanes", ("ours", "both"), _PROCESS, (0.3, 0.25, 0.6)),
+    _Measure(
+        "whole process, both formats on our lanes, 512 a batch", ("ours", "both512"), _PROCESS, (None, None, None)
+    ),
+    _Measure(
+        "whole process, stock processor with `mqtrace_otlp`, and native",
+        ("ours", "bytes+native"),
+        _PROCESS,
+        (0.45, 0.35, 0.8),
+    ),
+    _Measure(
+        "whole process, stock processor and exporter, and native", ("ours", "stock+native"), _PROCESS, (1.3, 0.9, None)
+    ),
+    _Measure("calling thread, sampler off", ("ours", "off"), _THREAD, (0.25, 0.25, 0.25), _INCUMBENT_OFF),
+    _Measure("calling thread, metrics collecting", ("ours", "metrics"), _THREAD, (0.5, 0.5, None)),
+    _Measure("whole process, metrics collecting", ("ours", "metrics"), _PROCESS, (None, None, None)),
+    _Measure("whole process, native alone", ("ours", "native"), _PROCESS, (None, None, None)),
+    _Measure(
+        "whole process, the incumbent itself with `mqtrace_otlp`", ("incumbent", "bytes"), _PROCESS, (None, None, None)
+    ),
+)
+_HANDLERS = {"look": "a handler that reads the current span", "relay": "a message that is sent on within its handling"}
+
+
+def measured(effort: Effort) -> list[Row]:
+    """Measure every variant; what is published is the time above that of the client alone, in the same turn."""
+    variants = list(dict.fromkeys([BARE, _INCUMBENT, _INCUMBENT_OFF, *(each.ours for each in _MEASURES)]))
+    took = measured_rounds(
+        variants, rounds=effort.rounds, messages=effort.of(_MESSAGES, least=200), calls=(*_CALLS, *_HANDLERS)
+    )
+
+    def added(variant: Variant, call: str, part: int) -> list[float]:
+        return [one[call][part] - bare[call][part] for one, bare in zip(took[variant], took[BARE], strict=True)]
+
+    def row(title: str, measure: _Measure, call: str, most: float | None) -> Row:
+        ours, theirs = added(measure.ours, call, measure.part), added(measure.theirs, call, measure.part)
+        return beside(title, _ANCHOR, ours, theirs, "µs CPU", None if most is None else Target("≤", most), "")
+
+    rows = [
+        row(f"{_SAID[call]}: {measure.what}", measure, call, most)
+        for measure in _MEASURES
+        for call, most in zip(_CALLS, measure.most, strict=True)
+    ]
+    whole = _Measure("whole process, both formats", ("ours", "both"), _PROCESS, (None, None, None))
+    return rows + [row(f"{said}: {whole.what}", whole, call, None) for call, said in _HANDLERS.items()]

@@ -1,0 +1,144 @@
+"""This module knows how fast the native codec is, beside OTLP's protobuf of the same records and RocketMQ's own classes.
+
+The records are those a real 5.3.3 client wrote, body by body. All contenders of this process run in turns within one
+round, so that a busy moment hits each; medians count. Java runs afterwards, warmed up, on the same bodies; of its rounds
+the best counts, which is in its favour.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from otel_mqtrace.wire.native import decode_body, encode_context
+from tests.peers.maven import PeerUnavailableError, jars_of
+from tests.proofs.bench import otlp_spans
+from tests.proofs.bench.rows import Effort, Row, Target, beside, interleaved
+from tests.support.native_vectors import recorded
+
+JAVA = Path(__file__).resolve().parent / "java"
+JAVA_SECONDS = 120
+BUILT, READ, JAVA_CLASSES = (
+    "OTLP protobuf, built and serialised",
+    "OTLP protobuf, parsed and read",
+    "RocketMQ 5.5.0, Java",
+)
+TARGETS = {BUILT: Target("≥", 3.0), READ: Target("≥", 3.0)}
+"""Of values that Python can use, from and to: half of OTLP's job is published, and promises nothing."""
+
+REPEATS, JAVA_REPEATS = 20, 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Contender:
+    name: str
+    size: int  # bytes of all records in its format
+    act: Callable[[], int]  # does all records once and returns how many
+
+
+def measured(effort: Effort) -> list[Row]:
+    """Measure every contender; Java's are left out, loudly, where there is no Maven or no JDK."""
+    bodies = [each.body for each in recorded("rocketmq-5.3.3") if not decode_body(each.body).errors]
+    records, repeats = sum(len(decode_body(body).contexts) for body in bodies), effort.of(REPEATS)
+    jobs = {"encode": _encoders(bodies), "decode": _decoders(bodies)}
+    took = {
+        job: interleaved({one.name: partial(_speed, one, records, repeats) for one in contenders}, effort.rounds)
+        for job, contenders in jobs.items()
+    }
+    java_ns = _java_ns(bodies, effort)
+    found = []
+    for job, rounds in took.items():
+        (_, ours), *others = rounds.items()
+        found += [
+            beside(f"native {job}", name, ours, theirs, "records/s", TARGETS.get(name)) for name, theirs in others
+        ]
+        if java_ns:
+            speed = 1e9 / java_ns[f"{job}_ns"]
+            found.append(Row(f"native {job}", JAVA_CLASSES, median(ours), speed, "records/s", None, "its best round"))
+    return found
+
+
+def _encoders(bodies: list[bytes]) -> list[_Contender]:
+    groups = [decode_body(body).contexts for body in bodies]
+    messages = [otlp_spans.message_of(group) for group in groups]
+    size = sum(message.ByteSize() for message in messages)
+
+    def native() -> int:
+        return sum(len(encode_context(trace_ctx).body) for group in groups for trace_ctx in group)
+
+    def built() -> int:
+        return sum(len(otlp_spans.message_of(group).SerializeToString()) for group in groups)
+
+    def serialised() -> int:
+        return sum(len(message.SerializeToString()) for message in messages)
+
+    return [
+        _Contender("native, ours", sum(map(len, bodies)), native),
+        _Contender(BUILT, size, built),
+        _Contender("OTLP protobuf, serialised only", size, serialised),
+    ]
+
+
+def _decoders(bodies: list[bytes]) -> list[_Contender]:
+    otlp = [otlp_spans.message_of(decode_body(body).contexts).SerializeToString() for body in bodies]
+    size, records = sum(map(len, otlp)), sum(len(decode_body(body).contexts) for body in bodies)
+
+    def native() -> int:
+        assert sum(len(decode_body(body).contexts) for body in bodies) == records
+        return sum(map(len, bodies))
+
+    def read() -> int:
+        assert sum(len(otlp_spans.read(data)) for data in otlp) == records
+        return size
+
+    def parsed() -> int:
+        return sum(otlp_spans.TracesData.FromString(data).ByteSize() for data in otlp)
+
+    return [
+        _Contender("native, ours", sum(map(len, bodies)), native),
+        _Contender(READ, size, read),
+        _Contender("OTLP protobuf, parsed only", size, parsed),
+    ]
+
+
+def _speed(one: _Contender, records: int, repeats: int) -> float:
+    """Return records a second."""
+    began = time.perf_counter_ns()
+    done = [one.act() for _ in range(repeats)]
+    took_ns = time.perf_counter_ns() - began
+    assert set(done) == {one.size}, f"{one.name} did not do its work"
+    return records * repeats / took_ns * 1e9
+
+
+def _java_ns(bodies: list[bytes], effort: Effort) -> dict[str, float]:
+    java, compiler = shutil.which("java"), shutil.which("javac")
+    if not (java and compiler):
+        return _skipped("no JDK (java and javac) on the path")
+    try:
+        classpath = f"{jars_of(JAVA / 'pom.xml', 'RocketMQ-client')}/*"
+    except PeerUnavailableError as reason:
+        return _skipped(str(reason))
+    with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder) / "bodies"
+        lines.write_text("".join(base64.b64encode(body).decode() + "\n" for body in bodies), encoding="ascii")
+        subprocess.run([compiler, "-cp", classpath, "-d", folder, str(JAVA / "CodecBench.java")], check=True)
+        repeats = str(effort.rounds), str(effort.of(JAVA_REPEATS))
+        command = [java, "-cp", f"{folder}:{classpath}", "CodecBench", str(lines), *repeats]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=JAVA_SECONDS)
+    said: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+def _skipped(reason: str) -> dict[str, float]:
+    sys.stdout.write(f"bench: Java's codec SKIPPED: {reason}\n")
+    return {}

@@ -1,0 +1,33 @@
+"""This module knows how the forwarder's figures become rows: records a second to OTLP, beside the Python SDK's path."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.proofs.bench.forwarding import ALL, FIRST, SECOND, THROUGH_SDK, forwarding
+from tests.proofs.bench.rows import Effort, Row, Target, beside
+
+__all__ = ["WRITTEN", "measured"]
+
+_NO_FURTHER: Final = "no further than: "
+WRITTEN: Final = f"{_NO_FURTHER}{SECOND}"
+
+_TARGET = Target("≥", 50_000, "records/s")
+
+
+def measured(effort: Effort) -> list[Row]:
+    """Measure the whole way to a receiver in another process, and how far its first steps come by themselves."""
+    took = forwarding(effort.rounds)
+    return [
+        beside(
+            "trace records forwarded",
+            "span objects and OpenTelemetry's exporter",
+            took[ALL],
+            took[THROUGH_SDK],
+            "records/s",
+            _TARGET,
+            "CPU time of the forwarder's thread; a receiver in another process counts the spans. Up to 2048 spans go at once,"
+            " 512 through the SDK, as its batch processor has it; topic, groups and host repeat from record to record",
+        ),
+        *(beside(f"{_NO_FURTHER}{way}", "none", took[way], None, "records/s") for way in (FIRST, SECOND)),
+    ]

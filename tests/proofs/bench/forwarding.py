@@ -1,0 +1,231 @@
+"""This module knows what forwarding costs: CPU time for a trace record, from its bytes to spans that a receiver counted.
+
+Three records are a message's life (a send and the two halves of a listener call), so three records are two spans. All
+contenders take turns, and time is that of the forwarding thread alone: the receiver is another process. Beside ours runs the
+way through OpenTelemetry's SDK: span objects and their encoder.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import Connection
+from statistics import median
+from typing import Any
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from bridge.forwarder.meaning import SpanRules
+from bridge.forwarder.otlp import OtlpDelivery
+from bridge.forwarder.pairing import Event
+from bridge.forwarder.traces import Delivery, SpanForwarding
+from bridge.forwarder.wire import requests_of
+from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
+from otel_mqtrace.wire.native import decode_body, encode_context
+from tests.proofs.bench.rows import interleaved
+from tests.support.forwarded_spans import span_of
+
+ALL, THROUGH_SDK = "decode, pair, write, send", "the same through the SDK"
+FIRST, SECOND = "decode", "decode, pair, write"
+ROUNDS, MESSAGES, RECORDS_AT_ONCE = 5, 4_000, 100
+RECORDS_EACH, SPANS_EACH = 3, 2
+RECORDS, SPANS = RECORDS_EACH * MESSAGES, SPANS_EACH * MESSAGES
+SDK_AT_ONCE = 512
+START_MS = 1_700_000_000_000
+
+
+def forwarding(rounds: int = ROUNDS) -> dict[str, list[float]]:
+    """Measure every way and return, round by round, the records a second of the thread's CPU time.
+
+    Each has shown that it did all of it. The ways are ``FIRST``, ``SECOND``, ``ALL`` and ``THROUGH_SDK``.
+    """
+    messages = trace_messages()
+    with receiver() as (endpoint, received):
+        ways: dict[str, Callable[[], object]] = {
+            FIRST: lambda: _decoded(messages),
+            SECOND: lambda: forwarded(messages, Nowhere()),
+            ALL: lambda: _sent(messages, OtlpDelivery(endpoint), received),
+            THROUGH_SDK: lambda: _sent(messages, _ThroughSdk(endpoint), received),
+        }
+        return interleaved({name: partial(_records_a_second, act) for name, act in ways.items()}, rounds)
+
+
+def _records_a_second(act: Callable[[], object]) -> float:
+    return RECORDS * 1e6 / cpu_us(act)
+
+
+def cpu_us(act: Callable[[], object]) -> float:
+    """Return the CPU time that ``act`` takes this thread."""
+    began = time.thread_time_ns()
+    act()
+    return (time.thread_time_ns() - began) / 1e3
+
+
+# -- what is forwarded -------------------------------------------------------------------------------------------------
+def trace_messages(messages: int = MESSAGES) -> list[LandedMessage]:
+    """Return the lives of so many messages as a trace topic holds them, a hundred records in a body."""
+    records = [encode_context(each).body for number in range(messages) for each in _life(number)]
+    bodies = [b"".join(records[first : first + RECORDS_AT_ONCE]) for first in range(0, len(records), RECORDS_AT_ONCE)]
+    return [
+        LandedMessage(source="trace", partition=0, offset=offset, arrival_ms=START_MS, body=body)
+        for offset, body in enumerate(bodies)
+    ]
+
+
+def _life(number: int) -> tuple[TraceContext, TraceContext, TraceContext]:
+    """A send and a listener call as Java's client reports them."""
+    msg_id, request_id, keys = f"7F0000010BB218B4AAC21B6F{number:08X}", f"AC110002{number:024X}", f"order-{number}"
+    sent = TraceBean(
+        topic="orders",
+        msg_id=msg_id,
+        offset_msg_id=f"7F00000100002A9F{number:016X}",
+        tags="TagA",
+        keys=keys,
+        store_host="10.0.0.5:10911",
+        body_length=200 + number % 50,
+        msg_type=MessageType.NORMAL,
+    )
+    of_call: dict[str, Any] = {"group_name": "billing", "request_id": request_id}
+    return (
+        TraceContext(
+            trace_type=TraceType.PUB,
+            timestamp_ms=START_MS + number,
+            region_id="DefaultRegion",
+            group_name="shop",
+            cost_ms=number % 20,
+            success=True,
+            beans=(sent,),
+        ),
+        TraceContext(
+            trace_type=TraceType.SUB_BEFORE,
+            timestamp_ms=START_MS + number + 30,
+            region_id="DefaultRegion",
+            beans=(TraceBean(msg_id=msg_id, retry_times=0, keys=keys),),
+            **of_call,
+        ),
+        TraceContext(
+            trace_type=TraceType.SUB_AFTER,
+            timestamp_ms=START_MS + number + 50,
+            cost_ms=20,
+            success=True,
+            context_code=ContextCode.SUCCESS,
+            beans=(TraceBean(msg_id=msg_id, keys=keys),),
+            **of_call,
+        ),
+    )
+
+
+# -- the ways ----------------------------------------------------------------------------------------------------------
+def _decoded(messages: Sequence[LandedMessage]) -> None:
+    assert sum(len(decode_body(message.body).contexts) for message in messages) == RECORDS
+
+
+def forwarded(messages: Sequence[LandedMessage], delivery: Delivery, spans_of_all: int = SPANS) -> None:
+    """Take every message through the forwarder, and see that each of its spans was given to ``delivery``."""
+    spans = SpanForwarding(delivery)
+    for message in messages:
+        spans.take([message])
+    spans.deliver()
+    assert (spans.counts.spans, spans.counts.pending) == (spans_of_all, 0)
+
+
+def _sent(messages: Sequence[LandedMessage], delivery: OtlpDelivery | _ThroughSdk, received: Callable[[], int]) -> None:
+    before = received()
+    forwarded(messages, delivery)
+    delivery.close()
+    assert received() - before == SPANS, "spans were lost"
+
+
+class Nowhere:
+    """Writes the requests and lets them go."""
+
+    rejected = 0
+
+    def deliver(self, events: Sequence[Event], rules: SpanRules) -> None:
+        """Write, count, let go."""
+        assert sum(len(request.events) for request in requests_of(events, rules) if request.body) == len(events)
+
+
+class _ThroughSdk:
+    """Sends as an application's batch processor does: span objects, OpenTelemetry's encoder, as many at once."""
+
+    rejected = 0
+
+    def __init__(self, endpoint: str) -> None:
+        self._exporter = OTLPSpanExporter(f"{endpoint}/v1/traces")
+
+    def deliver(self, events: Sequence[Event], rules: SpanRules) -> None:
+        for first in range(0, len(events), SDK_AT_ONCE):
+            spans = [span_of(event, rules) for event in events[first : first + SDK_AT_ONCE]]
+            assert self._exporter.export(spans) is SpanExportResult.SUCCESS
+
+    def close(self) -> None:
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+
+# -- the receiver ------------------------------------------------------------------------------------------------------
+@contextmanager
+def receiver() -> Iterator[tuple[str, Callable[[], int]]]:
+    """Run a receiver in another process; give its endpoint, and what tells how many spans it has got."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, its = spawn.Pipe()
+    process = spawn.Process(target=_receive, args=(its,), daemon=True)
+    process.start()
+
+    def received() -> int:
+        ours.send("how many")
+        return int(ours.recv())
+
+    try:
+        yield f"http://127.0.0.1:{ours.recv()}", received
+    finally:
+        ours.close()
+        process.join(10)
+
+
+def _receive(asked: Connection) -> None:
+    counted = [0]
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            request = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
+            scopes = [scope for resource in request.resource_spans for scope in resource.scope_spans]
+            counted[0] += sum(len(scope.spans) for scope in scopes)
+            answer = ExportTraceServiceResponse().SerializeToString()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    asked.send(server.server_address[1])
+    try:
+        while asked.recv():
+            asked.send(counted[0])
+    except EOFError:  # nobody will ask any more
+        server.shutdown()
+
+
+if __name__ == "__main__":
+    for name, speeds in forwarding().items():
+        speed = median(speeds)
+        sys.stdout.write(f"{name:<26} {1e6 / speed:7.2f} us a record {speed:9,.0f} records/s\n")

@@ -1,0 +1,67 @@
+"""Reconcile from normalised parquet: what reading leaves is there already.
+
+``python -m tests.proofs.bench.from_parquet prepare DAY TABLES`` reads both sides of a day into ``TABLES``; ``… spark TABLES OUT``
+and ``… local TABLES OUT`` are processes that start there: they judge, write the verdicts and every report, and print one
+JSON object. Users have no such door: a run reads what it judges.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from otel_mqtrace._clock import SystemClock
+from spark_jobs.exchange.local import LocalEngine
+from spark_jobs.jobs.batch import read_sides
+from spark_jobs.jobs.engines import engine_opener
+from spark_jobs.jobs.options import ReconcileOptions, checked, silent
+from spark_jobs.jobs.reading import EventSide
+from spark_jobs.jobs.reconcile import conclude, reconcile
+from spark_jobs.jobs.workplace import open_workplace
+from spark_jobs.report.page import PageOptions
+from spark_jobs.report.render import write_reports
+from tests.proofs.bench.rivals import MASTER, MEMORY, acted
+
+_SIDES: Final = ("native", "otlp")
+
+
+def _options(day: Path, out: Path, engine: str) -> ReconcileOptions:
+    """Return what the command line makes of the options that the run from raw files has."""
+    sides = {side: (str(day / side),) for side in _SIDES}
+    where = {"master": MASTER, "driver_memory": MEMORY} if engine == "spark" else {}
+    return ReconcileOptions(**sides, **where, engine=engine, out=out, history=out / "history", grace_ms=0)
+
+
+def _prepare(day: Path, tables: Path) -> dict[str, Any]:
+    tables.mkdir(parents=True)
+    with LocalEngine() as engine:
+        sides = read_sides(engine, _options(day, tables, "local"), tables.absolute(), silent)
+    for side, read in zip(_SIDES, sides, strict=True):
+        (tables / f"{side}.json").write_text(json.dumps(read.to_plain()), encoding="utf-8")
+    (tables / "day").write_text(str(day), encoding="utf-8")
+    return {}
+
+
+def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
+    options, clock = _options(Path((tables / "day").read_text(encoding="utf-8")), out, engine), SystemClock()
+    start = engine_opener(options, None, silent, clock)
+    policy = checked(options)
+    with open_workplace(out, options.history, start, clock) as place:
+        sides = (_side(tables, "native"), _side(tables, "otlp"))
+        result = reconcile(place, sides, policy, most_samples=options.samples, progress=silent)
+        page = PageOptions(samples=options.samples)
+        result = conclude(place, result, lambda ended: write_reports(ended, out, page), out=out)
+    jobs = result.spark.jobs if result.spark else 0
+    return {"status": result.status, "jobs": jobs, "holds": result.conservation.holds}
+
+
+def _side(tables: Path, name: str) -> EventSide:
+    return EventSide.from_plain(json.loads((tables / f"{name}.json").read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    doors = {"prepare": _prepare, **{name: partial(_reconcile, name) for name in ("spark", "local")}}
+    raise SystemExit(acted(doors, *sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""This module knows what ten or fifty times as many events cost a reconciliation: time, memory, jobs, in the same heap.
+
+Each size is run once, in a process of its own, by ``tests.proofs.bench.scale``, which holds what it found against the truth.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.proofs.bench.reconcile import answer_of, day_of
+from tests.proofs.bench.rivals import MASTER, MEMORY
+from tests.proofs.bench.rows import Effort, Row, Target
+
+__all__ = ["COMPILERS", "OTHERS", "TASKS", "fiftyfold", "tenfold"]
+
+TASKS, COMPILERS, OTHERS = (
+    f"the smaller run: {what}"
+    for what in ("Spark's tasks", "the JVM's compilers", "the JVM's other threads, its collector's among them")
+)
+_EACH = "time, each event, once Spark has started"
+_LIVING = "of the threads that were still there at its end; what others used stands with the JVM's other threads"
+
+
+def tenfold(effort: Effort) -> list[Row]:
+    """Run the usual size and ten times as much; ``effort.messages`` is the smaller one."""
+    return _grown(effort, 10)
+
+
+def fiftyfold(effort: Effort) -> list[Row]:
+    """Run the usual size and fifty times as much, which takes 80 GB of disk at the usual size."""
+    return _grown(effort, 50)
+
+
+def _grown(effort: Effort, times: int) -> list[Row]:
+    messages = effort.messages
+    small = _run(messages)
+    profile = _profile(small)
+    large = _run(messages * times)
+    events = f"{2 * messages:,} → {2 * messages * times:,} events"
+    stages, of_small = (
+        ", ".join(f"{stage} {seconds:g} s" for stage, seconds in cost["stages_seconds"].items())
+        for cost in (large, small)
+    )
+    heap, linear = f"the same heap of {MEMORY} for both", f"{times} times the time of the smaller run"
+    driver, worker, java = (_most_mib(small, large, part) for part in ("driver", "worker", "JVM"))
+    each, bound = (_us_an_event(cost) for cost in (large, small)), Target("≤", 1.1)
+    return [
+        Row(f"time, {events}", linear, large["wall_seconds"], times * small["wall_seconds"], "s", bound, stages),
+        Row(
+            _EACH, "the smaller run", *each, "µs an event", None, f"what grows with the events; the smaller: {of_small}"
+        ),
+        Row("memory of Python's driver", "the smaller run", *driver, "MiB", bound),
+        Row("most memory of a Python worker", "the smaller run", *worker, "MiB", bound),
+        Row("memory of the JVM, executors and all", "the smaller run", *java, "MiB", None, heap),
+        Row("Spark jobs", "the smaller run", large["jobs"], small["jobs"], "jobs", Target("≤", 1.0)),
+        *profile,
+    ]
+
+
+def _run(messages: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        day, out = Path(folder) / "day", Path(folder) / "report"
+        day_of(day, messages)
+        cost = answer_of("tests.proofs.bench.scale", day, "--out", out, "--master", MASTER, "--driver-memory", MEMORY)
+    assert cost["messages"] == messages
+    return cost
+
+
+def _profile(cost: dict[str, Any]) -> list[Row]:
+    """Return what the JVM of a run spent its time on a processor on."""
+    java = max(_of(cost, "JVM"), key=lambda used: used["processor_seconds"])
+    work = java["work_seconds"]
+    assert work["tasks"], "no thread of the JVM has the name that Java 17 gives to a task's"
+    parts = {TASKS: work["tasks"], COMPILERS: work["compilers"]}
+    parts[OTHERS] = java["processor_seconds"] - sum(parts.values())
+    return [
+        Row(measure, "none", round(seconds, 1), None, "s CPU", note=_LIVING if measure == TASKS else "")
+        for measure, seconds in parts.items()
+    ]
+
+
+def _us_an_event(cost: dict[str, Any]) -> float:
+    """Return the microseconds of wall time that an event took of all that came after Spark's start."""
+    _start, *others = cost["stages_seconds"].values()
+    return sum(others) * 1e6 / (2 * int(cost["messages"]))
+
+
+def _most_mib(small: dict[str, Any], large: dict[str, Any], part: str) -> tuple[float, float]:
+    """Return the most that one process of a part held, of the larger and of the smaller run."""
+    of_large, of_small = (max(used["most_resident_mib"] for used in _of(cost, part)) for cost in (large, small))
+    return of_large, of_small
+
+
+def _of(cost: dict[str, Any], part: str) -> list[dict[str, Any]]:
+    """Return what each process of a part used."""
+    found = [used for name, used in cost["processes"].items() if name.startswith(part)]
+    assert found, f"no {part} was seen"
+    return found

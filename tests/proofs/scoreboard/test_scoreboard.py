@@ -1,0 +1,121 @@
+"""Ours does everything that is asked; the incumbent does what the page says of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import warnings
+
+import pytest
+
+from tests.proofs.bench.page import rows_of, shown
+from tests.proofs.scoreboard.page import page, verdicts
+from tests.proofs.scoreboard.published_costs import COSTS, FIGURES, published_costs
+from tests.proofs.scoreboard.rows import MEASURED_INCUMBENT, PROBES, ROWS
+from tests.proofs.scoreboard.runner import observe
+from tests.proofs.scoreboard.stage import Seen
+from tests.proofs.scoreboard.subjects import INCUMBENT, SUBJECTS
+from tests.support.source_tree import ROOT
+
+PAGE = ROOT / "docs" / "scoreboard.md"
+OBSERVED = [pytest.param(row, id=row.number) for row in ROWS if row.probe is not None]
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """One run of every probe under both subjects."""
+    return observe()
+
+
+@pytest.mark.parametrize("row", OBSERVED)
+def test_ours_does_what_is_asked(row, seen):
+    """Every row, ``yes`` without a condition."""
+    found = seen["ours"][row.probe.__name__]
+    assert found.yes is True, f"{row.number} {row.asks}: {found.word}: {found.evidence}"
+
+
+@pytest.mark.parametrize("row", OBSERVED)
+def test_the_incumbent_does_what_was_measured(row, seen):
+    """A newer release that does better is said, not held against anybody; the measured one must not have changed."""
+    found = seen["incumbent"][row.probe.__name__]
+    said = (
+        f"{row.number} {row.asks}: the incumbent {INCUMBENT.version} was seen to do it: {found.word} ({found.evidence}), "
+        f"rows.py says {row.incumbent}: if that is so, change it there and run: make scoreboard"
+    )
+    if INCUMBENT.version != MEASURED_INCUMBENT:
+        if found.word != row.incumbent:
+            warnings.warn(said, stacklevel=1)
+        return
+    assert found.word == row.incumbent, said
+
+
+def test_the_page_says_what_was_seen(seen):
+    """Both verdicts of every row that is probed; ``make scoreboard`` mends it."""
+    written = verdicts(PAGE.read_text(encoding="utf-8"))
+    now = {row.number: tuple(seen[s][row.probe.__name__].word for s in SUBJECTS) for row in ROWS if row.probe}
+    assert {number: written.get(number) for number in now} == now, "run: make scoreboard"
+    assert written.keys() == {row.number for row in ROWS}
+
+
+def test_cost_rows_follow_from_the_performance_page():
+    """Verdicts only: a figure that stood here too would contradict that page after its next measurement."""
+    text = PAGE.read_text(encoding="utf-8")
+    published = published_costs()
+    assert {number: verdicts(text)[number] for number in COSTS} == {
+        number: tuple(published[subject][number].word for subject in SUBJECTS) for number in COSTS
+    }, "run: make scoreboard"
+    rows = [line for line in text.splitlines() if line.startswith(tuple(f"| {number} " for number in COSTS))]
+    assert [row for row in rows if re.search(r"\d", row.split("|", 3)[3])] == []
+
+
+def test_no_figure_of_the_performance_page_stands_in_the_scoreboard():
+    measured = {
+        cell
+        for section in json.loads(FIGURES.read_text(encoding="utf-8"))["sections"].values()
+        for row in rows_of(section)
+        for cell in re.findall(r"\d[\d,]*\.\d+", " ".join(shown(row)[2:6]))
+    }
+    said = re.findall(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.])", PAGE.read_text(encoding="utf-8").split("\n## ", 1)[1])
+    assert measured
+    assert measured & set(said) == set()
+    assert re.findall(r"\d+ ?(?:µs|x\b|spans/s|records/s)", PAGE.read_text(encoding="utf-8")) == []
+
+
+def test_cost_row_fails_where_one_call_misses_the_mark():
+    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    rows = {row["measure"]: row for row in figures["sections"]["clients"]["rows"]}
+    most, measures = COSTS["F17"]
+    for measure in measures:
+        rows[measure]["ratio"] = rows[measure]["middle"] = most
+    assert published_costs(figures)["ours"]["F17"].yes is True
+    rows[measures[1]]["ratio"] = rows[measures[1]]["middle"] = most + 0.01
+    assert published_costs(figures)["ours"]["F17"].yes is False
+
+
+def test_a_page_can_be_read_back():
+    """Verdicts and evidence stand in their own cells, whatever the evidence contains."""
+    theirs, ours = Seen("partly", "1 | 2"), Seen(True, "line\nline")
+    every = [*PROBES, *(row.number for row in ROWS if row.probe is None)]
+    text = page({"incumbent": dict.fromkeys(every, theirs), "ours": dict.fromkeys(every, ours)})
+    assert set(verdicts(text).values()) == {("partly", "yes")}
+    assert set(verdicts(text)) == {row.number for row in ROWS}
+
+
+def test_a_probe_that_raises_is_no_and_one_that_dies_is_told(monkeypatch):
+    """What an instrumentation raises into the user's code is evidence; a crash is not the end of the scoreboard."""
+    from tests.proofs.scoreboard import runner  # noqa: PLC0415 - its table is changed
+
+    monkeypatch.setitem(runner.PROBES, "raises", lambda _: 1 / 0)
+    monkeypatch.setitem(runner.PROBES, "dies", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    raised = runner._forked(SUBJECTS["ours"], "127.0.0.1:1", "raises")
+    died = runner._forked(SUBJECTS["ours"], "127.0.0.1:1", "dies")
+    assert (raised.word, raised.evidence) == ("no", "raised ZeroDivisionError: division by zero")
+    assert (died.word, died.evidence) == ("no", "the process died: signal 9")
+
+
+def test_the_rows_are_the_findings_and_the_features():
+    """Seventeen findings, thirty-nine features, each numbered once."""
+    numbers = [row.number for row in ROWS]
+    assert numbers == [f"F{n}" for n in range(1, 18)] + [f"T{n}" for n in range(1, 40)]
