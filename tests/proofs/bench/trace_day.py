@@ -12,25 +12,35 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from math import floor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
-from pyspark.sql import functions as F
+import pyarrow as pa
+from pyarrow import parquet
 
 from otel_mqtrace import semconv
-from spark_jobs.session import build_session
+from spark_jobs.schemas import NATIVE_BODY
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+__all__ = ["write_day"]
 
-DAY_MS = 86_400_000
-BEGIN_MS = 1_795_219_200_000  # 2026-11-21T00:00:00Z
+DAY_MS: Final = 86_400_000
+BEGIN_MS: Final = 1_795_219_200_000  # 2026-11-21T00:00:00Z
 PER_BODY, PER_LINE = 20, 50
 LOST_SEND_RECORD, LOST_SEND_SPAN, LOST_DELIVERY_SPAN, LOST_DELIVERY_RECORD, DOUBLED, DIFFERENT = range(1, 7)
-EVERY = 1000
+EVERY: Final = 1000
 """Of as many messages one has each fault, by the rest of its number."""
 
-FIELD, END = "\x01", "\x02"
+_FIELD, _END = "\x01", "\x02"
+_PER_FILE: Final = 250_000  # messages: a row group of 110 MB, and 650 MB of JSON
+_BODY: Final = pa.schema([NATIVE_BODY.field(name) for name in NATIVE_BODY.names if name not in {"path", "line"}])
+_HEAD: Final = (
+    '{"resourceSpans":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"shop"}}]},'
+    '"scopeSpans":[{"scope":{"name":"otel_mqtrace"},"spans":['
+)
 
 
 def expected(messages: int, hot: int) -> dict[str, int]:
@@ -46,184 +56,152 @@ def expected(messages: int, hot: int) -> dict[str, int]:
     return dict(counts)
 
 
-def write_day(spark: SparkSession, out: Path, *, messages: int, hot: int, weak: bool) -> None:
+def write_day(out: Path, *, messages: int, hot: int = 0, weak: bool = False) -> None:
     """Write both sides and the truth; ``weak`` leaves the id of the attempt out of the spans of deliveries."""
     if messages % EVERY or hot % EVERY:
         raise ValueError(f"messages and hot must be multiples of {EVERY}")
-    day = _Day(messages, hot, weak=weak)
-    day.bodies(spark).write.mode("overwrite").parquet(str(out / "native"))
-    day.lines(spark).write.mode("overwrite").text(str(out / "otlp"))
+    for side in ("native", "otlp"):
+        (out / side).mkdir(parents=True, exist_ok=True)
+    day, most = _Day(messages, hot, weak=weak), min(_PER_FILE, -(-messages // 2 // EVERY) * EVERY)
+    parts = [range(begin, min(begin + most, messages)) for begin in range(0, messages, most)]
+    with ProcessPoolExecutor() as processes:
+        for written in [processes.submit(day.write, out, *part) for part in enumerate(parts)]:
+            written.result()
     (out / "truth.json").write_text(json.dumps({"messages": messages, "hot": hot, "status": expected(messages, hot)}))
 
 
+@dataclass(frozen=True, slots=True)
 class _Day:
-    def __init__(self, messages: int, hot: int, *, weak: bool) -> None:
-        self._messages, self._hot, self._weak = messages, hot, weak
+    messages: int
+    hot: int
+    weak: bool
 
-    def bodies(self, spark: SparkSession) -> DataFrame:
-        """One row per trace message of ``PER_BODY`` sends and deliveries."""
-        texts = F.concat(*(self._each(PER_BODY, record) for record in (self._send, self._delivery)))
-        frame = spark.range(self._messages // PER_BODY)
-        return frame.select(
-            F.lit("mqtrace").alias("source"),
-            F.lit(0).alias("partition"),
-            F.col("id").alias("offset"),
-            (BEGIN_MS + F.col("id") * PER_BODY * DAY_MS / self._messages + 5_000).cast("bigint").alias("arrival_ms"),
-            F.lit(None).cast("string").alias("keys"),
-            F.array_join(texts, "").cast("binary").alias("body"),
-        )
-
-    def lines(self, spark: SparkSession) -> DataFrame:
-        """One export of ``PER_LINE`` messages' spans per line."""
-        makers = (self._send_span, self._copy_of_send_span, self._hot_copy, self._delivery_span)
-        spans = F.array_join(F.concat(*(self._each(PER_LINE, maker) for maker in makers)), ",")
-        head = (
-            '{"resourceSpans":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"shop"}}]},'
-            '"scopeSpans":[{"scope":{"name":"otel_mqtrace"},"spans":['
-        )
-        return spark.range(self._messages // PER_LINE).select(F.concat(F.lit(head), spans, F.lit("]}]}]}")))
-
-    def _each(self, count: int, make) -> Column:
-        numbers = F.sequence(F.col("id") * count, F.col("id") * count + count - 1)
-        return F.filter(F.transform(numbers, make), lambda text: text.isNotNull())
-
-    # -- the records
-    def _send(self, number: Column) -> Column:
-        fields = ("Pub", _start(self, number), "R", "shop", _topic(number), _id(number), "t", _key(number))
-        rest = ("10.0.0.1:9092", F.lit("200"), F.lit("3"), F.lit("0"), _offset(number), F.lit("true"))
-        return F.when(_rest(number) != LOST_SEND_RECORD, _record(*fields, *rest))
-
-    def _delivery(self, number: Column) -> Column:
-        start, attempt, msg_id = self._delivered_ms(number), _attempt(number), self._delivered_id(number)
-        before = _record("SubBefore", start, "R", "billing", attempt, msg_id, "0", _key(number))
-        after = _record(
-            *("SubAfter", attempt, msg_id, "7", "true", _key(number), "0"), _text(start.cast("bigint") + 7), "billing"
-        )
-        return F.when(~self._loses(number, LOST_DELIVERY_RECORD), F.concat(before, after))
-
-    # -- the spans
-    def _send_span(self, number: Column) -> Column:
-        size = F.when(_rest(number) == DIFFERENT, F.lit("201")).otherwise(F.lit("200"))
-        return F.when(_rest(number) != LOST_SEND_SPAN, self._publish_span(number, size))
-
-    def _copy_of_send_span(self, number: Column) -> Column:
-        return F.when(_rest(number) == DOUBLED, self._publish_span(number, F.lit("200")))
-
-    def _hot_copy(self, number: Column) -> Column:
-        return F.when(number < self._hot, self._publish_span(F.lit(0).cast("bigint"), F.lit("200")))
-
-    def _publish_span(self, number: Column, size: Column) -> Column:
-        attributes = {
-            semconv.MQTRACE_TRACE_TYPE: "Pub",
-            semconv.MESSAGING_SYSTEM: "kafka",
-            semconv.MESSAGING_OPERATION_TYPE: "send",
-            semconv.MESSAGING_DESTINATION_NAME: _topic(number),
-            semconv.MESSAGING_MESSAGE_ID: _id(number),
-            semconv.MESSAGING_MESSAGE_BODY_SIZE: size,
-            semconv.MQTRACE_GROUP_NAME: "shop",
-            semconv.MQTRACE_REGION_ID: "R",
-            semconv.MQTRACE_TAGS: "t",
-            semconv.MQTRACE_STORE_HOST: "10.0.0.1:9092",
-            semconv.MQTRACE_OFFSET_MSG_ID: _offset(number),
-            semconv.MQTRACE_MSG_TYPE: "Normal_Msg",
-            semconv.MQTRACE_SUCCESS: "true",
-            semconv.MQTRACE_COST_TIME: "3",
+    def write(self, out: Path, part: int, numbers: range) -> None:
+        """Write the messages with these numbers, to a file of each side."""
+        starts = range(numbers.start, numbers.stop, PER_BODY)
+        bodies = pa.array([self._body(range(start, start + PER_BODY)) for start in starts], pa.binary())
+        columns = {
+            "source": ["mqtrace"] * len(starts),
+            "partition": [0] * len(starts),
+            "offset": [start // PER_BODY for start in starts],
+            "arrival_ms": [int(BEGIN_MS + start * DAY_MS / self.messages + 5_000) for start in starts],
+            "keys": pa.nulls(len(starts), pa.string()),
+            "body": bodies,
         }
-        return _span("a", number, 4, _start(self, number), 3, attributes)
+        parquet.write_table(pa.table(columns, schema=_BODY), out / "native" / f"part-{part:05d}.parquet")
+        with (out / "otlp" / f"part-{part:05d}.json").open("w", encoding="utf-8") as file:
+            for start in range(numbers.start, numbers.stop, PER_LINE):
+                file.write(f"{_HEAD}{','.join(self._spans(range(start, start + PER_LINE)))}]}}]}}]}}\n")
 
-    def _delivery_span(self, number: Column) -> Column:
-        attributes = {
-            semconv.MQTRACE_TRACE_TYPE: "Sub",
-            semconv.MESSAGING_SYSTEM: "kafka",
-            semconv.MESSAGING_OPERATION_TYPE: "process",
-            semconv.MESSAGING_DESTINATION_NAME: _topic(number),
-            semconv.MESSAGING_MESSAGE_ID: self._delivered_id(number),
-            semconv.MQTRACE_GROUP_NAME: "billing",
-            semconv.MQTRACE_REGION_ID: "R",
-            semconv.MQTRACE_RETRY_TIMES: "0",
-            semconv.MQTRACE_SUCCESS: "true",
-            semconv.MQTRACE_CONTEXT_CODE: "SUCCESS",
-            semconv.MQTRACE_COST_TIME: "7",
-        }
-        if not self._weak:
-            attributes[semconv.MQTRACE_REQUEST_ID] = _attempt(number)
-        span = _span("c", number, 5, self._delivered_ms(number), 7, attributes)
-        return F.when(~self._loses(number, LOST_DELIVERY_SPAN), span)
+    def _body(self, numbers: range) -> bytes:
+        """Return a trace message: the sends of some messages, then their deliveries."""
+        sends = (self._send(number) for number in numbers if number % EVERY != LOST_SEND_RECORD)
+        deliveries = (self._delivery(number) for number in numbers if not self._loses(number, LOST_DELIVERY_RECORD))
+        return "".join((*sends, *deliveries)).encode()
 
-    # -- what both say
-    def _loses(self, number: Column, fault: int) -> Column:
-        return (_rest(number) == fault) & (number < self._messages - self._hot)
+    def _send(self, number: int) -> str:
+        fields = ("Pub", self._start_ms(number), "R", "shop", _topic(number), _id(number), "t", f"order-{number}")
+        return _record(*fields, "10.0.0.1:9092", 200, 3, 0, _offset(number), "true")
 
-    def _delivered_id(self, number: Column) -> Column:
-        return F.when(number >= self._messages - self._hot, _id(F.lit(0).cast("bigint"))).otherwise(_id(number))
+    def _delivery(self, number: int) -> str:
+        start_ms, attempt, msg_id = self._delivered_ms(number), _attempt(number), self._delivered_id(number)
+        before = _record("SubBefore", start_ms, "R", "billing", attempt, msg_id, 0, f"order-{number}")
+        after = ("SubAfter", attempt, msg_id, 7, "true", f"order-{number}", 0, start_ms + 7, "billing")
+        return before + _record(*after)
 
-    def _delivered_ms(self, number: Column) -> Column:
-        return _text(_start(self, number).cast("bigint") + 100)
+    def _spans(self, numbers: range) -> Iterator[str]:
+        """Yield the spans of an export: sends, copies of sends, copies of the hot message's send, deliveries."""
+        for number in numbers:
+            if number % EVERY != LOST_SEND_SPAN:
+                yield self._publish_span(number, 201 if number % EVERY == DIFFERENT else 200)
+        for number in numbers:
+            if number % EVERY == DOUBLED:
+                yield self._publish_span(number, 200)
+        for number in numbers:
+            if number < self.hot:
+                yield self._publish_span(0, 200)
+        for number in numbers:
+            if not self._loses(number, LOST_DELIVERY_SPAN):
+                yield self._delivery_span(number)
 
-    def start_ms(self, number: Column) -> Column:
-        return F.lit(BEGIN_MS) + F.floor(number * DAY_MS / self._messages)
+    def _publish_span(self, number: int, size: int) -> str:
+        attributes = (
+            (semconv.MQTRACE_TRACE_TYPE, "Pub"),
+            (semconv.MESSAGING_SYSTEM, "kafka"),
+            (semconv.MESSAGING_OPERATION_TYPE, "send"),
+            (semconv.MESSAGING_DESTINATION_NAME, _topic(number)),
+            (semconv.MESSAGING_MESSAGE_ID, _id(number)),
+            (semconv.MESSAGING_MESSAGE_BODY_SIZE, size),
+            (semconv.MQTRACE_GROUP_NAME, "shop"),
+            (semconv.MQTRACE_REGION_ID, "R"),
+            (semconv.MQTRACE_TAGS, "t"),
+            (semconv.MQTRACE_STORE_HOST, "10.0.0.1:9092"),
+            (semconv.MQTRACE_OFFSET_MSG_ID, _offset(number)),
+            (semconv.MQTRACE_MSG_TYPE, "Normal_Msg"),
+            (semconv.MQTRACE_SUCCESS, "true"),
+            (semconv.MQTRACE_COST_TIME, 3),
+        )
+        return _span("a", number, 4, self._start_ms(number), 3, attributes)
+
+    def _delivery_span(self, number: int) -> str:
+        attributes = (
+            (semconv.MQTRACE_TRACE_TYPE, "Sub"),
+            (semconv.MESSAGING_SYSTEM, "kafka"),
+            (semconv.MESSAGING_OPERATION_TYPE, "process"),
+            (semconv.MESSAGING_DESTINATION_NAME, _topic(number)),
+            (semconv.MESSAGING_MESSAGE_ID, self._delivered_id(number)),
+            (semconv.MQTRACE_GROUP_NAME, "billing"),
+            (semconv.MQTRACE_REGION_ID, "R"),
+            (semconv.MQTRACE_RETRY_TIMES, 0),
+            (semconv.MQTRACE_SUCCESS, "true"),
+            (semconv.MQTRACE_CONTEXT_CODE, "SUCCESS"),
+            (semconv.MQTRACE_COST_TIME, 7),
+            *(() if self.weak else ((semconv.MQTRACE_REQUEST_ID, _attempt(number)),)),
+        )
+        return _span("c", number, 5, self._delivered_ms(number), 7, attributes)
+
+    def _loses(self, number: int, fault: int) -> bool:
+        return number % EVERY == fault and number < self.messages - self.hot
+
+    def _delivered_id(self, number: int) -> str:
+        return _id(0 if number >= self.messages - self.hot else number)
+
+    def _delivered_ms(self, number: int) -> int:
+        return self._start_ms(number) + 100
+
+    def _start_ms(self, number: int) -> int:
+        return BEGIN_MS + floor(number * DAY_MS / self.messages)
 
 
-def _rest(number: Column) -> Column:
-    return F.pmod(number, F.lit(EVERY))
+def _id(number: int) -> str:
+    return f"{number:032X}"
 
 
-def _start(day: _Day, number: Column) -> Column:
-    return _text(day.start_ms(number))
+def _attempt(number: int) -> str:
+    return f"A{number:015X}"
 
 
-def _text(number: Column) -> Column:
-    return number.cast("string")
+def _offset(number: int) -> str:
+    return f"{_topic(number)}-0@{number}"
 
 
-def _hex(number: Column, digits: int) -> Column:
-    return F.lpad(F.hex(number), digits, "0")
+def _topic(number: int) -> str:
+    return "orders" if number % 10 else f"topic-{number % 500}"
 
 
-def _id(number: Column) -> Column:
-    return _hex(number, 32)
+def _record(*fields: object) -> str:
+    return _FIELD.join(map(str, fields)) + _END
 
 
-def _attempt(number: Column) -> Column:
-    return F.concat(F.lit("A"), _hex(number, 15))
-
-
-def _key(number: Column) -> Column:
-    return F.concat(F.lit("order-"), _text(number))
-
-
-def _offset(number: Column) -> Column:
-    return F.concat(_topic(number), F.lit("-0@"), _text(number))
-
-
-def _topic(number: Column) -> Column:
-    rare = F.concat(F.lit("topic-"), _text(F.pmod(number, F.lit(500))))
-    return F.when(F.pmod(number, F.lit(10)) != 0, F.lit("orders")).otherwise(rare)
-
-
-def _record(*fields: Column | str) -> Column:
-    columns = [F.lit(field) if isinstance(field, str) else field for field in fields]
-    return F.concat(F.concat_ws(FIELD, *columns), F.lit(END))
-
-
-def _span(prefix: str, number: Column, kind: int, start: Column, took_ms: int, attributes: dict) -> Column:
-    pieces: list[Column] = []
-    for key, value in attributes.items():
-        text = F.lit(value) if isinstance(value, str) else value
-        pieces += [F.lit(("," if pieces else "") + f'{{"key":"{key}","value":{{"stringValue":"'), text, F.lit('"}}')]
-    own = {
-        '{"traceId":"': _hex(number, 32),
-        '","spanId":"': F.concat(F.lit(prefix), _hex(number, 15)),
-        f'","name":"n","kind":{kind},"startTimeUnixNano":"': F.concat(start, F.lit("000000")),
-        '","endTimeUnixNano":"': F.concat(_text(start.cast("bigint") + took_ms), F.lit("000000")),
-    }
-    named = [column for key, value in own.items() for column in (F.lit(key), value)]
-    keys = F.concat(
-        F.lit(f',{{"key":"{semconv.MQTRACE_KEYS}","value":{{"arrayValue":{{"values":[{{"stringValue":"'),
-        _key(number),
-        F.lit('"}]}}}'),
+def _span(
+    prefix: str, number: int, kind: int, start_ms: int, took_ms: int, attributes: tuple[tuple[str, object], ...]
+) -> str:
+    said = ",".join(f'{{"key":"{key}","value":{{"stringValue":"{value}"}}}}' for key, value in attributes)
+    return (
+        f'{{"traceId":"{number:032X}","spanId":"{prefix}{number:015X}","name":"n","kind":{kind},'
+        f'"startTimeUnixNano":"{start_ms}000000","endTimeUnixNano":"{start_ms + took_ms}000000","attributes":[{said},'
+        f'{{"key":"{semconv.MQTRACE_KEYS}","value":{{"arrayValue":{{"values":[{{"stringValue":"order-{number}"}}]}}}}}}]}}'
     )
-    return F.concat(*named, F.lit('","attributes":['), *pieces, keys, F.lit("]}"))
 
 
 def main() -> None:
@@ -234,9 +212,7 @@ def main() -> None:
     parser.add_argument("--weak", action="store_true", help="spans of deliveries carry no attempt id")
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args()
-    spark = build_session(master="local[2]", driver_memory="2g")
-    write_day(spark, chosen.out.absolute(), messages=chosen.messages, hot=chosen.hot, weak=chosen.weak)
-    spark.stop()
+    write_day(chosen.out.absolute(), messages=chosen.messages, hot=chosen.hot, weak=chosen.weak)
 
 
 if __name__ == "__main__":
