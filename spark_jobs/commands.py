@@ -136,7 +136,7 @@ def _instants(**given: str | None) -> dict[str, int | None]:
 
 def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str | None, as_json: bool) -> int:
     """Reconcile as ``ReconcileOptions`` say, write the reports, print what came of it."""
-    from bridge.page.links import check_template  # noqa: PLC0415  (as below)
+    from bridge.page.markup import check_template  # noqa: PLC0415  (as below)
     from spark_jobs.progress import shown_progress  # noqa: PLC0415  (rich, which a list of commands does without)
 
     links, pages, render = _pages()
@@ -203,9 +203,9 @@ def _machinery() -> tuple[Any, Any, Any]:
 
 
 def _pages() -> tuple[Any, Any, Any]:
-    from spark_jobs.report import links, page, render  # noqa: PLC0415  (Jinja, of the optional extra)
+    from spark_jobs.report import files, html, samples  # noqa: PLC0415  (Jinja, of the optional extra)
 
-    return links, page, render
+    return samples, html, files
 
 
 def _warn_of_size(written: dict[str, Path], heavy_bytes: int) -> None:

@@ -99,7 +99,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     from spark_jobs.policy.policy import parse_duration_ms  # noqa: PLC0415
     from spark_jobs.progress import shown_progress  # noqa: PLC0415
     from spark_jobs.report.files import write_texts  # noqa: PLC0415
-    from spark_jobs.report.graph_page import GRAPH_FILES  # noqa: PLC0415
+    from spark_jobs.report.graph_files import GRAPH_FILES  # noqa: PLC0415
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415
 
     options = job.GraphOptions(
@@ -144,7 +144,7 @@ def _print(drawn: Graph, written: dict[str, Path]) -> None:
     from rich.table import Table  # noqa: PLC0415  (a list of commands does without)
 
     from otel_mqtrace._terminal import open_console, print_table  # noqa: PLC0415
-    from spark_jobs.report.graph_files import node_name  # noqa: PLC0415  (of the optional extra)
+    from spark_jobs.report.graph import node_name  # noqa: PLC0415  (of the optional extra)
     from spark_jobs.report.wording import count, duration, percent  # noqa: PLC0415
 
     names = {node.id: node_name(node, limit=80) for node in drawn.nodes}

@@ -13,7 +13,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 from bridge.query import evidence, rows, search, story, timeline
 from otel_mqtrace import model
 from spark_jobs import inspect
-from spark_jobs.report import graph, ledger, measured
+from spark_jobs.report import graph
 from spark_jobs.report import result as results
 from spark_jobs.taxonomy import Outcome, Verdict
 
@@ -28,7 +28,7 @@ _PLAIN: Final[dict[Any, dict[str, Any]]] = {
     str: {"type": "string"},
     Any: {},
 }
-_MODULES: Final = (model, evidence, story, timeline, rows, search, measured, ledger, graph, results, inspect)
+_MODULES: Final = (model, evidence, story, timeline, rows, search, graph, results, inspect)
 _KNOWN: Final = {name: value for module in _MODULES for name, value in vars(module).items()} | {"Mapping": Mapping}
 _TEXT: Final = {"type": "string"}
 _COUNT: Final = {"type": "integer", "minimum": 0}
@@ -109,7 +109,7 @@ def _map(values: dict[str, Any]) -> dict[str, Any]:
 def result_schema() -> str:
     """Return the schema of ``result.json``."""
     made = _Definitions()
-    left_out = ("samples", "timeline", "lives", "findings", "horizon_ms", "fields", "graph")
+    left_out = ("samples", "timeline", "timelines", "findings", "horizon_ms", "fields", "graph")
     properties = {"schema_version": _VERSION, **made.fields(results.Result, left_out)}
     properties["verdict"] = made.of(Verdict)
     properties["exit_code"] = {"enum": [0, 1, 3, 4]}

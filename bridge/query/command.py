@@ -246,7 +246,7 @@ def query(  # noqa: PLR0913 - one parameter per option
         mqtrace query landing --group billing --outcome failed --limit 20
     """
     from bridge.codec.reading import Reading  # noqa: PLC0415
-    from bridge.page.links import check_template  # noqa: PLC0415
+    from bridge.page.markup import check_template  # noqa: PLC0415
     from bridge.query.instants import arrival_range  # noqa: PLC0415
     from bridge.query.places import open_archive  # noqa: PLC0415
     from bridge.query.search import search  # noqa: PLC0415

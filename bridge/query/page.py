@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridge.page.markup import Markup, element, joined, void
-from bridge.page.sheet import content_policy, style_sheet
+from bridge.page.markup import Markup, content_policy, element, joined, style_sheet, void
 from bridge.page.wording import ABSENT, counted, duration, offset, utc, visible
 from bridge.query.details import about, details_of, places_of
 from bridge.query.findings import findings, in_one_sentence

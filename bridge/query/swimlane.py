@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bridge.page.lanes import Bar, Lane, drawn, packed, scale_of
+from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
 from bridge.page.markup import Markup, element
-from bridge.page.palette import AMBER, GREEN, RED, SLATE
+from bridge.page.svg import AMBER, GREEN, RED, SLATE
 from bridge.page.wording import duration, utc, visible
 from bridge.query.details import UNKNOWN_GROUP
 from bridge.query.timeline import Kind, Tone
@@ -37,8 +37,8 @@ def swimlane(timeline: Sequence[Event]) -> Markup:
     scale = scale_of(bars)
     first_ms, last_ms = scale.first_ms, max(bar.until_ms or bar.from_ms for bar in bars)
     says = f"{len(bars)} events over {duration(last_ms - first_ms)}; the table below has all of them"
-    rows = {name: tuple(("", row) for row in packed(each, scale)) for name, each in lanes.items()}
-    return drawn([Lane(name, row) for name, row in rows.items()], scale, says=says)
+    rows = {name: tuple(("", row) for row in pack_rows(each, scale)) for name, each in lanes.items()}
+    return draw_lanes([Lane(name, row) for name, row in rows.items()], scale, text=says)
 
 
 def legend(timeline: Sequence[Event]) -> Markup:
@@ -76,7 +76,7 @@ def _bar(event: Event, from_ms: int) -> Bar:
         until_ms=event.until_ms,
         colour=_COLOURS[event.tone],
         words=_words(event),
-        told=_told(event),
+        title=_told(event),
         instant=event.took_ms is None and event.until_ms is not None,
         faint=not event.begin_known,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bridge.forwarder.ids import trace_id_of
-from bridge.page.links import fill_template
+from bridge.page.markup import fill_template
 
 if TYPE_CHECKING:
     from bridge.query.search import Answer

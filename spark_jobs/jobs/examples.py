@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from spark_jobs.judging.evidence import SLOWEST, TOTAL
-from spark_jobs.report.measured import Exemplar, Life, Stay
-from spark_jobs.report.result import MalformedSample, Sample
+from spark_jobs.report.result import Exemplar, Interval, MalformedSample, MessageEvent, Sample
 from spark_jobs.sources.lines import line_numbers
 from spark_jobs.taxonomy import Reason, Status
 
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_EVENTS",
-    "MessageEvent",
+    "SortedEvent",
     "find_malformed",
     "find_messages",
-    "read_lives",
     "read_malformed",
     "read_samples",
     "read_slowest",
+    "read_timelines",
 ]
 
 MOST_EVENTS: Final = 12
@@ -42,7 +41,7 @@ _CALM: Final = frozenset(
     {Status.MATCHED_EXACT.value, Status.MATCHED_NORMALISED.value, Status.PENDING.value, Reason.BY_DESIGN.value}
 )
 _EVENT_COLUMNS: Final = ("msg_id", "event_ms", "kind", "group", "attempt_id", "retry_times", "status")
-_STAY: Final = ("start_ms", "end_ms", "success")
+_INTERVAL: Final = ("start_ms", "end_ms", "success")
 
 
 # -- samples ----------------------------------------------------------------------------------------------------------
@@ -94,20 +93,20 @@ def _first_known(sample: Sample, field: str) -> int:
 
 # -- the message behind a sample --------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class MessageEvent:
+class SortedEvent:
     """One verdict of a message, ordered by what ``order`` holds; nulls come first."""
 
     order: tuple[tuple[bool, Any], ...]
-    life: Life
+    event: MessageEvent
 
-    def __lt__(self, other: MessageEvent) -> bool:
+    def __lt__(self, other: SortedEvent) -> bool:
         return self.order < other.order
 
 
-def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, list[MessageEvent]]:
+def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, list[SortedEvent]]:
     """Return the first ``MOST_EVENTS`` events, in order, of each of ``msg_ids`` in files of ``VERDICT``."""
     wanted = pa.array(msg_ids, pa.string())
-    found: dict[str, list[MessageEvent]] = {}
+    found: dict[str, list[SortedEvent]] = {}
     for path in paths:
         for row in _rows_of(path, wanted):
             found.setdefault(row["msg_id"], []).append(_message_event(row))
@@ -120,30 +119,28 @@ def _rows_of(path: str, msg_ids: Any) -> Iterator[dict[str, Any]]:
         ids = file.read_row_group(group, columns=["msg_id"], use_threads=False)
         is_wanted = pc.is_in(ids["msg_id"], msg_ids)
         if pc.any(is_wanted).as_py():
-            sides = [f"{side}.{name}" for side in ("native", "otlp") for name in (*_STAY, "store_host")]
+            sides = [f"{side}.{name}" for side in ("native", "otlp") for name in (*_INTERVAL, "store_host")]
             rows = file.read_row_group(group, columns=[*_EVENT_COLUMNS, *sides], use_threads=False).filter(is_wanted)
             yield from (row for row in rows.to_pylist() if row["status"] != Status.OUT_OF_SCOPE.value)
 
 
-def _message_event(row: dict[str, Any]) -> MessageEvent:
+def _message_event(row: dict[str, Any]) -> SortedEvent:
     sides = [row["native"], row["otlp"]]
-    stays = [side and Stay(*(side[name] for name in _STAY)) for side in sides]
+    intervals = [side and Interval(*(side[name] for name in _INTERVAL)) for side in sides]
     hosts = [side["store_host"] for side in sides if side and side["store_host"] is not None]
     own = {name: row[name] for name in ("kind", "group", "attempt_id", "retry_times", "status")}
-    life = Life(**own, store_host=hosts[0] if hosts else None, native=stays[0], otlp=stays[1])
+    event = MessageEvent(**own, store_host=hosts[0] if hosts else None, native=intervals[0], otlp=intervals[1])
     names = ("event_ms", "kind", "group", "attempt_id", "retry_times", "status")
-    return MessageEvent(tuple((row[name] is not None, row[name]) for name in names), life)
+    return SortedEvent(tuple((row[name] is not None, row[name]) for name in names), event)
 
 
-def read_lives(parts: Iterable[Mapping[str, list[MessageEvent]]]) -> dict[str, tuple[Life, ...]]:
+def read_timelines(parts: Iterable[Mapping[str, list[SortedEvent]]]) -> dict[str, tuple[MessageEvent, ...]]:
     """Return ``{message id: its events, earliest first}`` of what several files hold."""
-    by_id: dict[str, list[list[MessageEvent]]] = {}
+    by_id: dict[str, list[list[SortedEvent]]] = {}
     for part in parts:
         for msg_id, events in part.items():
             by_id.setdefault(msg_id, []).append(events)
-    return {
-        msg_id: tuple(event.life for event in islice(merge(*by_id[msg_id]), MOST_EVENTS)) for msg_id in sorted(by_id)
-    }
+    return {msg_id: tuple(one.event for one in islice(merge(*by_id[msg_id]), MOST_EVENTS)) for msg_id in sorted(by_id)}
 
 
 # -- what could not be read -------------------------------------------------------------------------------------------

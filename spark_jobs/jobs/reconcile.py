@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from spark_jobs.exchange.packing import Piece
     from spark_jobs.graph.parts import GraphPart
     from spark_jobs.history.taking_over import TakenOver
-    from spark_jobs.jobs.examples import MessageEvent
+    from spark_jobs.jobs.examples import SortedEvent
     from spark_jobs.jobs.judge_tasks import Counted, JudgedBucket
     from spark_jobs.jobs.reading import EventSide
     from spark_jobs.jobs.workplace import Workplace
@@ -254,7 +254,7 @@ def _read_bucket(
     msg_ids: Sequence[str],
     owners: Mapping[tuple[str, str], str],
     judged: tuple[int | None, int | None],
-) -> tuple[GraphPart, dict[str, list[MessageEvent]]]:
+) -> tuple[GraphPart, dict[str, list[SortedEvent]]]:
     return part_of(owners, judged, bucket), find_messages(bucket, msg_ids)
 
 

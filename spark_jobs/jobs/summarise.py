@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.jobs.examples import read_lives, read_malformed, read_samples, read_slowest
+from spark_jobs.jobs.examples import read_malformed, read_samples, read_slowest, read_timelines
 from spark_jobs.judging.counts import bucket_width_ms
 from spark_jobs.judging.evidence import merge_samples, rank_differing, rank_hosts
 from spark_jobs.policy import gates
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spark_jobs.history.taking_over import TakenOver
-    from spark_jobs.jobs.examples import MessageEvent
+    from spark_jobs.jobs.examples import SortedEvent
     from spark_jobs.jobs.judge_tasks import Counted
     from spark_jobs.jobs.reading import EventSide
     from spark_jobs.judging.counts import Tally
@@ -65,7 +65,7 @@ def summarise(
     *,
     most_samples: int,
     graph: Graph,
-    messages: Sequence[dict[str, list[MessageEvent]]],
+    messages: Sequence[dict[str, list[SortedEvent]]],
     malformed: Sequence[list[dict[str, Any]]],
 ) -> Result:
     """Return the result of a judged run; what it cost is added later.
@@ -107,7 +107,7 @@ def summarise(
         instances_left_off=left_off,
         samples=samples,
         slowest=read_slowest(samples),
-        lives=read_lives(messages),
+        timelines=read_timelines(messages),
         timeline=_timeline(counts, known),
         malformed=read_malformed(malformed, policy),
         graph=graph,

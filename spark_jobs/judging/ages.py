@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from spark_jobs.judging.columns import NullableInts, greatest
-from spark_jobs.report.measured import AGES
+from spark_jobs.report.result import AGES
 from spark_jobs.taxonomy import Lifecycle
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from spark_jobs.hashing import hash_texts
 from spark_jobs.judging.columns import NullableInts, encode, equals, find_groups, is_true
 from spark_jobs.judging.histograms import Histogram, merge_histograms
-from spark_jobs.report.measured import Group, Latency, Topic
+from spark_jobs.report.result import Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:

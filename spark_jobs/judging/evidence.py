@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from spark_jobs.hashing import hash_texts, mix
 from spark_jobs.judging.columns import LATEST, NullableInts, encode, equals, find_groups, join_codes
 from spark_jobs.judging.durations import measure_rows
-from spark_jobs.report.measured import Instance
+from spark_jobs.report.result import Instance
 from spark_jobs.schemas import COMPARED_FIELDS, VERDICT
 from spark_jobs.taxonomy import FieldVerdict, Reason, Status
 

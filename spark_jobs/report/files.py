@@ -1,23 +1,124 @@
-"""Write files so that none is ever seen half written."""
+"""Write the files that a finished run leaves for people and programs."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import UsageError
+from spark_jobs.report.html import render_page
+from spark_jobs.report.junit import render_junit
+from spark_jobs.report.markdown import render_summary
+from spark_jobs.report.prometheus import render_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["write_texts"]
+    from spark_jobs.report.html import PageOptions
+    from spark_jobs.report.result import Result, SideInputs
+
+__all__ = ["REPORTS", "shorten_path", "write_reports", "write_texts"]
+
+REPORTS: Final[dict[str, Callable[[Result], str]]] = {
+    "report.html": render_page,
+    "summary.md": render_summary,
+    "junit.xml": render_junit,
+    "metrics.prom": render_metrics,
+    "result.json": lambda result: result.dumps(),
+}
+"""File name → renderer; ``result.json`` comes last: when it exists, the others are complete."""
+
+_FOR_READERS: Final = ("report.html", "summary.md", "junit.xml")
 
 
+def write_reports(
+    result: Result, out: Path, page: PageOptions | None = None, *, sources: Iterable[str] = ()
+) -> dict[str, Path]:
+    """Render every report, then write them into ``out``, created if absent, and return their paths by name.
+
+    Args:
+        result: the result of the run.
+        out: the directory.
+        page: the options of ``report.html``.
+        sources: the user's arguments; the reports for people show paths relative to them.
+
+    Raises:
+        UsageError: when ``out`` cannot be written.
+    """
+    renderers: dict[str, Callable[[Result], str]] = {**REPORTS, "report.html": partial(render_page, options=page)}
+    readable = _shorten_paths(result, sources)
+    texts = {name: renderers[name](readable if name in _FOR_READERS else result) for name in REPORTS}
+    return write_texts(texts, out)
+
+
+# -- paths as the user gave them, without the folders of this machine --------------------------------------------------
+_MAGIC: Final = frozenset("*?[")
+
+
+def _shorten_paths(result: Result, sources: Iterable[str]) -> Result:
+    """Return ``result`` with every path relative to ``sources``, the arguments of the user."""
+    roots = _find_roots(sources)
+
+    def shorten_side(fields: Any) -> Any:
+        return {**fields, "path": shorten_path(fields["path"], roots)} if fields and fields.get("path") else fields
+
+    def shorten_inputs(side: SideInputs) -> SideInputs:
+        return replace(side, sources=tuple(shorten_path(source, roots) for source in side.sources))
+
+    native, otlp = result.inputs.native, result.inputs.otlp
+    ledger = result.ledger
+    return replace(
+        result,
+        inputs=replace(result.inputs, native=shorten_inputs(native), otlp=shorten_inputs(otlp)),
+        malformed=tuple(replace(bad, path=shorten_path(bad.path, roots)) for bad in result.malformed),
+        samples=tuple(
+            replace(one, native=shorten_side(one.native), otlp=shorten_side(one.otlp)) for one in result.samples
+        ),
+        ledger=ledger and replace(ledger, files=tuple(shorten_path(file, roots) for file in ledger.files)),
+    )
+
+
+def shorten_path(path: str, roots: Iterable[tuple[str, str]]) -> str:
+    """Return ``path`` below the shown name of its root; a path under no root keeps its last two parts.
+
+    ``roots`` are (absolute path, shown name). Addresses such as ``kafka://`` and ``s3a://`` are returned unchanged.
+    """
+    local = path.removeprefix("file://")
+    if not local.startswith("/"):
+        return path
+    for root, shown in roots:
+        if local == root or local.startswith(f"{root.rstrip('/')}/"):
+            return str(Path(shown, local[len(root) :].lstrip("/")))
+    return str(Path("…", *Path(local).parts[1:][-2:]))
+
+
+def _find_roots(sources: Iterable[str]) -> list[tuple[str, str]]:
+    """Return each local argument resolved, with its shown name, the longest first.
+
+    A relative argument is shown as the user wrote it, of an absolute one its last part.
+    """
+    roots = {}
+    for source in sources:
+        path = Path(source.removeprefix("file://"))
+        if "://" in str(source) and not source.startswith("file://"):
+            continue
+        fixed = next((at for at, part in enumerate(path.parts) if _MAGIC & set(part)), None)
+        if fixed is not None and not path.exists():
+            path = Path(*path.parts[:fixed])
+        roots[str(path.resolve())] = path.name if path.is_absolute() else str(path)
+    return sorted(roots.items(), key=lambda root: -len(root[0]))
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
 def write_texts(texts: Mapping[str, str], out: Path) -> dict[str, Path]:
-    """Write ``{file name: text}`` into ``out``, created if absent, in this order, and return where each one is.
+    """Write ``{file name: text}`` into ``out``, created if absent, in this order, and return their paths by name.
+
+    Each file is written beside its place and renamed, so that no reader sees half of it.
 
     Raises:
         UsageError: when ``out`` cannot be written.
@@ -30,7 +131,7 @@ def write_texts(texts: Mapping[str, str], out: Path) -> dict[str, Path]:
 
 
 def _replace(path: Path, text: str) -> Path:
-    """Write ``text`` as UTF-8; half a surrogate pair, which no encoding can say, is spelled out as its escape."""
+    """Write ``text`` as UTF-8, with escapes for lone surrogates."""
     with NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as beside:
         try:
             beside.write(text.encode("utf-8", "backslashreplace"))

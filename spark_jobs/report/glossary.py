@@ -1,4 +1,4 @@
-"""Every status, reason and field verdict: label, definition, example, likely cause, what to do.
+"""Every status, reason and field verdict: label, definition, example, likely cause, action, group and colour.
 
 The report and the tables of ``docs/reconciliation/findings.md`` are made from these entries.
 """
@@ -8,17 +8,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from spark_jobs.taxonomy import Status
+from bridge.page.svg import AMBER, GREEN, GREY, RED, SKY, SLATE
+from spark_jobs.taxonomy import FieldVerdict, Outcome, Reason, Status, Verdict
 
-__all__ = ["FIELD_VERDICTS", "REASONS", "STATUSES", "Entry", "find_entry", "label_finding"]
+__all__ = [
+    "EXPLAINED",
+    "FIELD_VERDICTS",
+    "FINE",
+    "GROUPS",
+    "GROUP_COLOUR",
+    "OUTCOME_COLOUR",
+    "PROBLEM",
+    "REASONS",
+    "SIDE_NAME",
+    "STATUSES",
+    "VERDICT_COLOUR",
+    "WAITING",
+    "Entry",
+    "find_entry",
+    "group_field_verdict",
+    "group_finding",
+    "label_finding",
+]
+
+SIDE_NAME: Final = {"native": "native trace", "otlp": "OTLP"}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One word of a verdict.
 
-    ``label`` is what people read in place of the identifier ``name``; a reason's follows its status after a colon.
-    ``problem`` is ``yes``, ``no`` or under which condition it counts against the run.
+    ``label`` is shown in place of the identifier ``name``; the label of a reason follows that of its status.
+    ``problem`` is ``yes``, ``no`` or the condition under which it counts against the run.
     """
 
     name: str
@@ -219,12 +240,56 @@ _ENTRIES = {entry.name: entry for entry in (*STATUSES, *REASONS, *FIELD_VERDICTS
 
 
 def find_entry(name: str | None) -> Entry | None:
-    """Return the entry of an identifier, ``None`` for one that the closed lists lack."""
+    """Return the entry of an identifier, or ``None`` if it is in no closed list."""
     return _ENTRIES.get(name or "")
 
 
 def label_finding(status: str, reason: str | None = None) -> str:
-    """Return a status, and its reason where it has one, as people read them; an unknown identifier stays as it is."""
+    """Return the label of a status and its reason; an unknown identifier is its own label."""
     words = [entry.label if (entry := find_entry(name)) else name for name in (status, reason) if name]
     other = {Status.NATIVE_ONLY.value: "its span", Status.OTLP_ONLY.value: "its native record"}.get(status)
     return ": ".join(words).replace("its counterpart", other or "its counterpart")
+
+
+# -- groups and colours
+FINE, WAITING, EXPLAINED, PROBLEM = GROUPS = ("fine", "waiting", "explained", "problem")
+
+GROUP_COLOUR: Final = {FINE: GREEN, WAITING: SKY, EXPLAINED: GREY, PROBLEM: RED}
+
+_STATUS_GROUP: Final = {
+    Status.MATCHED_EXACT.value: FINE,
+    Status.MATCHED_NORMALISED.value: FINE,
+    Status.PENDING.value: WAITING,
+    Status.OUT_OF_SCOPE.value: EXPLAINED,
+}
+_REASON_GROUP: Final = {
+    **{reason.value: EXPLAINED for reason in Reason},
+    Reason.IN_FLIGHT.value: WAITING,
+    Reason.UNEXPLAINED.value: PROBLEM,
+    Reason.WRITER_SILENT.value: PROBLEM,
+}
+_ONE_SIDED: Final = (Status.NATIVE_ONLY.value, Status.OTLP_ONLY.value)
+_AGREEING: Final = (FieldVerdict.EQUAL, FieldVerdict.EQUAL_NORMALISED, FieldVerdict.WITHIN_TOLERANCE)
+_DISAGREEING: Final = (FieldVerdict.DIFFERENT, FieldVerdict.MISSING_NATIVE, FieldVerdict.MISSING_OTLP)
+
+OUTCOME_COLOUR: Final = {
+    Outcome.PASS.value: GREEN,
+    Outcome.WARN.value: AMBER,
+    Outcome.FAIL.value: RED,
+    Outcome.INCONCLUSIVE.value: SLATE,
+}
+VERDICT_COLOUR: Final = {verdict.value: OUTCOME_COLOUR[verdict.value.lower()] for verdict in Verdict}
+
+
+def group_finding(status: str, reason: str | None = None) -> str:
+    """Return the group of an event, one of ``GROUPS``: by its reason where one side lacks it, else by its status."""
+    if status in _ONE_SIDED:
+        return _REASON_GROUP.get(reason or "", PROBLEM)
+    return _STATUS_GROUP.get(status, PROBLEM)
+
+
+def group_field_verdict(verdict: str) -> str:
+    """Return the group of a compared field, one of ``GROUPS``."""
+    if verdict in _AGREEING:
+        return FINE
+    return PROBLEM if verdict in _DISAGREEING else EXPLAINED

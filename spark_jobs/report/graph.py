@@ -1,4 +1,4 @@
-"""The dependency graph as plain data: what ``graph.json`` holds and every drawing is made from.
+"""The dependency graph as plain data: the content of ``graph.json`` and the input of every drawing.
 
 ``to_json`` writes a public contract (``schema_version`` 1): keys are only ever added.
 """
@@ -10,11 +10,33 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-__all__ = ["CONSUME", "NODE_KINDS", "PUBLISH", "Call", "Edge", "Graph", "Node", "Spread", "node_id"]
+from spark_jobs.report.wording import count, duration, percent, visible
+
+__all__ = [
+    "CONSUME",
+    "NODE_KINDS",
+    "PUBLISH",
+    "Call",
+    "Edge",
+    "Graph",
+    "Node",
+    "Spread",
+    "describe_edge",
+    "node_id",
+    "node_name",
+]
 
 PUBLISH, CONSUME = "publish", "consume"
 NODE_KINDS: Final = ("producer", "topic", "consumer_group")
-"""The three kinds of node, in the order messages pass them."""
+"""The kinds of node in the order that messages pass them."""
+
+
+_UNKNOWN: Final = {
+    "producer": "(unknown producer)",
+    "topic": "(unknown topic)",
+    "consumer_group": "(unknown group)",
+}
+_PLURAL: Final = {"producer": "producers", "topic": "topics", "consumer_group": "consumer groups"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +55,7 @@ class Spread:
 class Node:
     """A producer (a service, else a producer group), a topic or a consumer group.
 
-    ``name`` is ``None`` where no record says it: deliveries whose topic nobody knows, say. ``stands_for`` is how many
-    nodes an "others" node sums up, 0 for every other.
+    ``name`` is ``None`` where no record has it. ``stands_for`` is the number of nodes that an "others" node sums up.
     """
 
     id: str
@@ -48,23 +69,23 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """Everything one producer sent to one topic, or one consumer group was given of one topic.
+    """The sends of one producer to one topic, or the deliveries of one topic to one consumer group.
 
     Attributes:
         kind: ``publish`` or ``consume``.
         count: sends, or deliveries.
-        messages: different messages among them.
-        failures: sends that failed, deliveries the listener failed; ``outcome_unknown`` say neither.
-        again: sends or deliveries beyond a message's first.
-        via_retry, via_dlq: of them over a retry or a dead-letter topic, folded into the message's own topic.
-        unfinished: deliveries of which no end is known.
-        native, otlp: how many of ``count`` that side shows.
-        fates: publish only: what became of the messages (``spark_jobs.graph.journeys.FATES``).
-        origins: consume only: messages whose send is missing, or cannot be told.
-        took: how long a send, or the handling of a delivery, took.
+        messages: distinct messages.
+        failures: failed sends or deliveries; ``outcome_unknown`` have no outcome.
+        again: sends or deliveries of a message after its first.
+        via_retry, via_dlq: those over a retry or dead-letter topic, counted at the topic of the message.
+        unfinished: deliveries without an end.
+        native, otlp: those of ``count`` that the side recorded.
+        fates: publish only: messages by fate (``spark_jobs.graph.journeys.FATES``).
+        origins: consume only: messages by what is known of their send.
+        took: duration of a send, or of the handling of a delivery.
         queued: consume only: from the end of the send to the start of the delivery.
         is_loop: consume only: a service of the group sends to the same topic.
-        stands_for: how many edges this one sums up; 0 for every edge but the last of each kind, if any were left out.
+        stands_for: the number of edges that an "others" edge sums up.
     """
 
     source: str
@@ -92,27 +113,27 @@ class Edge:
 
     @property
     def error_rate(self) -> float:
-        """Failed sends or deliveries, of those whose outcome is known."""
+        """The share of failures among those with a known outcome."""
         known = self.count - self.outcome_unknown
         return self.failures / known if known else 0.0
 
     @property
     def retry_rate(self) -> float:
-        """Sends or deliveries beyond a message's first, of all."""
+        """The share of sends or deliveries after the first of their message."""
         return self.again / self.count if self.count else 0.0
 
     @property
     def never_consumed(self) -> int:
-        """Messages sent here that were old enough to have been delivered to someone, and never were."""
+        """Messages old enough to have been delivered, without a delivery."""
         return self.fates.get("never_consumed", 0)
 
     @property
     def never_published(self) -> int:
-        """Messages delivered here although the data, which goes back far enough, shows no send of them."""
+        """Delivered messages without a send, although the data goes back far enough."""
         return self.origins.get("never_published", 0)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the edge in the words of its kind."""
+        """Return the edge as in ``graph.json``, with the names of its kind."""
         sent = self.kind == PUBLISH
         names = _PUBLISH_NAMES if sent else _CONSUME_NAMES
         plain = {public: getattr(self, own) for public, own in names.items()}
@@ -142,7 +163,7 @@ _CONSUME_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """How often one service reaches another: directly (a child span), and over topics (deliveries)."""
+    """Calls from one service to another: ``direct`` (child spans), and ``messages`` (deliveries)."""
 
     parent: str
     child: str
@@ -152,10 +173,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Who sends what to whom. Times are epoch milliseconds, ``None`` where there was nothing to see.
+    """The whole graph. Times are epoch milliseconds, ``None`` without events; ``sides`` are the inputs.
 
-    ``sides`` are the inputs it was made from. What was sent after ``horizon_ms`` is judged by nobody, and neither are
-    missing sends of what was delivered before ``opening_ms``.
+    A missing delivery counts up to ``horizon_ms`` only, a missing send from ``opening_ms`` on.
     """
 
     sides: tuple[str, ...] = ()
@@ -168,19 +188,19 @@ class Graph:
     calls: tuple[Call, ...] = ()
 
     def edges_of(self, kind: str) -> tuple[Edge, ...]:
-        """Return the edges of a kind, busiest first, the sum of all others last."""
+        """Return the edges of a kind, busiest first, the sum of others last."""
         return tuple(edge for edge in self.edges if edge.kind == kind)
 
     def topic_totals(self) -> dict[str, Counter[str]]:
-        """Return per topic's node id: sends, messages, never_consumed, deliveries, never_published, consumer_groups."""
+        """Return sends, messages, never_consumed, deliveries, never_published and consumer_groups by topic node id."""
         totals: dict[str, Counter[str]] = {node.id: Counter() for node in self.nodes if node.kind == "topic"}
         for edge in self.edges:
             if edge.kind == PUBLISH:
-                told = {"sends": edge.count, "messages": edge.messages, "never_consumed": edge.never_consumed}
-                totals[edge.target].update(told)
+                counts = {"sends": edge.count, "messages": edge.messages, "never_consumed": edge.never_consumed}
+                totals[edge.target].update(counts)
             else:
-                told = {"deliveries": edge.count, "never_published": edge.never_published, "consumer_groups": 1}
-                totals[edge.source].update(told)
+                counts = {"deliveries": edge.count, "never_published": edge.never_published, "consumer_groups": 1}
+                totals[edge.source].update(counts)
         return totals
 
     def to_json(self) -> dict[str, Any]:
@@ -203,5 +223,26 @@ class Graph:
 
 
 def node_id(kind: str, name: str | None) -> str:
-    """Return the id of a node; an unknown name is an empty one, which no producer, topic or group has."""
+    """Return the id of a node; an unknown name becomes the empty one."""
     return f"{kind}:{name or ''}"
+
+
+def node_name(node: Node, *, limit: int = 300) -> str:
+    """Return the name of a node for readers."""
+    if node.stands_for:
+        return f"other {_PLURAL[node.kind]}"
+    return _UNKNOWN[node.kind] if node.name is None else visible(node.name, limit=limit)
+
+
+def describe_edge(edge: Edge) -> str:
+    """Return the numbers of an edge as one line of text."""
+    sent = edge.kind == "publish"
+    parts = [
+        f"{count(edge.count)} {'sent' if sent else 'delivered'}",
+        f"{percent(edge.failures, edge.count)} failed" if edge.failures else "",
+        f"{percent(edge.again, edge.count)} {'sent again' if sent else 'redelivered'}" if edge.again else "",
+        f"{count(edge.never_consumed)} never consumed" if edge.never_consumed else "",
+        f"{count(edge.never_published)} never published" if edge.never_published else "",
+        f"queue p95 {duration(edge.queued.p95)}" if edge.queued.count else "",
+    ]
+    return ", ".join(part for part in parts if part)

@@ -1,52 +1,34 @@
-"""The graph in the formats of other tools: DOT, GraphML, and Jaeger's dependency JSON."""
+"""The files of ``mqtrace graph``: page, drawing, JSON, DOT, GraphML and Jaeger's dependency JSON."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
 
-from spark_jobs.report.wording import count, duration, percent, visible
+from markupsafe import Markup
+
+from bridge.page.markup import content_policy, style_sheet
+from spark_jobs.report.graph import CONSUME, NODE_KINDS, PUBLISH, describe_edge, node_name
+from spark_jobs.report.svg.graph import graph_svg
+from spark_jobs.report.templating import environment
+from spark_jobs.report.wording import count, plural, utc, visible
 
 if TYPE_CHECKING:
-    from spark_jobs.report.graph import Edge, Graph, Node
+    from collections.abc import Callable
 
-__all__ = ["node_name", "render_dependencies", "render_dot", "render_graphml", "told"]
+    from spark_jobs.report.graph import Edge, Graph
 
-_UNKNOWN: Final = {
-    "producer": "(unknown producer)",
-    "topic": "(unknown topic)",
-    "consumer_group": "(unknown group)",
-}
-_PLURAL: Final = {"producer": "producers", "topic": "topics", "consumer_group": "consumer groups"}
+__all__ = ["FATE_MEANINGS", "GRAPH_FILES", "render_dependencies", "render_dot", "render_graph_page", "render_graphml"]
+
 _SHAPES: Final = {"producer": "box", "topic": "cylinder", "consumer_group": "box"}
 _NAMESPACE: Final = "http://graphml.graphdrawing.org/xmlns"
 _TYPES: Final = {bool: "boolean", int: "long", float: "double", str: "string"}
 
 
-def node_name(node: Node, *, limit: int = 300) -> str:
-    """Return what a node is called before a reader; a name nobody told is said to be unknown."""
-    if node.stands_for:
-        return f"other {_PLURAL[node.kind]}"
-    return _UNKNOWN[node.kind] if node.name is None else visible(node.name, limit=limit)
-
-
-def told(edge: Edge) -> str:
-    """Return an edge's numbers as one line of text."""
-    sent = edge.kind == "publish"
-    parts = [
-        f"{count(edge.count)} {'sent' if sent else 'delivered'}",
-        f"{percent(edge.failures, edge.count)} failed" if edge.failures else "",
-        f"{percent(edge.again, edge.count)} {'sent again' if sent else 'redelivered'}" if edge.again else "",
-        f"{count(edge.never_consumed)} never consumed" if edge.never_consumed else "",
-        f"{count(edge.never_published)} never published" if edge.never_published else "",
-        f"queue p95 {duration(edge.queued.p95)}" if edge.queued.count else "",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
 def render_dependencies(graph: Graph) -> str:
-    """Return ``[{parent, child, callCount}]``, what Jaeger's ``/api/dependencies`` has in ``data``."""
+    """Return ``[{parent, child, callCount}]``, the ``data`` of Jaeger's ``/api/dependencies``."""
     rows = [
         {"parent": call.parent, "child": call.child, "callCount": call.direct + call.messages} for call in graph.calls
     ]
@@ -62,7 +44,7 @@ def render_dot(graph: Graph) -> str:
     for edge in graph.edges:
         colour = ", color=red" if edge.failures or edge.never_consumed or edge.never_published else ""
         ends = f"{_quoted(edge.source)} -> {_quoted(edge.target)}"
-        lines.append(f"  {ends} [label={_quoted(told(edge))}, weight={min(edge.count, 1000)}{colour}];")
+        lines.append(f"  {ends} [label={_quoted(describe_edge(edge))}, weight={min(edge.count, 1000)}{colour}];")
     return "\n".join((*lines, "}")) + "\n"
 
 
@@ -72,9 +54,10 @@ def _quoted(text: str) -> str:
 
 
 def render_graphml(graph: Graph) -> str:
-    """Return the graph as GraphML: every measure of ``graph.json`` that is one number or text, under its own key."""
-    nodes = [(node.id, {"label": node_name(node), **_flat(plain)}) for node, plain in _with_json(graph)]
-    edges = [(edge.source, edge.target, _flat(edge.to_json())) for edge in graph.edges]
+    """Return the graph as GraphML: every number and text of ``graph.json`` under its own key."""
+    with_json = zip(graph.nodes, graph.to_json()["nodes"], strict=True)
+    nodes = [(node.id, {"label": node_name(node), **_flatten(plain)}) for node, plain in with_json]
+    edges = [(edge.source, edge.target, _flatten(edge.to_json())) for edge in graph.edges]
     root = ET.Element("graphml", xmlns=_NAMESPACE)
     for domain, rows in (("node", [data for _, data in nodes]), ("edge", [data for _, _, data in edges])):
         for name, kind in _keys(rows).items():
@@ -89,21 +72,17 @@ def render_graphml(graph: Graph) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _with_json(graph: Graph) -> list[tuple[Node, dict[str, Any]]]:
-    return list(zip(graph.nodes, graph.to_json()["nodes"], strict=True))
-
-
-def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested measures under joined names (``queue_ms.p95``), lists as text, what is absent left out."""
-    found: dict[str, Any] = {}
+def _flatten(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values under joined names (``queue_ms.p95``) and lists as text, without absent values."""
+    flat: dict[str, Any] = {}
     for name, value in plain.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}.")
+            flat |= _flatten(value, f"{prefix}{name}.")
         elif isinstance(value, (list, tuple)):
-            found[prefix + name] = ", ".join(map(str, value))
+            flat[prefix + name] = ", ".join(map(str, value))
         elif value is not None and name not in {"id", "source", "target"}:
-            found[prefix + name] = value
-    return found
+            flat[prefix + name] = value
+    return flat
 
 
 def _keys(rows: list[dict[str, Any]]) -> dict[str, str]:
@@ -112,5 +91,97 @@ def _keys(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 def _data(parent: ET.Element, domain: str, data: dict[str, Any]) -> None:
     for name, value in data.items():
-        said = str(value).lower() if isinstance(value, bool) else visible(str(value), limit=2_000)
-        ET.SubElement(parent, "data", key=f"{domain}.{name}").text = said
+        text = str(value).lower() if isinstance(value, bool) else visible(str(value), limit=2_000)
+        ET.SubElement(parent, "data", key=f"{domain}.{name}").text = text
+
+
+# -- graph.html --------------------------------------------------------------------------------------------------------
+_MOST_ROWS: Final = 100
+
+FATE_MEANINGS: Final = {
+    "consumed": "at least one delivery was seen",
+    "never_consumed": "old enough to have been delivered, and no delivery was seen",
+    "pending": "younger than the horizon, so a delivery may still be on its way",
+    "failed": "every send of it failed",
+    "rolled_back": "its transaction was rolled back",
+    "uncommitted": "a half message whose transaction was not seen to be committed",
+    "delayed": "a delayed message, whose time nobody can tell",
+    "recalled": "recalled before its time",
+    "reply": "an answer to a request: clients record no delivery of those",
+    "unidentified": "its send names no message id and no consumer points at it",
+}
+"""The fate of a message → its meaning, in the order of the page."""
+
+
+def render_graph_page(graph: Graph) -> str:
+    """Return the page; it is readable without style, script and network."""
+    style = style_sheet("spark_jobs.report", "templates/style.css")
+    page = environment().get_template("graph.html.j2")
+    return page.render(
+        policy=content_policy(style),
+        style=Markup(style),  # noqa: S704 - our own file
+        drawing=graph_svg(graph),
+        figures=_figures(graph),
+        scope=_scope(graph),
+        judged=_judged(graph),
+        names={node.id: node_name(node) for node in graph.nodes},
+        services={node.id: visible(", ".join(node.services)) for node in graph.nodes},
+        sends=graph.edges_of(PUBLISH),
+        deliveries=graph.edges_of(CONSUME),
+        fates=_fates(graph),
+        calls=graph.calls,
+        not_judged=_not_judged,
+        most_rows=_MOST_ROWS,
+    )
+
+
+def _figures(graph: Graph) -> list[tuple[str, str, str]]:
+    sizes = [sum(node.kind == kind and not node.stands_for for node in graph.nodes) for kind in NODE_KINDS]
+    sends, deliveries = graph.edges_of(PUBLISH), graph.edges_of(CONSUME)
+    unconsumed = sum(edge.never_consumed for edge in sends)
+    unpublished = sum(edge.never_published for edge in deliveries)
+    failed = sum(edge.failures for edge in deliveries)
+    return [
+        ("Topics", count(sizes[1]), f"{plural(sizes[0], 'producer')}, {plural(sizes[2], 'consumer group')}"),
+        ("Messages", count(sum(edge.messages for edge in sends)), "sent in the window"),
+        ("Deliveries", count(sum(edge.count for edge in deliveries)), f"{count(failed)} failed"),
+        ("Never consumed", count(unconsumed), f"{count(unpublished)} consumed but never published"),
+    ]
+
+
+def _scope(graph: Graph) -> str:
+    sides = {"native": "the native message trace", "otlp": "OpenTelemetry spans"}
+    read = " and ".join(sides[side] for side in graph.sides)
+    return f"From {read}, events from {utc(graph.first_ms)} to {utc(graph.last_ms)}."
+
+
+def _judged(graph: Graph) -> str:
+    if graph.horizon_ms is None or graph.opening_ms is None or graph.opening_ms > graph.horizon_ms:
+        return "The data is too short, against the grace period, to call any message never consumed or never published."
+    return (
+        f"Messages sent after {utc(graph.horizon_ms)} may still be delivered, and what was delivered before"
+        f" {utc(graph.opening_ms)} may have been sent before the data begins: neither is called missing."
+    )
+
+
+def _fates(graph: Graph) -> list[tuple[str, int, str]]:
+    total: Counter[str] = Counter()
+    for edge in graph.edges_of(PUBLISH):
+        total.update(edge.fates)
+    return [(name.replace("_", " "), total[name], meaning) for name, meaning in FATE_MEANINGS.items() if total[name]]
+
+
+def _not_judged(edge: Edge) -> int:
+    """Return the messages without a delivery that are not called missing."""
+    return sum(n for fate, n in edge.fates.items() if fate not in {"consumed", "never_consumed"})
+
+
+GRAPH_FILES: Final[dict[str, Callable[[Graph], str]]] = {
+    "graph.html": render_graph_page,
+    "graph.svg": lambda graph: graph_svg(graph, standalone=True),
+    "graph.dot": render_dot,
+    "graph.graphml": render_graphml,
+    "dependencies.json": render_dependencies,
+    "graph.json": lambda graph: graph.dumps(),
+}
+"""File name → renderer; ``graph.json`` comes last: when it exists, the others are complete."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from spark_jobs.report.glossary import find_entry, label_finding
-from spark_jobs.report.palette import FINE, group_finding
+from spark_jobs.report.glossary import FINE, SIDE_NAME, find_entry, group_finding, label_finding
 from spark_jobs.report.wording import count, duration, number, percent, plural, ppm, utc
 from spark_jobs.taxonomy import Outcome, Reason, Status, Verdict
 
@@ -15,9 +14,8 @@ if TYPE_CHECKING:
 
     from spark_jobs.report.result import Finding, Loss, Result
 
-__all__ = ["SIDE_NAME", "Matched", "Part", "describe_scope", "figures", "loss_sentence", "matched", "meaning", "parts"]
+__all__ = ["Matched", "Part", "describe_scope", "figures", "loss_sentence", "matched", "meaning", "parts"]
 
-SIDE_NAME: Final = {"native": "native trace", "otlp": "OTLP"}
 _SUBJECT: Final = {"native": "The native trace", "otlp": "OTLP"}
 _LOST: Final = (("otlp", Status.NATIVE_ONLY.value, "span"), ("native", Status.OTLP_ONLY.value, "native record"))
 """Side that lost, status of what it lost, and what to call one."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from spark_jobs.report.books import balance
 from spark_jobs.report.glossary import label_finding
 from spark_jobs.report.headline import describe_scope, figures, loss_sentence, meaning, parts
+from spark_jobs.report.result import balance
 from spark_jobs.report.wording import ABSENT, count, duration, number, percent, value_text, visible
 from spark_jobs.taxonomy import FieldVerdict
 

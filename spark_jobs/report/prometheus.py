@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
-from spark_jobs.report.books import balance
+from spark_jobs.report.result import balance
 from spark_jobs.report.wording import visible
 from spark_jobs.taxonomy import Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from spark_jobs.report.measured import Latency
-    from spark_jobs.report.result import Gate, Result
+    from spark_jobs.report.result import Gate, Latency, Result
 
 __all__ = ["METRICS", "PREFIX", "Metric", "render_metrics"]
 

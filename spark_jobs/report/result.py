@@ -1,6 +1,7 @@
 """The result of a run as plain data: what ``result.json`` holds and every report is rendered from.
 
-``to_json`` writes the public contract (``schema_version`` 1): keys are only ever added.
+Durations are milliseconds, times epoch milliseconds. ``to_json`` writes the public contract (``schema_version`` 1):
+keys are only ever added.
 """
 
 from __future__ import annotations
@@ -8,23 +9,31 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_jobs.taxonomy import Lifecycle
 
 if TYPE_CHECKING:
     from spark_jobs.report.graph import Graph
-    from spark_jobs.report.ledger import Ledger
-    from spark_jobs.report.measured import Exemplar, Group, Instance, Latency, Life, Topic
 
 __all__ = [
+    "AGES",
+    "BalanceLine",
     "Conservation",
+    "Exemplar",
     "Field",
     "Finding",
     "Gate",
+    "Group",
     "Inputs",
+    "Instance",
+    "Interval",
+    "Latency",
+    "Ledger",
+    "LedgerLine",
     "Loss",
     "MalformedSample",
+    "MessageEvent",
     "Offsets",
     "Result",
     "Sample",
@@ -32,17 +41,20 @@ __all__ = [
     "Span",
     "SparkCost",
     "TimeBucket",
+    "Topic",
     "Writers",
+    "balance",
+    "gap",
 ]
 
 
 Finding = tuple[str, "str | None"]
-"""A status and its reason, which most have not."""
+"""A status and its reason, if it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A stretch of time, epoch milliseconds, both ends included; ``None`` when there was nothing to see."""
+    """A period of time, both ends included; ``None`` when there was no event."""
 
     begin_ms: int | None = None
     end_ms: int | None = None
@@ -50,7 +62,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writers:
-    """The writers a run was judged by; ``evidence`` says why each that no option named was chosen."""
+    """The writers that a run assumed; ``evidence`` gives the reason for each one that was detected."""
 
     profile: str = "mqtrace"
     native_writer: str = "mqtrace"
@@ -59,7 +71,7 @@ class Writers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offsets:
-    """The offsets ``[first, end)`` that were read of one partition of a topic; ``source`` is the topic's address."""
+    """The offsets ``[first, end)`` read from one partition of a topic; ``source`` is the address of the topic."""
 
     source: str
     partition: int
@@ -69,15 +81,18 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideInputs:
-    """The books of one side.
+    """The balance of one side.
 
     ``records_read + exploded + carried = malformed + out_of_scope + half_merged + exact_duplicates + other_duplicates +
-    read_again + canonical_keys``: every record is accounted for or the run fails. ``exploded`` counts the extra rows
-    made of batch ids and links, ``half_merged`` the SubBefore/SubAfter halves folded into one consume, ``carried`` the
-    events that an earlier run of the history left open, ``read_again`` those of them that were read again.
+    read_again + canonical_keys``, or the run fails.
 
-    Of Kafka topics, ``offsets`` are what was read; at ``offsets_without_message`` of them there was none: compacted
-    away, the marker of a transaction, or removed meanwhile.
+    Attributes:
+        exploded: extra rows made from batch ids and links.
+        half_merged: SubBefore and SubAfter halves merged into one consume.
+        carried: events that an earlier run of the history left open.
+        read_again: those of ``carried`` that this run read again.
+        offsets: what was read of Kafka topics.
+        offsets_without_message: offsets without a message: compacted, a transaction marker, or expired meanwhile.
     """
 
     sources: tuple[str, ...] = ()
@@ -100,7 +115,7 @@ class SideInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Both sides' books."""
+    """The balance of both sides."""
 
     native: SideInputs = field(default_factory=SideInputs)
     otlp: SideInputs = field(default_factory=SideInputs)
@@ -108,9 +123,9 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """One threshold: ``value op threshold`` must hold; ``outcome`` is pass, warn, fail or inconclusive.
+    """One threshold: ``value op threshold`` must hold; ``outcome`` is a ``taxonomy.Outcome``.
 
-    ``sample`` is on how many keys, records or comparisons it was measured; below ``minimum_sample`` it decides nothing.
+    ``sample`` counts the keys, records or comparisons measured; below ``minimum_sample`` the gate is inconclusive.
     """
 
     name: str
@@ -126,7 +141,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conservation:
-    """Whether the balance identity holds, and the sentence for each side that says with which numbers."""
+    """Whether the balance identity holds, and the equation of each side with its numbers."""
 
     holds: bool
     native: str
@@ -135,7 +150,7 @@ class Conservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What one side lacks: counts of keys, and the 95 % upper bound of the unexplained rate in parts per million."""
+    """Keys that one side lacks, and the 95 % upper bound of the unexplained rate in parts per million."""
 
     unexplained: int = 0
     attributed: int = 0
@@ -145,7 +160,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One compared field: its verdicts, and the most frequent pairs of values that differ."""
+    """One compared field: its verdicts and the most frequent pairs of differing values."""
 
     name: str
     verdicts: dict[str, int]
@@ -154,7 +169,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBucket:
-    """Keys of each finding that started in one bucket of ten minutes (less for a short run, more for a long one)."""
+    """Keys of each finding that started within one bucket: ten minutes, or as suits the length of the run."""
 
     start_ms: int
     width_ms: int
@@ -163,7 +178,7 @@ class TimeBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One key as evidence: the verdict row, ``native`` and ``otlp`` being each side's own fields or ``None``."""
+    """One verdict row as evidence; ``native`` and ``otlp`` hold the fields of each side, or ``None``."""
 
     stratum: str
     verdict: dict[str, Any]
@@ -173,7 +188,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MalformedSample:
-    """One piece of input that could not be mapped, and where it stands."""
+    """One piece of input that could not be mapped, and its position."""
 
     side: str
     path: str
@@ -186,21 +201,152 @@ class MalformedSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkCost:
-    """What the run cost the cluster; jobs and stages are ``None`` over Spark Connect, which has no count of them."""
+    """Spark's part of the run; Spark Connect does not report ``jobs`` and ``stages``."""
 
     jobs: int | None = 0
     stages: int | None = 0
     wall_seconds: float = 0.0
 
 
+# -- durations and counts besides the verdicts
+AGES: Final = (
+    *(("under 1 min", 60_000), ("1 to 5 min", 300_000), ("5 to 15 min", 900_000), ("15 to 60 min", 3_600_000)),
+    *(("1 to 24 h", 86_400_000), ("over 24 h", None)),
+)
+"""Bands of the age of an open event at the end of the data: label, and the age below which it applies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Percentiles of one duration over ``count`` events.
+
+    ``curve`` is the distribution as (share of events, duration), fastest first, or empty.
+    """
+
+    count: int = 0
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    max: float | None = None
+    curve: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One consumer group on one topic."""
+
+    topic: str
+    group: str
+    messages: int
+    deliveries: int
+    failures: int
+    redeliveries: int
+    unmatched: int
+    process: Latency
+    queue: Latency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """Sends to one topic that either side recorded; ``unmatched`` are on one side only."""
+
+    topic: str
+    sends: int
+    failures: int
+    unmatched: int
+    publish: Latency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exemplar:
+    """One of the slowest events of a stage."""
+
+    msg_id: str | None
+    kind: str
+    topic: str | None
+    group: str | None
+    event_ms: int | None
+    took_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One client host and service with settled events that one side lacks.
+
+    ``lost_native`` and ``lost_otlp`` count unexplained losses by the side that lacks them, ``attributed`` explained
+    ones; ``first_ms`` and ``last_ms`` are the times of the first and the last of all three.
+    """
+
+    host: str | None
+    service: str | None
+    events: int
+    lost_native: int
+    lost_otlp: int
+    attributed: int
+    first_ms: int | None
+    last_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Begin and end of an event as one side recorded them; ``None`` is unknown."""
+
+    start_ms: int | None
+    end_ms: int | None
+    success: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageEvent:
+    """One event of a sampled message by both sides, as its swim lanes are drawn; ``None`` is a side without record."""
+
+    kind: str
+    group: str | None
+    attempt_id: str | None
+    retry_times: int | None
+    status: str
+    store_host: str | None
+    native: Interval | None
+    otlp: Interval | None
+
+
+# -- the drop ledger
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerLine:
+    """One cause of one component: ``counted = attributed + surplus``, in the unit of the counter (messages or spans).
+
+    ``attributed`` explains missing keys of this side and deliveries that lack their native end.
+    """
+
+    side: str
+    component: str
+    cause: str
+    service: str | None
+    counted: int
+    attributed: int
+    surplus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """The ledgers of a run; ``attributed`` and ``surplus`` are by the side that lost (``native``, ``otlp``).
+
+    ``lines`` come largest first; ``notes`` are sentences about the limits of the counts.
+    """
+
+    files: tuple[str, ...] = ()
+    rows_read: int = 0
+    attributed: dict[str, int] = field(default_factory=dict)
+    surplus: dict[str, int] = field(default_factory=dict)
+    lines: tuple[LedgerLine, ...] = ()
+    notes: tuple[str, ...] = ()
+    over_time: tuple[tuple[int, str, int], ...] = ()  # start of the counter's bucket in epoch ms, side, counted
+
+
+# -- the result
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Everything a report may say. Counts are of canonical keys unless a name says records or spans.
-
-    ``status_by_kind`` is ``{kind: {status: n}}``. ``reason_detail`` is ``{rule: n}``, the rules behind BY_DESIGN and
-    OUT_OF_SCOPE. ``duplicates`` is ``{exact | equivalent | conflicting: keys}``, ``timing`` ``{flag: keys}``.
-    ``loss["native"]`` is what the **native** side lacks although OTLP has it, ``loss["otlp"]`` the reverse.
-    """
+    """The input of every report. Counts are of canonical keys unless a name says records or spans."""
 
     verdict: str
     exit_code: int
@@ -210,14 +356,14 @@ class Result:
     writers: Writers
     inputs: Inputs
     status: dict[str, int]
-    status_by_kind: dict[str, dict[str, int]]
+    status_by_kind: dict[str, dict[str, int]]  # {kind: {status: n}}
     findings: dict[Finding, dict[str, int]]  # of keys in scope: {kind: n}
     reason: dict[str, int]
-    reason_detail: dict[str, int]
+    reason_detail: dict[str, int]  # {rule: n} behind BY_DESIGN and OUT_OF_SCOPE
     fields: tuple[Field, ...]
     gates: tuple[Gate, ...]
     conservation: Conservation
-    loss: dict[str, Loss]  # native, otlp
+    loss: dict[str, Loss]  # by the side that lacks the keys: native, otlp
     latency: dict[str, Latency]  # publish, queue, process, end_to_end
     groups: tuple[Group, ...] = ()
     timeline: tuple[TimeBucket, ...] = ()
@@ -227,37 +373,37 @@ class Result:
     spark: SparkCost | None = None  # None with the local engine
     wall_seconds: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
-    duplicates: dict[str, int] = field(default_factory=dict)
-    timing: dict[str, int] = field(default_factory=dict)
-    ledger: Ledger | None = None  # None when none was given
-    graph: Graph | None = None  # who sends what to whom
+    duplicates: dict[str, int] = field(default_factory=dict)  # {exact | equivalent | conflicting: keys}
+    timing: dict[str, int] = field(default_factory=dict)  # {flag: keys}
+    ledger: Ledger | None = None
+    graph: Graph | None = None
     policy_hash: str | None = None
-    doubt: str | None = None  # why the run can vouch for nothing, and the mend; None when it can
+    doubt: str | None = None  # why the run is inconclusive, and what to do
     topics: tuple[Topic, ...] = ()
     arrival: dict[str, Latency] = field(default_factory=dict)  # native, otlp: end of event to arrival
     slowest: dict[str, tuple[Exemplar, ...]] = field(default_factory=dict)  # by the names of ``latency``
     ageing: dict[str, dict[str, int]] = field(default_factory=dict)  # {IN_FLIGHT | ABANDONED | PENDING: {age: events}}
     instances: tuple[Instance, ...] = ()  # those with losses, most losses first
     instances_left_off: int = 0
-    lives: dict[str, tuple[Life, ...]] = field(default_factory=dict)  # message id: its events, earliest first
+    timelines: dict[str, tuple[MessageEvent, ...]] = field(default_factory=dict)  # message id: earliest event first
 
-    run: int | None = None  # its number in its history, from 1; None without one
+    run: int | None = None  # number in its history, from 1
     lifecycle: dict[str, int] = field(default_factory=dict)  # {taxonomy.Lifecycle: keys that are or were open}
     open_break_age: dict[str, int] = field(default_factory=dict)  # {lifecycle.AGES: open keys}
-    trend: tuple[dict[str, Any], ...] = ()  # the last runs of its history, oldest first, this one included
+    trend: tuple[dict[str, Any], ...] = ()  # the last runs of its history, this one included, oldest first
 
     @property
     def resolved_since_last_run(self) -> int:
-        """How many keys that an earlier run left open have got their other half."""
+        """Keys left open by an earlier run that now have their other half."""
         return self.lifecycle.get(Lifecycle.RESOLVED.value, 0)
 
     def to_json(self) -> dict[str, Any]:
-        """Return ``result.json`` as a dictionary; samples, their messages, findings and timeline stay in the report."""
+        """Return ``result.json`` as a dictionary: all but samples, timelines, findings and buckets."""
         plain = asdict(self)
-        for evidence in ("samples", "timeline", "lives", "findings"):
+        for evidence in ("samples", "timeline", "timelines", "findings"):
             plain.pop(evidence)
         plain["horizon"] = plain.pop("horizon_ms")
-        # Both stood here before ``writers`` did, and keys are only ever added.
+        # older than ``writers``; the contract only adds keys
         plain |= {"profile": self.writers.profile, "native_writer": self.writers.native_writer}
         plain["graph"] = None if self.graph is None else self.graph.to_json()
         plain["resolved_since_last_run"] = self.resolved_since_last_run
@@ -271,9 +417,54 @@ class Result:
 
 
 def _finite(value: Any) -> Any:
-    """Return ``value`` with every NaN and infinity replaced by ``None``: JSON has no word for them."""
+    """Return ``value`` with ``None`` for every NaN and infinity, which JSON cannot express."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+# -- the balance sheet
+_COMING_IN = (
+    ("records_read", "Records read"),
+    ("exploded", "plus rows made of batch ids and links"),
+    ("carried", "plus events an earlier run left open"),
+)
+_GOING_OUT = (
+    ("malformed", "less malformed"),
+    ("out_of_scope", "less out of scope"),
+    ("half_merged", "less halves folded into one consume"),
+    ("exact_duplicates", "less exact duplicates"),
+    ("other_duplicates", "less other duplicates"),
+    ("read_again", "less carried events read again"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceLine:
+    """One line of the balance sheet; ``name`` is the field of ``SideInputs``, ``total`` marks a sum."""
+
+    name: str
+    label: str
+    native: int
+    otlp: int
+    total: bool = False
+
+
+def balance(inputs: Inputs) -> tuple[BalanceLine, ...]:
+    """Return the sheet from records read to canonical keys; the last line, not accounted for, must be 0."""
+    entries = [_balance_line(inputs, name, label) for name, label in (*_COMING_IN, *_GOING_OUT)]
+    keys = _balance_line(inputs, "canonical_keys", "Canonical keys", total=True)
+    return (*entries, keys, BalanceLine("gap", "Not accounted for", gap(inputs.native), gap(inputs.otlp)))
+
+
+def gap(side: SideInputs) -> int:
+    """Return the number of records of ``side`` that the balance misses (negative: counts twice)."""
+    coming_in: int = sum(getattr(side, name) for name, _ in _COMING_IN)
+    going_out: int = sum(getattr(side, name) for name, _ in _GOING_OUT)
+    return coming_in - going_out - side.canonical_keys
+
+
+def _balance_line(inputs: Inputs, name: str, label: str, *, total: bool = False) -> BalanceLine:
+    return BalanceLine(name, label, getattr(inputs.native, name), getattr(inputs.otlp, name), total=total)

@@ -1,18 +1,18 @@
-"""Sampled events as a reader opens them: both sides field by field, the difference marked, where each was read."""
+"""Sampled events on the page: both sides field by field, differences marked, with the position of each record."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from markupsafe import Markup, escape
 
-from spark_jobs.report.glossary import label_finding
-from spark_jobs.report.links import link_of
-from spark_jobs.report.measured import Life, Stay
-from spark_jobs.report.palette import FINE, GROUPS, group_field_verdict, group_finding
+from bridge.page.markup import fill_template
+from spark_jobs.report.glossary import FINE, GROUPS, group_field_verdict, group_finding, label_finding
+from spark_jobs.report.result import Interval, MessageEvent
 from spark_jobs.report.svg.swimlane import swimlane
 from spark_jobs.report.templating import environment
 from spark_jobs.report.wording import ABSENT, plural, utc, value_text, visible
@@ -21,14 +21,26 @@ from spark_jobs.taxonomy import FieldVerdict, Kind, Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from bridge.page import markup
     from spark_jobs.report.result import Finding, Sample
 
-__all__ = ["EVIDENCE_FIELDS", "NONE_SHOWN", "FieldRow", "SampleView", "Shown", "by_turns", "fitting", "once"]
+__all__ = [
+    "EVIDENCE_FIELDS",
+    "LINK_FIELDS",
+    "NONE_SHOWN",
+    "ShownSamples",
+    "choose_in_turns",
+    "drop_repeated",
+    "render_samples",
+]
 
-Event = tuple[object, object, object, object]
+EventKey = tuple[object, object, object, object]
 
-EVIDENCE_FIELDS = ("path", "line", "record_index", "raw_hash")
-"""Fields of a side that say where it was read, not what it says."""
+EVIDENCE_FIELDS: Final = ("path", "line", "record_index", "raw_hash")
+"""Fields of a side that give its position in the input, not its content."""
+
+LINK_FIELDS: Final = ("trace_id", "span_id", "msg_id", "topic", "group", "service")
+"""The names that a link template may contain in braces."""
 
 _MOST_DIFFERENCES, _LONGEST_VALUE = 2, 36
 _FACTS = (
@@ -44,8 +56,7 @@ _FACTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FieldRow:
+class _FieldRow(NamedTuple):
     """One field of both sides; ``same`` when one cell can stand for both, ``marked`` when it is a finding."""
 
     name: str
@@ -57,65 +68,45 @@ class FieldRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SampleView:
-    """One sample, ready to be read; ``place`` is sender and topic, or topic and consumer group."""
+class ShownSamples:
+    """The rendered samples of a page by finding, problems first.
 
-    finding: Finding
-    label: str
-    anchor: str
-    msg_id: str
-    kind: str
-    time: str
-    place: tuple[str, ...]
-    differs: tuple[str, ...]
-    facts: tuple[tuple[str, str], ...]
-    rows: tuple[FieldRow, ...]
-    evidence: tuple[tuple[str, str], ...]
-    topic: str
-    group: str
-    lane: Markup
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """The samples that a page has room for: written, by finding, problems first.
-
-    ``anchors`` leads from an event (message id, kind, group, start) to its place on the page.
+    ``anchors`` maps an event (message id, kind, group, start) to its element id.
     """
 
     findings: dict[Finding, list[Markup]]
-    anchors: dict[Event, str]
+    anchors: dict[EventKey, str]
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of samples."""
         return sum(map(len, self.findings.values()))
 
 
-NONE_SHOWN = Shown({}, {})
+NONE_SHOWN = ShownSamples({}, {})
 
 
-def fitting(
+def render_samples(
     samples: Sequence[Sample],
-    lives: Mapping[str, tuple[Life, ...]],
+    timelines: Mapping[str, tuple[MessageEvent, ...]],
     *,
     room_bytes: int,
     link_template: str | None = None,
-) -> Shown:
-    """Return as many of ``samples``, in their order, as can be written in ``room_bytes``."""
-    sheet = environment().get_template("sample.html.j2")
+) -> ShownSamples:
+    """Return as many of ``samples``, in their order, as fit into ``room_bytes``."""
+    template = environment().get_template("sample.html.j2")
     findings: defaultdict[Finding, list[Markup]] = defaultdict(list)
-    anchors: dict[Event, str] = {}
+    anchors: dict[EventKey, str] = {}
     for at, sample in enumerate(samples, start=1):
-        view = _view(sample, f"sample-{at}", lives.get(str(sample.verdict.get("msg_id")), ()))
-        link = link_of(link_template, sample) if link_template else None
-        written = Markup(sheet.render(view=view, link=link))  # noqa: S704 - rendered with autoescape
-        room_bytes -= len(written.encode("utf-8", "backslashreplace"))
+        view = _view(sample, f"sample-{at}", timelines.get(str(sample.verdict.get("msg_id")), ()))
+        link = _link(link_template, sample) if link_template else None
+        html = Markup(template.render(view=view, link=link))  # noqa: S704 - rendered with autoescape
+        room_bytes -= len(html.encode("utf-8", "backslashreplace"))
         if room_bytes < 0:
             break
-        findings[view.finding].append(written)
-        anchors[_event(sample)] = view.anchor
-    return Shown(dict(sorted(findings.items(), key=lambda each: _weight(each[0]))), anchors)
+        findings[view["finding"]].append(html)
+        anchors[_event_key(sample)] = view["anchor"]
+    return ShownSamples(dict(sorted(findings.items(), key=lambda each: _weight(each[0]))), anchors)
 
 
 def _weight(finding: Finding) -> tuple[bool, int, str, str]:
@@ -123,21 +114,21 @@ def _weight(finding: Finding) -> tuple[bool, int, str, str]:
     return (reason != Reason.UNEXPLAINED.value, -GROUPS.index(group_finding(*finding)), status, reason or "")
 
 
-def _event(sample: Sample) -> Event:
+def _event_key(sample: Sample) -> EventKey:
     verdict = sample.verdict
     return verdict.get("msg_id"), verdict.get("kind"), verdict.get("group"), verdict.get("event_ms")
 
 
-def once(samples: Iterable[Sample]) -> list[Sample]:
-    """Return ``samples`` without those that come again because they are slow, too."""
-    found: dict[tuple[Event, object], Sample] = {}
+def drop_repeated(samples: Iterable[Sample]) -> list[Sample]:
+    """Return ``samples`` with each event once, though it may also be among the slowest."""
+    first: dict[tuple[EventKey, object], Sample] = {}
     for sample in sorted(samples, key=lambda each: each.stratum.startswith("slowest ")):
-        found.setdefault((_event(sample), sample.verdict.get("attempt_id")), sample)
-    return list(found.values())
+        first.setdefault((_event_key(sample), sample.verdict.get("attempt_id")), sample)
+    return list(first.values())
 
 
-def by_turns(samples: Iterable[Sample], *, at_most: int, per_stratum: int) -> list[Sample]:
-    """Return up to ``at_most`` samples, one of every stratum in turn: a cut never silences a rare kind of finding."""
+def choose_in_turns(samples: Iterable[Sample], *, at_most: int, per_stratum: int) -> list[Sample]:
+    """Return up to ``at_most`` samples, one of every stratum in turn, so that rare findings stay."""
     strata: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         if len(strata[sample.stratum]) < per_stratum:
@@ -146,42 +137,42 @@ def by_turns(samples: Iterable[Sample], *, at_most: int, per_stratum: int) -> li
     return [sample for sample, _ in zip(turns, range(at_most), strict=False)]
 
 
-def _view(sample: Sample, anchor: str, lives: Sequence[Life]) -> SampleView:
+def _view(sample: Sample, anchor: str, timeline: Sequence[MessageEvent]) -> dict[str, Any]:
     verdict = sample.verdict
-    finding = (_said(verdict, "status"), value_text("reason", verdict.get("reason")) or None)
+    finding = (_field_text(verdict, "status"), value_text("reason", verdict.get("reason")) or None)
     who = "Consumer group" if verdict.get("kind") == Kind.CONSUME.value else "Producer group or client id"
     facts = ((label, value_text(name, verdict.get(name))) for name, label in (*_FACTS, ("group", who)))
     rows = tuple(_rows(sample))
-    return SampleView(
-        finding=finding,
-        label=label_finding(*finding),
-        anchor=anchor,
-        msg_id=_said(verdict, "msg_id"),
-        kind=_said(verdict, "kind"),
-        time=utc(verdict.get("event_ms")),
-        place=_place(verdict),
-        differs=tuple(_differences(sample, rows)),
-        facts=tuple((label, text) for label, text in facts if text is not None),
-        rows=rows,
-        evidence=tuple(_evidence(sample)),
-        topic=_said(verdict, "topic"),
-        group=_said(verdict, "group"),
-        lane=_lane(sample, lives),
-    )
+    return {
+        "finding": finding,
+        "label": label_finding(*finding),
+        "anchor": anchor,
+        "msg_id": _field_text(verdict, "msg_id"),
+        "kind": _field_text(verdict, "kind"),
+        "time": utc(verdict.get("event_ms")),
+        "place": _place(verdict),
+        "differs": tuple(_differences(sample, rows)),
+        "facts": tuple((label, text) for label, text in facts if text is not None),
+        "rows": rows,
+        "evidence": tuple(_evidence(sample)),
+        "topic": _field_text(verdict, "topic"),
+        "group": _field_text(verdict, "group"),
+        "lane": _lane(sample, timeline),
+    }
 
 
-def _said(fields: dict[str, Any], name: str) -> str:
+def _field_text(fields: dict[str, Any], name: str) -> str:
     return value_text(name, fields.get(name)) or ABSENT
 
 
 def _place(verdict: dict[str, Any]) -> tuple[str, ...]:
-    """Return the way of the message: topic and consumer group of a delivery, else sender and topic."""
+    """Return topic and consumer group of a delivery, else sender and topic."""
     way = ("topic", "group") if verdict.get("kind") == Kind.CONSUME.value else ("group", "topic")
     return tuple(visible(str(verdict[name]), limit=80) for name in way if verdict.get(name)) or (ABSENT,)
 
 
-def _differences(sample: Sample, rows: Sequence[FieldRow]) -> Iterator[str]:
-    """Yield what tells this sample from the others of its finding: fields that differ, copies, else the keys."""
+def _differences(sample: Sample, rows: Sequence[_FieldRow]) -> Iterator[str]:
+    """Yield what distinguishes this sample within its finding: fields that differ, copies, else the keys."""
     marked = [row for row in rows if row.marked]
     for row in marked[:_MOST_DIFFERENCES]:
         left, right = (_cut(text.striptags()) for text in (row.native, row.otlp))
@@ -200,7 +191,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
 
 
-def _rows(sample: Sample) -> Iterator[FieldRow]:
+def _rows(sample: Sample) -> Iterator[_FieldRow]:
     native, otlp = sample.native or {}, sample.otlp or {}
     verdicts = sample.verdict.get("field_verdicts") or {}
     for name in dict.fromkeys((*native, *otlp)):
@@ -212,10 +203,10 @@ def _rows(sample: Sample) -> Iterator[FieldRow]:
         yield _row(name, left, right, str(verdicts.get(name) or ""))
 
 
-def _row(name: str, left: str | None, right: str | None, verdict: str) -> FieldRow:
+def _row(name: str, left: str | None, right: str | None, verdict: str) -> _FieldRow:
     marked = bool(verdict) and group_field_verdict(verdict) != FINE and verdict != FieldVerdict.NOT_COMPARABLE
     native, otlp = _marked(left, right) if marked else (escape(left or ABSENT), escape(right or ABSENT))
-    return FieldRow(visible(name), native, otlp, visible(verdict), same=left == right and not marked, marked=marked)
+    return _FieldRow(visible(name), native, otlp, visible(verdict), same=left == right and not marked, marked=marked)
 
 
 def _marked(left: str | None, right: str | None) -> tuple[Markup, Markup]:
@@ -245,31 +236,42 @@ def _evidence(sample: Sample) -> Iterator[tuple[str, str]]:
         yield side, ", ".join(parts)
 
 
-def _lane(sample: Sample, lives: Sequence[Life]) -> Markup:
-    """Return the whole message's lanes, the sampled event outlined; its own alone where the message is not known."""
-    alone = _life(sample)
-    this = next((life for life in lives if _same(life, alone)), alone)
-    drawn = lives if any(life is this for life in lives) else (*lives, this)
-    return Markup(swimlane(drawn, this))  # noqa: S704 - markup already
+def _lane(sample: Sample, timeline: Sequence[MessageEvent]) -> markup.Markup:
+    """Return the lanes of the whole message with the sampled event outlined."""
+    alone = _message_event(sample)
+    this = next((event for event in timeline if _is_same(event, alone)), alone)
+    drawn = timeline if any(event is this for event in timeline) else (*timeline, this)
+    return swimlane(drawn, this)
 
 
-def _life(sample: Sample) -> Life:
+def _message_event(sample: Sample) -> MessageEvent:
     verdict = sample.verdict
     hosts = [side["store_host"] for side in (sample.native, sample.otlp) if side and side.get("store_host")]
-    return Life(
+    return MessageEvent(
         kind=str(verdict.get("kind")),
         status=str(verdict.get("status")),
         store_host=hosts[0] if hosts else None,
-        native=_stay(sample.native),
-        otlp=_stay(sample.otlp),
+        native=_interval(sample.native),
+        otlp=_interval(sample.otlp),
         **{name: verdict.get(name) for name in ("group", "attempt_id", "retry_times")},
     )
 
 
-def _same(one: Life, other: Life) -> bool:
+def _is_same(one: MessageEvent, other: MessageEvent) -> bool:
     names = ("kind", "group", "attempt_id", "retry_times", "native", "otlp")
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
-def _stay(fields: dict[str, Any] | None) -> Stay | None:
-    return Stay(fields.get("start_ms"), fields.get("end_ms"), fields.get("success")) if fields else None
+def _interval(fields: dict[str, Any] | None) -> Interval | None:
+    return Interval(fields.get("start_ms"), fields.get("end_ms"), fields.get("success")) if fields else None
+
+
+# -- links
+def _link(template: str, sample: Sample) -> str | None:
+    """Return the address of ``sample``, or ``None`` if it lacks an id that the template names."""
+    return fill_template(template, partial(_id_of, sample))
+
+
+def _id_of(sample: Sample, name: str) -> Any:
+    values = (fields[name] for fields in (sample.verdict, sample.otlp, sample.native) if fields and fields.get(name))
+    return next(values, None)

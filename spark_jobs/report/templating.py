@@ -9,9 +9,16 @@ from markupsafe import Markup
 
 from otel_mqtrace._errors import MissingExtraError
 from spark_jobs.report import wording
-from spark_jobs.report.glossary import find_entry, label_finding
-from spark_jobs.report.palette import GROUP_COLOUR, OUTCOME_COLOUR, VERDICT_COLOUR, group_field_verdict, group_finding
-from spark_jobs.report.svg.shapes import swatch
+from spark_jobs.report.glossary import (
+    GROUP_COLOUR,
+    OUTCOME_COLOUR,
+    VERDICT_COLOUR,
+    find_entry,
+    group_field_verdict,
+    group_finding,
+    label_finding,
+)
+from spark_jobs.report.svg.charts import swatch
 
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined

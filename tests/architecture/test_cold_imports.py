@@ -41,7 +41,7 @@ FORBIDDEN = {
     "bridge.forwarder.command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry.sdk"),
     "spark_jobs.commands": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry", "rich"),
     "spark_jobs.graph_command": ("pyspark", "pandas", "pyarrow", "confluent_kafka", "opentelemetry", "rich"),
-    "spark_jobs.report.render": ("pyspark", "pandas"),
+    "spark_jobs.report.files": ("pyspark", "pandas"),
 }
 
 

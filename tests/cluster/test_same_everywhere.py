@@ -44,7 +44,7 @@ _VARYING = """
 import json, sys
 from pathlib import Path
 from spark_jobs.jobs.batch import ReconcileOptions, run
-from spark_jobs.report.render import write_reports
+from spark_jobs.report.files import write_reports
 from spark_jobs.session import build_session
 
 native, otlp, out, varied = sys.argv[1:]

@@ -1,11 +1,11 @@
-"""This module knows how to build by hand what a run measures: curves, the slowest, lives of messages, hosts, runs."""
+"""This module knows how to build by hand what a run measures: curves, the slowest, timelines of messages, hosts, runs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from spark_jobs.report.graph import CONSUME, PUBLISH, Call, Edge, Graph, Node, Spread, node_id
-from spark_jobs.report.measured import Exemplar, Instance, Latency, Life, Stay, Topic
+from spark_jobs.report.result import Exemplar, Instance, Interval, Latency, MessageEvent, Topic
 
 T0 = 1_795_276_800_000  # 2026-11-21 16:00:00 UTC
 SHARES = (0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 0.995, 0.999, 0.9999)
@@ -37,26 +37,34 @@ def slowest(msg_id: str) -> dict[str, tuple[Exemplar, ...]]:
     return {"process": (known, Exemplar(msg_id="F" * 32, event_ms=T0 + 77, took_ms=9_100, **named))}
 
 
-def lives(msg_id: str) -> dict[str, tuple[Life, ...]]:
+def timelines(msg_id: str) -> dict[str, tuple[MessageEvent, ...]]:
     """Return a message that was sent, failed with one group, came again ten minutes later and was lost by OTLP once."""
     told: dict[str, Any] = {"status": "MATCHED_EXACT", "store_host": "127.0.0.1:9092"}
     sent, first, again = (
-        Stay(T0 - 17, T0 - 9, True),
-        Stay(T0 + 3, T0 + 51, False),
-        Stay(T0 + 600_003, T0 + 600_051, True),
+        Interval(T0 - 17, T0 - 9, True),
+        Interval(T0 + 3, T0 + 51, False),
+        Interval(T0 + 600_003, T0 + 600_051, True),
     )
     return {
         msg_id: (
-            Life(kind="publish", group="orders-out", attempt_id=None, retry_times=None, native=sent, otlp=sent, **told),
-            Life(kind="consume", group="billing", attempt_id="A1", retry_times=0, native=first, otlp=first, **told),
-            Life(kind="consume", group="stock", attempt_id="A2", retry_times=0, native=None, otlp=first, **told),
-            Life(kind="consume", group="billing", attempt_id="A3", retry_times=1, native=again, otlp=None, **told),
-            Life(
+            MessageEvent(
+                kind="publish", group="orders-out", attempt_id=None, retry_times=None, native=sent, otlp=sent, **told
+            ),
+            MessageEvent(
+                kind="consume", group="billing", attempt_id="A1", retry_times=0, native=first, otlp=first, **told
+            ),
+            MessageEvent(
+                kind="consume", group="stock", attempt_id="A2", retry_times=0, native=None, otlp=first, **told
+            ),
+            MessageEvent(
+                kind="consume", group="billing", attempt_id="A3", retry_times=1, native=again, otlp=None, **told
+            ),
+            MessageEvent(
                 kind="consume",
                 group="mail",
                 attempt_id="A4",
                 retry_times=0,
-                native=Stay(T0 + 5, None),
+                native=Interval(T0 + 5, None),
                 otlp=None,
                 **told,
             ),
@@ -168,7 +176,7 @@ def measured(msg_id: str) -> dict[str, Any]:
     return {
         "latency": latency(),
         "slowest": slowest(msg_id),
-        "lives": lives(msg_id),
+        "timelines": timelines(msg_id),
         "topics": topics(),
         "instances": instances(),
         "instances_left_off": 3,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from bridge.query.page import page
 from bridge.query.search import Answer, Searched
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
-from spark_jobs.report.graph_page import render_graph_page
-from spark_jobs.report.page import render_page
+from spark_jobs.report.graph_files import render_graph_page
+from spark_jobs.report.html import render_page
 from tests.support.archives import T0, consume, end, pub, recall, story_of
 from tests.support.measured_results import graph
 from tests.support.results import result

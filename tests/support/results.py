@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from spark_jobs.report.ledger import Ledger, LedgerLine
-from spark_jobs.report.measured import Group, Latency
 from spark_jobs.report.result import (
     Conservation,
     Field,
     Gate,
+    Group,
     Inputs,
+    Latency,
+    Ledger,
+    LedgerLine,
     Loss,
     MalformedSample,
     Result,

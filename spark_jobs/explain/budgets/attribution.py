@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spark_jobs.judging.columns import Column, Mask
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
-    from spark_jobs.report.ledger import Ledger
+    from spark_jobs.report.result import Ledger
     from spark_jobs.sources.ledger import LedgerRead
 
 __all__ = ["Attribution", "Settled", "SettledNotes", "merge_settled", "note_settled"]

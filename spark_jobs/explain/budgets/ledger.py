@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spark_jobs.explain.budgets.allocation import cells
-from spark_jobs.report.ledger import Ledger, LedgerLine
+from spark_jobs.report.result import Ledger, LedgerLine
 from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:

@@ -1,35 +1,30 @@
-"""The graph as a drawing, left to right: producers, topics, consumer groups, and what flows between them.
+"""Draw the graph from left to right: producers, topics, consumer groups, and the edges between them.
 
-Every edge leaves its card as a straight stub. Its numbers stand above the stub, where no other edge and no other label
-can be: stubs of a card are apart by the height of a label, and cards do not overlap.
+Every edge leaves its card as a straight stub with its numbers above it. Stubs of a card are one label apart and cards
+do not overlap, so that no label lies on another or on an edge.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from markupsafe import Markup
-
-from bridge.page.palette import AMBER, BLUE, DARK_PAGE, GREEN, LIGHT_PAGE, RED, SLATE
-from spark_jobs.report.graph import NODE_KINDS, PUBLISH
-from spark_jobs.report.graph_files import node_name, told
-from spark_jobs.report.svg.layers import columns
-from spark_jobs.report.svg.shapes import element, label, rect, titled
+from bridge.page.markup import Markup, element
+from bridge.page.svg import AMBER, BLUE, DARK_PAGE, GREEN, LIGHT_PAGE, RED, SLATE, drawing, label, path, rect, titled
+from spark_jobs.report.graph import NODE_KINDS, PUBLISH, describe_edge, node_name
 from spark_jobs.report.wording import count, plural, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from spark_jobs.report.graph import Edge, Graph, Node
-    from spark_jobs.report.svg.layers import Columns
 
 __all__ = ["MOST_NODES", "graph_svg"]
 
 MOST_NODES: Final = 20
-"""Nodes drawn per column; how many more there are is said below it, and all are in ``graph.json``."""
+"""Nodes drawn per column; a line below it counts the others."""
 
 _WIDTH, _CARD_WIDTH, _TOP, _BETWEEN = 1200, 232.0, 34.0, 12.0
 _NAME_HEIGHT, _LINE_HEIGHT, _PADDING = 26.0, 15.0, 8.0
@@ -43,9 +38,9 @@ _THICKEST: Final = 5.0
 _STUB: Final = 160.0
 _PORT, _LABELLED_PORT = 7.0, 17.0
 _MOST_LABELS: Final = 8
-"""Edges of one node that have their numbers beside them, the busiest; the others have theirs as a tooltip."""
+"""Edges of one node with their numbers beside them, the busiest; the others have a tooltip only."""
 _LEAST_SERVICE: Final = 8
-_MOST_TOLD: Final = 12
+_MOST_DESCRIBED: Final = 12
 
 _STYLE: Final = (
     f"svg{{color-scheme:light dark;color:#1c2227;background:{LIGHT_PAGE}}}"
@@ -55,7 +50,7 @@ _STYLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """A node with the lines of text below its name and its place."""
+    """A node with the lines of text below its name and its position."""
 
     node: Node
     lines: tuple[str, ...]
@@ -69,36 +64,35 @@ class _Card:
 
 
 def graph_svg(graph: Graph, *, standalone: bool = False, most_nodes: int = MOST_NODES) -> Markup:
-    """Return the drawing as ``<svg>`` with presentation attributes, in the text colour of the page around it.
+    """Return the drawing as ``<svg>``, in the text colour of the page around it.
 
     Args:
         graph: what to draw.
-        standalone: make it a file of its own: with its namespace, and with colours for light and dark.
+        standalone: make it a file of its own, with namespace and colours for light and dark.
         most_nodes: nodes per column; the busiest are drawn.
     """
-    chosen = columns(graph, most_nodes=most_nodes)
+    chosen = _choose_columns(graph, most_nodes)
     cards, bottom = _place_cards(chosen, _notes(graph))
     height = bottom + 24
-    marks: list[Markup] = [element("style", [Markup(_STYLE)])] if standalone else []  # noqa: S704 - our own text
-    marks += [element("title", ["Producers, topics and consumer groups"]), element("desc", [_says(graph)])]
+    marks: list[Markup] = [element("style", Markup(_STYLE))] if standalone else []
+    text = _describe(graph)
+    marks += [element("title", "Producers, topics and consumer groups"), element("desc", text)]
     marks += _edges(chosen, cards)
     marks += [_card(card) for card in cards.values()]
     for kind, left in _LEFTS.items():
         marks.append(label(left, 16, _HEADINGS[kind], size=13, font_weight=600))
         if more := chosen.hidden[kind]:
-            said = f"and {plural(more, _NOUNS[kind])} more"
-            marks.append(label(left, height - 8, said, size=12, font_style="italic"))
+            note = f"and {plural(more, _NOUNS[kind])} more"
+            marks.append(label(left, height - 8, note, size=12, font_style="italic"))
     if not graph.nodes:
         marks.append(label(_WIDTH / 2, _TOP + 26, "no message was sent or delivered", text_anchor="middle", size=13))
-    space = {"xmlns": "http://www.w3.org/2000/svg"} if standalone else {"class_": "wide"}
-    box = {"viewBox": f"0 0 {_WIDTH} {height:.0f}", "width": _WIDTH, "height": height}
-    return element(
-        "svg", marks, **space, role="img", aria_label=_says(graph), **box, font_family="system-ui, sans-serif"
-    )
+    if standalone:
+        return drawing(marks, width=_WIDTH, height=height, text=text, xmlns="http://www.w3.org/2000/svg")
+    return drawing(marks, width=_WIDTH, height=height, text=text, css="wide")
 
 
-def _place_cards(chosen: Columns, notes: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, _Card], float]:
-    """Return the cards by node and where the tallest column ends; shorter columns stand in the middle."""
+def _place_cards(chosen: _Columns, notes: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, _Card], float]:
+    """Return the cards by node and the bottom of the tallest column; shorter columns are centred."""
     leaving, arriving = Counter(edge.source for edge in chosen.edges), Counter(edge.target for edge in chosen.edges)
     heights: dict[str, float] = {}
     for node in (node for nodes in chosen.shown.values() for node in nodes):
@@ -119,16 +113,16 @@ def _place_cards(chosen: Columns, notes: Mapping[str, tuple[str, ...]]) -> tuple
     return cards, _TOP + tallest
 
 
-def _says(graph: Graph) -> str:
-    """Return what a screen reader reads in place of the drawing: how much there is, and the busiest edges."""
+def _describe(graph: Graph) -> str:
+    """Return the text for screen readers: the number of nodes and the busiest edges."""
     names = {node.id: node_name(node, limit=80) for node in graph.nodes}
     sizes = [plural(sum(node.kind == kind for node in graph.nodes), _NOUNS[kind]) for kind in NODE_KINDS]
-    busiest = sorted(graph.edges, key=lambda edge: -edge.count)[:_MOST_TOLD]
-    told_edges = [f"{names[edge.source]} to {names[edge.target]}: {told(edge)}" for edge in busiest]
-    return ". ".join((", ".join(sizes), *told_edges, "All numbers are in the tables"))
+    busiest = sorted(graph.edges, key=lambda edge: -edge.count)[:_MOST_DESCRIBED]
+    edges = [f"{names[edge.source]} to {names[edge.target]}: {describe_edge(edge)}" for edge in busiest]
+    return ". ".join((", ".join(sizes), *edges, "All numbers are in the tables"))
 
 
-# -- cards ----------------------------------------------------------------------------------------------------------
+# -- cards -------------------------------------------------------------------------------------------------------------
 def _card(card: _Card) -> Markup:
     node, colour, name = card.node, _COLOURS[card.node.kind], node_name(card.node)
     unknown = {"stroke_dasharray": "4 3"} if node.name is None or node.stands_for else {}
@@ -140,16 +134,13 @@ def _card(card: _Card) -> Markup:
     ]
     for at, text in enumerate(card.lines, start=1):
         marks.append(label(card.left + 10, first + _LINE_HEIGHT * at + 1, text, size=11, fill_opacity=0.85))
-    parts = (name, *(f"{word} {visible(', '.join(said))}" for word, said in _about(node) if said), *card.lines)
-    return titled("\n".join(parts), marks)
-
-
-def _about(node: Node) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return (("services:", node.services), ("groups:", node.groups), ("namespaces:", node.namespaces))
+    lists = {"services": node.services, "groups": node.groups, "namespaces": node.namespaces}
+    parts = (name, *(f"{word}: {visible(', '.join(names))}" for word, names in lists.items() if names), *card.lines)
+    return titled("\n".join(parts), *marks)
 
 
 def _shortened(text: str, longest: int) -> str:
-    """Return ``text`` with its middle left out: names differ at their ends."""
+    """Return ``text`` without its middle: names differ at their ends."""
     if len(text) <= longest:
         return text
     tail = longest // 2 - 1
@@ -157,15 +148,15 @@ def _shortened(text: str, longest: int) -> str:
 
 
 def _notes(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Return the lines below each node's name: its numbers in full, and a service as far as there is room."""
-    sent: dict[str, list[Edge]] = {}
+    """Return the lines below the name of each node: its numbers in full, and a service as far as there is room."""
+    edges_of: defaultdict[str, list[Edge]] = defaultdict(list)
     for edge in graph.edges:
-        sent.setdefault(edge.source if edge.kind == PUBLISH else edge.target, []).append(edge)
+        edges_of[edge.source if edge.kind == PUBLISH else edge.target].append(edge)
     totals = graph.topic_totals()
     return {
         node.id: _wrapped(_topic_note(totals[node.id]))
         if node.kind == "topic"
-        else _with_service(_wrapped(_party_note(node, sent.get(node.id, []))), node)
+        else _with_service(_wrapped(_party_note(node, edges_of[node.id])), node)
         for node in graph.nodes
     }
 
@@ -188,7 +179,7 @@ def _party_note(node: Node, edges: list[Edge]) -> list[str]:
 
 
 def _wrapped(parts: Iterable[str]) -> tuple[str, ...]:
-    """Return ``parts`` in as few lines as hold them: one, unless the numbers are huge."""
+    """Return ``parts`` in as few lines as possible."""
     lines: list[str] = []
     for part in filter(None, parts):
         if lines and len(f"{lines[-1]} · {part}") <= _LONGEST_NOTE:
@@ -206,17 +197,17 @@ def _with_service(lines: tuple[str, ...], node: Node) -> tuple[str, ...]:
     return (*lines[:-1], f"{lines[-1]} · {_shortened(service, room)}")
 
 
-# -- edges ----------------------------------------------------------------------------------------------------------
-def _edges(chosen: Columns, cards: Mapping[str, _Card]) -> list[Markup]:
-    """Return every edge, and above the stubs of the busiest of each node their numbers."""
+# -- edges -------------------------------------------------------------------------------------------------------------
+def _edges(chosen: _Columns, cards: Mapping[str, _Card]) -> list[Markup]:
+    """Return every edge, and the numbers of the busiest of each node above their stubs."""
     most = max((edge.count for edge in chosen.edges), default=1)
     ends: dict[tuple[str, str], float] = {}
-    for card, tied in _tied(chosen.edges, cards, "target", "source"):
+    for card, tied in _edges_by_card(chosen.edges, cards, "target", "source"):
         pitch = min(_PORT, (card.height - _PADDING) / len(tied))
         for at, edge in enumerate(tied):
             ends[edge.source, edge.target] = card.middle + (at - (len(tied) - 1) / 2) * pitch
     marks: list[Markup] = []
-    for card, tied in _tied(chosen.edges, cards, "source", "target"):
+    for card, tied in _edges_by_card(chosen.edges, cards, "source", "target"):
         busiest = sorted(tied, key=lambda edge: (-edge.count, edge.target))[:_MOST_LABELS]
         y = card.middle - sum(_LABELLED_PORT if edge in busiest else _PORT for edge in tied) / 2
         for edge in tied:
@@ -228,11 +219,13 @@ def _edges(chosen: Columns, cards: Mapping[str, _Card]) -> list[Markup]:
     return marks
 
 
-def _tied(edges: Iterable[Edge], cards: Mapping[str, _Card], own: str, other: str) -> list[tuple[_Card, list[Edge]]]:
+def _edges_by_card(
+    edges: Iterable[Edge], cards: Mapping[str, _Card], own: str, other: str
+) -> list[tuple[_Card, list[Edge]]]:
     """Return each card with the edges whose ``own`` end it is, from top to bottom of their other ends."""
-    at_node: dict[str, list[Edge]] = {}
+    at_node: defaultdict[str, list[Edge]] = defaultdict(list)
     for edge in edges:
-        at_node.setdefault(getattr(edge, own), []).append(edge)
+        at_node[getattr(edge, own)].append(edge)
     for tied in at_node.values():
         tied.sort(key=lambda edge: (cards[getattr(edge, other)].top, getattr(edge, other)))
     return [(cards[node], tied) for node, tied in at_node.items()]
@@ -246,12 +239,13 @@ def _edge(edge: Edge, cards: Mapping[str, _Card], y1: float, y2: float, most: in
     bent, tip = x1 + _STUB, x2 - 7
     middle = (bent + tip) / 2
     way = f"M{x1:.1f} {y1:.1f}H{bent:.1f}C{middle:.1f} {y1:.1f} {middle:.1f} {y2:.1f} {tip:.1f} {y2:.1f}"
-    marks = [
-        element("path", d=way, fill="none", stroke=colour, stroke_width=thick, stroke_opacity=0.8),
-        element("path", d=f"M{x2:.1f} {y2:.1f}l-9 -4.5v9z", fill=colour),
-    ]
+    line, tip_mark = (
+        path(way, stroke=colour, stroke_width=thick, stroke_opacity=0.8),
+        path(f"M{x2:.1f} {y2:.1f}l-9 -4.5v9z", colour),
+    )
     loop = "\na service of this group sends to the same topic" if edge.is_loop else ""
-    return titled(f"{node_name(source.node)} → {node_name(target.node)}\n{told(edge)}{loop}", marks)
+    title = f"{node_name(source.node)} → {node_name(target.node)}\n{describe_edge(edge)}{loop}"
+    return titled(title, line, tip_mark)
 
 
 def _is_troubled(edge: Edge) -> bool:
@@ -259,7 +253,7 @@ def _is_troubled(edge: Edge) -> bool:
 
 
 def _brief(edge: Edge) -> str:
-    """Return the numbers of an edge, its count first; what does not fit above its stub is in the tooltip only."""
+    """Return the numbers of an edge that fit above its stub, its count first."""
     text = _rounded(edge.count)
     for more in (
         f" · {_share(edge.failures, edge.count)} failed" if edge.failures else "",
@@ -270,7 +264,7 @@ def _brief(edge: Edge) -> str:
 
 
 def _rounded(n: int) -> str:
-    """Return a number of up to five digits as it is, a larger one as ``120k``, ``1.2M`` or ``3.4G``."""
+    """Return up to five digits as they are, larger numbers as ``120k``, ``1.2M`` or ``3.4G``."""
     for size, unit in ((10**9, "G"), (10**6, "M")):
         if n >= size:
             return f"{n / size:,.1f}{unit}"
@@ -278,6 +272,70 @@ def _rounded(n: int) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    """Return a share in whole percent, never ``0 %`` or ``100 %`` for what only rounds to it."""
+    """Return a share in whole percent; ``0 %`` and ``100 %`` are exact."""
     shown = round(100 * part / whole)
     return "< 1 %" if not shown else "> 99 %" if shown == 100 and part < whole else f"{shown} %"  # noqa: PLR2004
+
+
+# -- columns, ordered so that few edges cross --------------------------------------------------------------------------
+_SWEEPS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """By kind of node: the shown ones, top to bottom, and the number of hidden ones; the edges between shown nodes."""
+
+    shown: Mapping[str, tuple[Node, ...]]
+    hidden: Mapping[str, int]
+    edges: tuple[Edge, ...]
+
+
+def _choose_columns(graph: Graph, most_nodes: int) -> _Columns:
+    """Return the ``most_nodes`` busiest topics and their busiest producers and groups; the sum of others comes last.
+
+    Nodes are ordered by the mean position of their neighbours, a few times in both directions, then by name.
+    """
+    by_kind = {kind: [node for node in graph.nodes if node.kind == kind] for kind in NODE_KINDS}
+    topics = _busiest(by_kind["topic"], graph.edges, most_nodes)
+    shown = {node.id for node in topics}
+    near = [edge for edge in graph.edges if edge.source in shown or edge.target in shown]
+    kept = {kind: topics if kind == "topic" else _busiest(by_kind[kind], near, most_nodes) for kind in NODE_KINDS}
+    inside = {node.id for nodes in kept.values() for node in nodes}
+    edges = tuple(edge for edge in graph.edges if edge.source in inside and edge.target in inside)
+    return _Columns(
+        shown=_untangled(kept, edges),
+        hidden={kind: len(by_kind[kind]) - len(kept[kind]) for kind in NODE_KINDS},
+        edges=edges,
+    )
+
+
+def _busiest(nodes: Iterable[Node], edges: Iterable[Edge], at_most: int) -> list[Node]:
+    """Return the nodes with the most traffic over ``edges``, without isolated ones."""
+    busy: Counter[str] = Counter()
+    for edge in edges:
+        busy.update({edge.source: edge.count, edge.target: edge.count})
+    tied = (node for node in nodes if busy[node.id])
+    return sorted(tied, key=lambda node: (-busy[node.id], node.id))[:at_most]
+
+
+def _untangled(kept: dict[str, list[Node]], edges: Iterable[Edge]) -> dict[str, tuple[Node, ...]]:
+    neighbours: defaultdict[str, list[str]] = defaultdict(list)
+    for edge in edges:
+        neighbours[edge.source].append(edge.target)
+        neighbours[edge.target].append(edge.source)
+    order = {kind: list(nodes) for kind, nodes in kept.items()}
+    for sweep in range(_SWEEPS):
+        for kind in NODE_KINDS if sweep % 2 else reversed(NODE_KINDS):
+            position = {node.id: _middle(at, nodes) for nodes in order.values() for at, node in enumerate(nodes)}
+            order[kind].sort(key=lambda node: _key(node, neighbours[node.id], position))
+    return {kind: tuple(nodes) for kind, nodes in order.items()}
+
+
+def _middle(at: int, nodes: list[Node]) -> float:
+    """Return a position from 0 to 1, comparable across columns of different lengths."""
+    return (at + 0.5) / len(nodes)
+
+
+def _key(node: Node, neighbours: list[str], position: dict[str, float]) -> tuple[bool, float, str]:
+    mean = sum(position[one] for one in neighbours) / len(neighbours) if neighbours else position[node.id]
+    return bool(node.stands_for), round(mean, 9), node.id

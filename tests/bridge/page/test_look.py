@@ -6,20 +6,19 @@ from importlib.resources import files
 import pytest
 from markupsafe import Markup as ForeignMarkup
 
-from bridge.page import palette
-from bridge.page.lanes import Bar, Lane, drawn, packed, scale_of
-from bridge.page.markup import Markup, element, joined
-from bridge.page.sheet import content_policy, style_sheet
+from bridge.page import svg
+from bridge.page.lanes import Bar, Lane, draw_lanes, pack_rows, scale_of
+from bridge.page.markup import Markup, content_policy, element, joined, style_sheet
 from tests.support.contrast import contrast
 
-HUES = [name for name in palette.__all__ if name not in {"LIGHT_PAGE", "DARK_PAGE", "SIDE_COLOUR"}]
+HUES = [name for name in svg.__all__ if name.isupper() and name not in {"LIGHT_PAGE", "DARK_PAGE", "SIDE_COLOUR"}]
 
 
 @pytest.mark.parametrize("name", HUES)
 def test_a_hue_can_be_seen_on_the_light_and_on_the_dark_page(name):
     """At least 3:1 on both, so that a drawing needs no second set."""
-    for page in (palette.LIGHT_PAGE, palette.DARK_PAGE):
-        assert contrast(getattr(palette, name), page) >= 3
+    for page in (svg.LIGHT_PAGE, svg.DARK_PAGE):
+        assert contrast(getattr(svg, name), page) >= 3
 
 
 def test_text_has_the_contrast_of_wcag_aa_in_light_and_dark():
@@ -29,7 +28,7 @@ def test_text_has_the_contrast_of_wcag_aa_in_light_and_dark():
         dict(pair.split(":") for pair in block.split("}")[0].replace("\n", "").split(";") if pair.startswith("--"))
         for block in style.split(":root{")[1:3]
     )
-    assert (light["--page"], dark["--page"]) == (palette.LIGHT_PAGE, palette.DARK_PAGE)
+    assert (light["--page"], dark["--page"]) == (svg.LIGHT_PAGE, svg.DARK_PAGE)
     for theme in (light, dark):
         for ink in ("--ink", "--quiet", "--link", "--pass", "--warn", "--fail", "--inconclusive"):
             for ground in ("--page", "--card", "--tint"):
@@ -70,10 +69,10 @@ def test_what_a_template_engine_calls_markup_is_markup_here_and_the_reverse():
 
 def test_bars_that_would_overlap_get_rows_of_their_own():
     """Neither a bar nor its words lie on another one."""
-    bars = [Bar(from_ms=at, until_ms=at + 50, colour="#000", words="50 ms", told="t") for at in (0, 10, 900)]
+    bars = [Bar(from_ms=at, until_ms=at + 50, colour="#000", words="50 ms", title="t") for at in (0, 10, 900)]
     scale = scale_of(bars)
-    rows = packed(bars, scale)
+    rows = pack_rows(bars, scale)
     assert [len(row) for row in rows] == [2, 1]
-    picture = drawn([Lane("a <lane>", tuple(("", row) for row in rows))], scale, says="three bars")
+    picture = draw_lanes([Lane("a <lane>", tuple(("", row) for row in rows))], scale, text="three bars")
     assert picture.count("<title>t</title>") == 3
     assert "a &lt;lane&gt;" in picture

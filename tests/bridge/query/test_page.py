@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge.page.lanes import scale_spans
 from bridge.page.markup import Markup, element, void
-from bridge.page.scale import scale_for
 from bridge.query.page import page
 from bridge.query.search import Answer, Searched
 from bridge.query.swimlane import swimlane
@@ -129,7 +129,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**9)), min_s
 def test_an_axis_keeps_order_and_stays_inside(spans):
     """Whatever the times: later is never to the left, and no bar leaves the picture."""
     spans = [(start, start + length) for start, length in spans]
-    scale = scale_for(spans, left=16, width=800)
+    scale = scale_spans(spans, left=16, width=800)
     instants = sorted(instant for span in spans for instant in span)
     places = [scale.x(instant) for instant in instants]
     assert places == sorted(places)
@@ -138,7 +138,7 @@ def test_an_axis_keeps_order_and_stays_inside(spans):
 
 def test_a_long_pause_is_cut_short_and_labelled():
     """Milliseconds of work around ten minutes of waiting stay visible."""
-    scale = scale_for([(0, 20), (600_000, 600_030)], left=0, width=800)
+    scale = scale_spans([(0, 20), (600_000, 600_030)], left=0, width=800)
     assert len(scale.gaps) == 1
     assert scale.x(20) - scale.x(0) > 200
     assert "10 min" in swimlane(events(story_of(pub(), *consume("R", T0 + 600_010))))
@@ -146,7 +146,7 @@ def test_a_long_pause_is_cut_short_and_labelled():
 
 def test_a_short_pause_keeps_its_length():
     """Only what is longer than all the work is cut: a gap hides proportions."""
-    scale = scale_for([(0, 300), (500, 800)], left=0, width=800)
+    scale = scale_spans([(0, 300), (500, 800)], left=0, width=800)
     assert scale.gaps == ()
     assert [round(scale.x(instant_ms)) for instant_ms in (0, 300, 500, 800)] == [0, 300, 500, 800]
 

@@ -21,8 +21,8 @@ from spark_jobs.jobs.options import ReconcileOptions, checked, silent
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workplace import open_workplace
-from spark_jobs.report.page import PageOptions
-from spark_jobs.report.render import write_reports
+from spark_jobs.report.files import write_reports
+from spark_jobs.report.html import PageOptions
 from tests.proofs.bench.rivals import MASTER, MEMORY, acted
 
 _SIDES: Final = ("native", "otlp")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.page.palette import DARK_PAGE, LIGHT_PAGE
-from spark_jobs.report.page import PageOptions, render_page
-from spark_jobs.report.palette import OUTCOME_COLOUR, VERDICT_COLOUR
+from bridge.page.svg import DARK_PAGE, LIGHT_PAGE
+from spark_jobs.report.glossary import OUTCOME_COLOUR, VERDICT_COLOUR
+from spark_jobs.report.html import PageOptions, render_page
 from tests.support.axe import axe_source, findings
 from tests.support.chromium import CHROMIUM, chromium
 from tests.support.html_page import Page

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.report.graph import Call, Edge, Graph, Node, Spread, node_id
-from spark_jobs.report.graph_files import node_name
-from spark_jobs.report.graph_page import GRAPH_FILES, render_graph_page
+from spark_jobs.report.graph_files import GRAPH_FILES, node_name, render_graph_page
 from spark_jobs.report.svg.graph import MOST_NODES, graph_svg
 
 HOSTILE = '<script>alert("x")</script>\\" ]; evil -> "\u202e\x01\n'

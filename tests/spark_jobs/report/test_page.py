@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.report.measured import Latency, Topic
-from spark_jobs.report.page import PageOptions, render_page
-from spark_jobs.report.palette import group_finding
-from spark_jobs.report.result import Field, Inputs, Result, Sample, SideInputs, Span, TimeBucket
+from bridge.page.markup import check_template
+from otel_mqtrace._errors import UsageError
+from spark_jobs.report.glossary import group_finding
+from spark_jobs.report.html import PageOptions, render_page
+from spark_jobs.report.result import Field, Inputs, Latency, Result, Sample, SideInputs, Span, TimeBucket, Topic
+from spark_jobs.report.samples import LINK_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Reason, Status, Verdict
 from tests.support.html_page import Page
-from tests.support.measured_results import instances, latency, lives, trend
-from tests.support.results import gates, groups, result, sample, timeline
-from tools.pictures import find_sections
+from tests.support.measured_results import instances, latency, timelines, trend
+from tests.support.results import gates, groups, otlp_fields, result, sample, timeline
+from tools.pictures import find_sections, main
 
 DOCS = Path(__file__).parents[3] / "docs"
 SECTIONS = (
@@ -408,7 +410,7 @@ def test_ten_million_messages_are_no_larger_a_page_than_the_budget():
     name = "订单<script>" + "x" * 200
     one, *_ = groups()
     statuses = {status.value: 10_000_000 + at for at, status in enumerate(Status)}
-    told = lives("M")["M"]
+    told = timelines("M")["M"]
     many = tuple(sample(at, status=f"STATUS_{at % 8}", topic=name, group=name) for at in range(400))
     huge = result(
         status=statuses,
@@ -436,7 +438,7 @@ def test_ten_million_messages_are_no_larger_a_page_than_the_budget():
         instances=instances() * 25,
         trend=trend(30),
         samples=many,
-        lives={each.verdict["msg_id"]: told * 2 for each in many},
+        timelines={each.verdict["msg_id"]: told * 2 for each in many},
     )
     text = render_page(huge)
     shown = text.count('<details class="sample"')
@@ -448,7 +450,7 @@ def test_ten_million_messages_are_no_larger_a_page_than_the_budget():
     asked = render_page(huge, PageOptions(samples=2_000))
     assert asked.count('<details class="sample"') == 400
     assert len(text.encode()) < len(asked.encode()) <= 10_000_000
-    assert len(render_page(result(samples=(), lives={})).encode()) <= 300_000
+    assert len(render_page(result(samples=(), timelines={})).encode()) <= 300_000
 
 
 def test_the_slowest_are_shown_once_and_the_table_leads_to_them():
@@ -467,3 +469,36 @@ def test_what_a_run_did_not_measure_has_no_section():
     assert not {"trend", "losses", "ledger"} & set(page(bare).ids)
     targets = {attrs["href"][1:] for tag, attrs in page(bare).elements if tag == "a"}
     assert targets <= set(page(bare).ids)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("javascript:alert('{trace_id}')", "begin it with http"),
+        ("jaeger/{trace_id}", "begin it with http"),
+        ("https://", "begin it with http"),
+        ("https://jaeger.example/trace", "it contains no field"),
+        ("https://jaeger.example/{trace}", "{trace} is unknown; use {trace_id}"),
+    ],
+)
+def test_invalid_link_template_is_refused(template, message):
+    with pytest.raises(UsageError, match=message.replace("{", r"\{")):
+        check_template(template, LINK_FIELDS)
+
+
+def test_link_quotes_every_id_and_needs_all_of_them():
+    """A hostile topic stays one part of the path; a native record alone has no span id."""
+    hostile = sample(1, topic="a/b?c=d&e#f\"'> <", otlp=otlp_fields(span_id="00ff"))
+    options = PageOptions(link_template=check_template("https://x.example/{topic}/{span_id}/{msg_id}", LINK_FIELDS))
+    text = render_page(result(samples=(hostile, sample(2, otlp=None))), options)
+    links = [attrs["href"] for tag, attrs in Page(text).elements if tag == "a" and attrs.get("rel")]
+    msg_id = hostile.verdict["msg_id"]
+    assert links == [f"https://x.example/a%2Fb%3Fc%3Dd%26e%23f%22%27%3E%20%3C/00ff/{msg_id}"]
+
+
+def test_pictures_without_a_browser_report_that_nothing_was_drawn(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "page.html").write_text("<h2>One</h2>")
+    assert main(tmp_path / "page.html", tmp_path / "page.png") == 0
+    assert "NOT DRAWN" in capsys.readouterr().out
+    assert not (tmp_path / "page.png").exists()

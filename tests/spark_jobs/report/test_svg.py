@@ -7,16 +7,12 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.report.measured import Latency, Life, Stay
-from spark_jobs.report.palette import GROUP_COLOUR
-from spark_jobs.report.result import TimeBucket
-from spark_jobs.report.svg.bars import stacked
-from spark_jobs.report.svg.curves import curves
+from spark_jobs.report.glossary import GROUP_COLOUR
+from spark_jobs.report.result import Interval, Latency, MessageEvent, TimeBucket
+from spark_jobs.report.svg.charts import curves, merge_buckets, stacked, timeline, trend
 from spark_jobs.report.svg.swimlane import swimlane
-from spark_jobs.report.svg.timeline import bars_of, timeline
-from spark_jobs.report.svg.trend import trend
 from spark_jobs.taxonomy import Kind, Status
-from tests.support.measured_results import lives as measured_lives
+from tests.support.measured_results import timelines as measured_timelines
 from tests.support.measured_results import trend as measured_trend
 
 counts = st.dictionaries(st.sampled_from(list(GROUP_COLOUR)), st.integers(0, 10**9))
@@ -43,7 +39,7 @@ def test_a_stacked_bar_fills_its_width_and_hides_nothing(parts):
 def test_merging_buckets_loses_no_event(found, start_ms):
     """At most 96 bars, and their sum is the sum of the buckets."""
     buckets = [TimeBucket(start_ms=start_ms + at * 1000, width_ms=1000, findings=some) for at, some in enumerate(found)]
-    bars = bars_of(buckets)
+    bars = merge_buckets(buckets)
     assert len(bars) <= 96
     assert sum(sum(bar.findings.values()) for bar in bars) == sum(sum(some.values()) for some in found)
     assert all(sum(bar.groups.values()) == sum(bar.findings.values()) for bar in bars)
@@ -56,7 +52,7 @@ def test_one_wild_clock_does_not_squeeze_the_rest_into_one_bar():
         TimeBucket(start_ms=1_795_276_800_000 + at * 1000, width_ms=1000, findings={("MATCHED_EXACT", None): 1})
         for at in range(20)
     ]
-    bars = bars_of([TimeBucket(start_ms=0, width_ms=1000, findings={("NATIVE_ONLY", "UNEXPLAINED"): 1}), *usual])
+    bars = merge_buckets([TimeBucket(start_ms=0, width_ms=1000, findings={("NATIVE_ONLY", "UNEXPLAINED"): 1}), *usual])
     assert len(bars) == 21
     assert [bar.gap for bar in bars] == [False, True, *[False] * 19]
 
@@ -83,9 +79,9 @@ latencies = st.builds(
 
 
 instants = st.none() | st.integers(0, 10**13)
-stays = st.none() | st.builds(Stay, instants, instants, st.none() | st.booleans())
-lives = st.builds(
-    Life,
+stays = st.none() | st.builds(Interval, instants, instants, st.none() | st.booleans())
+timelines = st.builds(
+    MessageEvent,
     kind=st.sampled_from([*(kind.value for kind in Kind), "dance"]),
     group=st.none() | st.text(max_size=80),
     attempt_id=st.none() | st.text(max_size=9),
@@ -97,7 +93,7 @@ lives = st.builds(
 )
 
 
-@given(st.lists(lives, max_size=12))
+@given(st.lists(timelines, max_size=12))
 def test_every_bar_lies_inside_the_picture(told):
     """Also with clocks that run backwards, halves without an end, and sides without a record."""
     drawing = swimlane(told)
@@ -111,7 +107,7 @@ def test_every_bar_lies_inside_the_picture(told):
 
 def test_a_lane_shows_who_recorded_what_and_what_differs():
     """Failures, ends that never came, records one side lacks, and the broker's answer in between."""
-    (told,) = measured_lives("M").values()
+    (told,) = measured_timelines("M").values()
     drawing = swimlane(told, told[1])
     root = ET.fromstring(drawing)
     words = [text.text for text in root.iter("text")]
@@ -126,9 +122,9 @@ def test_a_lane_shows_who_recorded_what_and_what_differs():
 
 def test_a_time_that_both_sides_tell_differently_is_marked():
     """The difference is in the drawing, too, not only in the table below it."""
-    told = Life(
+    told = MessageEvent(
         kind="consume", group="g", attempt_id=None, retry_times=None, status="MISMATCHED", store_host=None,
-        native=Stay(0, 40), otlp=Stay(0, 90),
+        native=Interval(0, 40), otlp=Interval(0, 90),
     )  # fmt: skip
     assert swimlane([told]).count("≠") == 2
 
@@ -142,7 +138,7 @@ def test_a_curve_never_leaves_its_frame(rows):
     drawing = ET.fromstring(curves(curved_rows))
     for path in drawing.iter("path"):
         points = [tuple(map(float, step.split())) for step in re.split("[ML]", path.get("d"))[1:]]
-        assert all(56 <= x <= 984 and 14 <= y <= 260 for x, y in points)
+        assert all(56 <= x <= 988 and 14 <= y <= 260 for x, y in points)
 
 
 def test_a_trend_has_a_column_for_every_run():

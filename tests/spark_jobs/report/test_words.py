@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.page.palette import DARK_PAGE, LIGHT_PAGE
+from bridge.page.svg import DARK_PAGE, LIGHT_PAGE
 from spark_jobs import schemas
-from spark_jobs.report import palette, wording
+from spark_jobs.report import glossary as palette
+from spark_jobs.report import wording
 from spark_jobs.report.glossary import FIELD_VERDICTS, REASONS, STATUSES, label_finding
 from spark_jobs.report.samples import EVIDENCE_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Outcome, Reason, Status, Verdict
