@@ -1,10 +1,10 @@
-"""The table of explainers and how they give the residue its reasons: tried in order, the first that applies wins.
+"""Give unexplained rows their reasons: a table of rules that are tried in order; the first that applies wins.
 
-The kernel leaves a settled one-sided key UNEXPLAINED when nothing of its own message explains it. That residue is small
-in every run worth trusting, so only it is taken further: the whole run answers its questions (``questions``), and each
-explainer looks at the answers. What no explainer takes stays UNEXPLAINED. Budgets come after all of these.
+The kernel leaves a settled one-sided key UNEXPLAINED when nothing of its own message explains it. Only these few rows
+are taken further: the whole run yields evidence about them (``evidence``), and each rule reads it (``rules``). A row
+that no rule explains stays UNEXPLAINED. Budgets come after all of these.
 
-To add an explainer, add a row to ``EXPLAINERS`` at its place; the order is that of ``taxonomy.Reason``.
+To add a rule, add a row to ``EXPLAINERS`` at its place; the order is that of ``taxonomy.Reason``.
 """
 
 from __future__ import annotations
@@ -16,52 +16,39 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.explain.absence import (
-    BEGINNINGS,
-    INSTANCES,
-    SILENT,
-    find_before_the_input,
-    find_lite_pull,
-    find_shutdown,
-    find_silent_writer,
-)
-from spark_jobs.explain.answered import AnsweredRows
-from spark_jobs.explain.calls import find_calls_without_region, find_unrecorded_messages, has_several_groups
-from spark_jobs.explain.degraded import find_nameless, is_beside_nameless
-from spark_jobs.explain.gaps import DELIVERIES
+from spark_jobs.explain import rules
+from spark_jobs.explain.evidence import ResidueRows, find_wanted_keys, merge_evidence
+from spark_jobs.explain.gaps import DELIVERIES, is_in_gap
 from spark_jobs.explain.keys import Keys
-from spark_jobs.explain.sampling import UNSAMPLED, find_unsampled
-from spark_jobs.explain.sequence import find_sends_without_producer_record, find_untraced_sends, is_of_untraced_producer
-from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, is_known, is_true
-from spark_jobs.policy.profiles import (
-    CALL_WITHOUT_REGION,
-    LITE_PULL,
-    NO_TRACE_CONTEXT,
-    PRODUCER_NOT_TRACED,
-    TRACE_OFF,
-)
+from spark_jobs.judging.columns import equals, flatten_sides, is_known, is_true
+from spark_jobs.policy import profiles
 from spark_jobs.taxonomy import Kind, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    import numpy.typing as npt
-
-    from spark_jobs.explain.answers import Answers
+    from spark_jobs.explain.evidence import Evidence, WantedKeys
+    from spark_jobs.explain.gaps import Neighbours
     from spark_jobs.judging.columns import Column, Mask
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
 
-__all__ = ["EXPLAINERS", "Evidence", "Explainer", "Reasons", "Whole", "explain", "find_evidence", "find_gap_questions"]
+__all__ = ["EXPLAINERS", "Explainer", "Reasons", "explain"]
+
+_ROWS_AT_ONCE: Final = 100_000
 
 
-class Whole(NamedTuple):
-    """The whole residue of a run: its columns, the evidence of its rows, and which of them are in a gap."""
+class _Residue(NamedTuple):
+    """The whole residue: its columns, what the rules found of its rows, and which of them are in a gap."""
 
     columns: Mapping[str, Column]
-    evidence: Evidence
+    findings: pa.Table
     in_gap: Mask
     policy: Policy
+
+    def is_found(self, find: Callable[[ResidueRows], rules.Found]) -> Mask:
+        """Tell to which rows a rule applies."""
+        return np.asarray(self.findings[find.__name__]) > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,135 +56,56 @@ class Explainer:
     """One row of the table.
 
     Attributes:
-        reason: what keys are given.
+        reason: of the rows that the rule explains.
         details: the ``reason_detail`` that it can give.
-        find: returns for each of some rows the place of its detail, counted from 1; 0 where the reason does not apply.
-        confirms: of those, the rows that all of the residue together confirms; ``None`` where nothing else counts.
-        of_carried: off where absence from this run's input is the evidence: that says nothing of a key that an earlier
-            run left open, whose other side that run's input would have held.
+        find: the rule: returns for each row the place of its detail, counted from 1; 0 where it does not apply.
+        confirm: of those, the rows that the whole residue bears out; ``None`` where nothing else counts.
+        of_carried: off where absence from this run's input is the evidence: that proves nothing of a key that an
+            earlier run left open, whose other side that run's input would have held.
     """
 
     reason: Reason
     details: tuple[str, ...]
-    find: Callable[[AnsweredRows], npt.NDArray[np.int8]]
-    confirms: Callable[[Whole], Mask] | None = None
+    find: Callable[[ResidueRows], rules.Found]
+    confirm: Callable[[_Residue], Mask] | None = None
     of_carried: bool = True
 
 
-def _confirm_producers(whole: Whole) -> Mask:
-    is_untraced_send = whole.evidence.of(find_untraced_sends) > 0
-    return is_of_untraced_producer(whole.evidence.producers, is_untraced_send)
+def _confirm_producers(residue: _Residue) -> Mask:
+    producers: Any = residue.findings["producer"].combine_chunks()
+    keys = Keys(np.asarray(producers.fill_null(0)), is_known(producers))
+    return rules.confirm_producers(keys, residue.is_found(rules.find_untraced_sends))
 
 
-def _confirm_trace_off(whole: Whole) -> Mask:
-    return has_several_groups(whole.columns, whole.evidence.of(find_unrecorded_messages) > 0) & ~whole.in_gap
+def _confirm_trace_off(residue: _Residue) -> Mask:
+    is_unrecorded = residue.is_found(rules.find_unrecorded_messages)
+    return rules.confirm_several_groups(residue.columns, is_unrecorded) & ~residue.in_gap
 
 
-def _confirm_nameless(whole: Whole) -> Mask:
-    return is_beside_nameless(whole.columns, whole.policy.widest_tolerance("start_ms"))
+def _confirm_weak_keys(residue: _Residue) -> Mask:
+    return rules.confirm_weak_keys(residue.columns, residue.policy.widest_tolerance("start_ms"))
 
 
-def _find_nameless(rows: AnsweredRows) -> npt.NDArray[np.int8]:
-    return find_nameless(rows.column("msg_id"), rows.on_native)
-
-
+_DESIGN: Final = Reason.BY_DESIGN
 EXPLAINERS: Final = (
-    Explainer(Reason.BY_DESIGN, (NO_TRACE_CONTEXT.rule,), find_untraced_sends),
+    Explainer(_DESIGN, (profiles.NO_TRACE_CONTEXT.rule,), rules.find_untraced_sends),
     Explainer(
-        Reason.BY_DESIGN,
-        (PRODUCER_NOT_TRACED.rule,),
-        find_sends_without_producer_record,
-        confirms=_confirm_producers,
+        _DESIGN,
+        (profiles.PRODUCER_NOT_TRACED.rule,),
+        rules.find_unrecorded_producers,
+        confirm=_confirm_producers,
         of_carried=False,
     ),
-    Explainer(Reason.BY_DESIGN, (CALL_WITHOUT_REGION.rule,), find_calls_without_region),
-    Explainer(Reason.BY_DESIGN, (TRACE_OFF.rule,), find_unrecorded_messages, confirms=_confirm_trace_off),
-    Explainer(Reason.BY_DESIGN, (LITE_PULL.rule,), find_lite_pull),
-    Explainer(Reason.NOT_SAMPLED, UNSAMPLED, find_unsampled),
-    Explainer(Reason.WRITER_SILENT, SILENT, find_silent_writer, of_carried=False),
-    Explainer(Reason.SHUTDOWN_WINDOW, INSTANCES, find_shutdown, of_carried=False),
-    Explainer(Reason.LATE_BEYOND_RETENTION, BEGINNINGS, find_before_the_input, of_carried=False),
-    Explainer(Reason.KEY_DEGRADED, ("partner_without_id",), _find_nameless, confirms=_confirm_nameless),
+    Explainer(_DESIGN, (profiles.CALL_WITHOUT_REGION.rule,), rules.find_calls_without_region),
+    Explainer(_DESIGN, (profiles.TRACE_OFF.rule,), rules.find_unrecorded_messages, confirm=_confirm_trace_off),
+    Explainer(_DESIGN, (profiles.LITE_PULL.rule,), rules.find_lite_pull),
+    Explainer(Reason.NOT_SAMPLED, rules.UNSAMPLED, rules.find_unsampled),
+    Explainer(Reason.WRITER_SILENT, rules.SILENT, rules.find_silent_writer, of_carried=False),
+    Explainer(Reason.SHUTDOWN_WINDOW, rules.INSTANCES, rules.find_shutdown_window, of_carried=False),
+    Explainer(Reason.LATE_BEYOND_RETENTION, rules.BEGINNINGS, rules.find_before_input, of_carried=False),
+    Explainer(Reason.KEY_DEGRADED, ("partner_without_id",), rules.find_weak_keys, confirm=_confirm_weak_keys),
 )
-"""Every explainer but the budgets, in the order they are tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What the answers of the run show of some rows of the residue.
-
-    Attributes:
-        found: for each of ``EXPLAINERS`` and each row what its ``find`` returned.
-        producers: the producers that sends without a native record name.
-        delivered_ms: the first believable time of the row's message in its group.
-        is_delivered: whether the run has a delivery of the row's message in its group.
-    """
-
-    found: npt.NDArray[np.int8]
-    producers: Keys
-    delivered_ms: NullableInts
-    is_delivered: Mask
-
-    def of(self, find: Callable[[AnsweredRows], npt.NDArray[np.int8]]) -> npt.NDArray[np.int8]:
-        """Return what one explainer found."""
-        finds = [each.find for each in EXPLAINERS]
-        found: npt.NDArray[np.int8] = self.found[finds.index(find)]
-        return found
-
-
-def find_evidence(residue: pa.Table, answers: Answers, *, policy: Policy, facts: Facts) -> Evidence:
-    """Return what the run shows of some rows of the residue.
-
-    Args:
-        residue: ``RESIDUE``: the rows whose questions were answered.
-        answers: of the whole run to the questions of these rows.
-        policy: what the run tolerates.
-        facts: what is known of the run's whole input.
-    """
-    rows = AnsweredRows(residue, answers, policy, facts)
-    unknown = Keys(np.zeros(rows.rows, np.uint64), rows.none())
-    delivery = rows.hear("delivery") if rows.holds(TRACE_OFF) else None
-    return Evidence(
-        found=np.stack([each.find(rows) for each in EXPLAINERS]),
-        producers=rows.asked["producer"] if rows.holds(PRODUCER_NOT_TRACED) else unknown,
-        delivered_ms=delivery.value("first_ms") if delivery else NullableInts.constant(rows.rows, None),
-        is_delivered=delivery.is_answered if delivery else rows.none(),
-    )
-
-
-def _join(parts: Sequence[Evidence]) -> Evidence:
-    return Evidence(
-        np.concatenate([part.found for part in parts], axis=1),
-        Keys(*(np.concatenate(arrays) for arrays in zip(*(part.producers for part in parts), strict=True))),
-        NullableInts(
-            np.concatenate([part.delivered_ms.values for part in parts]),
-            np.concatenate([part.delivered_ms.known for part in parts]),
-        ),
-        np.concatenate([part.is_delivered for part in parts]),
-    )
-
-
-def find_gap_questions(residue: pa.Table, evidence: Sequence[Evidence]) -> pa.Table:
-    """Return ``gaps.DELIVERIES``: the messages whose neighbours decide whether trace was switched off for them.
-
-    Args:
-        residue: ``RESIDUE``, whole.
-        evidence: of all its rows, in their order. Without rows in what is returned no gap has to be looked for.
-    """
-    columns, joined = flatten_sides(residue), _join(evidence)
-    is_several = has_several_groups(columns, joined.of(find_unrecorded_messages) > 0)
-    is_lost = equals(columns["kind"], Kind.CONSUME.value) & ~is_true(columns["on_native"])
-    is_asked = _of_same(columns["msg_id"], is_several) & _of_same(columns["group"], is_lost)
-    rows = np.flatnonzero(is_asked & joined.is_delivered)
-    table = pa.table(
-        {
-            "group": columns["group"].take(pa.array(rows)),
-            "msg_id": columns["msg_id"].take(pa.array(rows)),
-            "at_ms": joined.delivered_ms.take(rows).to_arrow(),
-        }
-    )
-    distinct: pa.Table = table.group_by(DELIVERIES.names, use_threads=False).aggregate([])
-    return distinct.select(DELIVERIES.names)
+"""Every rule but the budgets, in the order they are tried."""
 
 
 class Reasons(NamedTuple):
@@ -207,50 +115,91 @@ class Reasons(NamedTuple):
     details: Column
 
 
-def explain(
+def explain(  # noqa: PLR0913 - two parts of the run's input, two ways to reach all others
     residue: pa.Table,
-    evidence: Sequence[Evidence],
-    gaps: tuple[pa.Table, Mask] | None = None,
     *,
     policy: Policy,
+    facts: Facts,
+    collect: Callable[[WantedKeys], Iterable[Evidence]],
+    find_neighbours: Callable[[pa.Table], Sequence[Neighbours]],
+    rows_at_once: int = _ROWS_AT_ONCE,
 ) -> Reasons:
     """Return the reasons of the residue.
 
     Args:
         residue: ``RESIDUE``, whole.
-        evidence: of all its rows, in their order.
-        gaps: what ``find_gap_questions`` returned, and which of these messages are in a gap.
         policy: what the run tolerates.
+        facts: what is known of the run's whole input.
+        collect: returns the evidence that each part of the run has for some keys.
+        find_neighbours: returns the neighbours that each part of the run has of some ``DELIVERIES``.
+        rows_at_once: of so many rows the evidence is held in this process, some 20 keys a row.
     """
-    columns, joined = flatten_sides(residue), _join(evidence)
-    whole = Whole(columns, joined, _is_in_gap(columns, gaps), policy)
+    findings = []
+    for begin in range(0, len(residue), rows_at_once):
+        rows = residue.slice(begin, rows_at_once)
+        evidence = merge_evidence(collect(find_wanted_keys(rows, policy)))
+        findings.append(_apply_rules(ResidueRows(rows, evidence, policy, facts)))
+    if not findings:
+        return Reasons(pa.nulls(0, pa.string()), pa.nulls(0, pa.string()))
+    columns = flatten_sides(residue)
+    whole = _Residue(columns, pa.concat_tables(findings), np.zeros(len(residue), bool), policy)
+    wanted = _find_gap_questions(whole)
+    if len(wanted):
+        is_missing = is_in_gap(find_neighbours(wanted), len(wanted))
+        missing = wanted["msg_id"].filter(pa.array(is_missing)).combine_chunks()
+        whole = whole._replace(in_gap=_is_any_of(columns["msg_id"], missing))
+    return _choose_reasons(whole)
+
+
+def _apply_rules(rows: ResidueRows) -> pa.Table:
+    """Return a column of what each rule found, and what the confirmations need beside these.
+
+    That is: the producer that each row names, the first plausible time of its message in its group, and whether the
+    run has a delivery of its message in its group at all.
+    """
+    found = {each.find.__name__: pa.array(np.asarray(each.find(rows), np.int8)) for each in EXPLAINERS}
+    names_producer, has_deliveries = "producer" in rows.families, "delivery" in rows.families
+    delivery = rows.evidence_of("delivery") if has_deliveries else None
+    return pa.table(
+        {
+            **found,
+            "producer": rows.families["producer"].to_arrow() if names_producer else pa.nulls(rows.rows, pa.uint64()),
+            "delivered_ms": delivery.value("first_ms").to_arrow() if delivery else pa.nulls(rows.rows, pa.int64()),
+            "is_delivered": pa.array(delivery.is_known if delivery else rows.none()),
+        }
+    )
+
+
+def _find_gap_questions(residue: _Residue) -> pa.Table:
+    """Return ``DELIVERIES``: the messages whose neighbours decide whether trace was switched off for them."""
+    columns, findings = residue.columns, residue.findings
+    is_several = rules.confirm_several_groups(columns, residue.is_found(rules.find_unrecorded_messages))
+    is_lost = equals(columns["kind"], Kind.CONSUME.value) & ~is_true(columns["on_native"])
+    is_wanted = _is_any_of(columns["msg_id"], columns["msg_id"].filter(pa.array(is_several)))
+    is_wanted &= _is_any_of(columns["group"], columns["group"].filter(pa.array(is_lost)))
+    rows: Any = pa.array(np.flatnonzero(is_wanted & np.asarray(findings["is_delivered"])))
+    arrays = [columns["group"].take(rows), columns["msg_id"].take(rows), findings["delivered_ms"].take(rows)]
+    distinct: Any = pa.table(arrays, schema=DELIVERIES).group_by(DELIVERIES.names, use_threads=False).aggregate([])
+    wanted: pa.Table = distinct.select(DELIVERIES.names)
+    return wanted
+
+
+def _is_any_of(column: Column, values: Column) -> Mask:
+    return is_true(pc.is_in(column, value_set=values)) & is_known(column)
+
+
+def _choose_reasons(residue: _Residue) -> Reasons:
+    columns = residue.columns
     is_carried = is_known(columns["native.first_seen_run"]) | is_known(columns["otlp.first_seen_run"])
     reasons = np.array(columns["reason"].to_pylist(), object)
     details = np.array(columns["reason_detail"].to_pylist(), object)
-    is_open = np.ones(len(residue), bool)
-    for explainer, found in zip(EXPLAINERS, joined.found, strict=True):
+    is_open = np.ones(len(reasons), bool)
+    for explainer in EXPLAINERS:
+        found = np.asarray(residue.findings[explainer.find.__name__])
         applies = is_open & (found > 0) & (explainer.of_carried | ~is_carried)
-        if explainer.confirms is not None and applies.any():
-            applies &= explainer.confirms(whole)
+        if explainer.confirm is not None and applies.any():
+            applies &= explainer.confirm(residue)
         reasons[applies] = explainer.reason.value
         details[applies] = np.array(explainer.details, object)[found[applies] - 1]
         is_open &= ~applies
     return Reasons(pa.array(reasons, pa.string()), pa.array(details, pa.string()))
-
-
-def _is_in_gap(columns: Mapping[str, Column], gaps: tuple[pa.Table, Mask] | None) -> Mask:
-    """Tell which residue rows are of a message that is in a gap of any group's line."""
-    if gaps is None:
-        return np.zeros(len(columns["msg_id"]), bool)
-    wanted, in_gap = gaps
-    missing = wanted["msg_id"].filter(pa.array(in_gap)).combine_chunks()
-    return _is_any_of(columns["msg_id"], missing)
-
-
-def _of_same(column: Column, chosen: Mask) -> Mask:
-    """Tell which rows have the value of any of the chosen rows."""
-    return _is_any_of(column, column.filter(pa.array(chosen)))
-
-
-def _is_any_of(column: Column, values: Any) -> Mask:
-    return is_true(pc.is_in(column, value_set=values)) & is_known(column)

@@ -1,18 +1,21 @@
-"""Hashes by which questions of the residue and the events that answer them meet."""
+"""64-bit keys under which the rows of a run are looked up: message, process, service, producer, call.
+
+RocketMQ message ids (``MessageClientIDSetter``) end in four bytes of milliseconds since the month began and two bytes
+of a counter. The bytes before these (host address, process id, class loader) are the same for all ids of one JVM.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.explain.ids import COUNTER_VALUES, Ids, read_ids
 from spark_jobs.hashing import hash_texts, mix
-from spark_jobs.judging.columns import NullableInts, apply_to_distinct, equals, is_known
+from spark_jobs.judging.columns import NullableInts, apply_to_distinct, equals, is_known, is_true
 from spark_jobs.names import bare
 from spark_jobs.taxonomy import Kind
 
@@ -21,10 +24,55 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Column, Ints, Mask
 
-__all__ = ["SLICE_MS", "Keys", "NamedRows", "make_keys", "slice_of"]
+__all__ = ["COUNTER_VALUES", "Ids", "KeyedRows", "Keys", "read_ids"]
 
-SLICE_MS: Final = 8_192
-"""The width of the slices of time in which sends without an id and ends of transactions are looked for."""
+COUNTER_VALUES: Final = 1 << 16
+"""The counter of message ids starts again after so many."""
+
+_ID: Final = r"\A(?:[0-9A-F]{32}|[0-9A-F]{56})\z"
+_TIME_DIGITS: Final = 8
+_OWN_DIGITS: Final = 12  # of the time and the counter
+_DIGITS: Final[Any] = np.zeros(256, np.uint8)
+_DIGITS[list(b"0123456789ABCDEF")] = range(16)
+_SLICE_MS: Final = 8_192  # the width of the slices of time that sends without an id are looked up by
+
+
+class Ids(NamedTuple):
+    """What the message ids of a column say; the numbers mean nothing where ``known`` is false.
+
+    Attributes:
+        known: which rows hold an id of a RocketMQ client.
+        process: a hash of the part that all ids of one process share.
+        drawn_ms: when the id was generated, in milliseconds since the month began.
+        counter: from 0 to ``COUNTER_VALUES`` - 1.
+    """
+
+    known: Mask
+    process: npt.NDArray[np.uint64]
+    drawn_ms: Ints
+    counter: Ints
+
+
+def read_ids(texts: Column) -> Ids:
+    """Return the parts of the ids in an Arrow column of strings."""
+    rows = len(texts)
+    known = is_true(pc.match_substring_regex(texts, _ID))
+    process = np.zeros(rows, np.uint64)
+    drawn_ms, counter = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    if known.any():
+        ids = texts.filter(pa.array(known))
+        process[known] = hash_texts(pc.utf8_slice_codeunits(ids, 0, -_OWN_DIGITS))
+        _, offsets, data = ids.buffers()
+        ends = np.frombuffer(offsets, np.int32)[ids.offset + 1 : ids.offset + len(ids) + 1].astype(np.int64)
+        digits = _DIGITS[np.frombuffer(data, np.uint8)[ends[:, None] - np.arange(_OWN_DIGITS, 0, -1)]]
+        drawn_ms[known] = _read_hex(digits[:, :_TIME_DIGITS])
+        counter[known] = _read_hex(digits[:, _TIME_DIGITS:])
+    return Ids(known, process, drawn_ms, counter)
+
+
+def _read_hex(digits: npt.NDArray[np.uint8]) -> Ints:
+    values: Ints = digits.astype(np.int64) @ (16 ** np.arange(digits.shape[1] - 1, -1, -1))
+    return values
 
 
 class Keys(NamedTuple):
@@ -37,39 +85,26 @@ class Keys(NamedTuple):
         """Return the keys of the rows where ``mask`` holds."""
         return Keys(self.values, self.known & mask)
 
-
-def make_keys(family: str, *parts: Keys, rows: int = 0) -> Keys:
-    """Return one key a row: the hash of ``family`` and all ``parts``; without parts the same for ``rows`` rows."""
-    rows = len(parts[0].values) if parts else rows
-    values = np.full(rows, hash_texts(pa.array([family]))[0])
-    known = np.logical_and.reduce([np.ones(rows, bool), *(part.known for part in parts)])
-    return Keys(mix(values, *(part.values for part in parts)), known)
+    def to_arrow(self) -> Column:
+        """Return an Arrow column, null where unknown."""
+        return pa.array(self.values, mask=~self.known)
 
 
-def slice_of(instants_ms: NullableInts, later: int = 0) -> Keys:
-    """Return the slice of ``SLICE_MS`` that each believable instant lies in, or so many ``later``."""
-    believable = instants_ms.believable()
-    return _of_numbers(believable.values // SLICE_MS + later, believable.known)
-
-
-def _of_numbers(values: Ints, known: Mask) -> Keys:
-    return Keys(values.astype(np.uint64), known)
-
-
-def _of_texts(column: Column) -> Keys:
+def _hash_text(column: Column) -> Keys:
     return Keys(hash_texts(column), is_known(column))
 
 
-class NamedRows:
-    """Rows of verdicts, of the residue or of events, and the keys that concern them.
+class KeyedRows:
+    """Rows of verdicts, of the residue or of events, and the keys that they are looked up by.
 
     Args:
-        columns: by the names of ``flatten_sides``; only those that the wanted keys are made of need to be there.
+        columns: by the names of ``flatten_sides``; only those that the wanted keys consist of must be there.
     """
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self.columns = columns
         self.rows = len(columns["msg_id"])
+        self._parts: dict[str, Keys] = {}
 
     @cached_property
     def is_publish(self) -> Mask:
@@ -83,134 +118,119 @@ class NamedRows:
 
     @cached_property
     def sender(self) -> Ids:
-        """The ids of the messages, drawn by their senders."""
+        """The message ids, which their senders generated."""
         return read_ids(self.columns["msg_id"])
 
     @cached_property
     def listener(self) -> Ids:
-        """The request ids of the calls, drawn by their consumers."""
+        """The request ids of deliveries, which their consumers generated."""
         return read_ids(self.columns["native.attempt_id"])
-
-    @cached_property
-    def _name(self) -> Keys:
-        """The topic of a send, the group of a delivery."""
-        column = pc.if_else(pa.array(self.is_consume), self.columns["group"], self.columns["topic"])
-        return _of_texts(column).where(self.is_consume | self.is_publish)
-
-    @cached_property
-    def _kind(self) -> Keys:
-        return _of_texts(self.columns["kind"])
-
-    @cached_property
-    def _service(self) -> Keys:
-        return _of_texts(self.columns["otlp.service"])
-
-    @cached_property
-    def _message(self) -> Keys:
-        return _of_texts(self.columns["msg_id"])
 
     def number(self, name: str) -> NullableInts:
         """Return a column of integers."""
         return NullableInts.of(self.columns[name])
 
-    def all_rows(self) -> Keys:
-        """Return one key for all rows of a run."""
-        return make_keys("run", rows=self.rows)
+    def over_ms(self, side: str) -> NullableInts:
+        """Return when the event was over, as one side recorded it."""
+        return self.number(f"{side}.end_ms").coalesce(self.number(f"{side}.start_ms"))
 
-    def names(self) -> Keys:
-        """Return the keys of kind and topic or group."""
-        return make_keys("name", self._kind, self._name)
+    def keys(self, family: str) -> Keys:
+        """Return the keys of a family of ``_FAMILIES``."""
+        return self._join(family, *map(self._part, _FAMILIES[family]))
 
-    def services(self) -> Keys:
-        """Return the keys of the spans' services."""
-        return make_keys("service", self._service)
+    def _part(self, name: str) -> Keys:
+        if name not in self._parts:
+            self._parts[name] = _PARTS[name](self)
+        return self._parts[name]
 
-    def places(self) -> Keys:
-        """Return the keys of service, kind and topic or group."""
-        return make_keys("place", self._service, self._kind, self._name)
-
-    def messages(self) -> Keys:
-        """Return the keys of the messages."""
-        return make_keys("message", self._message)
-
-    def deliveries(self) -> Keys:
-        """Return the keys of group and message."""
-        return make_keys("delivery", _of_texts(self.columns["group"]), self._message)
-
-    def processes(self) -> Keys:
-        """Return the keys of the calling process: a sender's by the message id, a consumer's by the request id."""
-        process = np.where(self.is_consume, self.listener.process, self.sender.process)
-        known = np.where(self.is_consume, self.listener.known, self.sender.known)
-        return make_keys("process", Keys(process, known))
-
-    def senders(self) -> Keys:
-        """Return the keys of the processes that drew the message ids, as ``processes`` does for sends."""
-        return make_keys("process", _process(self.sender))
-
-    def samplers(self) -> Keys:
-        """Return the keys of the sending process, whose sampler decides for its messages."""
-        return make_keys("sampler", _process(self.sender))
-
-    def stretches(self) -> Keys:
-        """Return the keys of the stretch of its process's time in which the message id was drawn."""
-        drawn_ms = NullableInts(self.sender.drawn_ms, self.sender.known)
-        return make_keys("stretch", _process(self.sender), slice_of(drawn_ms))
-
-    def attempts(self) -> Keys:
-        """Return the keys of the calls by their request ids."""
-        return make_keys("attempt", _of_texts(self.columns["native.attempt_id"])).where(self.is_consume)
-
-    def listener_spans(self) -> Keys:
-        """Return the keys of what the spans of one listener call share: itself, in the old convention its parent."""
-        is_old = pa.array(equals(self.columns["otlp.writer"], "java-agent-old"))
-        span_id = pc.if_else(is_old, self.columns["otlp.parent_span_id"], self.columns["otlp.span_id"])
-        keys = make_keys("span", _of_texts(self.columns["otlp.trace_id"]), _of_texts(span_id))
-        return keys.where(self.is_consume)
+    def _join(self, family: str, *parts: Keys) -> Keys:
+        values = np.full(self.rows, hash_texts(pa.array([family]))[0])
+        known = np.logical_and.reduce([np.ones(self.rows, bool), *(part.known for part in parts)])
+        return Keys(mix(values, *(part.values for part in parts)), known)
 
     def ids(self, drawn: Ids, later: NullableInts | None = None) -> Keys:
-        """Return the keys of the ids that the same processes drew with these counters, or so many ``later``."""
+        """Return the keys of the ids that the same processes generated, or of those so many ids ``later``."""
         counter = NullableInts(drawn.counter, drawn.known)
         wanted = counter if later is None else counter + later
-        return make_keys("id", _process(drawn), _of_numbers(wanted.values % COUNTER_VALUES, wanted.known))
+        number = Keys((wanted.values % COUNTER_VALUES).astype(np.uint64), wanted.known)
+        return self._join("id", Keys(drawn.process, drawn.known), number)
 
-    def idless(self, instants_ms: NullableInts, later: int = 0) -> Keys:
-        """Return the keys of a service's sends without an id around an instant."""
-        return make_keys("idless", self._service, slice_of(instants_ms, later))
+    def in_slice(self, family: str, of: str, instants_ms: NullableInts, later: int = 0) -> Keys:
+        """Return the keys of a part and of the slice of time that each instant lies in, or so many slices later."""
+        instants = instants_ms.believable()
+        number = Keys((instants.values // _SLICE_MS + later).astype(np.uint64), instants.known)
+        return self._join(family, self._part(of), number)
 
-    def ends(self, instants_ms: NullableInts, later: int = 0) -> Keys:
-        """Return the keys of a process's ends of transactions around an instant."""
-        return make_keys("end", _process(self.sender), slice_of(instants_ms, later))
+    def senders(self) -> Keys:
+        """Return the process keys of the processes that generated the message ids."""
+        return self._join("process", self._part("sender"))
+
+    def stretches(self) -> Keys:
+        """Return the keys of the stretch of its process's time in which each message id was generated."""
+        return self.in_slice("stretch", "sender", NullableInts(self.sender.drawn_ms, self.sender.known))
 
     def producers(self, *sides: str) -> Keys:
         """Return the keys of the producers of sends, client host with group, as the first of ``sides`` names them."""
-        hosts = _apply(_bare_host, pc.coalesce(*(self.columns[f"{side}.client_host"] for side in sides)))
-        return make_keys("producer", _of_texts(hosts), self._groups_of(*sides)).where(self.is_publish)
+        hosts = self._apply(_bare_host, "client_host", sides)
+        return self._join("producer", hosts, self._apply(bare, "group_name", sides)).where(self.is_publish)
 
     def producer_groups(self, *sides: str) -> Keys:
         """Return the keys of the groups of sends, as the first of ``sides`` names them."""
-        return make_keys("producer group", self._groups_of(*sides)).where(self.is_publish)
+        # Writers treat namespaces and retry prefixes differently: they do not tell groups apart.
+        return self._join("producer group", self._apply(bare, "group_name", sides)).where(self.is_publish)
 
-    def has_host(self, *sides: str) -> Mask:
-        """Tell for which rows any of ``sides`` names the client host."""
-        has_host: Mask = np.logical_or.reduce([is_known(self.columns[f"{side}.client_host"]) for side in sides])
-        return has_host
-
-    def _groups_of(self, *sides: str) -> Keys:
-        """Namespaces and retry prefixes do not tell groups apart: writers treat them differently."""
-        return _of_texts(_apply(bare, pc.coalesce(*(self.columns[f"{side}.group_name"] for side in sides))))
-
-
-def _process(ids: Ids) -> Keys:
-    return Keys(ids.process, ids.known)
-
-
-def _apply(rule: Callable[[str], str], column: Column) -> Column:
-    """Return a column of texts with ``rule`` applied to each; null stays null."""
-    texts, text_of = apply_to_distinct(lambda text: None if text is None else rule(text), column)
-    words: Column = pa.array(texts, pa.string())
-    return words.take(pa.array(text_of))
+    def _apply(self, rule: Callable[[str], str], name: str, sides: tuple[str, ...]) -> Keys:
+        column = pc.coalesce(*(self.columns[f"{side}.{name}"] for side in sides))
+        texts, text_of = apply_to_distinct(lambda text: None if text is None else rule(text), column)
+        words: Column = pa.array(texts, pa.string())
+        return _hash_text(words.take(pa.array(text_of)))
 
 
 def _bare_host(host: str) -> str:
     """Java writes ``name/address``."""
     return host.rpartition("/")[2].lower()
+
+
+def _name(rows: KeyedRows) -> Keys:
+    """Return the topic of a send, the group of a delivery."""
+    column = pc.if_else(pa.array(rows.is_consume), rows.columns["group"], rows.columns["topic"])
+    return _hash_text(column).where(rows.is_consume | rows.is_publish)
+
+
+def _caller(rows: KeyedRows) -> Keys:
+    """Return the calling process: a sender's by the message id, a consumer's by the request id."""
+    process = np.where(rows.is_consume, rows.listener.process, rows.sender.process)
+    return Keys(process, np.where(rows.is_consume, rows.listener.known, rows.sender.known))
+
+
+def _listener_span(rows: KeyedRows) -> Keys:
+    """Return the span of a listener call: the delivery's own, in the agent's old convention its parent."""
+    is_old = pa.array(equals(rows.columns["otlp.writer"], "java-agent-old"))
+    span_id = pc.if_else(is_old, rows.columns["otlp.parent_span_id"], rows.columns["otlp.span_id"])
+    return _hash_text(span_id).where(rows.is_consume)
+
+
+_PARTS: Final[dict[str, Callable[[KeyedRows], Keys]]] = {
+    "kind": lambda rows: _hash_text(rows.columns["kind"]),
+    "name": _name,
+    "service": lambda rows: _hash_text(rows.columns["otlp.service"]),
+    "message": lambda rows: _hash_text(rows.columns["msg_id"]),
+    "group": lambda rows: _hash_text(rows.columns["group"]),
+    "sender": lambda rows: Keys(rows.sender.process, rows.sender.known),
+    "caller": _caller,
+    "attempt": lambda rows: _hash_text(rows.columns["native.attempt_id"]).where(rows.is_consume),
+    "trace": lambda rows: _hash_text(rows.columns["otlp.trace_id"]),
+    "listener span": _listener_span,
+}
+_FAMILIES: Final[dict[str, tuple[str, ...]]] = {
+    "run": (),
+    "name": ("kind", "name"),
+    "service": ("service",),
+    "place": ("service", "kind", "name"),
+    "message": ("message",),
+    "delivery": ("group", "message"),
+    "process": ("caller",),
+    "sampler": ("sender",),  # the sending process, whose sampler decides for its messages
+    "attempt": ("attempt",),
+    "span": ("trace", "listener span"),
+}

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from spark_jobs.explain.answers import merge_answers
-from spark_jobs.explain.explainers import explain, find_evidence, find_gap_questions
-from spark_jobs.explain.gaps import GAP_COLUMNS, find_neighbours, is_in_gap
-from spark_jobs.explain.questions import TRAFFIC_COLUMNS, answer, answer_traffic, wanted_questions
+from spark_jobs.explain.evidence import TRAFFIC_COLUMNS, collect_evidence, collect_traffic, merge_evidence
+from spark_jobs.explain.explainers import explain
+from spark_jobs.explain.gaps import GAP_COLUMNS, find_neighbours
 from spark_jobs.history.leaving import select_left_open
 from spark_jobs.history.lifecycle import assign_lifecycle
 from spark_jobs.history.past import read_closed_positions, write_rows
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.exchange.packing import Piece
-    from spark_jobs.explain.answers import Answers
-    from spark_jobs.explain.budgets.attribution import Attribution, Settled
+    from spark_jobs.explain.budgets import Budgets, Settled
+    from spark_jobs.explain.evidence import Evidence, WantedKeys
     from spark_jobs.explain.explainers import Reasons
-    from spark_jobs.explain.questions import Questions
+    from spark_jobs.explain.gaps import Neighbours
     from spark_jobs.jobs.judge_tasks import BucketPlan
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["Explanation", "explain_residue", "group_by_bucket"]
 
 _EXPLAINED: Final = "explained-"
-_ASKED_ROWS: Final = 100_000
-"""So many rows ask at once: their answers are held in the driver, some 20 keys a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +48,13 @@ class Explanation:
         policy: what the run tolerates.
         facts: what is known of the whole input.
         traffic: the row groups of the spans; the trace topic's own sends among them tell ids.
-        budgets: what pays for the keys that nothing else explains.
+        budgets: what covers the keys that no rule explains.
     """
 
     policy: Policy
     facts: Facts
     traffic: Sequence[Piece]
-    budgets: Attribution
+    budgets: Budgets
 
 
 def explain_residue(
@@ -100,34 +97,29 @@ def group_by_bucket(files: Sequence[str]) -> list[tuple[str, ...]]:
 
 def _find_reasons(engine: Engine, how: Explanation, buckets: Sequence[tuple[str, ...]], residue: pa.Table) -> Reasons:
     """Return the reason of each row of the residue, before any budget is spent."""
-    evidence = []
-    for begin in range(0, len(residue), _ASKED_ROWS):
-        rows = residue.slice(begin, _ASKED_ROWS)
-        questions = wanted_questions(rows, how.policy)
-        answers = engine.map(partial(_answer, questions), [*buckets, *how.traffic])
-        evidence.append(find_evidence(rows, merge_answers(answers), policy=how.policy, facts=how.facts))
-    questions_of_gaps = find_gap_questions(residue, evidence)
-    gaps = None
-    if len(questions_of_gaps):
-        neighbours = engine.map(partial(_find_neighbours, questions_of_gaps), buckets)
-        gaps = questions_of_gaps, is_in_gap(neighbours, len(questions_of_gaps))
-    return explain(residue, evidence, gaps, policy=how.policy)
+    return explain(
+        residue,
+        policy=how.policy,
+        facts=how.facts,
+        collect=lambda wanted: engine.map(partial(_collect, wanted), [*buckets, *how.traffic]),
+        find_neighbours=lambda wanted: engine.map(partial(_find_neighbours, wanted), buckets),
+    )
 
 
-def _answer(questions: Questions, part: Any) -> Answers:
-    """Return what the files of a bucket, or a row group of spans, answer."""
+def _collect(wanted: WantedKeys, part: Any) -> Evidence:
+    """Return the evidence in the files of a bucket, or in a row group of spans."""
     if isinstance(part, tuple):
-        return merge_answers([answer(_read(file, questions.columns), questions) for file in part])
+        return merge_evidence(collect_evidence(_read(file, wanted.columns), wanted) for file in part)
     file = parquet.ParquetFile(part.path)
     table = file.read_row_group(part.group, columns=["scope", "topic", *TRAFFIC_COLUMNS], use_threads=False)
     traffic: Any = pc.equal(table["scope"], pa.scalar(Reason.TRACE_TRAFFIC.value))
     if part.trace_topics:
         traffic = pc.or_kleene(traffic, pc.is_in(table["topic"], pa.array(part.trace_topics, pa.string())))
-    return answer_traffic(table.filter(traffic), questions)
+    return collect_traffic(table.filter(traffic), wanted)
 
 
-def _find_neighbours(asked: pa.Table, files: tuple[str, ...]) -> Any:
-    return find_neighbours(pa.concat_tables([_read(file, GAP_COLUMNS) for file in files]), asked)
+def _find_neighbours(wanted: pa.Table, files: tuple[str, ...]) -> Neighbours:
+    return find_neighbours(pa.concat_tables([_read(file, GAP_COLUMNS) for file in files]), wanted)
 
 
 def _read(file: str, columns: Sequence[str]) -> pa.Table:

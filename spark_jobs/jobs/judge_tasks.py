@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from spark_jobs.exchange.packing import open_blobs, pack_pieces
-from spark_jobs.explain.budgets.attribution import Settled, SettledNotes, merge_settled, note_settled
+from spark_jobs.explain.budgets import Settled, SettledNotes, merge_settled, note_settled
 from spark_jobs.explain.residue import is_residue, narrow
 from spark_jobs.graph.legs import find_verdict_owners, merge_owners
 from spark_jobs.history.carrying import drop_read_again

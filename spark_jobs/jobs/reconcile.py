@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark_jobs.exchange.packing import count_buckets, group_pieces, pieces_of
-from spark_jobs.explain.budgets.attribution import Attribution, merge_settled
+from spark_jobs.explain.budgets import Budgets, merge_settled
+from spark_jobs.explain.drop_budget import add_carried_over
 from spark_jobs.explain.residue import RESIDUE
 from spark_jobs.graph.legs import choose_owners, merge_owners
 from spark_jobs.history.leaving import merge_closed
 from spark_jobs.history.lifecycle import Runs
-from spark_jobs.history.paid import find_payable
 from spark_jobs.history.past import read_closed
 from spark_jobs.history.taking_over import take_over
 from spark_jobs.history.trend import summarise_run, trend_points
@@ -101,7 +101,7 @@ def reconcile(  # noqa: PLR0913 - what the run was asked for
     taken = take_over(engine, past.carried_files(), [*native.files, *otlp.files], str(place.work / "carried"))
     surveyed = merge_surveys([native.survey, otlp.survey])
     known = read_facts(surveyed, policy.grace_ms, is_complete=policy.is_complete)
-    budgets = Attribution(find_payable(ledger, past.paid()), policy=policy, facts=known)
+    budgets = Budgets(add_carried_over(ledger, past.paid()), policy=policy, facts=known)
     plan = _bucket_plan(place, policy, known, budgets, most_samples)
     how = Explanation(
         policy=policy, facts=known, traffic=pieces_of(otlp.files, trace_topics=trace_topics), budgets=budgets
@@ -151,7 +151,7 @@ def conclude(place: Workplace, result: Result, report: Callable[[Result], object
     return result
 
 
-def _bucket_plan(place: Workplace, policy: Policy, known: Facts, budgets: Attribution, most_samples: int) -> BucketPlan:
+def _bucket_plan(place: Workplace, policy: Policy, known: Facts, budgets: Budgets, most_samples: int) -> BucketPlan:
     past = place.past
     return BucketPlan(
         plan=make_plan(policy, data_end_ms=known.data_end_ms, horizon_ms=known.horizon_ms),
@@ -220,13 +220,13 @@ def _write_verdicts(
     )
 
 
-def _leave(place: Workplace, history: History, counted: Sequence[Counted], budgets: Attribution) -> None:
+def _leave(place: Workplace, history: History, counted: Sequence[Counted], budgets: Budgets) -> None:
     """Write what the next run takes over beside the events, which the tasks have written."""
     if history.events is None:
         return
     closed = merge_closed([*(one.closed for one in counted), read_closed(history.closed)], since_ms=history.since_ms)
     place.past.keep_closed(closed)
-    place.past.keep_paid(budgets.spent())
+    place.past.keep_paid(budgets.used())
 
 
 def _look_closer(place: Workplace, run: JudgedRun, found: _Verdicts, most_samples: int) -> Result:

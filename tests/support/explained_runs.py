@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.explain.answers import merge_answers
-from spark_jobs.explain.explainers import explain, find_evidence, find_gap_questions
-from spark_jobs.explain.gaps import find_neighbours, is_in_gap
-from spark_jobs.explain.questions import answer, answer_traffic, wanted_questions
+from spark_jobs.explain.evidence import collect_evidence, collect_traffic
+from spark_jobs.explain.explainers import explain
+from spark_jobs.explain.gaps import find_neighbours
 from spark_jobs.explain.residue import is_residue, narrow
 from spark_jobs.judging.facts import read_facts, survey
 from spark_jobs.judging.kernel import judge
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from spark_jobs.policy.policy import Policy
 
 BUCKETS = 3
-SLICES = 2
+ROWS_AT_ONCE = 20
 
 
 def explain_events(
@@ -57,29 +56,25 @@ def split_by_message(verdicts: pa.Table, buckets: int = BUCKETS) -> list[pa.Tabl
 
 def explain_buckets(buckets: Sequence[pa.Table], traffic: pa.Table, policy: Policy, facts: Facts) -> Reasons:
     """Return the reasons of the residue of all buckets, one bucket after the other."""
-    residue = pa.concat_tables([narrow(bucket) for bucket in buckets])
-    evidence = []
-    for rows in _slices(residue):
-        questions = wanted_questions(rows, policy)
-        answers = [answer(bucket, questions) for bucket in buckets]
-        told = merge_answers([*answers, answer_traffic(traffic, questions)])
-        evidence.append(find_evidence(rows, told, policy=policy, facts=facts))
-    wanted = find_gap_questions(residue, evidence)
-    in_gap = is_in_gap([find_neighbours(bucket, wanted) for bucket in buckets], len(wanted))
-    return explain(residue, evidence, (wanted, in_gap), policy=policy)
-
-
-def _slices(residue: pa.Table) -> list[pa.Table]:
-    size = max(-(-len(residue) // SLICES), 1)
-    return [residue.slice(begin, size) for begin in range(0, max(len(residue), 1), size)]
+    return explain(
+        pa.concat_tables([narrow(bucket) for bucket in buckets]),
+        policy=policy,
+        facts=facts,
+        collect=lambda wanted: [
+            *(collect_evidence(bucket, wanted) for bucket in buckets),
+            collect_traffic(traffic, wanted),
+        ],
+        find_neighbours=lambda wanted: [find_neighbours(bucket, wanted) for bucket in buckets],
+        rows_at_once=ROWS_AT_ONCE,
+    )
 
 
 def rows_with(verdicts: pa.Table, given: Reasons) -> list[dict[str, Any]]:
     """Return verdict rows as dictionaries, the residue among them with its reasons."""
-    told = zip(given.reasons.to_pylist(), given.details.to_pylist(), strict=True)
+    reasons = zip(given.reasons.to_pylist(), given.details.to_pylist(), strict=True)
     rows = verdicts.to_pylist()
     for row, is_open in zip(rows, is_residue(verdicts), strict=True):
         row["field_verdicts"] = dict(row["field_verdicts"] or ())
         if is_open:
-            row["reason"], row["reason_detail"] = next(told)
+            row["reason"], row["reason_detail"] = next(reasons)
     return rows

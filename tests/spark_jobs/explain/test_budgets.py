@@ -1,19 +1,32 @@
-"""Which keys of the residue a budget marks: by time and hash, in their own slot, on one run with many cases."""
+"""Which keys of the residue budgets cover, what a ledger reports, and how many spans may be missing by sampling."""
 
 from __future__ import annotations
 
+import math
+import random
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_jobs.drops import CountedDrop
-from spark_jobs.explain.budgets import attribution, slots
-from spark_jobs.explain.budgets.allocation import CELL_MS, allocate
-from spark_jobs.explain.budgets.attribution import Attribution, SettledNotes, merge_settled, note_settled
-from spark_jobs.explain.budgets.ledger import find_stretches, make_spendable, summarise_ledger
+from spark_jobs.explain import budgets, loss_groups
+from spark_jobs.explain.budgets import (
+    Budgets,
+    SettledNotes,
+    allow_missing,
+    limit_missing,
+    make_spendable,
+    merge_settled,
+    note_settled,
+    share_out,
+    summarise_ledger,
+)
+from spark_jobs.explain.drop_budget import CELL_MS, Loss, LossGroup, find_stretches
 from spark_jobs.explain.residue import is_residue, narrow
 from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.plan import make_plan
@@ -90,7 +103,7 @@ DROPS = [
 class Outcome:
     """A run whose budgets are spent."""
 
-    attribution: Attribution
+    budgets: Budgets
     rows: list[dict[str, Any]]
     before: list[dict[str, Any]]
 
@@ -98,12 +111,12 @@ class Outcome:
 def spend(buckets: list[pa.Table], drops: list[CountedDrop]) -> Outcome:
     policy, facts = read_policy(None), facts_of(EVENTS, read_policy(None))
     given = explain_buckets(buckets, pa.Table.from_pylist([], schema=EVENT), policy, facts)
-    attribution = Attribution(LedgerRead(drops=tuple(drops)), policy=policy, facts=facts)
+    spent = Budgets(LedgerRead(drops=tuple(drops)), policy=policy, facts=facts)
     residue = pa.concat_tables([narrow(bucket) for bucket in buckets])
-    settled = merge_settled([note_settled(settled_of(bucket), attribution.notes) for bucket in buckets])
-    paid = attribution.spend(residue, given, settled)
+    settled = merge_settled([note_settled(settled_of(bucket), spent.notes) for bucket in buckets])
+    paid = spent.spend(residue, given, settled)
     verdicts = pa.concat_tables(buckets)
-    return Outcome(attribution, rows_with(verdicts, paid), rows_with(verdicts, given))
+    return Outcome(spent, rows_with(verdicts, paid), rows_with(verdicts, given))
 
 
 def settled_of(bucket: pa.Table) -> pa.Table:
@@ -137,12 +150,12 @@ def at_minute(rows, minute: int):
     return [row for row in rows if (row["event_ms"] - START_MS) // MINUTE_MS == minute]
 
 
-def test_a_bucket_that_counted_exactly_its_losses_explains_exactly_them(outcome):
+def test_bucket_with_as_many_drops_as_losses_explains_exactly_these(outcome):
     """Twelve keys, twelve counted, all of them attributed with the counter's cause."""
     assert reasons(at_minute(outcome.rows, 10), "C0") == {("DROP_ATTRIBUTED", "queue_full"): 12}
 
 
-def test_a_bucket_that_counted_a_part_explains_the_first_of_them(outcome):
+def test_bucket_with_fewer_drops_explains_the_keys_that_ended_first(outcome):
     """Four of ten: those that ended first, whatever the order of the rows."""
     rows = at_minute(outcome.rows, 20)
     found = [row["event_ms"] for row in rows if row["reason"] == "DROP_ATTRIBUTED"]
@@ -151,12 +164,12 @@ def test_a_bucket_that_counted_a_part_explains_the_first_of_them(outcome):
 
 
 @pytest.mark.parametrize("minute", [30, 40])
-def test_a_large_counter_elsewhere_excuses_nothing(outcome, minute):
+def test_drops_of_another_service_or_process_explain_nothing(outcome, minute):
     """A thousand drops of another service, or of another process, at the same time."""
     assert set(reasons(at_minute(outcome.rows, minute), "C0")) == {("UNEXPLAINED", None)}
 
 
-def test_a_native_record_is_of_the_service_whose_spans_its_group_shows(outcome):
+def test_lost_span_belongs_to_the_service_that_its_group_shows(outcome):
     """Three of five by billing-app's counter; not one by a stranger's, who may pay for the group nobody knows."""
     assert reasons(outcome.rows, "Dbilling", otlp=False) == {
         ("DROP_ATTRIBUTED", "queue_full"): 3,
@@ -165,13 +178,13 @@ def test_a_native_record_is_of_the_service_whose_spans_its_group_shows(outcome):
     assert reasons(outcome.rows, "Dunknown", otlp=False)["DROP_ATTRIBUTED", "queue_full"] == 2
 
 
-def test_the_lost_end_of_a_delivery_spends_what_was_counted_for_it(outcome):
+def test_lost_end_of_a_delivery_uses_its_drop(outcome):
     """The delivery is on both sides, half; another one that nobody counted stays unexplained."""
     found = {row["msg_id"]: row["reason"] for row in at_minute(outcome.rows, 50)}
     assert found == {"MET2": "HALF_RECORD", "GONE": "UNEXPLAINED"}
 
 
-def test_nothing_but_reason_and_detail_changes(outcome):
+def test_budget_changes_reason_and_detail_only(outcome):
     """Every row of the residue comes back, in the same order."""
 
     def rest(rows):
@@ -180,7 +193,7 @@ def test_nothing_but_reason_and_detail_changes(outcome):
     assert rest(outcome.before) == rest(outcome.rows)
 
 
-def test_the_order_and_the_buckets_of_the_rows_decide_nothing(verdicts, outcome):
+def test_order_and_buckets_of_the_rows_change_nothing(verdicts, outcome):
     """The same keys are marked when they come in another order."""
     turned = verdicts.take(pa.array(range(len(verdicts) - 1, -1, -1)))
 
@@ -190,40 +203,41 @@ def test_the_order_and_the_buckets_of_the_rows_decide_nothing(verdicts, outcome)
     assert marked(spend(split_by_message(turned, 5), DROPS).rows) == marked(outcome.rows)
 
 
-def test_of_too_many_slots_the_lost_ends_stay_whatever_the_order_of_rows(verdicts, monkeypatch):
-    monkeypatch.setattr(slots, "MOST_SLOTS", 1)
+def test_lost_ends_stay_where_there_are_too_many_groups(verdicts, monkeypatch):
+    monkeypatch.setattr(loss_groups, "MOST_GROUPS", 1)
     found = spend(split_by_message(verdicts), DROPS)
-    assert found.attribution.summarise().attributed == {"native": 1, "otlp": 0}
+    assert found.budgets.summarise().attributed == {"native": 1, "otlp": 0}
     assert not any(row["reason"] == "DROP_ATTRIBUTED" for row in found.rows)
 
 
-def test_of_too_many_groups_those_first_by_name_keep_their_services(verdicts, monkeypatch):
-    monkeypatch.setattr(attribution, "_MOST_HOMES", 1)
-    wanted = SettledNotes(homes=True)
+def test_of_too_many_group_services_those_first_by_name_are_kept(verdicts, monkeypatch):
+    monkeypatch.setattr(budgets, "_MOST_SERVICES", 1)
+    wanted = SettledNotes(services=True)
     notes = [note_settled(settled_of(bucket), wanted) for bucket in split_by_message(verdicts)]
-    assert merge_settled(notes).homes == {("billing", "billing-app")}
-    assert merge_settled(notes[::-1]).homes == {("billing", "billing-app")}
+    assert merge_settled(notes).group_services == {("billing", "billing-app")}
+    assert merge_settled(notes[::-1]).group_services == {("billing", "billing-app")}
 
 
-def test_what_is_left_of_a_counter_is_reported(outcome):
+def test_surplus_of_a_counter_is_reported(outcome):
     """Per side, cause and service: counted is attributed and surplus."""
-    report = outcome.attribution.summarise()
+    report = outcome.budgets.summarise()
     assert report.attributed == {"native": 17, "otlp": 5}
     assert report.surplus == {"native": 2000, "otlp": 900}
     assert sum(row["reason"] == "DROP_ATTRIBUTED" for row in outcome.rows) == 21
     assert all(line.counted == line.attributed + line.surplus for line in report.lines)
-    assert sum(drop.count for drop in outcome.attribution.spent()) == 22
+    assert sum(drop.count for drop in outcome.budgets.used()) == 22
 
 
-def test_notes_of_a_ledger_name_what_its_counts_cannot_pay_for():
-    starts = summarise_ledger([], [drop("native", 4, of_start=True)], allocate([], [drop("native", 4)]), scopes={})
+def test_notes_of_a_ledger_name_what_its_counts_cannot_cover():
+    starts = summarise_ledger(LedgerRead(drops=(drop("native", 4, of_start=True),)), [0], scopes={})
     assert (starts.surplus["native"], "4 records of a delivery's start" in starts.notes[0]) == (4, True)
-    report = summarise_ledger(["l.json"], DROPS, allocate([], DROPS), scopes={"otlp": {"TRACE_TRAFFIC": 15}}, own=2)
+    read = LedgerRead(files=("l.json",), drops=tuple(DROPS), own=2)
+    report = summarise_ledger(read, [0] * len(DROPS), scopes={"otlp": {"TRACE_TRAFFIC": 15}})
     assert "905 spans were counted as lost that nothing misses; 15 spans of the trace topic" in report.notes[0]
     assert "2 counters of mqtrace's own processor" in report.notes[1]
 
 
-def test_what_a_counter_had_counted_before_the_data_pays_for_nothing():
+def test_drops_counted_before_the_data_cover_nothing():
     """A Collector up for weeks: its first reading is told and not spent, how it grew from there is."""
     began = {"before": True, "bucket_ms": 60 * MINUTE_MS}
     drops = [
@@ -234,12 +248,67 @@ def test_what_a_counter_had_counted_before_the_data_pays_for_nothing():
     ]
     paying = make_spendable(drops, START_MS)
     assert [each.count for each in paying] == [0, 0, 5, 3]
-    told = summarise_ledger([], drops, allocate([], paying), scopes={}, begin_ms=START_MS, again=6)
-    assert (told.lines[0].counted, told.lines[0].surplus, told.surplus["otlp"]) == (745, 745, 748)
-    assert [note.split()[0] for note in told.notes] == ["740", "6", "745"]
+    report = summarise_ledger(LedgerRead(drops=tuple(drops), again=6), [0] * 4, scopes={}, begin_ms=START_MS)
+    assert (report.lines[0].counted, report.lines[0].surplus, report.surplus["otlp"]) == (745, 745, 748)
+    assert [note.split()[0] for note in report.notes] == ["740", "6", "745"]
 
 
 def test_stretches_join_where_they_touch():
     """A day of neighbouring buckets is one condition of the plan."""
     drops = [drop("native", 1, at_ms=number * CELL_MS) for number in range(100)]
     assert [len(stretch) for stretch in find_stretches([*drops, drop("native", 1)])] == [102]
+
+
+def exact_tail(keys: int, ratio: float, most: int) -> float:
+    """Return how likely more than ``most`` of ``keys`` are not sampled."""
+    return sum(
+        math.comb(keys, missing) * (1 - ratio) ** missing * ratio ** (keys - missing)
+        for missing in range(most + 1, keys + 1)
+    )
+
+
+@pytest.mark.parametrize("keys", [50, 200, 800])
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 0.9])
+def test_bound_is_exceeded_by_chance_in_about_one_run_of_a_hundred(keys, ratio):
+    """Against the exact binomial distribution."""
+    assert 0.001 < exact_tail(keys, ratio, allow_missing(keys, ratio)) < 0.025
+
+
+def test_bound_is_wider_where_messages_have_several_keys():
+    """Four deliveries of each message: the same share, a wider spread; simulated."""
+    chance, messages, ratio = random.Random(7), 250, 0.5
+    most = allow_missing(4 * messages, ratio, keys_per_message=4)
+    missing = [4 * sum(chance.random() >= ratio for _ in range(messages)) for _ in range(2_000)]
+    assert sum(count > most for count in missing) < 50
+    assert sum(count > allow_missing(4 * messages, ratio) for count in missing) > 100
+
+
+def test_bound_at_the_edges_of_the_ratio():
+    """The edges of the ratio."""
+    assert allow_missing(1_000, 1.0) == 0
+    assert allow_missing(10, 0.01) == 10
+    assert allow_missing(0, 0.5) == 0
+
+
+def test_keys_known_to_be_unsampled_count_against_the_bound():
+    """Link flags already named 50 of the keys; the bound is for both together."""
+    most = allow_missing(1_450, 0.5)
+    assert limit_missing(500, 900, 50, 950, ratio=0.5) == most - 50
+    assert limit_missing(500, 5, 50, 55, ratio=0.5) == 5
+    assert limit_missing(0, 0, 0, 0, ratio=0.5) == 0
+
+
+@given(
+    counts=st.lists(st.tuples(st.integers(1, 500), st.sampled_from(["otlp", "native"])), max_size=12),
+    most=st.integers(0, 3_000),
+)
+def test_bound_is_shared_out_to_the_last_key_and_no_group_gets_more_than_it_has(counts, most):
+    """Only keys without a span; each slot its share, rounded."""
+    losses = [Loss(LossGroup(side, f"s{number}"), count) for number, (count, side) in enumerate(counts)]
+    covered = {each.group: each.count for each in share_out(losses, most)}
+    whole = sum(loss.count for loss in losses if loss.group.lost == "otlp")
+    assert sum(covered.values()) == min(most, whole)
+    for loss in losses:
+        share = loss.count * min(most, whole) / whole if loss.group.lost == "otlp" else 0
+        assert abs(covered.get(loss.group, 0) - share) < 1
+        assert covered.get(loss.group, 0) <= loss.count

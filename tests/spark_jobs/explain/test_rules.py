@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.explain.degraded import is_beside_nameless
 from spark_jobs.explain.residue import RESIDUE
+from spark_jobs.explain.rules import confirm_weak_keys
 from spark_jobs.judging.columns import flatten_sides
 
 _ROWS = st.lists(
@@ -23,7 +23,7 @@ _ROWS = st.lists(
 
 
 @given(rows=_ROWS, tolerance_ms=st.sampled_from([0, 2, 5, 70_000]))
-def test_key_is_beside_nameless_spans_where_they_are_at_least_as_many_as_records(rows, tolerance_ms):
+def test_key_confirm_weak_keys_spans_where_they_are_at_least_as_many_as_records(rows, tolerance_ms):
     def near(one, other) -> bool:
         return (
             one[:2] == other[:2] and other[4] is not None and other[4] >= 0 and abs(one[4] - other[4]) <= tolerance_ms
@@ -39,4 +39,4 @@ def test_key_is_beside_nameless_spans_where_they_are_at_least_as_many_as_records
         for kind, name, msg_id, native, at_ms in rows
     ]
     columns = flatten_sides(pa.Table.from_pylist(made, schema=RESIDUE))
-    assert is_beside_nameless(columns, tolerance_ms).tolist() == expected
+    assert confirm_weak_keys(columns, tolerance_ms).tolist() == expected

@@ -1,4 +1,4 @@
-"""Questions of the residue: what of a run answers them, however the run is cut into tasks."""
+"""Evidence of a run about its unexplained rows, however the run is cut into tasks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_jobs.explain.answered import AnsweredRows
-from spark_jobs.explain.answers import MOST_MOMENTS, merge_answers
-from spark_jobs.explain.ids import read_ids
-from spark_jobs.explain.questions import answer, answer_traffic, wanted_questions
+from spark_jobs.explain.evidence import (
+    MOST_MOMENTS,
+    ResidueRows,
+    collect_evidence,
+    collect_traffic,
+    find_wanted_keys,
+    merge_evidence,
+)
+from spark_jobs.explain.keys import read_ids
 from spark_jobs.explain.residue import RESIDUE, narrow
 from spark_jobs.judging.facts import Facts
 from spark_jobs.policy.policy import read_policy
@@ -29,24 +34,24 @@ def lost_send(counter: int) -> dict:
     return {**own, "status": "OTLP_ONLY", "reason": "UNEXPLAINED"}
 
 
-def hear(verdicts: list[dict], question: str, *, traffic: list[dict] | None = None, tasks: int = 2):
-    """Return what the first residue row among ``verdicts`` hears."""
+def collect(verdicts: list[dict], family: str, *, traffic: list[dict] | None = None, tasks: int = 2):
+    """Return the evidence about the residue rows among ``verdicts``."""
     table = pa.Table.from_pylist(verdicts, schema=VERDICT)
     residue = narrow(table)
-    questions = wanted_questions(residue, POLICY)
+    wanted = find_wanted_keys(residue, POLICY)
     size = -(-len(table) // tasks)
-    parts = [answer(table.slice(begin, size), questions) for begin in range(0, len(table), size)]
-    parts.append(answer_traffic(pa.Table.from_pylist(traffic or [], schema=EVENT), questions))
-    return AnsweredRows(residue, merge_answers(parts), POLICY, Facts()).hear(question)
+    parts = [collect_evidence(table.slice(begin, size), wanted) for begin in range(0, len(table), size)]
+    parts.append(collect_traffic(pa.Table.from_pylist(traffic or [], schema=EVENT), wanted))
+    return ResidueRows(residue, merge_evidence(parts), POLICY, Facts()).evidence_of(family)
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 5])
 def test_measures_are_the_same_however_the_run_is_cut(tasks):
     native = {"start_ms": 5, "end_ms": 9, "cost_ms": 3}
     both = [{"kind": "publish", "msg_id": uid(n), "topic": "orders", "event_ms": 5, "native": native} for n in range(4)]
-    heard = hear([*both, lost_send(9)], "name", tasks=tasks)
+    found = collect([*both, lost_send(9)], "name", tasks=tasks)
     assert {
-        name: heard.count(name)[0] for name in ("keys", "native", "otlp", "sent", "unseen", "native_deliveries")
+        name: found.count(name)[0] for name in ("keys", "native", "otlp", "sent", "unseen", "native_deliveries")
     } == {
         "keys": 5,
         "native": 4,
@@ -56,13 +61,13 @@ def test_measures_are_the_same_however_the_run_is_cut(tasks):
         "native_deliveries": 0,
     }
     times = ("first_ms", "native_ms", "otlp_ms", "last_ms", "cost_ms")
-    assert [int(heard.value(name).values[0]) for name in times] == [5, 9, 10_010, 10_010, 3]
+    assert [int(found.value(name).values[0]) for name in times] == [5, 9, 10_010, 10_010, 3]
 
 
 def test_trace_traffic_shows_ids_and_ends_of_its_process_but_is_no_key():
     traffic = [{"msg_id": uid(10, 77), "start_ms": 1, "end_ms": 20_000}]
-    assert hear([lost_send(9)], "next1", traffic=traffic).moments(0) == [77]
-    process = hear([lost_send(9)], "process", traffic=traffic)
+    assert collect([lost_send(9)], "next1", traffic=traffic).moments(0) == [77]
+    process = collect([lost_send(9)], "process", traffic=traffic)
     assert (process.count("keys")[0], int(process.value("otlp_ms").values[0])) == (1, 20_000)
 
 
@@ -71,28 +76,27 @@ def test_too_many_moments_are_counted_and_not_told(tasks):
     def neighbours(count: int) -> list[dict]:
         return [{"kind": "consume", "msg_id": uid(10), "status": "PENDING"} for _ in range(count)]
 
-    assert hear([lost_send(9), *neighbours(MOST_MOMENTS)], "next1", tasks=tasks).moments(0) == [0] * MOST_MOMENTS
-    assert hear([lost_send(9), *neighbours(MOST_MOMENTS + 1)], "next1", tasks=tasks).moments(0) is None
+    assert collect([lost_send(9), *neighbours(MOST_MOMENTS)], "next1", tasks=tasks).moments(0) == [0] * MOST_MOMENTS
+    assert collect([lost_send(9), *neighbours(MOST_MOMENTS + 1)], "next1", tasks=tasks).moments(0) is None
 
 
 def test_counter_of_the_next_id_starts_again_behind_its_last_value():
-    assert hear([lost_send(0xFFFF), {"kind": "publish", "msg_id": uid(0, 5)}], "next1").moments(0) == [5]
+    assert collect([lost_send(0xFFFF), {"kind": "publish", "msg_id": uid(0, 5)}], "next1").moments(0) == [5]
 
 
 def test_question_with_an_unknown_part_has_no_answer():
     row = {**lost_send(1), "msg_id": None}
-    heard = hear([row, {"kind": "publish", "msg_id": None, "status": "PENDING"}], "message")
-    assert not heard.is_answered.any()
-    assert heard.count("keys").tolist() == [0]
-    assert not heard.value("first_ms").known.any()
+    found = collect([row, {"kind": "publish", "msg_id": None, "status": "PENDING"}], "message")
+    assert not found.is_known.any()
+    assert found.count("keys").tolist() == [0]
+    assert not found.value("first_ms").known.any()
 
 
-def test_run_without_answers_is_heard_as_nothing():
+def test_run_without_evidence_has_none_of_any_row():
     residue = pa.Table.from_pylist([{"kind": "publish", "on_native": False}], schema=RESIDUE)
-    questions = wanted_questions(residue, POLICY)
-    nothing = answer(VERDICT.empty_table(), questions)
-    rows = AnsweredRows(residue, merge_answers([nothing, nothing]), POLICY, Facts())
-    assert not rows.hear("name").is_answered.any()
+    nothing = collect_evidence(VERDICT.empty_table(), find_wanted_keys(residue, POLICY))
+    rows = ResidueRows(residue, merge_evidence([nothing, nothing]), POLICY, Facts())
+    assert not rows.evidence_of("name").is_known.any()
 
 
 def test_ids_of_either_length_are_read_and_others_are_not():

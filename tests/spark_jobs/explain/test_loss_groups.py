@@ -1,13 +1,12 @@
-"""Slots of a budget: their names, what they tell apart, and which keys of one are chosen."""
+"""Loss groups: their names, what they tell apart, and which rows of one are chosen."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
-from spark_jobs.explain.budgets.allocation import Covered
-from spark_jobs.explain.budgets.slots import Slot, choose_covered, find_slots
-from spark_jobs.explain.budgets.spark_hash import spark_hash
+from spark_jobs.explain.drop_budget import Allocation, LossGroup
+from spark_jobs.explain.loss_groups import choose_rows, group_residue, spark_hash
 from spark_jobs.explain.residue import RESIDUE
 from spark_jobs.judging.columns import flatten_sides, is_known
 
@@ -28,14 +27,14 @@ def rows_of(*rows: dict) -> dict:
         (("publish", 3, "0123456789abcdef0123456789abcdef0123456", -9223372036854775808), -2110517724060434207),
     ],
 )
-def test_hash_of_a_row_is_sparks(values, expected):
+def test_hash_of_a_row_equals_sparks(values, expected):
     """Printed by Spark 3.5: ``select xxhash64(a, b, c, d)``."""
     assert spark_hash(*values) == expected
 
 
-def test_name_of_a_slot_is_the_json_that_spark_writes():
-    assert Slot("native", None, None, None, None).name == '{"lost":"native"}'
-    named = Slot("otlp", 'q"\\\x01\n/\u00fc', "g", "0A0B", -3).name
+def test_name_of_a_group_is_json_without_nulls():
+    assert LossGroup("native", None, None, None, None).name == '{"lost":"native"}'
+    named = LossGroup("otlp", 'q"\\\x01\n/\u00fc', "g", "0A0B", -3).name
     assert named == '{"lost":"otlp","service":"q\\"\\\\\\u0001\\n/\u00fc","grp":"g","process":"0A0B","cell":-3}'
 
 
@@ -51,33 +50,33 @@ def test_name_of_a_slot_is_the_json_that_spark_writes():
         (None, None),
     ],
 )
-def test_process_is_read_from_the_id_that_the_losing_process_made(made, process):
+def test_process_is_read_from_the_id_that_the_losing_process_generated(made, process):
     columns = rows_of({"msg_id": made, "attempt_id": ID})
-    assert find_slots(columns).slots[0].process == process
+    assert group_residue(columns).groups[0].process == process
     other = rows_of({"kind": "consume", "msg_id": ID, "attempt_id": made})
-    assert find_slots(other).slots[0].process == process
-    assert find_slots(rows_of({"kind": "recall", "msg_id": ID})).slots[0].process is None
+    assert group_residue(other).groups[0].process == process
+    assert group_residue(rows_of({"kind": "recall", "msg_id": ID})).groups[0].process is None
 
 
 def test_cell_is_known_near_a_bucket_only():
     columns = rows_of(*({"otlp.end_ms": ms} for ms in (19_999, 20_000, 39_999, 40_000, -1, 1 << 62)))
-    near = find_slots(columns, [range(2, 4)])
-    assert [near.slots[place].cell for place in near.slot_of] == [None, 2, 3, None, None, None]
-    assert {slot.cell for slot in find_slots(columns).slots} == {None}
+    near = group_residue(columns, [range(2, 4)])
+    assert [near.groups[place].cell for place in near.group_of] == [None, 2, 3, None, None, None]
+    assert {group.cell for group in group_residue(columns).groups} == {None}
     many = [range(cell, cell + 1) for cell in range(2, 1_000, 2)]
-    hull = find_slots(columns, many)
-    assert [hull.slots[place].cell for place in hull.slot_of] == [None, 2, 3, 4, None, None]
+    hull = group_residue(columns, many)
+    assert [hull.groups[place].cell for place in hull.group_of] == [None, 2, 3, 4, None, None]
 
 
-def test_earliest_keys_of_a_slot_are_chosen_then_those_with_the_least_hash_then_those_without_a_time():
+def test_earliest_keys_of_a_group_are_chosen_then_those_with_the_least_hash_then_those_without_a_time():
     made = [{"msg_id": f"M{number}", "otlp.end_ms": at, "event_ms": at} for number, at in enumerate([5, 5, 5, 1, None])]
     columns = rows_of(*made)
-    slotted, is_open = find_slots(columns), is_known(columns["reason"])
+    grouped, is_open = group_residue(columns), is_known(columns["reason"])
     by_hash = sorted(range(3), key=lambda row: spark_hash("publish", f"M{row}", 5))
     order = [3, *by_hash, 4]
-    name = slotted.slots[0].name
+    group = grouped.groups[0]
     for count in range(6):
-        chosen = choose_covered(columns, slotted, is_open, [Covered(name, "full", count)])
+        chosen = choose_rows(columns, grouped, is_open, [Allocation(group, "full", count)])
         assert {row for row, _ in chosen} == set(order[:count])
-    two = choose_covered(columns, slotted, is_open, [Covered(name, "a", 2), Covered(name, "b", 1)])
+    two = choose_rows(columns, grouped, is_open, [Allocation(group, "a", 2), Allocation(group, "b", 1)])
     assert two == [(order[0], "a"), (order[1], "a"), (order[2], "b")]

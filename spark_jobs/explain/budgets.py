@@ -1,0 +1,360 @@
+"""The budgets of one run: what remains unexplained is counted, weighed against them, and given their reasons.
+
+Two budgets, in the order of the reasons: the share of messages that the policy says is sampled (NOT_SAMPLED), then the
+drops that ledgers counted (DROP_ATTRIBUTED, with the counter's cause). What neither covers stays UNEXPLAINED. What was
+counted but is nowhere missing is surplus.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.explain.drop_budget import Allocation, allocate, find_stretches
+from spark_jobs.explain.explainers import Reasons
+from spark_jobs.explain.loss_groups import choose_rows, count_losses, group_residue, group_rows
+from spark_jobs.judging.columns import apply_to_distinct, equals, flatten_sides, is_true
+from spark_jobs.report.result import Ledger, LedgerLine
+from spark_jobs.taxonomy import Reason, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from spark_jobs.drops import CountedDrop
+    from spark_jobs.explain.drop_budget import Loss, LossGroup
+    from spark_jobs.judging.columns import Column, Mask
+    from spark_jobs.judging.facts import Facts
+    from spark_jobs.policy.policy import Policy
+    from spark_jobs.sources.ledger import LedgerRead
+
+__all__ = [
+    "Budgets",
+    "Settled",
+    "SettledNotes",
+    "allow_missing",
+    "limit_missing",
+    "make_spendable",
+    "merge_settled",
+    "note_settled",
+    "share_out",
+    "summarise_ledger",
+]
+
+_MOST_SERVICES: Final = 20_000
+_SAMPLED_DETAIL: Final = "policy_sampling_ratio"
+_Z_99_ONE_SIDED: Final = 2.3263478740408408
+
+
+# -- what settled verdicts contribute ---------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledNotes:
+    """What the budgets of a run need of its settled verdicts.
+
+    Attributes:
+        services: whether a native group's services are wanted.
+        ends: whether deliveries are wanted whose native end alone is lost.
+        near: the cells that these are told apart by.
+    """
+
+    services: bool = False
+    ends: bool = False
+    near: tuple[range, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What settled verdicts contribute to the budgets.
+
+    Attributes:
+        both: how many keys both sides have.
+        group_services: native group and service of keys that both sides have: the first ``_MOST_SERVICES`` pairs.
+        lost_ends: deliveries by loss group whose native end is lost while their span is complete: counted losses,
+            though no key is lost.
+    """
+
+    both: int = 0
+    group_services: frozenset[tuple[str, str]] = frozenset()
+    lost_ends: Mapping[LossGroup, int] = field(default_factory=dict)
+
+
+def note_settled(verdicts: pa.Table, wanted: SettledNotes) -> Settled:
+    """Return what settled ``VERDICT`` rows contribute to the budgets of a run."""
+    columns = flatten_sides(verdicts)
+    on_both = is_true(columns["on_native"]) & is_true(columns["on_otlp"])
+    return Settled(
+        int(np.count_nonzero(on_both)),
+        _find_group_services(columns, on_both) if wanted.services else frozenset(),
+        _count_lost_ends(columns, wanted.near) if wanted.ends else {},
+    )
+
+
+def _find_group_services(columns: Mapping[str, Column], on_both: Mask) -> frozenset[tuple[str, str]]:
+    chosen = pa.array(np.flatnonzero(on_both))
+    groups, services = (columns[name].take(chosen) for name in ("native.group_name", "otlp.service"))
+    pairs, _ = apply_to_distinct(lambda group, service: (group, service), groups, services)
+    return _first_pairs(pair for pair in pairs if None not in pair)
+
+
+def _first_pairs(pairs: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+    return frozenset(sorted(set(pairs))[:_MOST_SERVICES])
+
+
+def _count_lost_ends(columns: Mapping[str, Column], near: Sequence[range]) -> dict[LossGroup, int]:
+    is_end = equals(columns["reason"], Reason.HALF_RECORD.value) & equals(columns["reason_detail"], "before")
+    rows = pa.array(np.flatnonzero(is_end))
+    of_key = {name: columns[name].take(rows) for name in ("kind", "msg_id", "attempt_id")}
+    own = {name: columns[f"otlp.{name}"].take(rows) for name in ("service", "group_name", "start_ms", "end_ms")}
+    grouped = group_rows(pa.array(["native"] * len(rows), pa.string()), of_key, own, near)
+    counts = np.bincount(grouped.group_of, minlength=len(grouped.groups)).tolist()
+    return dict(zip(grouped.groups, counts, strict=True))
+
+
+def merge_settled(parts: Sequence[Settled]) -> Settled:
+    """Return the notes of several tasks as those of one."""
+    ends: Counter[LossGroup] = Counter()
+    for part in parts:
+        ends.update(part.lost_ends)
+    services = _first_pairs(pair for part in parts for pair in part.group_services)
+    return Settled(sum(part.both for part in parts), services, dict(ends))
+
+
+# -- the budgets ------------------------------------------------------------------------------------------------------
+class Budgets:
+    """The budgets of one run: ``spend`` once, then ``used`` and ``summarise`` report how."""
+
+    def __init__(self, ledger: LedgerRead | None, *, policy: Policy, facts: Facts) -> None:
+        self._ledger, self._policy, self._facts = ledger, policy, facts
+        # A process is up a little before its first message: as long as a record may be late, and no longer.
+        self._begin_ms = None if facts.first_ms is None else facts.first_ms - policy.grace_ms
+        self._drops = make_spendable(ledger.drops if ledger else (), self._begin_ms)
+        self._used: tuple[int, ...] = (0,) * len(self._drops)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is any budget to spend."""
+        return self._policy.sampling_ratio < 1 or bool(self._drops)
+
+    @property
+    def notes(self) -> SettledNotes:
+        """What the budgets need of settled verdicts."""
+        return SettledNotes(
+            services=any(drop.side == "otlp" and drop.service is not None for drop in self._drops),
+            ends=any(drop.side == "native" for drop in self._drops),
+            near=tuple(find_stretches(self._drops)),
+        )
+
+    def spend(self, residue: pa.Table, given: Reasons, settled: Settled) -> Reasons:
+        """Return the reasons of the residue with those that the budgets cover.
+
+        Args:
+            residue: ``RESIDUE``, whole.
+            given: its reasons so far, final but for the budgets.
+            settled: what ``notes`` describe, of all other verdicts of the run.
+        """
+        columns = flatten_sides(residue)
+        if self._policy.sampling_ratio < 1:
+            given = self._spend_share(columns, given, settled)
+        return self._spend_drops(columns, given, settled) if self._drops else given
+
+    def _spend_share(self, columns: Mapping[str, Column], given: Reasons, settled: Settled) -> Reasons:
+        is_open, lacks_span = _find_open(columns, given), equals(columns["status"], Status.NATIVE_ONLY.value)
+        is_lost, is_unsampled = is_open & lacks_span, equals(given.reasons, Reason.NOT_SAMPLED.value) & lacks_span
+        messages = columns["msg_id"].filter(pa.array(is_lost | is_unsampled)).drop_null()
+        most = limit_missing(
+            settled.both,
+            int(np.count_nonzero(is_lost)),
+            int(np.count_nonzero(is_unsampled)),
+            len(messages.unique()),
+            ratio=self._policy.sampling_ratio,
+        )
+        if not most:
+            return given
+        grouped = group_residue(columns)
+        shares = share_out(count_losses(grouped, is_open, {}, {}), most)
+        return _apply_reasons(given, choose_rows(columns, grouped, is_open, shares), Reason.NOT_SAMPLED)
+
+    def _spend_drops(self, columns: Mapping[str, Column], given: Reasons, settled: Settled) -> Reasons:
+        is_open, grouped = _find_open(columns, given), group_residue(columns, self.notes.near)
+        services: defaultdict[str | None, set[str]] = defaultdict(set)
+        for group, service in settled.group_services:
+            services[group].add(service)
+        services_of = {group: frozenset(some) for group, some in services.items()}
+        losses = count_losses(grouped, is_open, settled.lost_ends, services_of)
+        allocations, self._used = allocate(losses, self._drops)
+        return _apply_reasons(given, choose_rows(columns, grouped, is_open, allocations), Reason.DROP_ATTRIBUTED)
+
+    def used(self) -> tuple[CountedDrop, ...]:
+        """Return the counted losses that were spent on keys, each with how much of it: what a history remembers."""
+        drops = self._ledger.drops if self._ledger else ()
+        return tuple(replace(drop, count=count) for drop, count in zip(drops, self._used, strict=True) if count)
+
+    def summarise(self) -> Ledger | None:
+        """Return the result's part about the ledgers; ``None`` when none was given."""
+        if self._ledger is None:
+            return None
+        return summarise_ledger(self._ledger, self._used, scopes=self._facts.scopes, begin_ms=self._begin_ms)
+
+
+def _find_open(columns: Mapping[str, Column], given: Reasons) -> Mask:
+    is_alone = equals(columns["status"], Status.NATIVE_ONLY.value) | equals(columns["status"], Status.OTLP_ONLY.value)
+    return is_alone & equals(given.reasons, Reason.UNEXPLAINED.value)
+
+
+def _apply_reasons(given: Reasons, chosen: Sequence[tuple[int, str]], reason: Reason) -> Reasons:
+    reasons, details = given.reasons.to_pylist(), given.details.to_pylist()
+    for row, cause in chosen:
+        reasons[row], details[row] = reason.value, cause
+    return Reasons(pa.array(reasons, pa.string()), pa.array(details, pa.string()))
+
+
+# -- the share of messages that is not sampled ------------------------------------------------------------------------
+def limit_missing(both: int, still_open: int, unsampled: int, messages: int, *, ratio: float) -> int:
+    """Return how many open keys without a span the sampling ratio leaves to chance.
+
+    Args:
+        both: keys on both sides.
+        still_open: keys without a span and without a reason.
+        unsampled: keys that are known not to be sampled.
+        messages: distinct messages of the open and the unsampled keys.
+        ratio: the share of messages that is sampled.
+    """
+    lost = still_open + unsampled
+    most = allow_missing(both + lost, ratio, keys_per_message=lost / max(messages, 1))
+    return max(0, min(still_open, most - unsampled))
+
+
+def allow_missing(keys: int, ratio: float, *, keys_per_message: float = 1.0) -> int:
+    """Return how many of ``keys`` may have no span when ``ratio`` of messages are sampled, in 99 of 100 runs.
+
+    Whether a message is sampled is one throw of a coin for all of its keys: their number spreads as that of messages
+    does, times the keys a message has.
+    """
+    spread = math.sqrt(keys * ratio * (1 - ratio) * max(keys_per_message, 1.0))
+    return min(keys, math.floor(keys * (1 - ratio) + _Z_99_ONE_SIDED * spread)) if ratio < 1 else 0
+
+
+def share_out(losses: Iterable[Loss], most: int) -> list[Allocation]:
+    """Cover at most ``most`` keys that lack a span, of each group its share, by largest remainder, then by name."""
+    open_ = sorted((loss for loss in losses if loss.group.lost == "otlp"), key=lambda loss: loss.group.name)
+    whole = sum(loss.count for loss in open_)
+    if not whole:
+        return []
+    most = min(most, whole)
+    shares = [divmod(loss.count * most, whole) for loss in open_]
+    left = most - sum(share for share, _ in shares)
+    favoured = set(sorted(range(len(open_)), key=lambda number: -shares[number][1])[:left])
+    allocations = (
+        Allocation(loss.group, _SAMPLED_DETAIL, share + (number in favoured))
+        for number, (loss, (share, _)) in enumerate(zip(open_, shares, strict=True))
+    )
+    return [each for each in allocations if each.count]
+
+
+# -- what a ledger may cover, and what the result reports of it -------------------------------------------------------
+def make_spendable(drops: Iterable[CountedDrop], begin_ms: int | None) -> list[CountedDrop]:
+    """Return the drops in the same order, those that may have been lost before the data with a count of 0.
+
+    That is what a counter had counted when it was first read, unless it began at ``begin_ms`` or later; of a counter
+    that was read only once nothing else is known, so it covers keys.
+    """
+    return [replace(drop, count=0) if _is_of_before(drop, begin_ms) else drop for drop in drops]
+
+
+def _is_of_before(drop: CountedDrop, begin_ms: int | None) -> bool:
+    if not drop.before or begin_ms is None:
+        return False
+    return drop.bucket_start_ms is None or drop.bucket_start_ms < begin_ms
+
+
+_NOTES: Final = {
+    (
+        "starts",
+    ): "{starts} records of a delivery's start were counted as lost; they pay for no key, since its end tells "
+    "of it: see HALF_RECORD",
+    ("surplus", "traffic"): "{surplus} spans were counted as lost that nothing misses; {traffic} spans of the trace "
+    "topic's own sends were seen, and those that were lost are counted too",
+    (
+        "own",
+    ): "{own} counters of mqtrace's own processor were left out: they do not say which side lost; give the files "
+    "of MQTRACE_LEDGER_DIR",
+    ("before",): "{before} losses were counted when their counters were first read, in processes that began before the "
+    "data; they pay for nothing, how the counters grew from there does",
+    (
+        "again",
+    ): "{again} refusals were left out: the same Collector counted as many failures further down its pipeline, "
+    "which come back as refusals",
+    ("nameless",): "{nameless} lost spans were counted under no service; they pay for keys of any",
+}
+_MOST_LINES: Final = 200
+_MOST_BUCKETS: Final = 2_000
+
+
+def summarise_ledger(
+    read: LedgerRead,
+    used: Sequence[int],
+    *,
+    scopes: Mapping[str, Mapping[str, int]],
+    begin_ms: int | None = None,
+) -> Ledger:
+    """Return the result's table of the ledger: per side, component, cause and service the count and how it was spent.
+
+    Args:
+        read: its rows, and what was left out of them.
+        used: how much of each row was spent.
+        scopes: records out of scope by side and why (``Facts.scopes``): drops may belong to those.
+        begin_ms: as given to ``make_spendable``.
+    """
+    counted: Counter[tuple[str, str, str, str]] = Counter()
+    spent: Counter[tuple[str, str, str, str]] = Counter()
+    for drop, count in zip(read.drops, used, strict=True):
+        line = (drop.side, drop.component, drop.cause, drop.service or "")
+        counted[line] += drop.count
+        spent[line] += count
+    lines = tuple(
+        LedgerLine(
+            side=line[0],
+            component=line[1],
+            cause=line[2],
+            service=line[3] or None,
+            counted=counted[line],
+            attributed=spent[line],
+            surplus=counted[line] - spent[line],
+        )
+        for line in sorted(counted, key=lambda line: (-counted[line], line))
+    )
+    surplus, attributed = (
+        {side: sum(getattr(line, name) for line in lines if line.side == side) for side in ("native", "otlp")}
+        for name in ("surplus", "attributed")
+    )
+    numbers = {
+        "starts": sum(drop.count for drop in read.drops if drop.of_start),
+        "before": sum(drop.count for drop in read.drops if _is_of_before(drop, begin_ms)),
+        "nameless": sum(drop.count for drop in read.drops if drop.side == "otlp" and drop.service is None),
+        "traffic": scopes.get("otlp", {}).get(Reason.TRACE_TRAFFIC.value, 0),
+        "surplus": surplus["otlp"],
+        "own": read.own,
+        "again": read.again,
+    }
+    return Ledger(
+        files=tuple(read.files),
+        rows_read=len(read.drops),
+        attributed=attributed,
+        surplus=surplus,
+        lines=lines[:_MOST_LINES],
+        notes=tuple(note.format_map(numbers) for names, note in _NOTES.items() if all(numbers[name] for name in names)),
+        over_time=_count_over_time(read.drops),
+    )
+
+
+def _count_over_time(drops: Sequence[CountedDrop]) -> tuple[tuple[int, str, int], ...]:
+    """Return when which side counted how many losses, earliest first; of very many buckets those that counted most."""
+    counted: Counter[tuple[int, str]] = Counter()
+    for drop in drops:
+        if drop.bucket_start_ms is not None:
+            counted[drop.bucket_start_ms, drop.side] += drop.count
+    return tuple(sorted((start_ms, side, count) for (start_ms, side), count in counted.most_common(_MOST_BUCKETS)))

@@ -1,0 +1,413 @@
+"""Why a one-sided key lacks its other side: each rule reads the evidence of the whole run about some unexplained rows.
+
+``find_*`` functions return for each row whether the rule applies, or the place of its detail counted from 1, else 0.
+``confirm_*`` functions keep those of the rows that the whole residue bears out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.explain.evidence import NEXT_IDS
+from spark_jobs.explain.keys import COUNTER_VALUES, Keys
+from spark_jobs.judging.columns import NullableInts, encode, equals, find_groups, is_known, is_true, join_codes
+from spark_jobs.policy.profiles import (
+    CALL_WITHOUT_REGION,
+    LITE_PULL,
+    NO_TRACE_CONTEXT,
+    PRODUCER_NOT_TRACED,
+    TRACE_OFF,
+)
+from spark_jobs.taxonomy import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from spark_jobs.explain.evidence import ResidueRows, RowEvidence
+    from spark_jobs.judging.columns import Column, Ints, Mask
+
+__all__ = [
+    "BEGINNINGS",
+    "INSTANCES",
+    "SILENT",
+    "UNSAMPLED",
+    "Found",
+    "confirm_producers",
+    "confirm_several_groups",
+    "confirm_weak_keys",
+    "find_before_input",
+    "find_calls_without_region",
+    "find_lite_pull",
+    "find_shutdown_window",
+    "find_silent_writer",
+    "find_unrecorded_messages",
+    "find_unrecorded_producers",
+    "find_unsampled",
+    "find_untraced_sends",
+    "find_weak_keys",
+]
+
+Found: TypeAlias = npt.NDArray[np.int8] | npt.NDArray[np.bool_]
+
+SILENT: Final = ("topic", "group", "service and topic", "service and group", "service", "process")
+"""What may be silent: the details of WRITER_SILENT."""
+INSTANCES: Final = ("process", "service")
+"""What may have ended: the details of SHUTDOWN_WINDOW."""
+BEGINNINGS: Final = ("before_first_native", "before_first_otlp")
+"""Which input begins later: the details of LATE_BEYOND_RETENTION."""
+UNSAMPLED: Final = ("link_flags", "whole_message", "whole_call")
+"""What shows that a span was never created: the details of NOT_SAMPLED that links give."""
+
+_SIDES: Final = (("otlp", "native"), ("native", "otlp"))
+_ENOUGH: Final = 10  # keys of a service or process before its silence means something: one lost record is no silence
+_INSTANT_MS: Final = 1
+_SEVERAL: Final = 2  # keys before a name shared by ids is an instance and no accident
+_JITTER_MS: Final = 20  # between the ends the two hooks of one call see
+_SPREADS: Final = 3  # chance keeps within so many standard deviations in 999 of 1 000 stretches
+_IDS_PER_KEY: Final = 4  # a message, its context, its share of a trace message, and one to spare
+_BUSY_MS: Final = 1_000  # in which not even a busy process generates 65 536 ids
+_PROVING_SENDS: Final = 2  # without a context, before their producer is one that does not trace
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+# -- sends of producers that do not trace -----------------------------------------------------------------------------
+# RocketMQ's client takes message ids, the ids of its own trace messages and one id per trace context from one counter
+# of the JVM (MessageClientIDSetter, clients 4.4 to 5.5). A traced send with counter c creates its context before it
+# leaves, which takes a later number: a request id that never becomes the id of a message. So when c + 1, generated
+# after this send was over, is the id of another message (or of a listener call), this send created no context: native
+# trace is off in its producer. Sends without an id and ends of transactions in between take two numbers and one.
+# What the rule cannot see stays unexplained: overlapping sends, batches of the agent's new convention, sends after
+# which the process generated many ids that no record names. It would excuse a lost record only where the context was
+# created late, behind another thread's id (the first send of a JVM), or where an id-less send of an untraced producer,
+# or of another instance of the service, followed directly.
+class _Send(NamedTuple):
+    """A send and the ids around it; milliseconds.
+
+    Attributes:
+        next_ms: how long after its own id the next one that a record names was generated.
+        ids_between: how many ids were generated between the two.
+        process_keys: how many keys of its process there are in the run.
+        idless_ms: when sends without an id began around its end; ``None`` where too many did.
+        ends_ms: when transactions ended around its end; ``None`` where too many did.
+    """
+
+    start_ms: int
+    end_ms: int
+    next_ms: int
+    ids_between: int
+    process_keys: int
+    idless_ms: Sequence[int] | None
+    ends_ms: Sequence[int] | None
+
+
+def find_untraced_sends(rows: ResidueRows) -> Found:
+    """Return the sends after which the sequence of ids shows that no trace context was created."""
+    found = rows.none()
+    if rows.is_concerned_by(NO_TRACE_CONTEXT):
+        for row, send in _sends_with_next_id(rows):
+            found[row] = _created_no_context(send)
+        found &= rows.may_concern(NO_TRACE_CONTEXT)
+    return found
+
+
+def _sends_with_next_id(rows: ResidueRows) -> Iterator[tuple[int, _Send]]:
+    nexts = [rows.evidence_of(f"next{step}") for step in range(1, NEXT_IDS + 1)]
+    idless, ends = ([rows.evidence_of(f"{what}{later}") for later in (0, 1)] for what in ("idless", "end"))
+    start_ms, end_ms = rows.number("otlp.start_ms"), rows.number("otlp.end_ms")
+    own_ms, keys = rows.keyed.sender.drawn_ms, rows.evidence_of("process").count("keys")
+    is_concerned = np.logical_or.reduce([each.is_known for each in nexts]) & start_ms.known & end_ms.known
+    for row in np.flatnonzero(is_concerned & rows.is_alone("otlp") & rows.is_kind(Kind.PUBLISH)).tolist():
+        behind = _find_next(nexts, row, int(own_ms[row]))
+        if behind is not None:
+            times_ms = int(start_ms.values[row]), int(end_ms.values[row])
+            yield row, _Send(*times_ms, *behind, int(keys[row]), _collect(idless, row), _collect(ends, row))
+
+
+def _find_next(nexts: Sequence[RowEvidence], row: int, own_ms: int) -> tuple[int, int] | None:
+    """Return when the nearest known id after a send's own was generated, and how many ids lie between them."""
+    for between, evidence in enumerate(nexts):
+        later_ms = [moment for moment in evidence.moments(row) or () if moment >= own_ms]
+        if later_ms:
+            return min(later_ms) - own_ms, between
+    return None
+
+
+def _collect(slices: Sequence[RowEvidence], row: int) -> Sequence[int] | None:
+    moments = [evidence.moments(row) for evidence in slices]
+    return None if None in moments else [moment for some in moments for moment in some or ()]
+
+
+def _created_no_context(send: _Send) -> bool:
+    if not _LEAST <= send.end_ms - send.start_ms <= min(send.next_ms, _MOST):
+        return False
+    # Otherwise the counter may have started again in between.
+    is_near = send.process_keys * _IDS_PER_KEY < COUNTER_VALUES or send.next_ms <= _BUSY_MS
+    if not is_near or send.idless_ms is None or send.ends_ms is None:
+        return False
+    idless, ends = (_count_within(moments, send) for moments in (send.idless_ms, send.ends_ms))
+    return send.ids_between == 2 * idless + ends
+
+
+def _count_within(moments: Sequence[int], send: _Send) -> int:
+    until_ms = send.start_ms + send.next_ms
+    return sum(send.end_ms <= moment <= until_ms for moment in moments) if until_ms <= _MOST else 0
+
+
+def find_unrecorded_producers(rows: ResidueRows) -> Found:
+    """Return the sends of a producer that the span names and of which the run has no native record at all.
+
+    A native record of the group whose client host is unknown may be of this producer.
+    """
+    if not rows.is_concerned_by(PRODUCER_NOT_TRACED):
+        return rows.none()
+    is_recorded = [rows.evidence_of(name).count("native") > 0 for name in ("producer", "producer group")]
+    is_sent = rows.is_alone("otlp") & rows.is_kind(Kind.PUBLISH) & rows.may_concern(PRODUCER_NOT_TRACED)
+    found: Mask = is_sent & rows.families["producer"].known & ~np.logical_or(*is_recorded)
+    return found
+
+
+def confirm_producers(producers: Keys, is_untraced_send: Mask) -> Mask:
+    """Tell which rows are of a producer that created no trace context for at least ``_PROVING_SENDS`` sends."""
+    keys, counts = np.unique(producers.values[producers.known & is_untraced_send], return_counts=True)
+    return producers.known & np.isin(producers.values, keys[counts >= _PROVING_SENDS])
+
+
+# -- deliveries that RocketMQ does not record -------------------------------------------------------------------------
+def find_calls_without_region(rows: ResidueRows) -> Found:
+    """Return the deliveries of a call without any native record whose last message was sent in a batch.
+
+    Clients since 5.3.1 group trace records by region, which they take from the last message of the call. Messages that
+    were sent in a batch have none, and a record without a region is dropped. Where several messages are the last of a
+    call, all of them must have been sent in a batch.
+    """
+    if not rows.is_concerned_by(CALL_WITHOUT_REGION):
+        return rows.none()
+    call = rows.evidence_of("span")
+    is_closed_by_batch = call.has_none("native") & call.has_none("place_recorded")
+    return rows.is_lost_delivery & is_closed_by_batch & rows.may_concern(CALL_WITHOUT_REGION)
+
+
+def find_unrecorded_messages(rows: ResidueRows) -> Found:
+    """Return the deliveries of messages that no group recorded, in groups that do record others.
+
+    Clients before 5 skip messages with the property ``TRACE_ON=false`` when these are consumed, and only then. The
+    property itself is in no record. So one group is not enough to tell it from a loss (``confirm_several_groups``),
+    nor are several in whose line of messages the next one is missing too (``gaps``). Of a group that records no
+    delivery at all the absence says nothing.
+    """
+    if not rows.is_concerned_by(TRACE_OFF):
+        return rows.none()
+    records_others = rows.evidence_of("name").count("native") > 0
+    is_unrecorded = rows.evidence_of("message").has_none("native_deliveries") & records_others
+    return rows.is_lost_delivery & is_unrecorded & rows.may_concern(TRACE_OFF)
+
+
+def confirm_several_groups(residue: Mapping[str, Column], is_unrecorded: Mask) -> Mask:
+    """Tell which of the unrecorded deliveries are of a message that other groups did not record either."""
+    rows = np.flatnonzero(is_unrecorded & is_known(residue["msg_id"]) & is_known(residue["group"]))
+    found = np.zeros(len(is_unrecorded), bool)
+    if len(rows):
+        messages, groups = (encode(residue[name].take(pa.array(rows))) for name in ("msg_id", "group"))
+        pairs, _ = find_groups(join_codes((messages.values, messages.room), (groups.values, groups.room)))
+        groups_of = np.bincount(messages.values[pairs], minlength=messages.room)
+        found[rows] = groups_of[messages.values] > 1
+    return found
+
+
+def find_lite_pull(rows: ResidueRows) -> Found:
+    """Return the deliveries of a group that never has a span and took no time over any message.
+
+    A lite pull consumer runs both hooks one after the other when ``poll`` returns; the agent instruments listeners.
+    """
+    if not rows.is_concerned_by(LITE_PULL) or not _names_any(rows, "otlp", Kind.CONSUME):
+        return rows.none()
+    group = rows.evidence_of("name")
+    cost_ms = group.value("cost_ms")
+    is_instant = cost_ms.known & (cost_ms.values <= _INSTANT_MS)
+    found: Mask = rows.is_alone("native") & rows.is_kind(Kind.CONSUME) & group.has_none("otlp") & is_instant
+    return found
+
+
+# -- spans that were never created because their message was not sampled ----------------------------------------------
+# A single delivery's span is the child of its send and sampled as that was. The span of a batch is a root that decides
+# for itself and lists, with their flags, messages that were not sampled. So the flag proves it of some messages, and
+# of a sender that it samples at all. Of that sender's other messages only those are excused of which no span exists:
+# head sampling takes all of a message's spans or none, a loss takes one here and one there. And only as many as chance
+# may leave out: an outage takes all spans for a while, a sampler its share at any time.
+def find_unsampled(rows: ResidueRows) -> Found:
+    """Return which of ``UNSAMPLED`` shows that a span was never created."""
+    size = rows.number("native.batch_size").filled(1)
+    on_native = rows.is_alone("native")
+    of_batch = rows.is_kind(Kind.CONSUME) & (size > 1)
+    message, attempt, sampler = (rows.evidence_of(family) for family in ("message", "attempt", "sampler"))
+    follows_send = on_native & ~of_batch & (message.count("following") == 0) & (message.count("sampled") == 0)
+    is_whole_call = (attempt.count("otlp") == 0) & (attempt.count("keys") > 1)
+    cases = [
+        follows_send & (message.count("unsampled") > 0),
+        follows_send & (sampler.count("unsampled") > 0) & _is_share_of_sampler(rows),
+        on_native & of_batch & is_whole_call & (rows.evidence_of("run").count("unsampled") > 0),
+    ]
+    return _first_case(cases)
+
+
+def _first_case(cases: Sequence[Mask]) -> npt.NDArray[np.int8]:
+    """Return of each row the place of the first case that holds, counted from 1; 0 where none does."""
+    return np.select(list(cases), list(range(1, len(cases) + 1)), 0).astype(np.int8)
+
+
+def _is_share_of_sampler(rows: ResidueRows) -> Mask:
+    """Tell whether no more sends lack their span than chance allows: in this stretch, and of the process in all.
+
+    The links of the sampler, and for a stretch the sends outside of it, are the evidence of its share.
+    """
+    sampler, stretch = rows.evidence_of("sampler"), rows.evidence_of("stretch")
+    linked, unlinked = sampler.count("linked"), sampler.count("unsampled")
+    sent, unseen = sampler.count("sent"), sampler.count("unseen")
+    here, missing = stretch.count("sent"), stretch.count("unseen")
+    elsewhere_seen, elsewhere_unseen = (sent - unseen) - (here - missing), unseen - missing
+    overall = unseen <= _most_unsampled(sent, unsampled=unlinked, sampled=linked)
+    within = missing <= _most_unsampled(here, unsampled=unlinked + elsewhere_unseen, sampled=linked + elsewhere_seen)
+    is_share: Mask = overall & within
+    return is_share
+
+
+def _most_unsampled(sends: Ints, *, unsampled: Ints, sampled: Ints) -> npt.NDArray[np.float64]:
+    """Return how many of ``sends`` may go unsampled after so many others did: the beta-binomial's mean and spread."""
+    off, on = unsampled + 1.0, sampled + 1.0
+    both = off + on
+    spread = np.sqrt(sends * off * on * (both + sends) / (both * both * (both + 1)))
+    most: npt.NDArray[np.float64] = sends * off / both + _SPREADS * spread
+    return most
+
+
+# -- silent writers, the end of an instance, the late beginning of an input -------------------------------------------
+# Silent is a topic (of publishes) or a consumer group of which the other side shows nothing at all while it does show
+# others; a service and its topic or group; or a service, a process, that is nowhere on the other side.
+# An instance is the process that generated an id (a sender by its messages, a consumer by its request ids), or the
+# service where only spans are left. Both exporters send in the order in which calls ended. So what dies with an
+# instance is the end of its line: the missing side shows nothing of it that ended later.
+def find_silent_writer(rows: ResidueRows) -> Found:
+    """Return which of ``SILENT`` is silent on the side that a key lacks.
+
+    Topics and groups count from the policy's ``writer_silent_minimum`` on, the finer ones from ``_ENOUGH``.
+    """
+    found = np.zeros(rows.rows, np.int8)
+    minimum = rows.policy.writer_silent_minimum
+    finer = max(minimum, _ENOUGH)
+    for own, other in _SIDES:
+        instance = "service" if own == "otlp" else "process"
+        for kind, name in ((Kind.PUBLISH, "topic"), (Kind.CONSUME, "group")):
+            is_here = rows.is_alone(own) & rows.is_kind(kind)
+            is_named = np.full(rows.rows, _names_any(rows, other, kind))
+            cases = {
+                name: is_named & _is_silent(rows, "name", own, other, minimum),
+                f"service and {name}": is_named & _is_silent(rows, "place", own, other, finer),
+                instance: _is_silent(rows, instance, own, other, finer),
+            }
+            found[is_here] = np.select(list(cases.values()), [1 + SILENT.index(detail) for detail in cases], 0)[is_here]
+    return found
+
+
+def _is_silent(rows: ResidueRows, family: str, own: str, other: str, minimum: int) -> Mask:
+    evidence = rows.evidence_of(family)
+    return evidence.has_none(other) & (evidence.count(own) >= minimum)
+
+
+def _names_any(rows: ResidueRows, side: str, kind: Kind) -> bool:
+    """Tell whether a side names any topic or group at all: one that names none proves nothing about one of them."""
+    return rows.facts.named.get((side, kind.value), 0) > 0
+
+
+def find_shutdown_window(rows: ResidueRows) -> Found:
+    """Return in whose last ``shutdown_window`` a key lies: of ``INSTANCES``.
+
+    The instance must have ended before the horizon: of one that goes on, what is missing may still arrive or is lost.
+    """
+    horizon_ms = rows.facts.horizon_ms
+    if horizon_ms is None:
+        return rows.none()
+    on_otlp = rows.is_alone("otlp")
+    by_service = rows.is_lost_delivery
+    # Native records name no service: that none of the group's ended later holds for its processes as well.
+    native_ms = rows.evidence_of("name").value("native_ms")
+    none_later = _is_at_least(rows.number("otlp.end_ms") + rows.constant(_JITTER_MS), native_ms)
+    of_process = rows.is_alone("native") & _is_last_of(rows, "process", "native", horizon_ms)
+    of_process |= on_otlp & ~by_service & _is_last_of(rows, "process", "otlp", horizon_ms)
+    return _first_case([of_process, by_service & none_later & _is_last_of(rows, "service", "otlp", horizon_ms)])
+
+
+def _is_last_of(rows: ResidueRows, instance: str, own: str, horizon_ms: int) -> Mask:
+    """Tell which keys, on side ``own`` only, lie at the end of their instance."""
+    evidence, over_ms = rows.evidence_of(instance), rows.keyed.over_ms(own)
+    window_ms = rows.constant(rows.policy.shutdown_window_ms)
+    last_ms, first_ms = evidence.value("last_ms"), evidence.value("first_ms")
+    shown_ms = evidence.value("otlp_ms" if own == "native" else "native_ms")
+    is_short = _is_at_least(window_ms, last_ms - first_ms)
+    shows_nothing_later = _is_at_least(over_ms + rows.constant(_JITTER_MS), shown_ms)
+    is_over = last_ms.known & (last_ms.values < horizon_ms)
+    at_the_end = _is_at_least(window_ms, last_ms - over_ms)
+    is_several = evidence.count("keys") >= _SEVERAL
+    return is_several & is_over & at_the_end & np.where(shown_ms.known, shows_nothing_later, is_short)
+
+
+def find_before_input(rows: ResidueRows) -> Found:
+    """Return of which of ``BEGINNINGS`` a key lies before: where the other side's input begins after it.
+
+    By more than ``late_after``: a record that late would still have been in the input. What a side lost of its very
+    beginning cannot be told from what it no longer kept.
+    """
+    found = np.zeros(rows.rows, np.int8)
+    for place, (own, other) in enumerate(_SIDES, 1):
+        first_ms = rows.facts.first.get(other)
+        if first_ms is not None:
+            over_ms = rows.keyed.over_ms(own)
+            is_before = over_ms.known & (over_ms.values < first_ms - rows.policy.late_after_ms)
+            found[rows.is_alone(own) & is_before] = place
+    return found
+
+
+def _is_at_least(one: NullableInts, other: NullableInts) -> Mask:
+    """Tell where both are known and ``one`` is not the smaller."""
+    at_least: Mask = one.known & other.known & (one.values >= other.values)
+    return at_least
+
+
+# -- a record, and a span without an id that may be its pair ----------------------------------------------------------
+def find_weak_keys(rows: ResidueRows) -> Found:
+    """Return the keys that may be half of a pair without a common id: native records, and spans without an id."""
+    return ~is_known(rows.column("msg_id")) | rows.is_alone("native")
+
+
+def confirm_weak_keys(residue: Mapping[str, Column], tolerance_ms: int) -> Mask:
+    """Tell around which residue keys spans without an id are at least as many as native records.
+
+    Those are of one topic (or group) and kind, and start within the tolerance. Where there are fewer spans than
+    records, some are lost for certain and all stay unexplained.
+
+    Args:
+        residue: columns of the whole residue.
+        tolerance_ms: by how much two starts of one event may differ.
+    """
+    is_consume = equals(residue["kind"], Kind.CONSUME.value)
+    name = pc.if_else(pa.array(is_consume), residue["group"], residue["topic"])
+    near_ms = NullableInts.of(residue["event_ms"]).believable()
+    is_named = (is_consume | equals(residue["kind"], Kind.PUBLISH.value)) & is_known(name)
+    rows = np.flatnonzero(is_named & near_ms.known)
+    kinds, names = encode(residue["kind"]), encode(name)
+    groups = join_codes((kinds.values, kinds.room), (names.values, names.room))[rows]
+    order = np.lexsort((near_ms.values[rows], groups))
+    found = np.zeros(len(is_named), bool)
+    for members in np.split(rows[order], np.flatnonzero(np.diff(groups[order])) + 1):
+        times = near_ms.values[members]
+        first = np.searchsorted(times, times - tolerance_ms, side="left")
+        behind = np.searchsorted(times, times + tolerance_ms, side="right")
+        masks = (~is_known(residue["msg_id"])[members], is_true(residue["on_native"])[members])
+        sums = (np.concatenate([[0], np.cumsum(mask)]) for mask in masks)
+        spans, records = (total[behind] - total[first] for total in sums)
+        found[members] = (spans >= records) & (records > 0)
+    return found

@@ -1,0 +1,230 @@
+"""Counted drops as a budget: what they cover, what they never cover, and what a later run has of them."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.drops import CountedDrop
+from spark_jobs.explain.drop_budget import CELL_MS, Loss, LossGroup, add_carried_over, allocate, carry_over
+from spark_jobs.sources.ledger import LedgerRead
+
+
+def loss(cell: int | None, count: int = 1, *, service: str | None = "shop", known: bool = False, **fields) -> Loss:
+    services = None if service is None else frozenset({service})
+    return Loss(LossGroup(fields.pop("side", "native"), service, cell=cell, **fields), count, services, known)
+
+
+def drop(cell: int | None, count: int = 1, *, cause: str = "queue_full", **fields) -> CountedDrop:
+    bucket = {} if cell is None else {"bucket_start_ms": cell * CELL_MS, "bucket_ms": CELL_MS}
+    return CountedDrop(**{"side": "native", "component": "queue", "cause": cause, "count": count, **bucket, **fields})
+
+
+def cover(losses, drops) -> dict[int | None, int]:
+    """Return how many keys of each cell are covered."""
+    found = Counter()
+    for each in allocate(losses, drops)[0]:
+        found[each.group.cell] += each.count
+    return dict(found)
+
+
+def test_bucket_with_as_many_drops_as_losses_covers_exactly_these():
+    """Losses that nobody counted, one bucket away, must not take the counter from those it counted."""
+    assert cover([loss(6, 5), loss(7, 12), loss(8, 5)], [drop(7, 12)]) == {7: 12}
+
+
+def test_drops_cover_no_more_than_was_counted():
+    """Five of twelve; and of five losses no more than five."""
+    assert cover([loss(7, 12)], [drop(7, 5)]) == {7: 5}
+    assert allocate([loss(7, 5)], [drop(7, 12)])[1] == (5,)
+
+
+def test_drop_covers_one_cell_beside_its_bucket_and_no_further():
+    """A span's end, a record's end and the counter's clock may fall on either side of a boundary."""
+    assert cover([loss(6), loss(8)], [drop(7, 2)]) == {6: 1, 8: 1}
+    assert cover([loss(5), loss(9)], [drop(7, 2)]) == {}
+
+
+def test_burst_whose_tails_were_counted_a_bucket_later_is_covered_whole():
+    """Each bucket's tail was counted in the next one: all are covered although the two ends are far apart."""
+    losses = [loss(1, 11), *(loss(cell, 10) for cell in range(2, 40)), loss(40, 9)]
+    drops = [drop(cell, 10) for cell in range(1, 41)]
+    assert sum(cover(losses, drops).values()) == 400
+
+
+@pytest.mark.parametrize(
+    ("of_loss", "of_drop"),
+    [
+        ({"service": "shop"}, {"service": "cart"}),
+        ({"group": "billing"}, {"group": "mail"}),
+        ({"process": "0A0B"}, {"process": "0A0C"}),
+        ({"side": "otlp"}, {"side": "native"}),
+    ],
+)
+def test_drops_of_another_service_group_process_or_side_cover_nothing(of_loss, of_drop):
+    """Another service, group, process or side: not one key, however much was counted there."""
+    assert cover([loss(7, 3, **of_loss)], [drop(7, 1_000_000, **of_drop)]) == {}
+
+
+def test_unknown_service_group_or_time_matches_any():
+    """A native record names no service, a dump of counters neither group nor time."""
+    assert cover([loss(7, 3, service=None, group="g")], [drop(None, 2, service="shop")]) == {7: 2}
+    assert cover([loss(None, 3)], [drop(None, 9)]) == {None: 3}
+    assert cover([loss(None, 3)], [drop(7, 9)]) == {}
+
+
+def test_drop_of_a_delivery_start_covers_nothing():
+    """Its end made the key known; where that was lost, too, it was counted once more."""
+    assert cover([loss(7, 2)], [drop(7, 2, of_start=True)]) == {}
+    assert allocate([loss(7, 2)], [drop(7, 2, of_start=True), drop(7, 1)])[1] == (0, 1)
+
+
+def test_known_loss_uses_its_drops_before_any_other_is_covered():
+    """The lost end of a delivery a bucket away comes before a key in the very bucket; and it never gives way again."""
+    found, used = allocate([loss(7, 3), loss(8, known=True)], [drop(7, 2)])
+    assert ([(each.group.cell, each.count) for each in found], used) == ([(7, 1)], (2,))
+    found, used = allocate([loss(8, known=True), loss(7, 2)], [drop(7), drop(8)])
+    assert ([(each.group.cell, each.count) for each in found], used) == ([(7, 1)], (1, 1))
+
+
+def test_drops_that_cover_the_same_keys_are_counted_as_one_group():
+    """Five hundred slots and a thousand rows without a bucket: no half a million pairs; each row says what it paid."""
+    drops = [drop(None, cause=f"c{number % 2}", service="shop", component=f"q{number}") for number in range(1_000)]
+    losses = [loss(cell, 1) for cell in range(500)]
+    tracemalloc.start()
+    try:
+        found, used = allocate(losses, [*drops, drop(None, 500, service="cart")])
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 4 << 20
+    assert (sum(used), max(used), used[-1]) == (500, 1, 0)
+    assert Counter(each.cause for each in found) == {"c0": 250, "c1": 250}
+
+
+def test_namespace_and_retry_prefix_of_a_group_are_ignored():
+    """The native record may have stripped what the counter kept."""
+    assert cover([loss(7, group="%RETRY%ns1%billing")], [drop(7, group="billing")]) == {7: 1}
+
+
+def test_drop_with_a_bucket_is_spent_before_one_without():
+    """A counter of the whole run stays for the losses that no bucket covers."""
+    losses, drops = [loss(7, 2), loss(90, 2)], [drop(None, 2, cause="send_failed"), drop(7, 2)]
+    found, used = allocate(losses, drops)
+    assert [(each.group.cell, each.cause, each.count) for each in found] == [
+        (7, "queue_full", 2),
+        (90, "send_failed", 2),
+    ]
+    assert used == (2, 2)
+
+
+def test_bucket_of_hours_covers_all_of_its_cells():
+    """A counter that was read twice a day."""
+    wide = CountedDrop(side="native", component="c", cause="x", count=9, bucket_start_ms=0, bucket_ms=CELL_MS * 4_000)
+    assert cover([loss(0), loss(3_999), loss(4_000), loss(4_001)], [wide]) == {0: 1, 3_999: 1, 4_000: 1}
+
+
+_NAMES = st.sampled_from(["a", "b"])
+_MAYBE = st.one_of(st.none(), _NAMES)
+_LOSSES = st.lists(
+    st.builds(
+        lambda cell, count, service, group: loss(cell, count, service=service, group=group),
+        st.integers(0, 6),
+        st.integers(1, 6),
+        _MAYBE,
+        _MAYBE,
+    ),
+    max_size=8,
+    unique_by=lambda each: each.group,
+)
+_DROPS = st.lists(
+    st.builds(
+        lambda cell, count, service, group: drop(cell, count, service=service, group=group),
+        st.one_of(st.none(), st.integers(0, 6)),
+        st.integers(0, 6),
+        _MAYBE,
+        _MAYBE,
+    ),
+    max_size=8,
+)
+
+
+def _may_pay(one: CountedDrop, other: Loss) -> bool:
+    near = one.bucket_start_ms is None or abs(one.bucket_start_ms // CELL_MS - other.group.cell) <= 1
+    service = one.service is None or other.services is None or one.service in other.services
+    return near and service and (None in (one.group, other.group.group) or one.group == other.group.group)
+
+
+def _most(losses: list[Loss], drops: list[CountedDrop]) -> int:
+    """Return the most keys that can be covered at all: the smallest cut, by looking at every set of drops."""
+    total, best = sum(each.count for each in losses), None
+    for chosen in range(1 << len(drops)):
+        inside = [each for number, each in enumerate(drops) if chosen >> number & 1]
+        unpaid = [each for number, each in enumerate(drops) if not chosen >> number & 1]
+        reached = sum(each.count for each in losses if any(_may_pay(one, each) for one in unpaid))
+        cut = sum(each.count for each in inside) + reached
+        best = cut if best is None else min(best, cut)
+    return min(total, best or 0)
+
+
+@given(losses=_LOSSES, drops=_DROPS)
+def test_allocation_covers_as_much_as_the_drops_allow_and_never_more(losses, drops):
+    """The sum is the largest there is; no drop is spent twice, no loss covered twice, none by a stranger's counter."""
+    found, used = allocate(losses, drops)
+    covered = Counter()
+    for each in found:
+        covered[each.group] += each.count
+    assert sum(covered.values()) == sum(used) == _most(losses, drops)
+    assert all(0 <= count <= each.count for count, each in zip(used, drops, strict=True))
+    for each in losses:
+        assert covered[each.group] <= min(each.count, sum(one.count for one in drops if _may_pay(one, each)))
+
+
+@given(losses=_LOSSES, drops=_DROPS, seed=st.integers())
+def test_order_of_losses_changes_nothing(losses, drops, seed):
+    """Rows come from Spark in any order."""
+    shuffled = losses[:]
+    random.Random(seed).shuffle(shuffled)
+    assert allocate(shuffled, drops) == allocate(losses, drops)
+
+
+def count(lost, *, start_ms=None, width_ms=None, **fields):
+    given = {"side": "otlp", "component": "queue", "cause": "full", "count": lost, **fields}
+    return CountedDrop(**given, bucket_start_ms=start_ms, bucket_ms=width_ms)
+
+
+@pytest.mark.parametrize(
+    ("now", "earlier", "left"),
+    [
+        ([], [count(5)], []),
+        ([count(5)], [count(5)], [0]),
+        ([count(7)], [count(5)], [2]),
+        ([count(7, before=True)], [count(5)], [2]),
+        ([count(2), count(4)], [count(5)], [0, 1]),
+        ([count(5, service="shop")], [count(5)], [5]),
+        ([count(5, start_ms=0, width_ms=20)], [count(3, start_ms=0, width_ms=10)], [2]),
+        ([count(5, start_ms=10, width_ms=10)], [count(3, start_ms=0, width_ms=10)], [5]),
+        ([count(5)], [count(3, start_ms=0, width_ms=10)], [2]),
+        ([count(5, start_ms=0, width_ms=10)], [count(3)], [5]),
+        ([count(5)], [count(2), count(2)], [1]),
+    ],
+)
+def test_loss_that_is_counted_again_is_carried_over_once(now, earlier, left):
+    """The same counter over the same stretch of time or a longer one holds it; any other says nothing of it."""
+    found = carry_over(now, earlier)
+    assert [one.count for one in found[: len(now)]] == left
+    assert sum(one.count for one in found[len(now) :]) == sum(one.count for one in earlier)
+
+
+def test_carried_over_losses_are_spendable_without_a_ledger():
+    assert add_carried_over(None, ()) is None
+    assert add_carried_over(None, (count(5),)) == LedgerRead(drops=(count(5),))
+    ledger = LedgerRead(files=("ledger.json",), drops=(count(5),))
+    assert add_carried_over(ledger, ()) is ledger
+    found = add_carried_over(ledger, (count(3),))
+    assert (found.files, [one.count for one in found.drops]) == (("ledger.json",), [2, 3])
