@@ -1,0 +1,1 @@
+"""Programs beside the application: forwarder, message query, codec commands, demo."""

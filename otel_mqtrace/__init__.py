@@ -1,4 +1,4 @@
-"""This module knows the public names of the library, and loads each only when it is asked for."""
+"""The public names of the library, each loaded on first use."""
 
 from __future__ import annotations
 

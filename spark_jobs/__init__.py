@@ -1,0 +1,1 @@
+"""Reconcile the native trace with the spans: read, judge, explain, report."""

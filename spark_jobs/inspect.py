@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.codec.framing import BadBody, Framing, read_bodies
-from bridge.codec.records import body_json
+from bridge.codec.records_json import body_json
 from bridge.otlp.aliases import ALIASES
 from bridge.otlp.containers import Bad, Message, read_messages
 from bridge.otlp.detect import Layout, Side

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 import sys
+import textwrap
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -210,20 +210,21 @@ def architecture_page() -> str:
 
 
 def _branch(folder: Path, *, depth: int) -> list[str]:
-    """One package: its own line, its packages, then its modules, each with what it says it knows."""
+    """One package: its own line, the names of its modules, then the packages in it."""
     inner = sorted(path for path in folder.iterdir() if (path / "__init__.py").is_file())
-    modules = sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
+    modules = sorted(path.stem for path in folder.glob("*.py") if not path.name.startswith("__"))
+    indent = "  " * (depth + 1)
     lines = [_line(folder.name + "/", folder / "__init__.py", depth)]
+    lines += textwrap.wrap(" · ".join(modules), 120, initial_indent=indent, subsequent_indent=indent)
     for package in inner:
         lines += _branch(package, depth=depth + 1)
-    return lines + [_line(path.name, path, depth + 1) for path in modules]
+    return lines
 
 
 def _line(name: str, source: Path, depth: int) -> str:
     stated = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
-    known = re.sub(r"^This (module|package) knows ", "", " ".join(stated.split()))
-    shown = re.split(r"[:;]|\.\s|\.$", known, maxsplit=1)[0]
-    return f"{'  ' * depth + name:<32}{shown}".rstrip()
+    first = stated.partition("\n")[0].rstrip(".")
+    return f"{'  ' * depth + name:<32}{first}".rstrip()
 
 
 def _filled(name: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
-from bridge.query import evidence, rows, search, story, timeline
+from bridge.query import evidence, search, timeline
 from otel_mqtrace import model
 from spark_jobs import inspect
 from spark_jobs.report import graph
@@ -28,7 +28,7 @@ _PLAIN: Final[dict[Any, dict[str, Any]]] = {
     str: {"type": "string"},
     Any: {},
 }
-_MODULES: Final = (model, evidence, story, timeline, rows, search, graph, results, inspect)
+_MODULES: Final = (model, evidence, timeline, search, graph, results, inspect)
 _KNOWN: Final = {name: value for module in _MODULES for name, value in vars(module).items()} | {"Mapping": Mapping}
 _TEXT: Final = {"type": "string"}
 _COUNT: Final = {"type": "integer", "minimum": 0}
@@ -164,13 +164,13 @@ def query_schema() -> str:
     events = {
         name: _array(made.named(kind.__name__, kind, without=("evidence",), **seen))
         for name, kind in (
-            ("sends", story.Send),
-            ("transaction_ends", story.TransactionEnd),
-            ("recalls", story.Recall),
+            ("sends", timeline.Send),
+            ("transaction_ends", timeline.TransactionEnd),
+            ("recalls", timeline.Recall),
         )
     }
-    attempt = made.named("Consume", story.Consume, without=("evidence",), elapsed_ms=_OPTIONAL_INT, **seen)
-    group = _closed({"group": _OPTIONAL_TEXT, "outcome": made.of(story.Outcome), "attempts": _array(attempt)})
+    attempt = made.named("Consume", timeline.Consume, without=("evidence",), elapsed_ms=_OPTIONAL_INT, **seen)
+    group = _closed({"group": _OPTIONAL_TEXT, "outcome": made.of(timeline.Outcome), "attempts": _array(attempt)})
     bad = _closed(
         {
             **made.made["Place"]["properties"],
@@ -185,7 +185,7 @@ def query_schema() -> str:
             "msg_id": _TEXT,
             **{name: _array(_TEXT) for name in ("topics", "tags", "keys")},
             "summary": _TEXT,
-            "findings": _array(made.of(story.Finding)),
+            "findings": _array(made.of(timeline.Finding)),
             **events,
             "groups": _array(group),
             "timeline": _array(made.of(timeline.Event)),
@@ -203,7 +203,7 @@ def query_schema() -> str:
             "schema_version": _VERSION,
             **counts,
             "searched": made.of(search.Searched),
-            "list": _array(made.of(rows.Row)),
+            "list": _array(made.of(search.Row)),
             "messages": _array({"$ref": "#/$defs/Message"}),
         },
     )

@@ -1,12 +1,10 @@
-"""This module knows what the codec's commands do with files: print their records, write bodies again, tell who wrote.
-
-Every function returns the exit code of its command: 0, or 1 when a record was bad or refused. What is wrong with a file
-or an option raises, before anything is printed where that can be known.
-"""
+"""What the codec's commands do with files: print their records, write bodies again, tell who wrote them."""
 
 from __future__ import annotations
 
 import base64
+import os
+import stat
 import sys
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bridge.addresses import Kind, expand_files, parse_address
 from bridge.codec.framing import BODY_FIELD, BadBody, unreadable
 from bridge.codec.reading import Reading, decoded_bodies
-from bridge.codec.records import body_json, dump
-from bridge.codec.reencode import EncodedLine, Refusal, Target, encode_lines
+from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native import DecodedBody, WriterGuesses, decode_body
@@ -33,11 +32,51 @@ if TYPE_CHECKING:
     from bridge.codec.framing import Framing
     from otel_mqtrace.wire.native import Guess
 
-__all__ = ["decode_files", "encode_file", "tell_writers"]
+__all__ = ["LARGE_BYTES", "decode_files", "encode_file", "tell_writers", "watched"]
+
+
+LARGE_BYTES: Final = 8 << 20
+"""A smaller file is read within about two seconds, and needs no bar."""
+
+_Item = TypeVar("_Item")
+
+
+def watched(
+    items: Iterable[_Item],
+    stream: io.BufferedReader,
+    *,
+    name: str,
+    console: Console | None = None,
+    large_bytes: int = LARGE_BYTES,
+) -> Iterator[_Item]:
+    """Yield ``items``, which are read from ``stream``, under a bar that shows the bytes read so far.
+
+    The bar is drawn on standard error, only if that is a terminal, and is gone at the end.
+    """
+    size_bytes = _size_bytes(stream)
+    screen = console or Console(file=sys.stderr)
+    if size_bytes < large_bytes or not screen.is_terminal:
+        yield from items
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, transient=True) as progress:
+        task = progress.add_task(name, total=size_bytes)
+        for item in items:
+            progress.update(task, completed=stream.tell())
+            yield item
+
+
+def _size_bytes(stream: io.BufferedReader) -> int:
+    """Return the size of a regular file; a pipe has none."""
+    try:
+        status = os.fstat(stream.fileno())
+    except OSError:  # a stream in memory
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
 
 _STDIN: Final = "-"
 _START_BYTES: Final = 1 << 18  # of a line of JSON, whose body may stand behind its other fields
-_Item = TypeVar("_Item")
 
 
 def decode_files(  # noqa: PLR0913 - what the command was asked for
@@ -52,7 +91,7 @@ def decode_files(  # noqa: PLR0913 - what the command was asked for
     tally = _Tally()
     items = tally.counting(_decoded(files or [_STDIN], framing, how, explode_batches=explode_batches), _why_bad)
     if as_table:
-        from bridge.codec.record_table import print_records  # noqa: PLC0415  rich takes longer than a small decode
+        from bridge.codec.tables import print_records  # noqa: PLC0415  rich takes longer than a small decode
 
         print_records(items)
     else:
@@ -171,7 +210,6 @@ def _bodies(names: list[str], framing: Framing, how: Reading) -> Iterator[tuple[
 def _bar_over(bodies: Iterator[_Item], stream: io.BufferedReader, name: str) -> Iterable[_Item]:
     if not sys.stderr.isatty() or sys.stdout.isatty():  # records running over the terminal are progress enough
         return bodies
-    from bridge.codec.progress import watched  # noqa: PLC0415  only a terminal is worth loading rich for
 
     return watched(bodies, stream, name=name)
 

@@ -1,22 +1,117 @@
-"""This module knows how the known writers, and guesses who wrote something, look in a terminal."""
+"""Records and known writers as tables for a terminal."""
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from otel_mqtrace._terminal import print_table
+from bridge.page.wording import visible
+from otel_mqtrace._terminal import open_console, print_table
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.dialects import IMITATORS, Imitator, cloud_shape_of, quirks_of
 from otel_mqtrace.wire.native.layout import DIALECTS, CloudSubAfter, Dialect, FieldCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["known_writers", "print_guesses", "print_writers"]
+__all__ = ["PAGE_RECORDS", "known_writers", "print_guesses", "print_records", "print_writers"]
+
+
+PAGE_RECORDS: Final = 200
+"""Records of one page: each has its own head, so that any number of them is printed in the memory of one."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def print_records(items: Iterable[Mapping[str, Any]], *, page_records: int = PAGE_RECORDS) -> None:
+    """Print the JSON objects of records page by page, the bad ones below their page with place, reason and text."""
+    console, rest = open_console(), iter(items)
+    while page := list(islice(rest, page_records)):
+        table = _table()
+        for item in page:
+            if "error" not in item:
+                table.add_row(*(_cell(*lines(item)) for _, _, lines in _COLUMNS))
+        if table.row_count:
+            print_table(table, console)
+        for item in page:
+            if "error" in item:
+                console.print(_fault(item))
+
+
+def _table() -> Table:
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for head, width, _ in _COLUMNS:  # folded: an id cut short is no evidence
+        table.add_column(head, overflow="fold", width=width)
+    return table
+
+
+def _cell(first: object, second: object) -> Text:
+    """Two lines; Text, so that [brackets] in a value stay brackets."""
+    shown = ["" if value is None else _harmless(str(value)) for value in (first, second)]
+    return Text.assemble(shown[0], "\n", (shown[1], "dim"))
+
+
+def _harmless(text: str) -> str:
+    return "\n".join(visible(line, limit=len(line)) for line in text.split("\n"))
+
+
+def _place(item: Mapping[str, Any]) -> tuple[object, object]:
+    first, *others = item["written_by"] or [""]
+    writers = f"{first.replace('Java client', 'Java')} +{len(others)}" if others else first
+    return f"{item['body_index']}.{item['record_index']}", writers
+
+
+def _kind(item: Mapping[str, Any]) -> tuple[object, object]:
+    return item["trace_type"], item["transaction_state"] or item["context_code"] or item["msg_type"]
+
+
+def _when(item: Mapping[str, Any]) -> tuple[object, object]:
+    success, cost_ms, retries = item["success"], item["cost_ms"], item["retry_times"]
+    said = [
+        *([] if success is None else ["ok" if success else "failed"]),
+        *([] if cost_ms is None else [f"{cost_ms} ms"]),
+        *([f"retry {retries}"] if retries else []),
+    ]
+    return _utc(item["timestamp_ms"]), ", ".join(said)
+
+
+def _identity(item: Mapping[str, Any]) -> tuple[object, object]:
+    return (item["msg_id"] or "").replace(",", ",\n"), item["keys"]  # a batch: each of its ids on a line
+
+
+def _names(item: Mapping[str, Any]) -> tuple[object, object]:
+    return item["topic"], item["group_name"]
+
+
+_COLUMNS: Final[tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], tuple[object, object]]], ...]] = (
+    ("body.record\nwritten by", 22, _place),
+    ("type\noutcome", 16, _kind),
+    ("time (UTC)\nsuccess, cost", 23, _when),
+    ("message id\nkeys", 33, _identity),
+    ("topic\ngroup", None, _names),
+)
+"""Heads of both lines, width, and what the lines say; the last takes what is left."""
+
+
+def _utc(timestamp_ms: int | None) -> str | None:
+    try:
+        moment = _EPOCH + timedelta(milliseconds=timestamp_ms or 0)
+    except OverflowError:
+        return str(timestamp_ms)
+    return None if timestamp_ms is None else moment.isoformat(sep=" ", timespec="milliseconds")[:-6]
+
+
+def _fault(item: Mapping[str, Any]) -> Text:
+    error = item["error"]
+    record = "" if item["record_index"] is None else f" record {item['record_index']}"
+    said = f"{error['field'] or 'record'}: {error['reason']}: {error['text']!r}"
+    return Text(f"bad: body {item['body_index']}{record}: {said}", style="red", overflow="fold")
+
 
 _WRITER_COLUMNS: Final = (
     *("dialect", "releases", "writable", "pub", "sub_before", "sub_after", "sub_after_cloud"),

@@ -1,1 +1,1 @@
-"""This module knows nothing by itself: the package is the order system behind ``mqtrace demo``."""
+"""The order system behind mqtrace demo."""

@@ -45,9 +45,8 @@ def demo(
             raise MissingExtraError("mqtrace demo", extra)
     from rich.console import Console  # noqa: PLC0415  optional extras, and slow to load for --help
 
-    from bridge.demo.progress import stages_on_stderr  # noqa: PLC0415  as above
-    from bridge.demo.run import demonstrate  # noqa: PLC0415  as above
-    from bridge.demo.table import discrepancies, seeded_against_found  # noqa: PLC0415  as above
+    from bridge.demo.findings import discrepancies, seeded_against_found  # noqa: PLC0415  as above
+    from bridge.demo.run import demonstrate, stages_on_stderr  # noqa: PLC0415  as above
 
     plan = (
         f"mqtrace demo: {messages:,} orders with faults on purpose, both traces, one reconciliation on Spark; "

@@ -1,8 +1,4 @@
-"""This module knows how to hold what was seeded against what was found, event by event.
-
-The seeded side comes from the order book and the fault plan alone. The found side comes from the verdicts and
-``result.json`` that any reader of a reconciliation has. They are joined by the event's identity, not by counts.
-"""
+"""Compare what was seeded with what was found, event by event, and print it."""
 
 from __future__ import annotations
 
@@ -10,8 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.demo.events import CONSUME, PUBLISH, Event, events_of
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
 from bridge.demo.faults import EXPECTED, MATCHED, FaultKind
+from bridge.demo.orders import CONSUME, PUBLISH, Event, events_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
     from bridge.demo.faults import Expectation, Fault, FaultPlan
     from bridge.demo.orders import Order
 
-__all__ = ["COLUMNS", "Finding", "Findings", "Row", "compare"]
+__all__ = ["COLUMNS", "Finding", "Findings", "Row", "compare", "discrepancies", "seeded_against_found"]
+
 
 COLUMNS: Final = ("kind", "msg_id", "topic", "group", "retry_times", "status", "reason", "field_verdicts")
 """The columns of ``verdicts/`` that are needed."""
@@ -112,3 +112,47 @@ def _misjudged(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"the balance does not hold: {result['conservation']}"
     if result["exit_code"] != _GATE_FAILED:
         yield f"exit code {result['exit_code']} ({result['verdict']}): seeded losses must fail a gate, no more"
+
+
+_MOST_SHOWN: Final = 20
+
+
+def seeded_against_found(findings: Findings) -> Table:
+    """Return the table: fault, the verdict it must get, how many were seeded, how many were found as such."""
+    table = Table(title="Seeded against found", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("fault")
+    table.add_column("expected verdict")
+    table.add_column("seeded", justify="right")
+    table.add_column("found", justify="right")
+    for kind in (*FaultKind, None):
+        verdict = "MATCHED" if kind is None else _expected_words(EXPECTED[kind])
+        seeded = findings.seeded(kind)
+        found = sum(one.as_expected for one in seeded)
+        name = "none: clean events" if kind is None else kind.value
+        table.add_row(name, verdict, str(len(seeded)), _marked(found, wanted=len(seeded)))
+    table.add_row("anything else", "", "0", _marked(len(findings.surprises), wanted=0))
+    return table
+
+
+def discrepancies(findings: Findings) -> Iterator[str]:
+    """Yield a line for each event that was not found as expected and for each surprise, the first few of them."""
+    lines = [*map(_line, (one for one in findings.findings if not one.as_expected)), *findings.surprises]
+    yield from lines[:_MOST_SHOWN]
+    if len(lines) > _MOST_SHOWN:
+        yield f"and {len(lines) - _MOST_SHOWN} more"
+
+
+def _marked(count: int, *, wanted: int) -> str:
+    return f"{count} {'✓' if count == wanted else '✗'}"
+
+
+def _expected_words(expectation: Expectation) -> str:
+    return " ".join((*sorted(expectation.statuses), *filter(None, (expectation.reason,))))
+
+
+def _line(finding: Finding) -> str:
+    event = finding.event
+    seeded = "clean" if finding.fault is None else finding.fault.kind.value
+    field = f" ({finding.fault.field})" if finding.fault is not None and finding.fault.field else ""
+    where = " ".join(filter(None, (event.kind, event.where, f"attempt {event.attempt}" if event.attempt else "")))
+    return f"{event.msg_id} {where}: {seeded}{field}, found {finding.said or 'nothing'}"

@@ -1,26 +1,47 @@
-"""This module knows the shop's order book: what each order is, and what will happen to it, from the seed alone.
-
-Every block of a hundred orders holds the same mix (``_MIX``), in an order of its own. The fate of an order is written
-into its message, so that the handlers are pure business code and two runs with one seed do exactly the same.
-"""
+"""The orders of the demo, drawn from a seed, and the trace events that each leaves behind."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
 
-from bridge.demo.lots import draw
+from otel_mqtrace.model import TraceType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from otel_mqtrace.model import TraceContext
 
 __all__ = [
+    "BILLING",
+    "CONSUME",
     "MAX_RETRIES",
+    "ORDERS",
     "ORDERS_PER_TRANSACTION",
     "OVERSIZE_BYTES",
+    "PAYMENTS",
+    "PUBLISH",
+    "RETRY_TOPICS",
+    "SHIPPING",
+    "TRANSACTION_END",
+    "Event",
     "Order",
     "OrderKind",
+    "draw",
+    "event_of",
+    "events_of",
     "order_book",
 ]
+
+
+def draw(seed: int, *names: object) -> int:
+    """Return an evenly spread number in [0, 2**64) that depends on ``seed`` and ``names`` and on nothing else."""
+    text = "\x1f".join(map(str, (seed, *names)))
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+
 
 MAX_RETRIES: Final = 2
 ORDERS_PER_TRANSACTION: Final = 5
@@ -113,3 +134,66 @@ def _fate(number: int, seed: int) -> tuple[OrderKind, int, bool]:
 def _message_id(number: int, seed: int) -> str:
     """Return a unique id of RocketMQ's shape (ip, pid, class loader, time, counter) made of seed and number."""
     return f"7F000001{seed & 0xFFFF:04X}{draw(seed, 'process') & 0xFFFFFFFF:08X}{number:08X}{number & 0xFFFF:04X}"
+
+
+ORDERS: Final = "orders"
+PAYMENTS: Final = "payments"
+"""Nobody in the demo reads it: the embedded broker would show aborted messages to any reader."""
+BILLING: Final = "billing"
+SHIPPING: Final = "shipping"
+RETRY_TOPICS: Final = tuple(f"{ORDERS}.{BILLING}.retry.{attempt}" for attempt in range(1, MAX_RETRIES + 1))
+
+PUBLISH: Final = "publish"
+CONSUME: Final = "consume"
+TRANSACTION_END: Final = "transaction_end"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Event:
+    """The identity of one event: enough to tell it from every other event of the run.
+
+    ``where`` is the topic of a publish, the group of a consume, empty for the end of a transaction; ``attempt`` is the
+    redelivery count of a consume (each redelivery has a topic of its own, so publishes need none).
+    """
+
+    kind: str
+    msg_id: str
+    where: str
+    attempt: int = 0
+
+
+def events_of(order: Order) -> Iterator[Event]:
+    """Yield every event the order leaves when nothing is lost, publishes and consumes in the order they happen."""
+    if order.kind is OrderKind.PAYMENT:
+        yield Event(PUBLISH, order.msg_id, PAYMENTS)
+        yield Event(TRANSACTION_END, order.msg_id, "")
+        return
+    yield Event(PUBLISH, order.msg_id, ORDERS)
+    if order.kind is OrderKind.OVERSIZE:
+        return
+    yield Event(CONSUME, order.msg_id, SHIPPING)
+    yield Event(CONSUME, order.msg_id, BILLING)
+    for attempt, topic in enumerate(RETRY_TOPICS[: order.declines], start=1):
+        yield Event(PUBLISH, order.msg_id, topic)
+        yield Event(CONSUME, order.msg_id, BILLING, attempt)
+
+
+_KINDS: Final = {
+    TraceType.PUB: PUBLISH,
+    TraceType.SUB_BEFORE: CONSUME,
+    TraceType.SUB_AFTER: CONSUME,
+    TraceType.END_TRANSACTION: TRANSACTION_END,
+}
+
+
+def event_of(trace_ctx: TraceContext) -> Event | None:
+    """Return the event that a context with one message reports, or ``None`` for anything else."""
+    kind = _KINDS.get(trace_ctx.trace_type)
+    if kind is None or len(trace_ctx.beans) != 1:
+        return None
+    (bean,) = trace_ctx.beans
+    if bean.msg_id is None:
+        return None
+    if kind == CONSUME:
+        return Event(kind, bean.msg_id, trace_ctx.group_name or "", bean.retry_times or 0)
+    return Event(kind, bean.msg_id, bean.topic or "" if kind == PUBLISH else "")

@@ -1,30 +1,303 @@
-"""This module knows the demo from end to end: orders in, both formats out, reconciled, held against what was seeded."""
+"""The demo from end to end: orders, both formats, reconciliation, comparison with the seeded faults."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+import shutil
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from bridge.demo.faults import plan_faults
-from bridge.demo.findings import compare
-from bridge.demo.orders import order_book
-from bridge.demo.reconciliation import reconcile
-from bridge.demo.system import GRACE_MS, TRACE_TOPIC, create_topics, run_orders
-from bridge.demo.workspace import claim
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from pyarrow import dataset
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from bridge.demo.faults import FaultKind, FaultyEncoder, FaultySpanExporter, plan_faults
+from bridge.demo.findings import COLUMNS, compare
+from bridge.demo.orders import CONSUME, ORDERS, PAYMENTS, RETRY_TOPICS, SHIPPING, Event, events_of, order_book
+from bridge.demo.shop import Billing, Department, OrderDesk, Tally, ship
 from bridge.forwarder.service import forward_once
-from bridge.forwarder.source import KafkaTraceSource
+from bridge.forwarder.sources.kafka import KafkaTraceSource
+from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor
+from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.landing.writer import LandingWriter
+from otel_mqtrace.spans.stats import lost
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from bridge.demo.findings import Findings
-    from bridge.demo.progress import Stages
-    from bridge.demo.workspace import Workspace
+    from bridge.demo.faults import FaultPlan
+    from bridge.demo.findings import Findings, Row
+    from bridge.demo.orders import Order
 
-__all__ = ["demonstrate"]
+__all__ = [
+    "GRACE_MS",
+    "TRACE_TOPIC",
+    "LineStages",
+    "Reconciled",
+    "Stages",
+    "TerminalStages",
+    "Workspace",
+    "claim",
+    "create_topics",
+    "demonstrate",
+    "reconcile",
+    "run_orders",
+    "stages_on_stderr",
+]
+
+
+class Stages(Protocol):
+    """Somebody who is told about stages as they happen."""
+
+    def stage(self, title: str, total: int | None = None) -> AbstractContextManager[Callable[[int], None]]:
+        """Begin a stage of ``total`` steps (``None``: nobody knows) and yield a function that advances it."""
+        ...
+
+
+class LineStages:
+    """One line on standard error when a stage begins."""
+
+    @contextmanager
+    def stage(self, title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """Write the line; steps are not shown."""
+        count = "" if total is None else f" ({total})"
+        sys.stderr.write(f"mqtrace demo: {title}{count}\n")
+        sys.stderr.flush()
+        yield lambda _steps: None
+
+
+class TerminalStages:
+    """A bar, or a spinner where the end is unknown, and the time it took."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+
+    @contextmanager
+    def stage(self, title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """Show the bar until the block ends."""
+        measured = () if total is None else (BarColumn(), MofNCompleteColumn())
+        columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), *measured, TimeElapsedColumn())
+        with Progress(*columns, console=self._console) as progress:
+            task = progress.add_task(title, total=total)
+            yield lambda steps: progress.advance(task, steps)
+            progress.update(task, total=total or 1, completed=total or 1)
+
+
+def stages_on_stderr() -> Stages:
+    """Return bars when standard error is a terminal, lines otherwise."""
+    return TerminalStages() if sys.stderr.isatty() else LineStages()
+
+
+_MARKER: Final = ".mqtrace-demo"
+_NOTE: Final = "Written by `mqtrace demo`, which replaces its own output here when it runs again.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Where a run of the demo writes."""
+
+    root: Path
+
+    @property
+    def landing(self) -> Path:
+        """The native side: trace messages as they were landed."""
+        return self.root / "landing"
+
+    @property
+    def otlp(self) -> Path:
+        """The OTLP side: OpenTelemetry's own JSON lines."""
+        return self.root / "otlp" / "traces.jsonl"
+
+    @property
+    def report(self) -> Path:
+        """What the reconciliation writes."""
+        return self.root / "report"
+
+    @property
+    def findings(self) -> Path:
+        """Every seeded fault beside what was found, for a machine to read."""
+        return self.root / "findings.json"
+
+
+def claim(root: Path) -> Workspace:
+    """Make ``root`` ready for a run: created, or emptied of an earlier run.
+
+    Raises ``UsageError`` for a file, for a directory that holds anything the demo did not write, and for what the
+    system does not let us make or empty.
+    """
+    try:
+        return _claimed(Workspace(root))
+    except OSError as error:
+        reason = f"{error.strerror or error}: {error.filename or root}"
+        raise UsageError(f"--out {root} cannot be used ({reason}); name a directory that can be written") from error
+
+
+def _claimed(workspace: Workspace) -> Workspace:
+    root = workspace.root
+    ours = (workspace.landing, workspace.otlp.parent, workspace.report, workspace.findings, root / _MARKER)
+    if root.exists() and not root.is_dir():
+        raise UsageError(f"{root} is a file: give --out a directory")
+    present = set(root.iterdir()) if root.exists() else set()
+    if present and (root / _MARKER not in present or present - set(ours)):
+        raise UsageError(f"{root} holds files that are not the demo's: give --out an empty or a new directory")
+    for path in present:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    root.mkdir(parents=True, exist_ok=True)
+    (root / _MARKER).write_text(_NOTE, encoding="utf-8")
+    workspace.otlp.parent.mkdir()
+    workspace.landing.mkdir()
+    return workspace
+
+
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+GRACE_MS: Final = 2_000
+"""How late a record may arrive: longer than a batch lingers. The last order is sent this long after all the others."""
+
+_CHUNK: Final = 100  # orders; a block of the order book, so that no transaction is torn apart
+_PARTITIONS: Final = 4
+_MESSAGES_PER_TRACE_PARTITION: Final = 2000  # far below what the embedded broker keeps of a partition
+_FLUSH_MS: Final = 30_000
+_SETTLE_S: Final = (GRACE_MS + 500) / 1e3
+
+
+def create_topics(kafka: EmbeddedKafka, messages: int) -> None:
+    """Create every topic; the trace topic gets partitions enough that retention never touches it."""
+    for topic in (ORDERS, PAYMENTS, *RETRY_TOPICS):
+        kafka.create_topic(topic, _PARTITIONS)
+    kafka.create_topic(TRACE_TOPIC, _PARTITIONS + messages // _MESSAGES_PER_TRACE_PARTITION)
+
+
+def run_orders(
+    bootstrap_servers: str, book: Sequence[Order], plan: FaultPlan, *, otlp: Path, advance: Callable[[int], None]
+) -> None:
+    """Send, consume and trace every order; native records lie on the trace topic and spans in ``otlp`` afterwards.
+
+    ``advance`` is told the number of orders that are done, chunk by chunk. Raises ``PeerError`` when anything was
+    dropped, failed or did not come back in time.
+    """
+    with ExitStack() as stack:
+        processor = stack.enter_context(_instrumented(bootstrap_servers, plan, otlp=otlp))
+        shop = stack.enter_context(_opened(bootstrap_servers, plan))
+        handled = 0
+        for orders in _chunks(book):
+            if orders[-1] is book[-1]:
+                threading.Event().wait(_SETTLE_S)
+            shop.desk.take(orders)
+            handled += sum(event.kind == CONSUME for order in orders for event in events_of(order))
+            shop.tally.wait_for(handled)
+            processor.force_flush(_FLUSH_MS)
+            advance(len(orders))
+
+
+def _chunks(book: Sequence[Order]) -> Iterator[list[Order]]:
+    # The last order travels alone, and late: whatever is older than it by the grace period counts as settled.
+    remaining = iter(book[:-1])
+    while chunk := list(islice(remaining, _CHUNK)):
+        yield chunk
+    yield [book[-1]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shop:
+    desk: OrderDesk
+    tally: Tally
+
+
+@contextmanager
+def _opened(bootstrap_servers: str, plan: FaultPlan) -> Iterator[_Shop]:
+    crashing = {event for event, fault in plan.items() if fault.kind is FaultKind.CRASHED}
+    billing = Billing(bootstrap_servers, crashes=lambda msg_id: Event(CONSUME, msg_id, Billing.GROUP) in crashing)
+    tally = Tally()
+    departments = [
+        Department(group, topics, handle, bootstrap_servers=bootstrap_servers, tally=tally)
+        for group, topics, handle in (
+            (Billing.GROUP, Billing.TOPICS, billing.handle),
+            (SHIPPING, (ORDERS,), ship),
+        )
+    ]
+    desk = OrderDesk(bootstrap_servers)
+    for department in departments:
+        department.start()
+    try:
+        yield _Shop(desk, tally)
+    finally:
+        for department in departments:
+            department.close()
+        billing.close()
+
+
+@contextmanager
+def _instrumented(bootstrap_servers: str, plan: FaultPlan, *, otlp: Path) -> Iterator[MqTraceSpanProcessor]:
+    """Trace the block into both exporters, each with the plan's faults; check the books afterwards."""
+    processor = MqTraceSpanProcessor(
+        NativeKafkaSpanExporter(
+            bootstrap_servers=bootstrap_servers, trace_topic=TRACE_TOPIC, dialect="5.5.0", encode=FaultyEncoder(plan)
+        ),
+        FaultySpanExporter(otlp, plan),
+        max_queue_size=2048,
+        max_export_batch_size=100,
+    )
+    provider = TracerProvider(
+        resource=Resource({"service.name": "order-system"}),
+        sampler=ALWAYS_ON,
+        span_limits=SpanLimits(),
+        shutdown_on_exit=False,
+    )
+    provider.add_span_processor(processor)
+    instrumentor = MqTraceInstrumentor()
+    instrumentor.instrument(tracer_provider=provider, exporters=(), enabled=True, trace_topic=TRACE_TOPIC)
+    try:
+        yield processor
+    finally:
+        instrumentor.uninstrument()
+        provider.shutdown()
+    for lane, books in processor.stats().items():
+        if lost(books) or books["pending"]:
+            raise PeerError(f"the demo lost spans on its own, seeded faults aside: {lane}: {dict(books)}")
+
+
+_DRIVER_MEMORY: Final = "1g"
+_WITH_RESULT: Final = (0, 1, 3, 4)
+"""Exit codes of a run that wrote its result, whatever that says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What the reconciliation left: its result and its verdicts, field verdicts as pairs."""
+
+    result: dict[str, Any]
+    rows: list[Row]
+
+
+def reconcile(workspace: Workspace, *, grace_ms: int) -> Reconciled:
+    """Run ``reconcile`` over both sides and read back what it wrote; ``PeerError`` when it wrote no result."""
+    command = [sys.executable, "-m", "spark_jobs", "reconcile"]
+    sides = ["--native", str(workspace.landing), "--otlp", str(workspace.otlp), "--out", str(workspace.report)]
+    options = ["--grace", f"{grace_ms}ms", "--driver-memory", _DRIVER_MEMORY]
+    done = subprocess.run([*command, *sides, *options], capture_output=True, text=True, check=False)
+    written = workspace.report / "result.json"
+    if done.returncode not in _WITH_RESULT or not written.exists():
+        told = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+        raise PeerError(f"the reconciliation ended with exit code {done.returncode}: {told}")
+    result = json.loads(written.read_text(encoding="utf-8"))
+    verdicts = dataset.dataset(str(workspace.report / "verdicts"), format="parquet")
+    return Reconciled(result, verdicts.to_table(columns=list(COLUMNS)).to_pylist())
+
 
 _FORWARDER_GROUP: Final = "mqtrace-forward"
 

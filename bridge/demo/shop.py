@@ -1,23 +1,25 @@
-"""This module knows the shop's sending side: plain confluent-kafka code that has never heard of tracing."""
+"""The shop of the demo: its producer and its consumer groups, in plain confluent-kafka code."""
 
 from __future__ import annotations
 
+import json
 import logging
+import threading
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from bridge.demo.events import ORDERS, PAYMENTS
-from bridge.demo.orders import OVERSIZE_BYTES, Order, OrderKind
-from otel_mqtrace import semconv
+from bridge.demo.orders import BILLING, ORDERS, OVERSIZE_BYTES, PAYMENTS, RETRY_TOPICS, Order, OrderKind
+from otel_mqtrace import process, semconv
 from otel_mqtrace._errors import PeerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["QUIET", "OrderDesk"]
+__all__ = ["QUIET", "Billing", "CardDeclinedError", "Department", "OrderDesk", "Tally", "charge", "ship"]
+
 
 QUIET: Final = logging.getLogger("bridge.demo.kafka")
 """Where the clients' own log lines go: to whoever configures logging, not to the terminal."""
@@ -90,3 +92,154 @@ def _headers(order: Order) -> list[tuple[str, str | bytes | None]]:
         (semconv.HEADER_KEYS, order.keys.encode()),
         *delay,
     ]
+
+
+_POLL_S: Final = 0.05
+_SLOW_S: Final = 0.02
+
+
+class CardDeclinedError(Exception):
+    """The card was declined; the order is tried again later."""
+
+
+class Tally:
+    """Counts what the departments have handled, so that somebody can wait for it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._handled = 0
+        self._failure: BaseException | None = None
+
+    def add(self) -> None:
+        """Count one handled message."""
+        with self._changed:
+            self._handled += 1
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Hand the error that ended a department to whoever waits."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+    def wait_for(self, count: int, *, patience_s: float = 60.0) -> None:
+        """Return when ``count`` messages were handled; ``PeerError`` when none is for ``patience_s`` seconds."""
+        with self._changed:
+            while self._handled < count and self._failure is None:
+                before = self._handled
+                if not self._changed.wait(patience_s) and self._handled == before:
+                    raise PeerError(f"the consumers of the demo stand still at {before} of {count} messages")
+            if self._failure is not None:
+                raise PeerError(f"a consumer of the demo died: {self._failure}") from self._failure
+
+
+class Department(threading.Thread):
+    """A consumer group that hands every message of its topics to ``handle``, until it is told to stop."""
+
+    def __init__(
+        self, group: str, topics: Sequence[str], handle: Callable[[Any], None], *, bootstrap_servers: str, tally: Tally
+    ) -> None:
+        super().__init__(name=group, daemon=True)
+        self._topics = list(topics)
+        self._handle = handle
+        self._tally = tally
+        self._closing = threading.Event()
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 50,
+            },
+            logger=QUIET,
+        )
+
+    def run(self) -> None:
+        """Poll and handle until closed; an error ends the thread and reaches whoever waits on the tally."""
+        try:
+            self._consumer.subscribe(self._topics)
+            while not self._closing.is_set():
+                self._serve(self._consumer.poll(_POLL_S))
+        except Exception as error:  # noqa: BLE001  a thread has nobody else to tell
+            self._tally.fail(error)
+        finally:
+            self._consumer.close()
+
+    def close(self) -> None:
+        """Stop polling, leave the group and wait for the thread."""
+        self._closing.set()
+        self.join(_TIMEOUT_S)
+
+    def _serve(self, message: Any) -> None:
+        if message is None:
+            return
+        if message.error() is not None:
+            raise KafkaException(message.error())
+        self._handle(message)
+        self._tally.add()
+
+
+class Billing:
+    """Charges orders. A declined one goes to the next retry topic until there is none left.
+
+    ``crashes`` says for which message ids the handler's thread dies in the middle of its work.
+    """
+
+    GROUP: Final = BILLING
+    TOPICS: Final = (ORDERS, *RETRY_TOPICS)
+
+    def __init__(self, bootstrap_servers: str, *, crashes: Callable[[str], bool]) -> None:
+        self._retries = confluent_kafka.Producer({"bootstrap.servers": bootstrap_servers}, logger=QUIET)
+        self._crashes = crashes
+        self._unfinished: list[Any] = []
+
+    def handle(self, message: Any) -> None:
+        """Charge one order, now or at a later attempt."""
+        headers = dict(message.headers())
+        if self._crashes(headers[semconv.HEADER_UNIQ_KEY].decode()):
+            self._die_with(message)
+            return
+        attempt = int(headers.get(semconv.HEADER_RECONSUME_TIMES, b"0"))
+        try:
+            with process(message) as work:
+                if not charge(message.value(), attempt):
+                    work.failed()
+                    self._retry(message, attempt)
+        except CardDeclinedError:
+            self._retry(message, attempt)
+        self._retries.poll(0)
+
+    def close(self) -> None:
+        """Wait until the broker has answered for every retry."""
+        self._retries.flush(_TIMEOUT_S)
+
+    def _retry(self, message: Any, attempt: int) -> None:
+        if attempt == len(RETRY_TOPICS):
+            return  # given up: nobody will ever pay for it
+        kept = [(name, value) for name, value in message.headers() if name != semconv.HEADER_RECONSUME_TIMES]
+        headers = [*kept, (semconv.HEADER_RECONSUME_TIMES, str(attempt + 1).encode())]
+        self._retries.produce(RETRY_TOPICS[attempt], message.value(), key=message.key(), headers=headers)
+
+    def _die_with(self, message: Any) -> None:
+        """Begin the work in a thread that ends in the middle of it, as when a worker is killed."""
+        work = process(message)
+        self._unfinished.append(work)  # kept: the garbage collector must not finish what a dead worker cannot
+        worker = threading.Thread(target=work.__enter__, name="worker that dies")
+        worker.start()
+        worker.join()
+
+
+def charge(body: bytes, attempt: int) -> bool:
+    """Return whether the card was charged; odd orders are declined by exception, even ones by result."""
+    order = json.loads(body)
+    if attempt >= order["declines"]:
+        return True
+    if order["order"] % 2:
+        raise CardDeclinedError(f"order {order['order']}: card declined, attempt {attempt}")
+    return False
+
+
+def ship(message: Any) -> None:
+    """Pack one order; a slow one takes its time."""
+    if json.loads(message.value())["slow"]:
+        threading.Event().wait(_SLOW_S)

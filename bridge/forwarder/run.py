@@ -17,15 +17,15 @@ import typer
 
 from bridge.addresses import Kind, parse_address
 from bridge.codec.reading import Reading
-from bridge.forwarder.files import MEMORY_DIRECTORY
-from bridge.forwarder.meaning import SpanRules
-from bridge.forwarder.measures import Measures
-from bridge.forwarder.native import NativeForwarding, check_native_options, open_native
+from bridge.forwarder.choose_source import files_directory, open_source
+from bridge.forwarder.metrics import Measures
+from bridge.forwarder.native_delivery import NativeForwarding, check_native_options, open_native
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
+from bridge.forwarder.resume_file import SettledMemory
 from bridge.forwarder.service import forward_once, forward_until
-from bridge.forwarder.settled import SettledMemory
-from bridge.forwarder.sources import files_directory, open_source
-from bridge.forwarder.traces import SpanForwarding
+from bridge.forwarder.sources.files import MEMORY_DIRECTORY
+from bridge.forwarder.span_delivery import SpanForwarding
+from bridge.forwarder.span_fields import SpanRules
 from bridge.page.wording import counted
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.config import Settings
@@ -37,10 +37,10 @@ from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator
 
-    from bridge.forwarder.native import NativeCounts
+    from bridge.forwarder.choose_source import OpenSource
+    from bridge.forwarder.native_delivery import NativeCounts
     from bridge.forwarder.pairing import Place
     from bridge.forwarder.service import ForwardCounts, TraceSource
-    from bridge.forwarder.sources import OpenSource
     from otel_mqtrace.landing.layout import LandedMessage
 
 __all__ = ["ForwardOptions", "run"]
@@ -170,7 +170,7 @@ def _open_native(opened: ExitStack, options: ForwardOptions, target: str) -> Nat
 
 
 def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str) -> SpanForwarding:
-    from bridge.forwarder.otlp import OtlpDelivery  # noqa: PLC0415 - optional extra
+    from bridge.forwarder.span_delivery import OtlpDelivery  # noqa: PLC0415 - optional extra
 
     delivery = OtlpDelivery(endpoint, timeout_s=options.otlp_timeout_ms / _MS_PER_S)
     opened.callback(delivery.close)

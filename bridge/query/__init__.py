@@ -1,1 +1,1 @@
-"""What happened to one message: its records found in an archive, told as a story, shown to people and programs."""
+"""Answer what happened to a message: records from an archive, its timeline, pages for people and programs."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bridge.query.wanted import OutcomeFilter
+from bridge.query.criteria import OutcomeFilter
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import UsageError
 
@@ -247,11 +247,11 @@ def query(  # noqa: PLR0913 - one parameter per option
     """
     from bridge.codec.reading import Reading  # noqa: PLC0415
     from bridge.page.markup import check_template  # noqa: PLC0415
-    from bridge.query.instants import arrival_range  # noqa: PLC0415
-    from bridge.query.places import open_archive  # noqa: PLC0415
+    from bridge.query.archives.choose import open_archive  # noqa: PLC0415
+    from bridge.query.archives.scan import arrival_range  # noqa: PLC0415
+    from bridge.query.criteria import wanted  # noqa: PLC0415
+    from bridge.query.render.details import LINK_FIELDS  # noqa: PLC0415
     from bridge.query.search import search  # noqa: PLC0415
-    from bridge.query.trace_ids import LINK_FIELDS  # noqa: PLC0415
-    from bridge.query.wanted import wanted  # noqa: PLC0415
     from otel_mqtrace.wire.native import decode_body  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     sought = wanted(msg_id, key, topic=topic, group=group, outcome=outcome)
@@ -276,12 +276,12 @@ def query(  # noqa: PLR0913 - one parameter per option
 def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
     """Show ``answer`` in every form that was asked for, and return the exit code."""
     if as_json:
-        from bridge.query.answer_json import answer_json  # noqa: PLC0415
+        from bridge.query.render.json import answer_json  # noqa: PLC0415
 
         text = json.dumps(answer_json(answer), ensure_ascii=False, indent=2)
         sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
         sys.stdout.buffer.flush()
-    from bridge.query.terminal import nothing_found, print_answer  # noqa: PLC0415 - rich takes its time
+    from bridge.query.render.terminal import nothing_found, print_answer  # noqa: PLC0415 - rich takes its time
 
     if not answer.stories:
         typer.echo(f"mqtrace: {nothing_found(answer)}", err=True)
@@ -289,7 +289,7 @@ def _show(answer: Answer, html: Path | None, *, as_json: bool) -> int:
     if not as_json:
         print_answer(answer)
     if html is not None:
-        from bridge.query.page import page  # noqa: PLC0415
+        from bridge.query.render.html import page  # noqa: PLC0415
 
         html.write_text(page(answer), encoding="utf-8", errors="backslashreplace")
         typer.echo(f"mqtrace: the page is {html}", err=True)

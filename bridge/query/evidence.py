@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from bridge.codec.reading import Reading
-    from bridge.query.wanted import Wanted
+    from bridge.query.criteria import Wanted
     from otel_mqtrace.landing.layout import LandedMessage
     from otel_mqtrace.model import TraceBean, TraceContext
     from otel_mqtrace.wire.native import BadRecord, DecodedBody

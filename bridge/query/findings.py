@@ -10,13 +10,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from bridge.page.wording import counted, listed, visible
-from bridge.query.story import Finding, Half, Outcome
+from bridge.query.timeline import Finding, Half, Outcome
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from bridge.query.story import Consume, GroupStory, MessageStory, Send
+    from bridge.query.timeline import Consume, GroupStory, MessageStory, Send
 
 __all__ = ["FINDING_CODES", "findings", "in_one_sentence"]
 

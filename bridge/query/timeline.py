@@ -1,22 +1,365 @@
-"""This module knows the events of a story as one list in order of time, as every reader of it shows them."""
+"""The timeline of one message: every event of its life as data, built from its trace records."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bridge.page.wording import ABSENT, visible
-from bridge.query.story import Half, Outcome
-from otel_mqtrace.model import ContextCode, TransactionState
+from otel_mqtrace.model import KEY_SEPARATOR, ContextCode, TraceType, TransactionState
+from otel_mqtrace.wire.native import absent, started_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from bridge.query.story import Consume, MessageStory
+    from bridge.query.evidence import BadSighting, Sighting
+    from otel_mqtrace.model import MessageType
 
-__all__ = ["Event", "Kind", "Tone", "events", "first_ms"]
+__all__ = [
+    "Consume",
+    "Event",
+    "Finding",
+    "GroupStory",
+    "Half",
+    "Kind",
+    "MessageStory",
+    "Outcome",
+    "Recall",
+    "Send",
+    "Tone",
+    "TransactionEnd",
+    "consumed_by",
+    "events",
+    "first_ms",
+    "said",
+    "tell",
+]
+
+
+class Outcome(str, Enum):
+    """How a send, a consume or a recall ended; the value is the word in the JSON."""
+
+    SUCCESS = "success"
+    FAILED = "failed"
+    UNFINISHED = "unfinished"  # it began, and no record says that it ended
+    UNKNOWN = "unknown"  # its record does not say
+
+
+class Half(str, Enum):
+    """The half of a consume that no record was found of."""
+
+    BEGIN = "SubBefore"
+    END = "SubAfter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """One send attempt that got an answer. ``of_batch`` is how many messages were sent by it."""
+
+    begin_ms: int | None
+    end_ms: int | None
+    cost_ms: int | None
+    outcome: Outcome
+    group: str | None
+    region_id: str | None
+    topic: str | None
+    tags: str | None
+    keys: str | None
+    body_bytes: int | None
+    msg_type: MessageType | None
+    store_host: str | None
+    client_host: str | None
+    offset_msg_id: str | None
+    of_batch: int
+    evidence: tuple[Sighting, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionEnd:
+    """A producer's word on a half message; ``from_check`` when a broker had asked for it. Written before it is sent."""
+
+    at_ms: int | None
+    state: TransactionState | None
+    from_check: bool | None
+    transaction_id: str | None
+    group: str | None
+    region_id: str | None
+    topic: str | None
+    tags: str | None
+    keys: str | None
+    store_host: str | None
+    client_host: str | None
+    evidence: tuple[Sighting, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """A request to take a delayed message back."""
+
+    at_ms: int | None
+    outcome: Outcome
+    group: str | None
+    region_id: str | None
+    topic: str | None
+    evidence: tuple[Sighting, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consume:
+    """One delivery to one group's listener.
+
+    ``cost_ms`` is RocketMQ's: the listener's time divided by the messages it was given. ``end_estimated`` says that
+    ``end_ms`` is the begin plus that cost, because 4.x clients write no time at the end. ``missing`` is the half that
+    was not found.
+    """
+
+    begin_ms: int | None
+    end_ms: int | None
+    end_estimated: bool
+    cost_ms: int | None
+    outcome: Outcome
+    context_code: ContextCode | None
+    retry_times: int | None
+    request_id: str | None
+    region_id: str | None
+    topic: str | None
+    keys: str | None
+    client_host: str | None
+    missing: Half | None
+    evidence: tuple[Sighting, ...]
+
+    @property
+    def from_ms(self) -> int | None:
+        """When it began as far as can be told: the end less the cost where the begin is missing."""
+        if self.begin_ms is not None or self.end_ms is None:
+            return self.begin_ms
+        return self.end_ms - max(self.cost_ms or 0, 0)
+
+    @property
+    def elapsed_ms(self) -> int | None:
+        """From begin to end on the consumer's clock; the cost where one is missing or the clock was set back."""
+        if self.begin_ms is None or self.end_ms is None or self.end_ms < self.begin_ms:
+            return self.cost_ms
+        return self.end_ms - self.begin_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStory:
+    """What one consumer group made of the message, in order; ``group`` is ``None`` where no record names it."""
+
+    group: str | None
+    attempts: tuple[Consume, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the last delivery ended."""
+        return self.attempts[-1].outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something a reader should know. ``code`` is stable; a ``problem`` wants looking into, others are remarks."""
+
+    code: str
+    text: str
+    problem: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageStory:
+    """One message's life as the trace tells it, each part in order of time.
+
+    ``records`` counts different ones, ``repeats`` those that were read again.
+    """
+
+    msg_id: str
+    topics: tuple[str, ...]
+    tags: tuple[str, ...]
+    keys: tuple[str, ...]
+    sends: tuple[Send, ...] = ()
+    transaction_ends: tuple[TransactionEnd, ...] = ()
+    recalls: tuple[Recall, ...] = ()
+    groups: tuple[GroupStory, ...] = ()
+    bad: tuple[BadSighting, ...] = ()
+    records: int = 0
+    repeats: int = 0
+
+
+def said(text: str | None) -> str | None:
+    """Return a text of a record, ``None`` for what stands for nothing."""
+    return None if absent(text) else text
+
+
+def consumed_by(halves: Iterable[Sighting]) -> tuple[GroupStory, ...]:
+    """Return every group that consumed, in the order of their first deliveries, each with all of its attempts."""
+    by_request: dict[str | None, list[Sighting]] = {}
+    for half in halves:
+        by_request.setdefault(said(half.trace_ctx.request_id), []).append(half)
+    by_group: dict[str | None, list[Consume]] = {}
+    for request_id, of_request in by_request.items():
+        for before, after in _pairs(of_request, joined=request_id is not None):
+            by_group.setdefault(_group(before, after), []).append(_consume(before, after))
+    groups = (
+        GroupStory(group=group, attempts=tuple(sorted(them, key=_consume_order))) for group, them in by_group.items()
+    )
+    return tuple(sorted(groups, key=lambda group: (_consume_order(group.attempts[0]), group.group or "")))
+
+
+def _pairs(halves: Sequence[Sighting], *, joined: bool) -> list[tuple[Sighting | None, Sighting | None]]:
+    """Return (begin, end) pairs; without a request id every half stands alone."""
+    befores = sorted((half for half in halves if half.trace_ctx.trace_type is TraceType.SUB_BEFORE), key=_time_order)
+    afters = sorted((half for half in halves if half.trace_ctx.trace_type is TraceType.SUB_AFTER), key=_time_order)
+    pairs: list[tuple[Sighting | None, Sighting | None]] = []
+    for before in befores:
+        after = next((one for one in afters if joined and _fit(before, one)), None)
+        if after is not None:
+            afters.remove(after)
+        pairs.append((before, after))
+    return [*pairs, *((None, after) for after in afters)]
+
+
+def _fit(before: Sighting, after: Sighting) -> bool:
+    groups = {said(half.trace_ctx.group_name) for half in (before, after)} - {None}
+    return len(groups) <= 1
+
+
+def _group(before: Sighting | None, after: Sighting | None) -> str | None:
+    named = (said(half.trace_ctx.group_name) for half in (before, after) if half is not None)
+    return next((name for name in named if name is not None), None)
+
+
+def _consume(before: Sighting | None, after: Sighting | None) -> Consume:
+    halves = tuple(half for half in (before, after) if half is not None)
+    first = halves[0]
+    begin_ms = None if before is None else before.trace_ctx.timestamp_ms
+    end_ms = None if after is None else after.trace_ctx.timestamp_ms
+    cost_ms = None if after is None else after.trace_ctx.cost_ms
+    estimated = after is not None and end_ms is None and begin_ms is not None and cost_ms is not None
+    return Consume(
+        begin_ms=begin_ms,
+        end_ms=begin_ms + cost_ms if estimated and begin_ms is not None and cost_ms is not None else end_ms,
+        end_estimated=estimated,
+        cost_ms=cost_ms,
+        outcome=_outcome(after),
+        context_code=None if after is None else after.trace_ctx.context_code,
+        retry_times=None if before is None else before.bean.retry_times,
+        request_id=said(first.trace_ctx.request_id),
+        region_id=said(first.trace_ctx.region_id),
+        topic=next((said(half.bean.topic) for half in halves if said(half.bean.topic)), None),
+        keys=next((said(half.bean.keys) for half in halves if said(half.bean.keys)), None),
+        client_host=next((said(half.bean.client_host) for half in halves if said(half.bean.client_host)), None),
+        missing=Half.BEGIN if before is None else Half.END if after is None else None,
+        evidence=halves,
+    )
+
+
+def _outcome(after: Sighting | None) -> Outcome:
+    if after is None:
+        return Outcome.UNFINISHED
+    return {True: Outcome.SUCCESS, False: Outcome.FAILED, None: Outcome.UNKNOWN}[after.trace_ctx.success]
+
+
+def _time_order(half: Sighting) -> tuple[float, str]:
+    stamp_ms = half.trace_ctx.timestamp_ms
+    return (math.inf if stamp_ms is None else stamp_ms, repr(half.trace_ctx))
+
+
+def _consume_order(consume: Consume) -> tuple[float, float, float, str]:
+    def last(value: int | None) -> float:
+        return math.inf if value is None else value
+
+    return (last(consume.from_ms), last(consume.retry_times), last(consume.end_ms), repr(consume.evidence[0].trace_ctx))
+
+
+_ENDED = {True: Outcome.SUCCESS, False: Outcome.FAILED, None: Outcome.UNKNOWN}
+
+
+def tell(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[BadSighting] = ()) -> MessageStory:
+    """Return the story of the message ``msg_id`` from the sightings of its records, given in any order.
+
+    ``bad`` are the bad records of all trace messages that were read; those that lie in one of this message's, or have
+    its id in their text, become part of the story.
+    """
+    of_type: dict[TraceType, list[Sighting]] = {trace_type: [] for trace_type in TraceType}
+    for sighting in sorted(sightings, key=_order):
+        of_type[sighting.trace_ctx.trace_type].append(sighting)
+    in_order = [sighting for of_one in of_type.values() for sighting in of_one]
+    return MessageStory(
+        msg_id=msg_id,
+        topics=_different(sighting.bean.topic for sighting in in_order),
+        tags=_different(sighting.bean.tags for sighting in in_order),
+        keys=_different(key for sighting in in_order for key in (said(sighting.bean.keys) or "").split(KEY_SEPARATOR)),
+        sends=tuple(map(_send, of_type[TraceType.PUB])),
+        transaction_ends=tuple(map(_transaction_end, of_type[TraceType.END_TRANSACTION])),
+        recalls=tuple(map(_recall, of_type[TraceType.RECALL])),
+        groups=consumed_by([*of_type[TraceType.SUB_BEFORE], *of_type[TraceType.SUB_AFTER]]),
+        bad=tuple(_near(msg_id, in_order, bad)),
+        records=len(in_order),
+        repeats=sum(sighting.seen - 1 for sighting in in_order),
+    )
+
+
+def _send(sighting: Sighting) -> Send:
+    trace_ctx, bean = sighting.trace_ctx, sighting.bean
+    begin_ms = started_ms(trace_ctx, sighting.dialect)
+    known = begin_ms is not None and trace_ctx.cost_ms is not None
+    return Send(
+        begin_ms=begin_ms,
+        end_ms=begin_ms + trace_ctx.cost_ms
+        if known and begin_ms is not None and trace_ctx.cost_ms is not None
+        else None,
+        cost_ms=trace_ctx.cost_ms,
+        outcome=_ENDED[trace_ctx.success],
+        body_bytes=bean.body_length,
+        msg_type=bean.msg_type,
+        offset_msg_id=said(bean.offset_msg_id),
+        of_batch=sighting.of_batch,
+        **_texts(sighting, "topic", "tags", "keys", "store_host", "client_host"),
+    )
+
+
+def _transaction_end(sighting: Sighting) -> TransactionEnd:
+    bean = sighting.bean
+    return TransactionEnd(
+        at_ms=sighting.trace_ctx.timestamp_ms,
+        state=bean.transaction_state,
+        from_check=bean.from_transaction_check,
+        **_texts(sighting, "transaction_id", "topic", "tags", "keys", "store_host", "client_host"),
+    )
+
+
+def _recall(sighting: Sighting) -> Recall:
+    return Recall(
+        at_ms=sighting.trace_ctx.timestamp_ms,
+        outcome=_ENDED[sighting.trace_ctx.success],
+        **_texts(sighting, "topic"),
+    )
+
+
+def _texts(sighting: Sighting, *of_bean: str) -> dict[str, Any]:
+    """Return what every event has, and the texts of the bean that this one has."""
+    return {
+        "group": said(sighting.trace_ctx.group_name),
+        "region_id": said(sighting.trace_ctx.region_id),
+        "evidence": (sighting,),
+        **{name: said(getattr(sighting.bean, name)) for name in of_bean},
+    }
+
+
+def _near(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[BadSighting]) -> Iterable[BadSighting]:
+    held = {place.rank[:-1] for sighting in sightings for place in sighting.places}
+    return (one for one in bad if one.rank[:-1] in held or msg_id in one.text)
+
+
+def _different(texts: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for text in map(said, texts) if text is not None))
+
+
+def _order(sighting: Sighting) -> tuple[float, str]:
+    stamp_ms = started_ms(sighting.trace_ctx, sighting.dialect)
+    return (math.inf if stamp_ms is None else stamp_ms, repr(sighting.trace_ctx))
 
 
 class Kind(str, Enum):

@@ -1,0 +1,1 @@
+"""Intercept the calls of client libraries."""

@@ -1,0 +1,1 @@
+"""Check an environment: what is instrumented, what is silently not, and what does not answer."""

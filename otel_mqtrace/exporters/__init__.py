@@ -1,0 +1,1 @@
+"""Deliver records and spans: trace topic, landing files, OTLP."""

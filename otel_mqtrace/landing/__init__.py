@@ -1,0 +1,1 @@
+"""Trace messages in files: layout, writer, and recovery of unfinished parts."""

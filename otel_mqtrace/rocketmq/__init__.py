@@ -1,0 +1,1 @@
+"""RocketMQ's remoting protocol, as much as a trace topic needs."""

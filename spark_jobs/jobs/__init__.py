@@ -1,0 +1,1 @@
+"""The runs: batch, stream and graph."""

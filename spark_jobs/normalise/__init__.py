@@ -1,0 +1,1 @@
+"""Map raw records and spans to canonical events, as Arrow batches."""

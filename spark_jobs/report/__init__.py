@@ -1,1 +1,1 @@
-"""This package knows how a finished run is told: one typed result, and every report rendered from it. No Spark here."""
+"""Render a finished run: one typed result as HTML, Markdown, JUnit and Prometheus text."""

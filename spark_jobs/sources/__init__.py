@@ -1,0 +1,1 @@
+"""Read raw records and spans from files, stores and topics."""

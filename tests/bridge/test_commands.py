@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from bridge.codec.files import LARGE_BYTES, watched
 from bridge.codec.framing import Framing, detect
-from bridge.codec.progress import LARGE_BYTES, watched
-from bridge.codec.records import RECORD_KEYS
+from bridge.codec.records_json import RECORD_KEYS
 from otel_mqtrace.wire.native import decode_body
 from otel_mqtrace.wire.native.stream import PART_BYTES
 from tests.support.native_vectors import RECORDED, recorded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.codec.record_table import PAGE_RECORDS
+from bridge.codec.tables import PAGE_RECORDS
 from otel_mqtrace.wire.native import DIALECTS, IMITATORS, decode_body
 from tests.support.native_vectors import RECORDED, recorded
 from tests.support.terminal import BAD, PUB, SUB_BEFORE, lines_of, objects

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 
-from bridge.forwarder.source import KafkaTraceSource
+from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bridge.codec.reading import Reading
+from bridge.query.criteria import Wanted, mentioned
 from bridge.query.search import Searched, search
-from bridge.query.wanted import Wanted, mentioned
 from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
 from otel_mqtrace.wire.native import encode_context
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from bridge.query.search import Answer
-    from bridge.query.story import MessageStory
+    from bridge.query.timeline import MessageStory
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 T0 = 1_795_260_000_000

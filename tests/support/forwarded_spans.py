@@ -10,8 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
-from bridge.forwarder.ids import root_span_id, trace_id_of
-from bridge.forwarder.meaning import (
+from bridge.forwarder.span_fields import (
     BEAN_FIELDS,
     CONTEXT_FIELDS,
     FIELDS,
@@ -22,8 +21,10 @@ from bridge.forwarder.meaning import (
     SpanRules,
     meaning_of,
     rarely_said,
+    root_span_id,
     server_of,
     speakable,
+    trace_id_of,
 )
 from otel_mqtrace import semconv
 from otel_mqtrace.hooks._message import say_rocketmq
@@ -31,8 +32,8 @@ from otel_mqtrace.model import TraceBean, TraceContext
 from otel_mqtrace.spans.mapping import OPERATIONS, span_attributes
 
 if TYPE_CHECKING:
-    from bridge.forwarder.meaning import Meaning
     from bridge.forwarder.pairing import Event
+    from bridge.forwarder.span_fields import Meaning
     from otel_mqtrace.spans.mapping import Attributes
 
 __all__ = ["OTHER_ERROR", "UNKNOWN_SERVICE", "SpanRules", "root_span_id", "span_of", "trace_id_of"]

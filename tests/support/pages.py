@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bridge.query.page import page
+from bridge.query.render.html import page
 from bridge.query.search import Answer, Searched
 from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 from spark_jobs.report.graph_files import render_graph_page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from bridge.forwarder.rocketmq_source import RemotingTraceSource
+from bridge.forwarder.sources.rocketmq import RemotingTraceSource
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.wire.native import decode_body
 from tests.support.rocketmq_remoting import RemotingCluster

@@ -1,0 +1,1 @@
+"""The RocketMQ 5 gRPC client."""

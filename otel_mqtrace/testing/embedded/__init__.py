@@ -1,4 +1,4 @@
-"""This module knows nothing by itself but the extra it needs: the package is the Kafka that demo and tests talk to."""
+"""The embedded Kafka of demo and tests; it needs the kafka extra."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 
-from bridge.codec.records import RECORD_KEYS
+from bridge.codec.records_json import RECORD_KEYS
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.layout import FIELDS, FORMS, KEPT_FIELDS
 from tests.support import future_layout

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.demo.events import CONSUME, PUBLISH, TRANSACTION_END, events_of
 from bridge.demo.faults import EXPECTED, MIN_MESSAGES, FaultKind, plan_faults
-from bridge.demo.orders import OrderKind, order_book
+from bridge.demo.orders import CONSUME, PUBLISH, TRANSACTION_END, OrderKind, events_of, order_book
 from otel_mqtrace._errors import UsageError
 
 HALVES_AND_CRASH = {FaultKind.AFTER_LOST, FaultKind.BEFORE_LOST, FaultKind.CRASHED}

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from bridge.demo.events import CONSUME, PUBLISH, Event, events_of
 from bridge.demo.faults import EXPECTED, FaultKind, plan_faults
-from bridge.demo.findings import Findings, Row, compare
-from bridge.demo.orders import order_book
-from bridge.demo.table import discrepancies, seeded_against_found
+from bridge.demo.findings import Findings, Row, compare, discrepancies, seeded_against_found
+from bridge.demo.orders import CONSUME, PUBLISH, Event, events_of, order_book
 
 BOOK = order_book(120, seed=7)
 PLAN = plan_faults(BOOK, seed=7)

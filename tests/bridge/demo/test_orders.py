@@ -6,8 +6,21 @@ from collections import Counter
 
 import pytest
 
-from bridge.demo.events import BILLING, CONSUME, PUBLISH, RETRY_TOPICS, SHIPPING, TRANSACTION_END, event_of, events_of
-from bridge.demo.orders import MAX_RETRIES, ORDERS_PER_TRANSACTION, OVERSIZE_BYTES, OrderKind, order_book
+from bridge.demo.orders import (
+    BILLING,
+    CONSUME,
+    MAX_RETRIES,
+    ORDERS_PER_TRANSACTION,
+    OVERSIZE_BYTES,
+    PUBLISH,
+    RETRY_TOPICS,
+    SHIPPING,
+    TRANSACTION_END,
+    OrderKind,
+    event_of,
+    events_of,
+    order_book,
+)
 from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
 

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import cimpl
 
-from bridge.demo.departments import Billing, CardDeclinedError, Department, Tally, charge, ship
-from bridge.demo.events import CONSUME, ORDERS, PAYMENTS, PUBLISH, RETRY_TOPICS, SHIPPING, events_of
-from bridge.demo.orders import OrderKind, order_book
-from bridge.demo.shop import OrderDesk
+from bridge.demo.orders import (
+    CONSUME,
+    ORDERS,
+    PAYMENTS,
+    PUBLISH,
+    RETRY_TOPICS,
+    SHIPPING,
+    OrderKind,
+    events_of,
+    order_book,
+)
+from bridge.demo.shop import Billing, CardDeclinedError, Department, OrderDesk, Tally, charge, ship
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bridge.demo.events import BILLING, CONSUME, PUBLISH, SHIPPING, Event, events_of
 from bridge.demo.faults import FaultKind, FaultPlan, plan_faults
-from bridge.demo.orders import Order, OrderKind, order_book
-from bridge.demo.system import TRACE_TOPIC, create_topics, run_orders
-from bridge.forwarder.source import KafkaTraceSource
+from bridge.demo.orders import BILLING, CONSUME, PUBLISH, SHIPPING, Event, Order, OrderKind, events_of, order_book
+from bridge.demo.run import TRACE_TOPIC, create_topics, run_orders
+from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.demo.workspace import claim
+from bridge.demo.run import claim
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.cimpl import Consumer, Producer
 
-from bridge.forwarder import source as source_module
+import bridge.forwarder.sources.kafka as source_module
 from bridge.forwarder.service import forward_once, forward_until
-from bridge.forwarder.source import KafkaTraceSource
+from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.landing.writer import LandingWriter

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka.cimpl import Producer
 
 from bridge.forwarder.run import ForwardOptions, run
-from bridge.forwarder.source import KafkaTraceSource
-from bridge.forwarder.span_files import SpanFilesSource
+from bridge.forwarder.sources.files import SpanFilesSource
+from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body

@@ -16,8 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     add_TraceServiceServicer_to_server,
 )
 
-from bridge.forwarder.meaning import SpanRules
-from bridge.forwarder.otlp import OtlpDelivery
+from bridge.forwarder.span_delivery import OtlpDelivery
+from bridge.forwarder.span_fields import SpanRules
 from otel_mqtrace._errors import PeerError
 from tests.support.forwarded_spans import span_of
 from tests.support.otlp_receiver import OtlpReceiver

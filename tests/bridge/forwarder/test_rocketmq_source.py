@@ -6,8 +6,8 @@ import zlib
 
 import pytest
 
-from bridge.forwarder.rocketmq_source import RemotingTraceSource, Trimmed, find_by_key, partition_of
 from bridge.forwarder.service import forward_once
+from bridge.forwarder.sources.rocketmq import RemotingTraceSource, Trimmed, find_by_key, partition_of
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.landing.writer import LandingWriter
 from otel_mqtrace.rocketmq.commands import RefusedError, RequestCode, ResponseCode

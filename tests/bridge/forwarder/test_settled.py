@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.forwarder.pairing import Place, Record
-from bridge.forwarder.settled import EVERYTHING, SettledMemory
+from bridge.forwarder.resume_file import EVERYTHING, SettledMemory
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing.layout import LandedMessage
 from tests.support.trace_stories import before

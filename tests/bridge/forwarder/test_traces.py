@@ -9,13 +9,12 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from bridge.codec.reading import Reading
-from bridge.forwarder.files import FilesTraceSource
-from bridge.forwarder.measures import METRICS, Measures
-from bridge.forwarder.otlp import OtlpDelivery, open_exporter
+from bridge.forwarder.metrics import METRICS, Measures
 from bridge.forwarder.pairing import Pairing
+from bridge.forwarder.resume_file import SettledMemory
 from bridge.forwarder.service import forward_once
-from bridge.forwarder.settled import SettledMemory
-from bridge.forwarder.traces import SpanForwarding
+from bridge.forwarder.sources.files import FilesTraceSource
+from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding, open_exporter
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.landing.writer import LandingWriter

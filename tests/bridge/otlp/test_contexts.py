@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.forwarder.meaning import SpanRules
+from bridge.forwarder.otlp_bytes import requests_of
 from bridge.forwarder.pairing import Pairing, Place, Record
-from bridge.forwarder.wire import requests_of
+from bridge.forwarder.span_fields import SpanRules
 from bridge.otlp.aliases import ALIASES
 from bridge.otlp.containers import Message, read_messages
 from bridge.otlp.contexts import contexts_of

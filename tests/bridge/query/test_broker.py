@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bridge.codec.reading import Reading
-from bridge.query.broker import BrokerArchive
+from bridge.query.archives.rocketmq import BrokerArchive
+from bridge.query.archives.scan import ArrivalRange
+from bridge.query.criteria import Wanted
 from bridge.query.findings import findings, in_one_sentence
-from bridge.query.instants import ArrivalRange
 from bridge.query.search import search
-from bridge.query.wanted import Wanted
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.cli import main
 from otel_mqtrace.rocketmq.commands import ResponseCode

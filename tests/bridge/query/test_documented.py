@@ -7,11 +7,10 @@ from dataclasses import fields
 
 import pytest
 
-from bridge.query.answer_json import answer_json
 from bridge.query.findings import FINDING_CODES
+from bridge.query.render.json import answer_json
 from bridge.query.search import Searched
-from bridge.query.story import Consume, Finding, Recall, Send, TransactionEnd
-from bridge.query.timeline import Event
+from bridge.query.timeline import Consume, Event, Finding, Recall, Send, TransactionEnd
 from tests.support.archives import ID, answer_of, landed, pub
 from tests.support.source_tree import ROOT
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.query.instants import ALWAYS, ArrivalRange, arrival_range, instant_ms
+from bridge.query.archives.scan import ALWAYS, ArrivalRange, arrival_range, instant_ms
 from otel_mqtrace._errors import UsageError
 
 NOW = 1_795_260_000_000

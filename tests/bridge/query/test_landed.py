@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from bridge.codec.reading import Reading
-from bridge.query.instants import ArrivalRange
-from bridge.query.landed import LandingArchive
+from bridge.query.archives.landing import LandingArchive
+from bridge.query.archives.scan import ArrivalRange
+from bridge.query.criteria import Wanted
 from bridge.query.search import search
-from bridge.query.wanted import Wanted
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing.layout import manifest_path
 from otel_mqtrace.landing.writer import LandingWriter

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from bridge.page.lanes import scale_spans
 from bridge.page.markup import Markup, element, void
-from bridge.query.page import page
+from bridge.query.render.html import page, swimlane
 from bridge.query.search import Answer, Searched
-from bridge.query.swimlane import swimlane
 from bridge.query.timeline import events
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from tests.support.archives import ID, T0, answer_of, consume, context, end, landed, pub, recall, story_of

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bridge.forwarder.ids import trace_id_of
+from bridge.forwarder.span_fields import trace_id_of
 from bridge.query.findings import FINDING_CODES
 from otel_mqtrace.cli import main
 from otel_mqtrace.landing.writer import LandingWriter
@@ -120,7 +120,7 @@ WRONG = {
     "empty topic": (["LANDING", "--topic", ""], "--topic is empty"),
     "no such file": (["LANDING/none", "--key", "a"], "no such file or directory"),
     "a topic in an index": (["--namesrv", "127.0.0.1:1", "--topic", "orders"], "add --scan"),
-    "no address": (["LANDING", "--link-template", "jaeger"], "is no address"),
+    "no address": (["LANDING", "--link-template", "jaeger"], "is not a web address"),
     "unknown name in an address": (["LANDING", "--link-template", "http://j/{x}"], "{x} is unknown"),
     "no limit": (["--msg-id", "A", "--landing", "LANDING", "--limit", "0"], "limit"),
     "two topics": (["--msg-id", "A", "kafka://b:1/t", "kafka://c:1/t"], "searches one topic"),

@@ -6,8 +6,8 @@ import pytest
 
 from bridge.codec.reading import Reading
 from bridge.query import search as searching
-from bridge.query.rows import rows_of
-from bridge.query.wanted import OutcomeFilter, Wanted, needles_of, wanted
+from bridge.query.criteria import OutcomeFilter, Wanted, needles_of, wanted
+from bridge.query.search import rows_of
 from otel_mqtrace.model import ContextCode
 from tests.support.archives import T0, Shelf, consume, landed, pub
 

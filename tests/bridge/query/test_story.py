@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.codec.reading import Reading
-from bridge.query.answer_json import story_json
+from bridge.query.criteria import Wanted
+from bridge.query.render.json import story_json
 from bridge.query.search import search
-from bridge.query.story import Half, Outcome
-from bridge.query.timeline import Tone, events
-from bridge.query.wanted import Wanted
+from bridge.query.timeline import Half, Outcome, Tone, events
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
 from otel_mqtrace.wire.native import encode_context
 from tests.support.archives import ID, T0, Shelf, again, answer_of, consume, context, end, landed, pub, recall, story_of

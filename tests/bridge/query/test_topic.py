@@ -7,11 +7,11 @@ import pytest
 from confluent_kafka.cimpl import Producer as OwnProducer
 
 from bridge.codec.reading import Reading
+from bridge.query.archives.kafka import TopicArchive
+from bridge.query.archives.scan import ArrivalRange
+from bridge.query.criteria import Wanted
 from bridge.query.findings import findings, in_one_sentence
-from bridge.query.instants import ArrivalRange
 from bridge.query.search import search
-from bridge.query.topic import TopicArchive
-from bridge.query.wanted import Wanted
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, admin, cimpl
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
-from bridge.forwarder.source import KafkaTraceSource
+from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace import config
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExportResult
 
-from bridge.forwarder.rocketmq_source import find_by_key
+from bridge.forwarder.sources.rocketmq import find_by_key
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import TraceType

@@ -6,7 +6,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import cimpl
 
-from bridge.forwarder.source import KafkaTraceSource
+from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace import MqTraceInstrumentor, config
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.testing import RecordingExporter, recording_provider

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from bridge.forwarder.source import KafkaTraceSource
+from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.testing import ManualClock
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka

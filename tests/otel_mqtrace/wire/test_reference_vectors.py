@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bridge.codec.records import body_json
+from bridge.codec.records_json import body_json
 from otel_mqtrace.model import AccessChannel
 from otel_mqtrace.wire.native import DIALECTS, decode_body, encode_context
 from tests.support.native_vectors import VECTORS, json_lines, trace_context

@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka.cimpl import Producer as OwnProducer
 
 from bridge.codec.reading import Reading
-from bridge.query.instants import ArrivalRange
+from bridge.query.archives.kafka import MARGIN_MS, TopicArchive
+from bridge.query.archives.scan import ArrivalRange
+from bridge.query.criteria import Wanted
 from bridge.query.search import search
-from bridge.query.topic import MARGIN_MS, TopicArchive
-from bridge.query.wanted import Wanted
 from tests.support.archives import landed, pub
 
 pytestmark = pytest.mark.peers

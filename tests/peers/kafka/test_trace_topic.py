@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from bridge.forwarder.service import forward_once
-from bridge.forwarder.source import KafkaTraceSource
+from bridge.forwarder.sources.kafka import KafkaTraceSource
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process, semconv
 from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.landing.writer import LandingWriter

@@ -14,8 +14,8 @@ import rocketmq
 from opentelemetry.sdk.trace import TracerProvider
 from rocketmq.v5.exception import InternalErrorException
 
-from bridge.forwarder.rocketmq_source import find_by_key
 from bridge.forwarder.run import ForwardOptions, run
+from bridge.forwarder.sources.rocketmq import find_by_key
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.message_id import new_unique_id

@@ -10,11 +10,11 @@ from time import time
 import pytest
 
 from bridge.codec.reading import Reading
-from bridge.query.broker import BrokerArchive
+from bridge.query.archives.rocketmq import BrokerArchive
+from bridge.query.archives.scan import ArrivalRange
+from bridge.query.criteria import Wanted
 from bridge.query.findings import in_one_sentence
-from bridge.query.instants import ArrivalRange
 from bridge.query.search import search
-from bridge.query.wanted import Wanted
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.message_id import new_unique_id
 from tests.support.native_spans import pub, sub, traced

@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from bridge.forwarder.rocketmq_source import RemotingTraceSource, find_by_key
+from bridge.forwarder.sources.rocketmq import RemotingTraceSource, find_by_key
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.rocketmq.answers import Outgoing, Sent
 from otel_mqtrace.rocketmq.client import RemotingClient

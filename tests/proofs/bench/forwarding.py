@@ -26,11 +26,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from bridge.forwarder.meaning import SpanRules
-from bridge.forwarder.otlp import OtlpDelivery
+from bridge.forwarder.otlp_bytes import requests_of
 from bridge.forwarder.pairing import Event
-from bridge.forwarder.traces import Delivery, SpanForwarding
-from bridge.forwarder.wire import requests_of
+from bridge.forwarder.span_delivery import Delivery, OtlpDelivery, SpanForwarding
+from bridge.forwarder.span_fields import SpanRules
 from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType
 from otel_mqtrace.wire.native import decode_body, encode_context

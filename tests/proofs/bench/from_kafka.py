@@ -18,9 +18,9 @@ from typing import Final
 
 from confluent_kafka import Producer
 
-from bridge.forwarder.meaning import SpanRules
+from bridge.forwarder.otlp_bytes import requests_of
 from bridge.forwarder.pairing import Event
-from bridge.forwarder.wire import requests_of
+from bridge.forwarder.span_fields import SpanRules
 from otel_mqtrace.landing.layout import LandedMessage
 from tests.peers.collector.server import Collector
 from tests.peers.command import mqtrace

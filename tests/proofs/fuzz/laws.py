@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 
-from bridge.codec.records import body_json, dump, read_record
+from bridge.codec.records_json import body_json, dump, read_record
 from otel_mqtrace._errors import EncodeError
 from otel_mqtrace.wire.native import DecodedBody, WriterGuesses, decode_body, decode_stream, encode_context, explode
 from otel_mqtrace.wire.native.decode import MAX_OFFENDING_TEXT

@@ -1,0 +1,1 @@
+"""What a confluent-kafka client says of its cluster: partition leaders and statistics."""

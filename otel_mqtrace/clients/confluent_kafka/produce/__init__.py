@@ -1,0 +1,1 @@
+"""Producers of confluent-kafka."""

@@ -1,0 +1,1 @@
+"""Replace references to client classes that were imported before instrumentation."""

@@ -1,0 +1,291 @@
+"""Turn spans into native trace messages and deliver them: to a Kafka or RocketMQ trace topic, or into a landing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from bridge.addresses import Address, Kind, parse_address
+from bridge.otlp.contexts import contexts_of
+from bridge.otlp.spans import parse_message, spans_of
+from bridge.page.wording import counted
+from otel_mqtrace._clock import MonotonicNs, SystemClock
+from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.config import Settings
+from otel_mqtrace.exporters.batching import pack
+from otel_mqtrace.exporters.delivery_failures import DeliveryFailures
+from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.wire.native import encode_context
+from otel_mqtrace.wire.native.dialects import dialect_named
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from bridge.forwarder.pairing import Place
+    from otel_mqtrace._clock import Clock
+    from otel_mqtrace.exporters.batching import TraceMessage
+    from otel_mqtrace.exporters.trace_producer import MessageDelivery
+    from otel_mqtrace.landing.writer import LandingWriter
+    from otel_mqtrace.model import TraceContext
+
+__all__ = ["NativeCounts", "NativeForwarding", "NativeSink", "check_native_options", "open_native"]
+
+
+_DELIVER_AT: Final = 5_000
+_NS_PER_MS: Final = 1_000_000
+
+
+class NativeSink(Protocol):
+    """Where trace messages go."""
+
+    def write(self, messages: Sequence[TraceMessage]) -> None:
+        """Have all ``messages`` taken, or raise ``PeerError`` or ``UsageError``."""
+        ...
+
+    def close(self) -> None:
+        """Let the connection go."""
+        ...
+
+
+@dataclass(slots=True)
+class NativeCounts:
+    """What became of the spans so far.
+
+    ``without_record`` counts the spans that are no event of a message, by reason; ``bad_spans`` those that could not be
+    read, ``unreadable`` the messages that are no OTLP at all. ``refused`` counts records that the format cannot carry,
+    by reason. ``replaced`` counts separator characters inside values that were written as ``_``.
+    """
+
+    spans: int = 0
+    records: int = 0
+    trace_messages: int = 0
+    bad_spans: int = 0
+    unreadable: int = 0
+    replaced: int = 0
+    without_record: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers by name."""
+        counted = {name: dict(getattr(self, name)) for name in ("without_record", "refused")}
+        plain = ("spans", "records", "trace_messages", "bad_spans", "unreadable", "replaced")
+        return {name: getattr(self, name) for name in plain} | counted
+
+
+class NativeForwarding:
+    """Takes OTLP messages, and delivers the records of their spans.
+
+    It fulfils :class:`~bridge.forwarder.service.Forwarding`. No span waits for another: what is delivered is done.
+
+    Args:
+        sink: where the trace messages go.
+        dialect: which RocketMQ release's records are written.
+        max_message_bytes: bound of a trace message's body.
+
+    Not thread-safe: one thread forwards.
+    """
+
+    def __init__(self, sink: NativeSink, *, dialect: str, max_message_bytes: int) -> None:
+        self.counts = NativeCounts()
+        self._sink = sink
+        self._dialect = dialect_named(dialect).name
+        self._max_message_bytes = max_message_bytes
+        self._ready: list[TraceContext] = []
+        self._delivered = 0
+
+    @property
+    def has_delivered(self) -> bool:
+        """Whether the sink has taken anything."""
+        return self.counts.trace_messages > 0
+
+    @property
+    def due(self) -> bool:
+        """Whether enough was taken to be worth a commit."""
+        return len(self._ready) >= _DELIVER_AT
+
+    def take(self, messages: Iterable[LandedMessage]) -> list[LandedMessage]:
+        """Read the spans in ``messages``; all of them are new."""
+        taken = list(messages)
+        for message in taken:
+            resource_spans = parse_message(message.body)
+            if resource_spans is None:
+                self.counts.unreadable += 1
+                continue
+            for span in spans_of(resource_spans):
+                self.counts.spans += 1
+                if span["bad"] is not None:
+                    self.counts.bad_spans += 1
+                    continue
+                found = contexts_of(span)
+                self._ready += found.contexts
+                if not found.contexts and found.scope is not None:
+                    self.counts.without_record[found.scope] += 1
+        return taken
+
+    def expire(self, behind: Collection[int | None] = ()) -> None:
+        """Nothing waits."""
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def hold(self) -> set[Place]:
+        """Return nothing: nothing waits."""
+        return set()
+
+    def deliver(self) -> int:
+        """Have the records of everything taken delivered; return how many there are.
+
+        Raises:
+            PeerError: the sink did not take them; they are kept for the next attempt.
+            UsageError: the landing cannot be written.
+        """
+        packed = pack(
+            enumerate(self._ready),
+            encode=encode_context,
+            dialect=self._dialect,
+            max_message_bytes=self._max_message_bytes,
+        )
+        if packed.messages:
+            self._sink.write(packed.messages)
+        delivered = len(self._ready) - len(packed.refused)
+        self._ready = []
+        self.counts.records += delivered
+        self.counts.trace_messages += len(packed.messages)
+        self.counts.replaced += packed.replaced
+        self.counts.refused.update(packed.refused.values())
+        return delivered
+
+
+def open_native(  # noqa: PLR0913 - what the options say, each by its name
+    target: str,
+    *,
+    dialect: str,
+    landing_format: str = "parquet",
+    client_config: Mapping[str, str] | None = None,
+    timeout_ms: float = 10_000,
+    clock: Clock | None = None,
+) -> NativeSink:
+    """Return where ``--native`` goes: ``kafka://BOOTSTRAP/TOPIC``, ``rocketmq://NAMESRV[;NAMESRV]/TOPIC`` or a DIR.
+
+    Raises:
+        UsageError: another form, or a directory that cannot be written.
+        MissingExtraError: a client that is not installed.
+    """
+    address = parse_address(target, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
+    clock = clock or SystemClock()
+    if address.kind is Kind.FILES:
+        from otel_mqtrace.landing.writer import LandingWriter  # noqa: PLC0415 - one kind is used, at most
+
+        return _Landing(LandingWriter(Path(address.path), format=landing_format), clock)
+    if address.kind is Kind.KAFKA:
+        return _Topic(
+            _kafka_delivery(address, client_config or {}, dialect, timeout_ms, clock), target, timeout_ms, clock
+        )
+    return _Topic(
+        _rocketmq_delivery(address, client_config or {}, dialect, timeout_ms, clock), target, timeout_ms, clock
+    )
+
+
+def _kafka_delivery(
+    address: Address, client_config: Mapping[str, str], dialect: str, timeout_ms: float, clock: Clock
+) -> MessageDelivery:
+    from otel_mqtrace.exporters.trace_producer import TraceProducer  # noqa: PLC0415 - optional extra
+
+    settings = Settings.from_env({"trace_topic": address.topic})
+    return TraceProducer(
+        settings,
+        dialect=dialect,
+        bootstrap_servers=address.servers,
+        kafka_config=dict(client_config),
+        timeout_ms=timeout_ms,
+        clock=clock,
+    )
+
+
+def _rocketmq_delivery(
+    address: Address, client_config: Mapping[str, str], dialect: str, timeout_ms: float, clock: Clock
+) -> MessageDelivery:
+    from otel_mqtrace.exporters.rocketmq_producer import RocketMqTraceProducer  # noqa: PLC0415 - one kind is used
+
+    said = {
+        "trace_topic": address.topic,
+        "namesrv": address.servers,
+        "rocketmq_access_key": client_config.get("accessKey"),
+        "rocketmq_secret_key": client_config.get("secretKey"),
+    }
+    settings = Settings.from_env({name: value for name, value in said.items() if value is not None})
+    return RocketMqTraceProducer(settings, dialect=dialect, timeout_ms=timeout_ms, clock=clock)
+
+
+class _LastFailure(DeliveryFailures):
+    """Keeps why something was not delivered, for the error line."""
+
+    text = ""
+
+    def tell(self, text: str, *, kind: str | None = None, hopeless: bool = False) -> None:  # noqa: ARG002 - as declared
+        self.text = text
+
+
+class _Topic:
+    """A trace topic of a broker."""
+
+    def __init__(self, delivery: Any, target: str, timeout_ms: float, clock: Clock) -> None:
+        self._delivery = delivery
+        self._target = target
+        self._timeout_ns = int(timeout_ms * _NS_PER_MS)
+        self._clock = clock
+        self._failures = delivery.failures = _LastFailure()
+
+    def write(self, messages: Sequence[TraceMessage]) -> None:
+        """See :class:`NativeSink`."""
+        undelivered = self._delivery.deliver(messages, self._deadline()).messages
+        if undelivered:
+            raise PeerError(
+                f"{self._target} did not take {len(undelivered)} of {counted(len(messages), 'trace message')} "
+                f"({self._failures.text}); they are not committed and will be forwarded again"
+            )
+
+    def close(self) -> None:
+        """See :class:`NativeSink`."""
+        self._delivery.close(self._deadline())
+
+    def _deadline(self) -> MonotonicNs:
+        return MonotonicNs(self._clock.monotonic_ns() + self._timeout_ns)
+
+
+class _Landing:
+    """A directory, as ``mqtrace_native_file`` and ``forward --landing`` fill one; a part per delivery."""
+
+    def __init__(self, writer: LandingWriter, clock: Clock) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._topic = Settings.from_env({}).trace_topic
+
+    def write(self, messages: Sequence[TraceMessage]) -> None:
+        """See :class:`NativeSink`."""
+        now_ms = self._clock.wall_ns() // _NS_PER_MS
+        self._writer.write(
+            [LandedMessage(source=self._topic, arrival_ms=now_ms, keys=each.keys, body=each.value) for each in messages]
+        )
+        self._writer.finish()
+
+    def close(self) -> None:
+        """See :class:`NativeSink`; every delivery has finished its part."""
+
+
+def check_native_options(*, landing: Path | None, otlp_endpoint: str | None, source: str) -> None:
+    """Refuse ``--native`` beside what forwards native records, and sources that hold no spans.
+
+    Raises:
+        UsageError: such options.
+    """
+    if landing is not None or otlp_endpoint is not None:
+        raise UsageError(
+            "--native takes spans from --source, --landing and --otlp-endpoint native records: run them apart"
+        )
+    if parse_address(source).kind is Kind.ROCKETMQ:
+        raise UsageError(
+            "--native takes spans: give --source kafka://BOOTSTRAP/TOPIC of a Collector, or a DIR of its files"
+        )

@@ -1,0 +1,187 @@
+"""Remember what was forwarded beyond the committed positions, so that a restart repeats no half of a listener call."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace._errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable
+    from pathlib import Path
+
+    from bridge.forwarder.pairing import Record
+    from otel_mqtrace.landing.layout import LandedMessage
+
+__all__ = ["SettledMemory", "read_memory", "write_memory"]
+
+
+def read_memory(file: Path, parse: Callable[[Any], Any], *, hint: str) -> Any:
+    """Return what ``parse`` makes of the JSON in ``file``; ``None`` when there is no such file.
+
+    Raises:
+        UsageError: it cannot be read, or is not what ``parse`` takes; ``hint`` ends the line.
+    """
+    try:
+        return parse(json.loads(file.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{file} cannot be read ({error}); {hint}") from error
+
+
+def write_memory(file: Path, content: Any, *, hint: str = "", indent: int | None = None) -> None:
+    """Write ``content`` as JSON so that a reader finds the old file or the new one, never half of it.
+
+    Raises:
+        UsageError: it cannot be written; ``hint`` ends the line.
+    """
+    beside = file.with_name(f".{file.name}.new")
+    separators = (",", ":") if indent is None else None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("w", encoding="utf-8") as open_file:
+            json.dump(content, open_file, indent=indent, separators=separators)
+            open_file.flush()
+            os.fsync(open_file.fileno())
+        beside.replace(file)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written ({error.strerror or error}){hint}") from error
+
+
+_VERSION: Final = 1
+_Partition = tuple[str, "int | None"]
+_Message = tuple[int, int]  # offset and arrival: enough to tell a message from another at its place
+
+
+class _All:
+    """Every record of a message."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+EVERYTHING: Final[Container[int]] = _All()
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One partition. ``begins`` are the messages it may begin with again; ``pending`` is offset → waiting records."""
+
+    next_offset: int
+    begins: set[_Message] = field(default_factory=set)
+    pending: dict[int, list[int]] = field(default_factory=dict)
+
+
+class SettledMemory:
+    """Remembers in ``file`` (``None``: not beyond this process) which records are settled although uncommitted.
+
+    Raises:
+        UsageError: the file cannot be read or written.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._resumed = self._read()  # what an earlier process left: not looked at yet, or being read again
+        self._written: dict[_Partition, _Entry] | None = None
+        self._started: set[_Partition] = set()  # partitions of which this process has seen a message
+        self._first: dict[_Partition, _Message] = {}  # the first message since the last commit; of a file the first
+        self._next: dict[_Partition, int] = {}
+        self._held: dict[_Partition, _Message] = {}  # the first message that was held at the last commit
+
+    def left_of(self, message: LandedMessage) -> Container[int]:
+        """Return the indexes of the records of ``message`` that are still to be taken: ``EVERYTHING`` of a new one."""
+        offset, stored_ms = message.offset, message.arrival_ms
+        if offset is None:
+            return EVERYTHING
+        partition = (message.source, message.partition)
+        if partition not in self._started:
+            self._started.add(partition)
+            self._begin(partition, (offset, stored_ms))
+        self._first.setdefault(partition, (offset, stored_ms))
+        self._next[partition] = max(offset + 1, self._next.get(partition, 0))
+        entry = self._resumed.get(partition)
+        if entry is None or offset >= entry.next_offset:
+            self._resumed.pop(partition, None)
+            return EVERYTHING
+        return entry.pending.pop(offset, ())
+
+    def remember(self, waiting: Iterable[Record]) -> None:
+        """Write down what is settled once everything taken, but for ``waiting``, is delivered; then one may commit.
+
+        Raises:
+            UsageError: the file cannot be written.
+        """
+        if self._file is None:
+            return
+        held: dict[_Partition, _Entry] = {}
+        for record in waiting:
+            if record.place.offset is not None:
+                partition = (record.place.source, record.place.partition)
+                entry = held.setdefault(partition, _Entry(0))
+                entry.pending.setdefault(record.place.offset, []).append(record.index)
+                stored_ms = record.arrival_ms if record.stored_ms is None else record.stored_ms
+                entry.begins.add((record.place.offset, stored_ms))
+        entries = {
+            partition: replace(entry, pending=dict(entry.pending))  # it is emptied as its messages come again
+            for partition, entry in self._resumed.items()
+            if partition not in self._started
+        }
+        for partition in self._first.keys() | held.keys():
+            entries[partition] = self._entry(partition, held.get(partition))
+        if entries != self._written:
+            self._write(entries)
+            self._written = entries
+        self._held = {partition: min(entry.begins) for partition, entry in held.items()}
+        self._first = {each: first for each, first in self._first.items() if each[1] is None and each in held}
+
+    def _begin(self, partition: _Partition, first: _Message) -> None:
+        """Believe what is remembered of ``partition`` only if it begins where it was going to."""
+        entry = self._resumed.get(partition)
+        if entry is not None and first not in entry.begins:
+            del self._resumed[partition]
+
+    def _entry(self, partition: _Partition, held: _Entry | None) -> _Entry:
+        entry = _Entry(self._next[partition])
+        entry.begins = {each[partition] for each in (self._first, self._held) if partition in each}
+        if held is not None:
+            entry.begins.add(min(held.begins))
+            entry.pending |= held.pending
+        resumed = self._resumed.get(partition)
+        if resumed is not None:  # in the middle of what an earlier process had settled
+            entry.next_offset = max(entry.next_offset, resumed.next_offset)
+            entry.pending |= resumed.pending
+        return entry
+
+    def _read(self) -> dict[_Partition, _Entry]:
+        if self._file is None:
+            return {}
+        return read_memory(self._file, _entries_of, hint="remove it to go on by offsets alone") or {}
+
+    def _write(self, entries: dict[_Partition, _Entry]) -> None:
+        assert self._file is not None  # noqa: S101 - for the type checker
+        content = {"version": _VERSION, "partitions": [_json_of(*each) for each in entries.items()]}
+        write_memory(self._file, content)
+
+
+def _entries_of(content: Any) -> dict[_Partition, _Entry]:
+    return dict(_entry_of(each) for each in content["partitions"])
+
+
+def _json_of(partition: _Partition, entry: _Entry) -> dict[str, Any]:
+    return {
+        "source": partition[0],
+        "partition": partition[1],
+        "next": entry.next_offset,
+        "begins": sorted(entry.begins),
+        "pending": sorted(entry.pending.items()),
+    }
+
+
+def _entry_of(said: dict[str, Any]) -> tuple[_Partition, _Entry]:
+    begins = {(offset, arrival_ms) for offset, arrival_ms in said["begins"]}
+    pending = {offset: list(indexes) for offset, indexes in said["pending"]}
+    return (said["source"], said["partition"]), _Entry(said["next"], begins, pending)

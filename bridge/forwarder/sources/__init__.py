@@ -1,0 +1,1 @@
+"""Where the forwarder reads from: a Kafka topic, a RocketMQ topic, or files."""

@@ -1,0 +1,214 @@
+"""Drain a directory: finished files of trace messages, and OTLP files that may still grow."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bridge.addresses import expand_files, root_of
+from bridge.codec.framing import BadBody, Framing, read_bodies, unreadable
+from bridge.forwarder.resume_file import read_memory, write_memory
+from bridge.otlp.containers import Bad, Message, Tail, read_messages
+from bridge.otlp.detect import Side, detect
+from bridge.otlp.spans import parse_message
+from otel_mqtrace._errors import UsageError
+from otel_mqtrace.landing.layout import LandedMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Generator, Iterator
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from bridge.forwarder.pairing import Place
+
+__all__ = ["CANNOT_READ", "CANNOT_WRITE", "MEMORY_DIRECTORY", "FilesTraceSource", "SpanFilesSource", "present_files"]
+
+
+MEMORY_DIRECTORY: Final = "_mqtrace-forward"
+"""Where the forwarder remembers things in a directory of data; the underscore keeps readers from taking it for some."""
+CANNOT_READ: Final = "name another --state DIR, or remove it to begin again"
+CANNOT_WRITE: Final = "; give --state DIR for it"
+_BATCH: Final = 500
+_NS_PER_MS: Final = 1_000_000
+_NO_NAME: Final = re.compile(r"[^\w.-]")
+
+
+def present_files(path: str) -> list[Path]:
+    """Return the files behind a path of :attr:`Kind.FILES` that are there now; later there may be more."""
+    try:
+        return expand_files(path)[0]
+    except UsageError:  # a glob whose files were moved away since the start
+        return []
+
+
+class FilesTraceSource:
+    """A file, directory or glob as a resumable stream of raw messages.
+
+    A message's ``source`` is its file, ``offset`` its number in it, ``arrival_ms`` when the file was last written.
+    ``bad_bodies`` counts lines and rows without a body.
+
+    Which files are done is remembered in ``state``, one file per source and ``group``; a memory that an earlier
+    release left below ``_mqtrace-forward/`` in the directory itself is continued. A file with a record that still
+    waits is not done, and is read again as a whole after a restart.
+
+    Raises:
+        UsageError: nothing is there, or the memory cannot be read or written.
+        UnreadableInputError: a file that is not what it seems to be.
+    """
+
+    def __init__(self, path: str | Path, *, group: str, state: Path) -> None:
+        expand_files(str(path))  # something is there
+        self.behind: Collection[int | None] = ()  # files overlap in time: nothing is old before all are read
+        self.bad_bodies = 0
+        self._path, self._directory = str(path), root_of(str(path)).resolve()
+        whose = f"{Path(path).resolve()}\n{group}"
+        self._memory = state / f"{_NO_NAME.sub('_', group)}-files-{zlib.crc32(whose.encode()):08x}.json"
+        left_here = self._directory / MEMORY_DIRECTORY / f"{_NO_NAME.sub('_', group)}.json"
+        if left_here.is_file():
+            self._memory = left_here
+        self._done: set[str] = read_memory(self._memory, _names, hint=CANNOT_READ) or set()
+        self._read: set[str] = set()
+
+    def drain(self) -> Generator[list[LandedMessage], None, None]:
+        """Yield the messages of every file that is neither done nor waiting, in batches."""
+        for path in present_files(self._path):
+            name = path.relative_to(self._directory).as_posix()
+            if name in self._done or name in self._read:
+                continue
+            batch: list[LandedMessage] = []
+            for message in self._messages(path, name):
+                batch.append(message)
+                if len(batch) >= _BATCH:
+                    yield batch
+                    batch = []
+            self._read.add(name)
+            yield batch
+
+    def commit(self, held: Collection[Place] = ()) -> None:
+        """Remember every file that was yielded to its end as done, but for those with something ``held``."""
+        done = self._done | (self._read - {place.source for place in held})
+        if done != self._done:
+            write_memory(self._memory, {"done": sorted(done)}, hint=CANNOT_WRITE, indent=0)
+            self._done = done
+
+    def close(self) -> None:
+        """Nothing is open between two files."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def _messages(self, path: Path, name: str) -> Iterator[LandedMessage]:
+        try:
+            changed_ms = path.stat().st_mtime_ns // _NS_PER_MS
+            with path.open("rb") as stream:
+                for number, body in enumerate(read_bodies(stream, Framing.AUTO, name=str(path))):
+                    if isinstance(body, BadBody):
+                        self.bad_bodies += 1
+                    else:
+                        yield LandedMessage(source=name, offset=number, arrival_ms=changed_ms, body=body)
+        except OSError as error:
+            raise unreadable(str(path), error) from error
+
+
+def _names(content: Any) -> set[str]:
+    return set(content["done"])
+
+
+_SPAN_BATCH: Final = 100
+
+
+class SpanFilesSource:
+    """A file, directory or glob of OTLP in any layout that ``bridge.otlp.detect`` knows, as a resumable stream.
+
+    A message's ``body`` is one OTLP request in JSON or protobuf, its ``source`` the file, its ``offset`` the number of
+    messages before it there, its ``arrival_ms`` when the file was last written. ``bad_bodies`` counts pieces of files
+    that are no OTLP messages.
+
+    How far each file is done is remembered in ``state``, one file per source and ``group``.
+
+    Raises:
+        UsageError: nothing is there, a file of native bodies, or the memory cannot be read or written.
+        UnreadableInputError: a file that is neither.
+    """
+
+    def __init__(self, path: str | Path, *, group: str, state: Path) -> None:
+        expand_files(str(path))  # something is there
+        self.behind: Collection[int | None] = ()
+        self.bad_bodies = 0
+        self._path, self._directory = str(path), root_of(str(path)).resolve()
+        whose = f"{Path(path).resolve()}\n{group}"
+        self._memory = state / f"{_NO_NAME.sub('_', group)}-spans-{zlib.crc32(whose.encode()):08x}.json"
+        self._done: dict[str, int] = read_memory(self._memory, _counts, hint=CANNOT_READ) or {}
+        self._read = dict(self._done)
+        self._seen: dict[Path, tuple[int, int]] = {}  # size and time of files as they were read to their end
+
+    def drain(self) -> Generator[list[LandedMessage], None, None]:
+        """Yield the messages that are new, in batches of one file each."""
+        for path in present_files(self._path):
+            status = path.stat()
+            known = (status.st_size, status.st_mtime_ns)
+            if self._seen.get(path) == known:
+                continue
+            batch: list[LandedMessage] = []
+            for message in self._messages(path, status.st_mtime_ns // _NS_PER_MS):
+                batch.append(message)
+                if len(batch) >= _SPAN_BATCH:
+                    yield batch
+                    batch = []
+            self._seen[path] = known
+            yield batch
+
+    def commit(self, held: Collection[Place] = ()) -> None:  # noqa: ARG002 - a span never waits for another
+        """Remember everything that was yielded as done."""
+        if self._read != self._done:
+            write_memory(self._memory, {"files": self._read}, hint=CANNOT_WRITE, indent=0)
+            self._done = dict(self._read)
+
+    def close(self) -> None:
+        """Nothing is open between two files."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _messages(self, path: Path, changed_ms: int) -> Generator[LandedMessage, None, None]:
+        detected = detect(path)
+        if detected.side is Side.EMPTY:
+            return
+        if detected.side is not Side.OTLP:
+            raise UsageError(f"{path} holds native trace bodies, no spans: leave out --native to forward those")
+        name = path.relative_to(self._directory).as_posix()
+        key, number = None, 0
+        for item in read_messages(path, detected.layout, parse=parse_message):
+            if isinstance(item, Tail):
+                continue
+            if isinstance(item, Message) and key is None:
+                key = blake2b(item.payload.strip(), digest_size=16).hexdigest()
+            number += 1
+            if key is not None and number <= self._read.get(key, 0):
+                continue
+            if key is not None:
+                self._read[key] = number  # before it is yielded: whoever has it may commit at once
+            if isinstance(item, Bad):
+                self.bad_bodies += 1
+            else:
+                yield LandedMessage(source=name, offset=number - 1, arrival_ms=changed_ms, body=item.payload)
+
+
+def _counts(content: Any) -> dict[str, int]:
+    return {str(key): int(count) for key, count in content["files"].items()}

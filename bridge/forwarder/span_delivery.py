@@ -1,0 +1,308 @@
+"""Turn trace messages into spans and deliver them over OTLP: decode, pair, encode, send."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from bridge.codec.reading import Reading
+from bridge.forwarder.otlp_bytes import requests_of
+from bridge.forwarder.pairing import Pairing, Place, Record
+from bridge.forwarder.resume_file import EVERYTHING, SettledMemory
+from bridge.forwarder.span_fields import SpanRules
+from bridge.page.wording import counted
+from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
+from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter
+from otel_mqtrace.wire.native import decode_body, explode
+from otel_mqtrace.wire.native.building import maker_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Container, Iterable, Sequence
+
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+    from bridge.forwarder.pairing import Event
+    from otel_mqtrace._clock import Clock
+    from otel_mqtrace.landing.layout import LandedMessage
+
+__all__ = ["Delivery", "OtlpDelivery", "SpanCounts", "SpanForwarding", "open_exporter"]
+
+
+_TRACES_PATH: Final = "/v1/traces"
+_EXPORTER_LOGGERS: Final = "opentelemetry.exporter.otlp"
+_GRPC: Final = {"grpc": True, "grpcs": False}
+"""URL scheme → whether the connection is in the clear."""
+
+
+class OtlpDelivery:
+    """Delivers spans and returns once they are accepted.
+
+    ``rejected`` counts spans that the receiver said it will not keep although it took the request (OTLP's partial
+    success); asking again would not help.
+
+    Args:
+        endpoint: ``http[s]://host:port[/path]`` (the path defaults to ``/v1/traces``) or ``grpc[s]://host:port``.
+            Headers, TLS and compression by ``OTEL_EXPORTER_OTLP_*``.
+        timeout_s: For one request with all its retries.
+
+    Raises:
+        MissingExtraError: the ``otlp`` extra is not installed.
+        UsageError: an endpoint of another form.
+    """
+
+    def __init__(self, endpoint: str, *, timeout_s: float = 10) -> None:
+        self.endpoint = endpoint
+        self.rejected = 0
+        self._reasons = _LastWords()
+        self._exporter: Any = open_exporter(endpoint, timeout_s=timeout_s, on_reply=self._read)
+        logging.getLogger(_EXPORTER_LOGGERS).addHandler(self._reasons)
+
+    def deliver(self, events: Sequence[Event], rules: SpanRules) -> None:
+        """Have the spans of all ``events`` accepted.
+
+        Raises:
+            PeerError: some were not, after the exporter's own retries; any of them may have been.
+        """
+        left = len(events)
+        for request in requests_of(events, rules):
+            self._reasons.text = ""
+            if self._exporter.export(request) is not SpanExportResult.SUCCESS:
+                said = f" ({self._reasons.text})" if self._reasons.text else ""
+                raise PeerError(
+                    f"the OTLP receiver {self.endpoint} did not accept {counted(left, 'span')}{said}; "
+                    "they are not committed and will be forwarded again"
+                )
+            left -= len(request.events)
+
+    def close(self) -> None:
+        """Let the connection go."""
+        logging.getLogger(_EXPORTER_LOGGERS).removeHandler(self._reasons)
+        self._exporter.shutdown()
+
+    def _read(self, body: bytes) -> None:
+        """Count what the reply of an accepted request says was rejected."""
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415 - optional extra
+            ExportTraceServiceResponse,
+        )
+
+        try:
+            self.rejected += ExportTraceServiceResponse.FromString(body).partial_success.rejected_spans
+        except Exception:  # noqa: BLE001 - receivers answer all kinds of things; the status has decided already
+            return
+
+
+def open_exporter(endpoint: str, *, timeout_s: float, on_reply: Any = None) -> SpanExporter:
+    """Return OpenTelemetry's exporter for ``endpoint``; ``on_reply`` is given the body of each good HTTP reply."""
+    try:
+        scheme, host, path, query, _ = urlsplit(endpoint)
+    except ValueError:  # a bracket that nothing closes
+        scheme = host = path = query = ""
+    if not host or scheme not in {"http", "https", *_GRPC}:
+        raise UsageError(
+            f"--otlp-endpoint {endpoint} is not understood: give http[s]://HOST:PORT[/PATH] or grpc[s]://HOST:PORT"
+        )
+    if scheme in _GRPC:
+        return open_stock_exporter(GRPC, _body_of, endpoint=host, insecure=_GRPC[scheme], timeout=timeout_s)
+    whole = urlunsplit((scheme, host, path if path.strip("/") else _TRACES_PATH, query, ""))
+    return open_stock_exporter(HTTP, _body_of, endpoint=whole, timeout=timeout_s, session=_session(on_reply))
+
+
+_body_of: Final = attrgetter("body")
+
+
+def _session(on_reply: Any) -> Any:
+    try:
+        import requests  # noqa: PLC0415 - comes with the otlp extra
+    except ImportError as error:
+        raise MissingExtraError("forwarding to OTLP", "otlp") from error
+    session = requests.Session()
+    if on_reply is not None:
+        session.hooks["response"].append(lambda reply, **_: on_reply(reply.content) if reply.ok else None)
+    return session
+
+
+class _LastWords(logging.Handler):
+    """Keeps what the exporter logged last: the only place where it says why."""
+
+    text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
+
+
+_DELIVER_AT: Final = 2_048
+_SETTLE_AT: Final = 20_000
+_NS_PER_MS: Final = 1_000_000
+_record: Final = maker_of(Record)
+
+
+class Delivery(Protocol):
+    """Where the spans of events go; ``OtlpDelivery`` is one."""
+
+    rejected: int
+
+    def deliver(self, events: Sequence[Event], rules: SpanRules) -> None:
+        """Have the spans of all ``events`` accepted, or raise ``PeerError``."""
+        ...
+
+
+@dataclass(slots=True)
+class SpanCounts:
+    """What became of the records so far.
+
+    ``halves`` are spans of one half; ``overflowed`` of them were not waited for because too many waited. ``repeated``
+    records said nothing new. ``bad_records`` are in the landing only. ``rejected`` spans were taken and thrown away.
+    """
+
+    records: int = 0
+    bad_records: int = 0
+    spans: int = 0
+    halves: int = 0
+    overflowed: int = 0
+    repeated: int = 0
+    rejected: int = 0
+    pending: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the numbers by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+class SpanForwarding:
+    """Turns trace messages into delivered spans.
+
+    Args:
+        delivery: Where the spans go.
+        pairing: What waits for what, and how long.
+        rules: What the records cannot say of themselves.
+        reading: How bodies are read.
+        memory: What an earlier process has forwarded beyond its last commit.
+        clock: Time; only the wall clock is asked.
+
+    Not thread-safe: one thread forwards.
+    """
+
+    def __init__(  # noqa: PLR0913 - every collaborator by name
+        self,
+        delivery: Delivery,
+        *,
+        pairing: Pairing | None = None,
+        rules: SpanRules | None = None,
+        reading: Reading | None = None,
+        memory: SettledMemory | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._delivery = delivery
+        self._pairing = pairing or Pairing()
+        self._rules = rules or SpanRules()
+        self._reading = reading or Reading()
+        self._memory = memory or SettledMemory()
+        self._clock = clock or SystemClock()
+        self._ready: list[Event] = []
+        self._arrived_ms: dict[int | None, int] = {}
+        self._counts = SpanCounts()
+        self._since_settled = 0
+        self._delivered = 0
+
+    @property
+    def counts(self) -> SpanCounts:
+        """What became of everything so far."""
+        paired = self._pairing.counts
+        self._counts.halves, self._counts.overflowed = paired.halves, paired.overflowed
+        self._counts.repeated, self._counts.pending = paired.repeated, self._pairing.pending
+        self._counts.rejected = self._delivery.rejected
+        return self._counts
+
+    @property
+    def has_delivered(self) -> bool:
+        """Whether the receiver has accepted anything."""
+        return self._counts.spans > 0
+
+    @property
+    def due(self) -> bool:
+        """Whether so much was taken since the last :meth:`deliver` that it is worth a commit."""
+        return self._since_settled >= _SETTLE_AT
+
+    def take(self, messages: Iterable[LandedMessage]) -> list[LandedMessage]:
+        """Read ``messages`` and make spans of what is complete; large heaps of spans are delivered at once.
+
+        Returns:
+            Those that are new: an earlier process may have forwarded some, but for records that waited.
+
+        Raises:
+            PeerError: as :meth:`deliver`.
+        """
+        now_ms, new = self._now_ms(), []
+        for message in messages:
+            arrival_ms = min(message.arrival_ms, now_ms)  # a clock that is ahead must not make anything wait longer
+            self._arrived_ms[message.partition] = max(arrival_ms, self._arrived_ms.get(message.partition, 0))
+            left = self._memory.left_of(message)
+            if left is EVERYTHING:
+                new.append(message)
+            for record in self._records(message, arrival_ms, left):
+                self._ready += self._pairing.take(record)
+        if len(self._ready) >= _DELIVER_AT:
+            self._hand_over()
+        return new
+
+    def expire(self, behind: Collection[int | None] = ()) -> None:
+        """Let go what waited too long: measured by how far the slowest partition that is ``behind`` has been read.
+
+        With none behind, everything there is has been read, and the wall clock tells how old it is.
+        """
+        now_ms = min((self._arrived_ms.get(each, 0) for each in behind), default=None)
+        self._ready += self._pairing.expire(self._now_ms() if now_ms is None else now_ms)
+
+    def flush(self) -> None:
+        """Let go everything that waits."""
+        self._ready += self._pairing.flush()
+
+    def deliver(self) -> int:
+        """Have everything delivered that does not wait; return how many spans were since the last time.
+
+        Raises:
+            PeerError: the receiver did not accept it; it is kept for the next attempt.
+        """
+        self._hand_over()
+        delivered, self._delivered, self._since_settled = self._delivered, 0, 0
+        return delivered
+
+    def hold(self) -> set[Place]:
+        """Remember what is delivered, and return where the records lie that still wait: nothing there is done yet.
+
+        Raises:
+            UsageError: the memory cannot be written.
+        """
+        self._memory.remember(self._pairing.waiting())
+        return set(self._pairing.held())
+
+    def _records(self, message: LandedMessage, arrival_ms: int, left: Container[int]) -> Iterable[Record]:
+        place = Place(message.source, message.partition, message.offset)
+        decoded = decode_body(message.body, msg_type_map=self._reading.msg_type_map, charset=self._reading.charset)
+        is_new = left is EVERYTHING
+        if is_new:
+            self._counts.bad_records += len(decoded.errors)
+        for index, trace_ctx in zip(decoded.record_indexes, decoded.contexts, strict=True):
+            if not (is_new or index in left):
+                continue
+            self._counts.records += 1
+            self._since_settled += 1
+            messages = explode(trace_ctx)
+            for each in messages:
+                yield _record(each, place, arrival_ms, message.arrival_ms, None, len(messages), index)
+
+    def _hand_over(self) -> None:
+        if self._ready:
+            self._delivery.deliver(self._ready, self._rules)
+            self._counts.spans += len(self._ready)
+            self._delivered += len(self._ready)
+            self._ready = []
+
+    def _now_ms(self) -> int:
+        return self._clock.wall_ns() // _NS_PER_MS

@@ -1,0 +1,202 @@
+"""This module knows how a Kafka trace topic is searched: a range of time becomes a range of offsets, read to its end.
+
+No group and no commits: reading changes nothing. The range is of arrivals, Kafka's timestamps; since those need not
+rise from offset to offset, a margin around it is read as well, and every message then asked for its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.cimpl import Consumer
+
+from bridge.query.archives.scan import ALWAYS, ArrivalRange, Pace
+from bridge.query.criteria import mentioned, needles_of
+from otel_mqtrace import semconv
+from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.landing.layout import LandedMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+
+    from bridge.query.search import Searched
+    from otel_mqtrace._clock import Clock
+
+__all__ = ["MARGIN_MS", "TopicArchive"]
+
+
+MARGIN_MS: Final = 60_000
+"""How far around the range is read: writers' clocks and retries put timestamps out of order."""
+_logger = logging.getLogger(__name__)
+_BATCH: Final = 500
+_POLL_S: Final = 0.2
+_NOWHERE: Final = "mqtrace-query"  # a consumer must name a group; nothing is ever committed to it
+
+
+class TopicArchive:
+    """The trace messages of Kafka topics whose arrival lies in a range.
+
+    Args:
+        bootstrap_servers: ``host:port[,host:port…]``.
+        topics: The trace topics.
+        arrivals: Which messages to read.
+        kafka_config: Further client properties (TLS, SASL).
+        timeout_ms: How long one answer of the broker may take.
+        on_progress: Called now and then with how many offsets of how many were read.
+
+    Raises:
+        UsageError: the client refuses its properties.
+        PeerError: the broker does not answer, or a topic does not exist; raised while reading.
+    """
+
+    def __init__(  # noqa: PLR0913 - every tunable by name
+        self,
+        bootstrap_servers: str,
+        topics: Sequence[str],
+        *,
+        arrivals: ArrivalRange = ALWAYS,
+        kafka_config: Mapping[str, Any] | None = None,
+        timeout_ms: float = 10_000,
+        on_progress: Callable[[int, int], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._topics = tuple(dict.fromkeys(topics))
+        self._arrivals = arrivals
+        self._timeout_ms = timeout_ms
+        self._clock = clock or SystemClock()
+        self._pace = Pace(", ".join(self._topics), on_progress)
+        properties = {
+            **(kafka_config or {}),
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": _NOWHERE,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",  # what retention removes while we read is gone, not an error
+            "log_level": 0,
+        }
+        try:
+            self._consumer: Any = Consumer(properties, logger=_logger)
+        except KafkaException as error:
+            raise UsageError(f"the consumer of {bootstrap_servers} cannot be built: {error.args[0]}") from error
+
+    @property
+    def searched(self) -> Searched:
+        """What the last pass read."""
+        return self._pace.searched()
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._consumer.close()
+
+    def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
+        """Yield the messages that can speak of one of ``texts``; every body of the range comes over the network."""
+        needles = needles_of(texts)
+        try:
+            ranges = {key: span for topic in self._topics for key, span in self._ranges(topic).items()}
+            self._pace.begin(sum(end - start for start, end in ranges.values()))
+            with closing(self._messages(ranges)) as messages:
+                for message in messages:
+                    if message.arrival_ms in self._arrivals:
+                        self._pace.saw(message)
+                        if mentioned(message, needles):
+                            yield message
+        except KafkaException as error:
+            raise self._silent(error) from error
+
+    # -- ranges ------------------------------------------------------------------------------------------------------
+
+    def _ranges(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return, for each partition that has something to read, the first offset and the one behind the last."""
+        timeout_s = self._timeout_ms / 1e3
+        known = self._consumer.list_topics(topic, timeout=timeout_s).topics[topic]
+        if known.error is not None:
+            raise PeerError(f"the trace topic {topic} cannot be read on {self._bootstrap_servers}: {known.error.str()}")
+        marks = {
+            partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
+            for partition in sorted(known.partitions)
+        }
+        begin_ms, end_ms = self._arrivals.begin_ms, self._arrivals.end_ms
+        starts = {} if begin_ms is None else self._since(topic, marks, max(begin_ms - MARGIN_MS, 0))
+        ends = {} if end_ms is None else self._since(topic, marks, end_ms + MARGIN_MS)
+        spans = {
+            (topic, partition): (max(low, starts.get(partition, low)), min(high, ends.get(partition, high)))
+            for partition, (low, high) in marks.items()
+        }
+        return {key: (start, end) for key, (start, end) in spans.items() if start < end}
+
+    def _since(self, topic: str, marks: Mapping[int, tuple[int, int]], instant_ms: int) -> dict[int, int]:
+        """Return the first offset of each partition whose time is ``instant_ms`` or later, its end where none is."""
+        asked = [TopicPartition(topic, partition, instant_ms) for partition in marks]
+        answers = self._consumer.offsets_for_times(asked, timeout=self._timeout_ms / 1e3)
+        bad = next((answer.error for answer in answers if answer.error is not None), None)
+        if bad is not None:
+            raise KafkaException(bad)
+        return {
+            answer.partition: answer.offset if answer.offset >= 0 else marks[answer.partition][1] for answer in answers
+        }
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def _messages(self, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Generator[LandedMessage, None, None]:
+        """Yield everything of ``ranges``; a partition is done when its position is, behind markers of transactions."""
+        behind = dict(ranges)
+        self._consumer.assign(
+            [TopicPartition(topic, partition, start) for (topic, partition), (start, _) in ranges.items()]
+        )
+        try:
+            deadline_ns = self._answer_by()
+            while behind:
+                batch = [self._checked(message) for message in self._consumer.consume(_BATCH, _POLL_S)]
+                for message in batch:
+                    _, end = ranges[message.topic(), message.partition()]
+                    if message.offset() < end:
+                        yield self._landed(message)
+                self._take_stock(behind)
+                if batch:
+                    deadline_ns = self._answer_by()
+                elif behind and self._clock.monotonic_ns() > deadline_ns:
+                    raise self._silent()
+        finally:
+            self._consumer.unassign()
+
+    def _take_stock(self, behind: dict[tuple[str, int], tuple[int, int]]) -> None:
+        """Move the begin of each range to where the client is, and drop the ranges that are done."""
+        for key, (start, end) in list(behind.items()):
+            position = self._consumer.position([TopicPartition(*key)])[0].offset
+            reached = min(max(start, position), end)
+            self._pace.advance(reached - start)
+            behind[key] = (reached, end)
+            if reached >= end:
+                del behind[key]
+
+    def _checked(self, message: Any) -> Any:
+        error = message.error()
+        if error is not None:
+            raise KafkaException(error)
+        return message
+
+    def _landed(self, message: Any) -> LandedMessage:
+        _, timestamp_ms = message.timestamp()
+        headers = {name: value for name, value in message.headers() or () if isinstance(value, bytes)}
+        keys = headers.get(semconv.HEADER_KEYS)
+        return LandedMessage(
+            source=message.topic(),
+            partition=message.partition(),
+            offset=message.offset(),
+            arrival_ms=max(0, timestamp_ms),
+            keys=None if keys is None else keys.decode("utf-8", "replace"),
+            body=message.value() or b"",
+        )
+
+    def _answer_by(self) -> int:
+        return self._clock.monotonic_ns() + int(self._timeout_ms * 1e6)
+
+    def _silent(self, cause: KafkaException | None = None) -> PeerError:
+        reason = cause.args[0] if cause is not None and cause.args else None
+        told = f": {reason.str() if isinstance(reason, KafkaError) else reason}" if reason is not None else ""
+        return PeerError(f"the broker {self._bootstrap_servers} does not answer{told}; check --bootstrap")

@@ -1,0 +1,151 @@
+"""This module knows how a RocketMQ cluster is searched: by its index of keys, as mqadmin does, or message by message.
+
+The index is quick and not complete: it knows the joined ids of a batch and no single one, it never saw what a client
+cut off its ``KEYS``, and each broker tells of 64 messages at most. A scan reads every trace message of the range.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from bridge.forwarder.sources.rocketmq import partition_of
+from bridge.query.archives.scan import ALWAYS, ArrivalRange, Pace
+from bridge.query.criteria import mentioned, needles_of
+from otel_mqtrace import semconv
+from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.rocketmq.client import RemotingClient
+from otel_mqtrace.rocketmq.messages import BodyError, plain_body
+from otel_mqtrace.rocketmq.routes import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from bridge.query.search import Searched
+    from otel_mqtrace.rocketmq.messages import StoredMessage
+
+__all__ = ["BrokerArchive"]
+
+
+_MOST_OF_INDEX: Final = 64
+_QUEUES_AT_ONCE: Final = 16
+"""Pulls on the way at the same time: what they bring, 256 KiB each, is what is held in memory."""
+_GROUP: Final = "mqtrace-query"  # a pull must name a group; nothing is ever committed to it
+_INDEX_ONLY: Final = (
+    "only the brokers' index was asked, which does not know the single ids of a batch nor keys that a client cut off; "
+    "--scan reads every trace message"
+)
+
+
+class BrokerArchive:
+    """The trace messages of a RocketMQ cluster whose arrival lies in a range.
+
+    Args:
+        namesrv: Name servers, ``host:port[;host:port…]``.
+        topics: The trace topics; a cloud client's consumers may write to ``rmq_sys_TRACE_DATA_null``.
+        arrivals: Which messages to read, by the time they were stored.
+        scan: Read every message instead of asking the index.
+        on_progress: Called now and then with how many offsets of how many a scan has read.
+        client: Further arguments of :class:`~otel_mqtrace.rocketmq.client.RemotingClient`: keys, time-out, clock.
+
+    Raises:
+        UsageError: an address is wrong.
+        PeerError: a broker does not answer, or a topic does not exist; raised while reading.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        topics: Sequence[str],
+        *,
+        arrivals: ArrivalRange = ALWAYS,
+        scan: bool = False,
+        on_progress: Callable[[int, int], None] | None = None,
+        **client: Any,
+    ) -> None:
+        self._client = RemotingClient(namesrv, **client)
+        self._topics = tuple(dict.fromkeys(topics))
+        self._arrivals = arrivals
+        self._scan = scan
+        self._pace = Pace(", ".join(self._topics), on_progress)
+
+    @property
+    def searched(self) -> Searched:
+        """What the last pass read."""
+        return self._pace.searched()
+
+    def close(self) -> None:
+        """Let the connections go."""
+        self._client.close()
+
+    def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
+        """Yield the messages that can speak of one of ``texts``, or, without a scan, those that the index knows."""
+        self._pace.begin(0)
+        return self._all_that_mention(texts) if self._scan else self._by_index(texts)
+
+    def _by_index(self, texts: Collection[str]) -> Iterator[LandedMessage]:
+        self._pace.remark(_INDEX_ONLY)
+        begin_ms, end_ms = self._arrivals.begin_ms, self._arrivals.end_ms
+        within = {} if begin_ms is None else {"begin_ms": begin_ms}
+        within |= {} if end_ms is None else {"end_ms": end_ms}
+        for topic in self._topics:
+            for text in sorted(texts):
+                found = list(self._client.find_by_key(topic, text, max_messages=_MOST_OF_INDEX, **within))
+                if len(found) >= _MOST_OF_INDEX:
+                    self._pace.remark(
+                        f"the index of {topic} gave {len(found)} trace messages for {text}, and a broker tells of "
+                        f"{_MOST_OF_INDEX} at most: there may be more; narrow --begin and --end, or --scan"
+                    )
+                yield from self._landed(found)
+
+    def _all_that_mention(self, texts: Collection[str]) -> Iterator[LandedMessage]:
+        needles = needles_of(texts)
+        ranges = {queue: span for topic in self._topics for queue, span in self._ranges(topic).items()}
+        self._pace.begin(sum(end - start for start, end in ranges.values()))
+        while ranges:
+            asked = {queue: start for queue, (start, _) in islice(ranges.items(), _QUEUES_AT_ONCE)}
+            for queue, pulled in self._client.pull(asked, group=_GROUP).items():
+                start, end = ranges.pop(queue)
+                inside = [(queue.broker, message) for message in pulled.messages if message.queue_offset < end]
+                yield from (message for message in self._landed(inside) if mentioned(message, needles))
+                reached = min(pulled.next_offset, end)
+                if reached <= start:
+                    reached = end
+                    self._pace.remark(f"{queue} leads no further than offset {start}: {end - start} were not read")
+                self._pace.advance(reached - start)
+                if reached < end:
+                    ranges[queue] = (reached, end)  # behind the others, so that every queue has its turn
+
+    def _ranges(self, topic: str) -> dict[Queue, tuple[int, int]]:
+        """Return, for each queue that has something to read, the first offset and the one behind the last."""
+        queues = self._client.route(topic).readable
+        begin_ms, end_ms = self._arrivals.begin_ms, self._arrivals.end_ms
+        bounds = self._client.bounds(queues)
+        starts = {} if begin_ms is None else self._client.offsets_at(queues, begin_ms)
+        ends = {} if end_ms is None else self._client.offsets_at(queues, end_ms + 1)
+        spans = {
+            queue: (max(low, starts.get(queue, low)), min(high, max(ends.get(queue, high), 0) + 1))
+            for queue, (low, high) in bounds.items()
+        }
+        return {queue: (start, end) for queue, (start, end) in spans.items() if start < end}
+
+    def _landed(self, messages: Sequence[tuple[str, StoredMessage]]) -> Iterator[LandedMessage]:
+        """Yield what lies in the range, decompressed; a body that cannot be is a remark."""
+        for broker, message in messages:
+            if message.store_ms not in self._arrivals:
+                continue
+            try:
+                body = plain_body(message)
+            except BodyError as error:
+                self._pace.remark(str(error))
+                continue
+            landed = LandedMessage(
+                source=message.topic,
+                partition=partition_of(Queue(message.topic, broker, message.queue_id)),
+                offset=message.queue_offset,
+                arrival_ms=message.store_ms,
+                keys=message.properties.get(semconv.HEADER_KEYS),
+                body=body,
+            )
+            self._pace.saw(landed)
+            yield landed

@@ -1,0 +1,129 @@
+"""The range of arrivals that a query covers, and the progress of one pass over an archive."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Final
+
+from bridge.query.search import Searched
+from otel_mqtrace._clock import LAST_MS
+from otel_mqtrace._errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_mqtrace.landing.layout import LandedMessage
+
+__all__ = ["ALWAYS", "MOST_REMARKS", "ArrivalRange", "Pace", "arrival_range", "instant_ms"]
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_AGO: Final = re.compile(r"(?P<number>[0-9]{1,9})(?P<unit>[smhd])")
+_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_EPOCH_MS: Final = re.compile(r"[0-9]{10,15}")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalRange:
+    """From ``begin_ms`` to ``end_ms``, both included, in epoch milliseconds; ``None`` is open."""
+
+    begin_ms: int | None = None
+    end_ms: int | None = None
+
+    def __contains__(self, instant_ms: int) -> bool:
+        return self.overlaps(instant_ms, instant_ms)
+
+    def overlaps(self, first_ms: int, last_ms: int) -> bool:
+        """Whether any instant from ``first_ms`` to ``last_ms`` is inside."""
+        return (self.begin_ms is None or last_ms >= self.begin_ms) and (self.end_ms is None or first_ms <= self.end_ms)
+
+
+ALWAYS: Final = ArrivalRange()
+
+
+def arrival_range(begin: str | None, end: str | None, *, now_ms: int) -> ArrivalRange:
+    """Return the range that ``--begin`` and ``--end`` name.
+
+    Raises:
+        UsageError: a text is no instant, or the range ends before it begins.
+    """
+    begin_ms = None if begin is None else instant_ms(begin, name="--begin", now_ms=now_ms)
+    end_ms = None if end is None else instant_ms(end, name="--end", now_ms=now_ms)
+    if begin_ms is not None and end_ms is not None and end_ms < begin_ms:
+        raise UsageError(f"--end {end} is before --begin {begin}: exchange them")
+    return ArrivalRange(begin_ms, end_ms)
+
+
+def instant_ms(text: str, *, name: str, now_ms: int) -> int:
+    """Return ``text`` as epoch milliseconds: ISO 8601 (UTC unless it says otherwise), milliseconds, or ``15m`` ago.
+
+    Raises:
+        UsageError: it is none of these; ``name`` is the option to blame.
+    """
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return max(now_ms - int(ago["number"]) * _UNIT_MS[ago["unit"]], 0)
+    if _EPOCH_MS.fullmatch(text):
+        return min(int(text), LAST_MS)
+    try:
+        moment = datetime.fromisoformat(text.removesuffix("Z") + ("+00:00" if text.endswith("Z") else ""))
+    except ValueError:
+        raise UsageError(
+            f"{name} {text!r} is no instant: give 2026-11-21T14:05:00Z, epoch milliseconds, or 15m, 2h, 3d (ago)"
+        ) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    return max((moment - _EPOCH) // timedelta(milliseconds=1), 0)
+
+
+MOST_REMARKS: Final = 20
+"""Remarks that are kept of one pass; how many more there were is said."""
+
+
+class Pace:
+    """Counts one pass over an archive at ``where``, and tells ``on_progress`` how far of how far it is."""
+
+    def __init__(self, where: str, on_progress: Callable[[int, int], None] | None) -> None:
+        self._where = where
+        self._on_progress = on_progress or (lambda _done, _all: None)
+        self.begin(0)
+
+    def begin(self, whole: int) -> None:
+        """Begin a pass over ``whole`` units."""
+        self._done, self._whole = 0, whole
+        self._messages = self._body_bytes = 0
+        self._first_ms: int | None = None
+        self._last_ms: int | None = None
+        self._remarks: list[str] = []
+
+    def saw(self, message: LandedMessage) -> None:
+        """Count a message that was looked at."""
+        self._messages += 1
+        self._body_bytes += len(message.body)
+        arrival_ms = message.arrival_ms
+        if not arrival_ms:
+            return  # a file that has no arrival times
+        self._first_ms = arrival_ms if self._first_ms is None else min(self._first_ms, arrival_ms)
+        self._last_ms = arrival_ms if self._last_ms is None else max(self._last_ms, arrival_ms)
+
+    def advance(self, units: int) -> None:
+        """Go ``units`` further."""
+        self._done += units
+        self._on_progress(min(self._done, self._whole), self._whole)
+
+    def remark(self, text: str) -> None:
+        """Remember what could not be read."""
+        self._remarks.append(text)
+
+    def searched(self) -> Searched:
+        """Return the pass in numbers."""
+        more = len(self._remarks) - MOST_REMARKS
+        return Searched(
+            where=self._where,
+            messages=self._messages,
+            body_bytes=self._body_bytes,
+            first_arrival_ms=self._first_ms,
+            last_arrival_ms=self._last_ms,
+            remarks=(*self._remarks[:MOST_REMARKS], *([f"and {more} more"] if more > 0 else [])),
+        )

@@ -1,0 +1,236 @@
+"""An answer on a terminal: one message with its timeline and details, several as a list."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from bridge.page.wording import ABSENT, counted, duration, offset, utc, utc_time, visible
+from bridge.query.findings import findings, in_one_sentence
+from bridge.query.render.details import about, details_of, link_of, places_of, trace_id_hex
+from bridge.query.search import CONSUMER, PRODUCER, rows_of
+from bridge.query.timeline import Outcome, Tone, events, first_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import RenderableType
+
+    from bridge.query.search import Answer, Row, Searched
+    from bridge.query.timeline import Event, MessageStory
+
+__all__ = ["attempts_in_words", "nothing_found", "print_answer", "searched_in_words"]
+
+
+_WIDTH_WITHOUT_TERMINAL: Final = 100
+_FROM_WIDTH: Final = {"group": 76, "at": 120, "host": 120}
+"""From how many columns on the timeline has a column for it; a group without one stands below what it did."""
+_MOST_BAD: Final = 10
+_STYLES: Final = {Tone.GOOD: "green", Tone.BAD: "bold red", Tone.CARE: "yellow", Tone.OPEN: "yellow"}
+_OUTCOME_TONES: Final = {
+    Outcome.SUCCESS: Tone.GOOD,
+    Outcome.FAILED: Tone.BAD,
+    Outcome.UNFINISHED: Tone.OPEN,
+    Outcome.UNKNOWN: Tone.OPEN,
+}
+_LIST_HEADS: Final = ("time (UTC)", "message id", "topic", "group", "outcome", "attempts")
+_LONGEST_NAME: Final = 1_000
+_VERBS: Final = {PRODUCER: "send", CONSUMER: "consume"}
+_MARKS: Final = {Tone.GOOD: "✓", Tone.BAD: "✗", Tone.CARE: "!", Tone.OPEN: "?"}
+
+
+def print_answer(answer: Answer, *, console: Console | None = None) -> None:
+    """Print the story of one message, or the list of several, and what was searched for it."""
+    screen = console or _console()
+    if len(answer.stories) == 1 and screen.is_terminal:
+        screen.print(_story(answer, answer.stories[0], width=screen.width))
+    elif len(answer.stories) == 1:
+        screen.print(Text(_plain_story(answer, answer.stories[0])), soft_wrap=True)
+    elif answer.stories:
+        screen.print(
+            _list(answer) if screen.is_terminal else Text(_plain_list(answer)), soft_wrap=not screen.is_terminal
+        )
+    if answer.pages > 1:
+        older = f"; {counted(answer.left_off, 'older message')}: --page {answer.page + 1}" if answer.left_off else ""
+        screen.print(Text(f"Page {answer.page} of {answer.pages}, {counted(answer.total, 'message')}{older}"))
+    screen.print(Text(searched_in_words(answer.searched), style="dim"))
+    for remark in answer.searched.remarks:
+        screen.print(Text(f"  {visible(remark, limit=400)}", style="dim"))
+
+
+def nothing_found(answer: Answer) -> str:
+    """Return the one line of an answer without a message: what was searched, and what could not be."""
+    searched, (first, *more) = answer.searched, answer.searched.remarks or ("",)
+    if answer.total:
+        return f"page {answer.page} is empty: {counted(answer.total, 'message')} on {counted(answer.pages, 'page')}"
+    remark = f" {visible(first, limit=400)}{f', and {len(more)} more remarks' if more else ''};" if first else ""
+    return (
+        f"nothing found; s{searched_in_words(searched)[1:].removesuffix('.')};{remark} "
+        "check what was asked for, and --begin and --end: they are about arrivals"
+    )
+
+
+def searched_in_words(searched: Searched) -> str:
+    """Return what was looked through, as a sentence."""
+    arrived = ""
+    if searched.first_arrival_ms is not None and searched.last_arrival_ms is not None:
+        arrived = f", arrived {utc(searched.first_arrival_ms)} to {utc(searched.last_arrival_ms)}"
+    return f"Searched {counted(searched.messages, 'trace message')} of {visible(searched.where)}{arrived}."
+
+
+def _rows(answer: Answer) -> list[tuple[Tone, tuple[str, ...]]]:
+    """Return the cells of each row, newest message first."""
+    return [
+        (
+            _OUTCOME_TONES[row.outcome],
+            (
+                utc(row.time_ms).removesuffix(" UTC"),
+                visible(row.msg_id, limit=_LONGEST_NAME),
+                visible(row.topic or ABSENT, limit=_LONGEST_NAME),
+                visible(row.group or ABSENT, limit=_LONGEST_NAME),
+                f"{_VERBS[row.role]} {row.outcome.value}",
+                attempts_in_words(row),
+            ),
+        )
+        for story in reversed(answer.stories)
+        for row in rows_of(story, answer.sought)
+    ]
+
+
+def _list(answer: Answer) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in _LIST_HEADS:
+        table.add_column(name, overflow="fold")
+    for tone, cells in _rows(answer):
+        table.add_row(
+            *(
+                Text(cell, style=_STYLES[tone] if name == "outcome" else "")
+                for name, cell in zip(_LIST_HEADS, cells, strict=True)
+            )
+        )
+    return table
+
+
+def _plain_list(answer: Answer) -> str:
+    """Return the list for other programs: columns under their heads, and no name broken."""
+    return _plain_columns([_LIST_HEADS, *(cells for _, cells in _rows(answer))])
+
+
+def _plain_columns(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) for cells in lines)
+    return "\n".join(line.rstrip() for line in padded)
+
+
+def attempts_in_words(row: Row) -> str:
+    """Return ``3 (2 failed)``; the failures only where the outcome does not tell them."""
+    return f"{row.attempts} ({row.failed} failed)" if row.failed and row.attempts > 1 else str(row.attempts)
+
+
+def _story(answer: Answer, story: MessageStory, *, width: int) -> RenderableType:
+    return Group(*_head(answer, story), _timeline(events(story), width=width), Padding(_tree(story), (0, 0, 1, 0)))
+
+
+def _head(answer: Answer, story: MessageStory) -> list[Text]:
+    """Return what the message is, how it went, and what is noteworthy."""
+    head = [
+        Text.assemble(("Message ", "bold"), (visible(story.msg_id), "bold cyan")),
+        Text(_about(story)),
+        Text(f"trace id {trace_id_hex(answer, story.msg_id)}"),
+        *([Text(link)] if (link := link_of(answer, story)) else []),
+        Text(in_one_sentence(story), style="bold"),
+    ]
+    for finding in findings(story):
+        mark, style = ("!", "yellow") if finding.problem else ("·", "")
+        head.append(Text(f"{mark} {finding.text}", style=style))
+    return head
+
+
+def _plain_story(answer: Answer, story: MessageStory) -> str:
+    """Return the story for other programs: no frames, and no name broken."""
+    timeline = events(story)
+    begin_ms = first_ms(timeline)
+    rows = [{name: cell.plain for name, cell in _cells(event, begin_ms).items()} for event in timeline]
+    heads = ("after", "what", "group", "took", "outcome", "at", "host")
+    table = _plain_columns([heads, *(tuple(row[name] for name in heads) for row in rows)])
+    return "\n".join([*(text.plain for text in _head(answer, story)), "", table, "", *_plain_tree(_tree(story)), ""])
+
+
+def _plain_tree(tree: Tree, depth: int = 0) -> Iterator[str]:
+    yield "  " * depth + (tree.label.plain if isinstance(tree.label, Text) else str(tree.label))
+    for child in tree.children:
+        yield from _plain_tree(child, depth + 1)
+
+
+def _about(story: MessageStory) -> str:
+    return "   ".join(f"{name} {visible(said)}" for name, said in about(story))
+
+
+def _timeline(timeline: tuple[Event, ...], *, width: int) -> Table:
+    begin_ms = first_ms(timeline)
+    title = f"Timeline from {utc(begin_ms)}" if begin_ms is not None else "Timeline"
+    table = Table(title=title, title_justify="left", title_style="dim", box=SIMPLE_HEAD, pad_edge=False)
+    columns = {
+        "after": {"justify": "right", "no_wrap": True},
+        "what": {"overflow": "fold"},
+        "group": {"overflow": "fold", "ratio": 1},
+        "took": {"justify": "right", "no_wrap": True},
+        "outcome": {"overflow": "fold"},
+        "at": {"no_wrap": True},
+        "host": {"overflow": "fold"},
+    }
+    shown = [name for name in columns if width >= _FROM_WIDTH.get(name, 0)]
+    for name in shown:
+        table.add_column(name, **columns[name])  # type: ignore[arg-type]
+    for event in timeline:
+        cells = _cells(event, begin_ms)
+        if "group" not in shown:
+            cells["what"].append(f"\n{cells['group']}")
+        table.add_row(*(cells[name] for name in shown))
+    return table
+
+
+def _cells(event: Event, begin_ms: int | None) -> dict[str, Text]:
+    since = None if event.from_ms is None or begin_ms is None else event.from_ms - begin_ms
+    host = event.store_host or event.client_host
+    return {
+        "after": Text(f"{'' if event.begin_known else '≈ '}{offset(since)}"),
+        "what": Text(event.name),
+        "group": Text(visible(event.group) if event.group else ABSENT),
+        "took": Text(duration(event.took_ms)),
+        "outcome": Text(f"{_MARKS[event.tone]} {event.outcome}", style=_STYLES[event.tone]),
+        "at": Text(utc_time(event.from_ms)),
+        "host": Text(visible(host) if host else ABSENT),
+    }
+
+
+def _tree(story: MessageStory) -> Tree:
+    root = Tree(Text("Details", style="dim"), guide_style="dim")
+    for title, items in details_of(story):
+        branch = root.add(Text(visible(title), style="bold"))
+        for event, facts in items:
+            said = "   ".join(f"{name} {visible(value)}" for name, value in facts)
+            branch.add(Text.assemble((event, ""), "   ", (said, "dim")))
+    if story.bad:
+        branch = root.add(Text("Bad records beside them", style="bold red"))
+        for bad in story.bad[:_MOST_BAD]:
+            where = places_of((bad.place,))
+            branch.add(Text(f"{where}: {bad.field or 'record'}: {bad.reason}: {visible(bad.text, limit=80)}"))
+        if len(story.bad) > _MOST_BAD:
+            branch.add(Text(f"and {len(story.bad) - _MOST_BAD:,} more"))
+    told = f"{counted(story.records, 'record')}"
+    root.add(Text(f"{told}, {counted(story.repeats, 'repeat')} of them folded" if story.repeats else told, style="dim"))
+    return root
+
+
+def _console() -> Console:
+    console = Console()
+    told = console.is_terminal or "COLUMNS" in os.environ
+    return console if told else Console(width=_WIDTH_WITHOUT_TERMINAL)
