@@ -27,8 +27,6 @@ _FILES: Final = {
     "html": "graph.html",
     "svg": "graph.svg",
     "dot": "graph.dot",
-    "graphml": "graph.graphml",
-    "dependencies": "dependencies.json",
     "json": "graph.json",
 }
 _SHOWN: Final = 20
@@ -92,7 +90,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
 
     Example:
         mqtrace graph --otlp spans.jsonl --out graph
-        mqtrace graph --native landing/native --otlp 'otlp/*.jsonl' --out graph --format html --format dependencies
+        mqtrace graph --native landing/native --otlp 'otlp/*.jsonl' --out graph --format html --format dot
     """
     wanted = _wanted(formats)
     from spark_jobs.jobs import graph as job  # noqa: PLC0415  (of the optional extra)

@@ -1,4 +1,4 @@
-"""Leave to the next run what is still open, and the places of what was open once."""
+"""Select what is left to the next run: the events of open keys, and the positions of what was open once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.history.lifecycle import COVERED, LEAVING_OPEN
-from spark_jobs.history.places import PLACE
+from spark_jobs.history.positions import POSITION
 from spark_jobs.judging.ages import CARRIED_ON, find_last
 from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, is_known, is_true, take_rows
 from spark_jobs.schemas import EVENT, SIDE_FIELDS
@@ -24,7 +24,7 @@ __all__ = [
     "CANDIDATE",
     "CLOSED",
     "CLOSING_COLUMNS",
-    "closed_positions",
+    "find_closed",
     "keep_open_events",
     "merge_closed",
     "number_within",
@@ -36,14 +36,14 @@ CANDIDATE: Final = EVENT.append(pa.field("verdict_row", pa.int64()))
 
 CLOSED: Final = pa.schema(
     {
-        **{name: SIDE_FIELDS.get(name, pa.string()) for name in (*PLACE, "line")},
+        **{name: SIDE_FIELDS.get(name, pa.string()) for name in (*POSITION, "line")},
         "first_seen_run": pa.int32(),
         "last_ms": pa.int64(),
     }
 )
 """Where a record of a key came from that was open once and is no longer; ``last_ms`` is the key's latest time."""
 
-_CLOSING_FIELDS: Final = (*PLACE[1:], "line", "start_ms", "end_ms")
+_CLOSING_FIELDS: Final = (*POSITION[1:], "line", "start_ms", "end_ms")
 CLOSING_COLUMNS: Final = (
     *("status", "reason", "lifecycle", "first_seen_run"),
     *(f"{side}.{name}" for side in ("native", "otlp") for name in _CLOSING_FIELDS),
@@ -106,14 +106,14 @@ def select_left_open(candidates: pa.Table, verdicts: pa.Table) -> pa.Table:
 
 
 def _is_left(columns: Mapping[str, Column]) -> Mask:
-    """Tell which keys the next run waits for: the open ones, and young ones that a counted loss pays for."""
+    """Tell which keys the next run waits for: the open ones, and young ones that a counted loss covers."""
     lifecycle = columns["lifecycle"]
     is_open = is_true(pc.is_in(lifecycle, pa.array(sorted(CARRIED_ON))))
-    is_paid = equals(columns["reason"], COVERED) & is_known(columns["first_seen_run"])
-    return is_open | (is_paid & ~equals(lifecycle, Lifecycle.EXPIRED.value))
+    is_covered = equals(columns["reason"], COVERED) & is_known(columns["first_seen_run"])
+    return is_open | (is_covered & ~equals(lifecycle, Lifecycle.EXPIRED.value))
 
 
-def closed_positions(verdicts: pa.Table, *, since_ms: int) -> pa.Table:
+def find_closed(verdicts: pa.Table, *, since_ms: int) -> pa.Table:
     """Return ``CLOSED`` of the keys that were open when an earlier run ended and are so no longer.
 
     Args:
@@ -124,7 +124,7 @@ def closed_positions(verdicts: pa.Table, *, since_ms: int) -> pa.Table:
     columns = flatten_sides(verdicts.select(["first_seen_run", *_SIDES]).filter(pa.array(is_done)))
     parts = []
     for side in _SIDES:
-        found: dict[str, Any] = {name: columns[f"{side}.{name}"] for name in (*PLACE[1:], "line")}
+        found: dict[str, Any] = {name: columns[f"{side}.{name}"] for name in (*POSITION[1:], "line")}
         found["side"] = pa.repeat(side, int(is_done.sum()))
         found["first_seen_run"] = columns["first_seen_run"]
         found["last_ms"] = find_last(columns).to_arrow()
@@ -133,7 +133,7 @@ def closed_positions(verdicts: pa.Table, *, since_ms: int) -> pa.Table:
 
 
 def merge_closed(parts: Iterable[pa.Table], *, since_ms: int) -> pa.Table:
-    """Return one row a place: its first line, the run that first reported it, its key's latest time.
+    """Return one row a position: its first line, the run that first reported it, its key's latest time.
 
     Args:
         parts: ``CLOSED``, of this run's files and of earlier runs.
@@ -142,7 +142,7 @@ def merge_closed(parts: Iterable[pa.Table], *, since_ms: int) -> pa.Table:
     rows = pa.concat_tables([CLOSED.empty_table(), *(part.cast(CLOSED) for part in parts)])
     last = NullableInts.of(flatten_sides(rows.select(["last_ms"]))["last_ms"])
     recent = rows.filter(pa.array(~last.known | (last.values >= since_ms)))
-    merged = recent.group_by(list(PLACE), use_threads=False).aggregate(
+    merged = recent.group_by(list(POSITION), use_threads=False).aggregate(
         [("line", "min"), ("first_seen_run", "min"), ("last_ms", "max")]
     )
     named = [name.removesuffix("_min").removesuffix("_max") for name in merged.column_names]

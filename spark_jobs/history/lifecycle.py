@@ -1,34 +1,36 @@
-"""What becomes of a key over runs: new, still open, resolved, expired; and which reasons do not count across runs.
+"""Assign the lifecycle of keys over runs: new, still open, resolved, expired; and take back what only one run explains.
 
 A key is *open* while something of it may still come (its other side, the other half of its delivery), or when its loss
-has no reason. A key is *covered* when a budget pays for it: budgets tell how many keys are lost and not which.
+has no reason. A key is *covered* when a budget covers it: budgets tell how many keys are lost and not which.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.history.places import PLACE, Places
+from spark_jobs.history.history import read_groups
+from spark_jobs.history.positions import POSITION, Positions
 from spark_jobs.judging.ages import find_last
-from spark_jobs.judging.columns import NullableInts, as_rows, encode, find_groups, flatten_sides, join_codes
+from spark_jobs.judging.columns import NullableInts, apply_to_distinct, as_rows, flatten_sides
+from spark_jobs.schemas import EVENT
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from spark_jobs.judging.columns import Column, Ints
+    from spark_jobs.judging.columns import Column
 
 __all__ = [
     "COVERED",
     "LEAVING_OPEN",
-    "Answer",
     "ClosedPositions",
-    "Key",
+    "OpenKey",
+    "Outcome",
     "Runs",
     "assign_lifecycle",
     "decide_lifecycle",
@@ -36,7 +38,7 @@ __all__ = [
 ]
 
 COVERED: Final = Reason.DROP_ATTRIBUTED.value
-"""The reason of a key that a counted loss pays for."""
+"""The reason of a key that a counted loss covers."""
 _OPEN_REASONS: Final = frozenset({Reason.IN_FLIGHT.value, Reason.ABANDONED.value, Reason.UNEXPLAINED.value})
 LEAVING_OPEN: Final = _OPEN_REASONS | {COVERED, Reason.HALF_RECORD.value}
 """The reasons with which a key may be left to the next run; PENDING has none and may be, too."""
@@ -66,30 +68,40 @@ class Runs:
 class ClosedPositions:
     """Where the records came from that earlier runs closed, and the run that had first reported each open."""
 
-    places: Places
+    positions: Positions
     runs: NullableInts
 
     @classmethod
     def of(cls, parts: Iterable[pa.Table]) -> ClosedPositions:
-        """Return the positions in parts of ``leaving.CLOSED``, each place in one of them only."""
-        columns = [flatten_sides(part.select([*PLACE, "first_seen_run"])) for part in parts]
-        places, numbers = Places.of(columns)
+        """Return the positions in parts of ``leaving.CLOSED``, each in one of them only."""
+        columns = [flatten_sides(part.select([*POSITION, "first_seen_run"])) for part in parts]
+        positions, numbers = Positions.of(columns)
         runs = [NullableInts.of(one["first_seen_run"]) for one in columns]
-        values, known = np.zeros(len(places), np.int64), np.zeros(len(places), bool)
+        values, known = np.zeros(len(positions), np.int64), np.zeros(len(positions), bool)
         if runs:
             values[numbers] = np.concatenate([one.values for one in runs])
             known[numbers] = np.concatenate([one.known for one in runs])
-        return cls(places, NullableInts(values, known))
+        return cls(positions, NullableInts(values, known))
+
+    @classmethod
+    def read(cls, paths: Sequence[str]) -> ClosedPositions | None:
+        """Return the positions in files of ``leaving.CLOSED``; ``None`` when nothing was closed.
+
+        Raises:
+            UnreadableInputError: a file is damaged.
+        """
+        narrow = pa.schema([EVENT.field(name) for name in (*POSITION, "first_seen_run")])
+        return cls.of(rows for path in paths for rows in read_groups(path, narrow)) if paths else None
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.positions)
 
     def find_run(self, columns: Mapping[str, Column]) -> NullableInts:
-        """Return the run of the record at each place, null where none was closed; ``columns`` are ``PLACE``."""
-        return self.runs.take(self.places.find(columns))
+        """Return the run of the record at each position, null where none was closed; ``columns`` are ``POSITION``."""
+        return self.runs.take(self.positions.find(columns))
 
 
-class Key(NamedTuple):
+class OpenKey(NamedTuple):
     """What decides about the lifecycle of one key."""
 
     status: str
@@ -103,7 +115,7 @@ class Key(NamedTuple):
     is_young: bool
 
 
-class Answer(NamedTuple):
+class Outcome(NamedTuple):
     """The reason as it stays, the lifecycle, and whether the key is left open or covered."""
 
     reason: str | None
@@ -127,52 +139,36 @@ def assign_lifecycle(verdicts: pa.Table, runs: Runs, closed: ClosedPositions | N
         return verdicts
     columns = flatten_sides(verdicts)
     first_seen, closed_run = NullableInts.of(columns["first_seen_run"]), find_closed_runs(columns, closed)
-    answers, answer_of = _answer(columns, first_seen, closed_run, runs)
-    is_left = np.array([answer.is_left for answer in answers])[answer_of]
-    this_run = NullableInts.constant(len(verdicts), runs.run)
+    last = find_last(columns)
+    age = NullableInts.constant(len(verdicts), runs.data_end_ms) - last
+    is_young = np.ones(len(verdicts), bool) if runs.horizon_ms is None else last.exceeds(runs.horizon_ms)
+    left_as = pc.coalesce(columns["native.left_as"], columns["otlp.left_as"])
+    on_both = np.asarray(columns["on_native"]) & np.asarray(columns["on_otlp"])
+    flags = [on_both, first_seen.known, closed_run.known, age.exceeds(runs.forget_after_ms), is_young]
+    texts = [*(columns[name] for name in ("status", "reason", "reason_detail")), left_as]
+    outcomes, outcome_of = apply_to_distinct(
+        lambda *key: decide_lifecycle(OpenKey(*key)), *texts, *(pa.array(flag) for flag in flags)
+    )
+    is_left = np.array([outcome.is_left for outcome in outcomes])[outcome_of]
+    first = first_seen.coalesce(closed_run.coalesce(NullableInts.constant(len(verdicts), runs.run)).where(is_left))
     found = {
-        name: pa.array([getattr(answer, name) for answer in answers], pa.string()).take(as_rows(answer_of))
+        name: pa.array([getattr(outcome, name) for outcome in outcomes], pa.string()).take(as_rows(outcome_of))
         for name in ("reason", "reason_detail", "lifecycle")
     }
-    first = first_seen.coalesce(closed_run.coalesce(this_run).where(is_left))
-    return _replace(verdicts, {**found, "first_seen_run": first.to_arrow(pa.int32())})
+    for name, column in {**found, "first_seen_run": first.to_arrow(pa.int32())}.items():
+        verdicts = verdicts.set_column(verdicts.column_names.index(name), name, column)
+    return verdicts
 
 
-def _answer(
-    columns: Mapping[str, Column], first_seen: NullableInts, closed_run: NullableInts, runs: Runs
-) -> tuple[list[Answer], Ints]:
-    """Decide once per distinct key; return the answers, and of each row which is its own."""
-    rows, last = len(first_seen.values), find_last(columns)
-    age = NullableInts.constant(rows, runs.data_end_ms) - last
-    young = np.ones(rows, bool) if runs.horizon_ms is None else last.exceeds(runs.horizon_ms)
-    left_as = pc.coalesce(columns["native.left_as"], columns["otlp.left_as"])
-    words = [encode(column) for column in (*(columns[name] for name in ("status", "reason", "reason_detail")), left_as)]
-    on_both = np.asarray(columns["on_native"]) & np.asarray(columns["on_otlp"])
-    flags = [on_both, first_seen.known, closed_run.known, age.exceeds(runs.forget_after_ms), young]
-    codes = join_codes(*((one.values, one.room) for one in words), *((flag.astype(np.int64), 2) for flag in flags))
-    examples, answer_of = find_groups(codes)
-    answers = []
-    for row in examples.tolist():
-        texts = ([*one.words, None][one.values[row]] for one in words)
-        answers.append(decide_lifecycle(Key(*texts, *(bool(flag[row]) for flag in flags))))
-    return answers, answer_of
-
-
-def _replace(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
-    for name, column in columns.items():
-        table = table.set_column(table.column_names.index(name), name, column)
-    return table
-
-
-def decide_lifecycle(key: Key) -> Answer:
-    """Return what one key comes to."""
+def decide_lifecycle(key: OpenKey) -> Outcome:
+    """Return the outcome of one key."""
     reason, detail = (Reason.UNEXPLAINED.value, None) if _is_taken_back(key) else (key.reason, key.reason_detail)
     is_open, is_covered = _is_open(key, reason), reason == COVERED
     lifecycle = _name_lifecycle(key, is_open=is_open, is_covered=is_covered)
-    return Answer(reason, detail, lifecycle, is_open or (is_covered and not key.is_old))
+    return Outcome(reason, detail, lifecycle, is_open or (is_covered and not key.is_old))
 
 
-def _is_taken_back(key: Key) -> bool:
+def _is_taken_back(key: OpenKey) -> bool:
     """Tell whether a key known before has its reason only because this run's input holds little around it.
 
     A file of today begins after an event of yesterday, and may hold nothing of its topic or its process. Where only
@@ -184,14 +180,14 @@ def _is_taken_back(key: Key) -> bool:
     return lost or cut
 
 
-def _is_open(key: Key, reason: str | None) -> bool:
+def _is_open(key: OpenKey, reason: str | None) -> bool:
     """Tell whether a key is waited for: one-sided for want of a better reason, or half recorded and not yet settled."""
     alone = key.status in {Status.NATIVE_ONLY.value, Status.OTLP_ONLY.value}
     half = reason == Reason.HALF_RECORD.value and key.is_young
     return key.status == Status.PENDING.value or (alone and reason in _OPEN_REASONS) or half
 
 
-def _name_lifecycle(key: Key, *, is_open: bool, is_covered: bool) -> str | None:
+def _name_lifecycle(key: OpenKey, *, is_open: bool, is_covered: bool) -> str | None:
     cases = (
         ((is_open or (key.is_known and is_covered)) and key.is_old, Lifecycle.EXPIRED),
         (is_open and key.is_known, Lifecycle.STILL_OPEN),
@@ -208,6 +204,6 @@ def find_closed_runs(columns: Mapping[str, Column], closed: ClosedPositions | No
     if closed is None or not len(closed):
         return NullableInts.constant(len(columns["status"]), None)
     on_native, on_otlp = np.asarray(columns["on_native"]), np.asarray(columns["on_otlp"])
-    own = {name: pc.coalesce(columns[f"native.{name}"], columns[f"otlp.{name}"]) for name in PLACE[1:]}
+    own = {name: pc.coalesce(columns[f"native.{name}"], columns[f"otlp.{name}"]) for name in POSITION[1:]}
     side = pa.array(np.where(on_native, "native", "otlp"), pa.string())
     return closed.find_run({"side": side, **own}).where(on_native != on_otlp)

@@ -15,9 +15,9 @@ from pyarrow import parquet
 from spark_jobs.explain.evidence import TRAFFIC_COLUMNS, collect_evidence, collect_traffic, merge_evidence
 from spark_jobs.explain.explainers import explain
 from spark_jobs.explain.gaps import GAP_COLUMNS, find_neighbours
+from spark_jobs.history.history import write_rows
 from spark_jobs.history.leaving import select_left_open
-from spark_jobs.history.lifecycle import assign_lifecycle
-from spark_jobs.history.past import read_closed_positions, write_rows
+from spark_jobs.history.lifecycle import ClosedPositions, assign_lifecycle
 from spark_jobs.jobs.judge_tasks import CANDIDATES, Counted
 from spark_jobs.storage import committed, list_files
 from spark_jobs.taxonomy import Reason
@@ -137,7 +137,7 @@ def _write_reasons(plan: BucketPlan, part: tuple[str, pa.Table]) -> Counted:
     found["first_seen_run"] = _least_run(verdicts)
     for column_name, column in found.items():
         verdicts = verdicts.set_column(verdicts.column_names.index(column_name), column_name, column)
-    verdicts = assign_lifecycle(verdicts, plan.runs, read_closed_positions(plan.history.closed))
+    verdicts = assign_lifecycle(verdicts, plan.runs, ClosedPositions.read(plan.history.closed))
     with committed(str(Path(plan.settled) / name)) as unready:
         parquet.write_table(verdicts, unready, compression="zstd", write_statistics=False)
     candidates = Path(path).with_name(f"{CANDIDATES}{Path(path).name}")

@@ -16,16 +16,15 @@ from spark_jobs.exchange.packing import open_blobs, pack_pieces
 from spark_jobs.explain.budgets import Settled, SettledNotes, merge_settled, note_settled
 from spark_jobs.explain.residue import is_residue, narrow
 from spark_jobs.graph.legs import find_verdict_owners, merge_owners
-from spark_jobs.history.carrying import drop_read_again
+from spark_jobs.history.carried import CarriedPositions, drop_read_again
 from spark_jobs.history.leaving import (
     CLOSED,
-    closed_positions,
+    find_closed,
     keep_open_events,
     number_within,
     select_left_open,
 )
-from spark_jobs.history.lifecycle import assign_lifecycle
-from spark_jobs.history.past import read_carried_places, read_closed_positions
+from spark_jobs.history.lifecycle import ClosedPositions, assign_lifecycle
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.counts import Patterns, count_patterns
 from spark_jobs.judging.durations import Durations, count_messages, measure, merge_durations
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
     from spark_jobs.exchange.packing import Piece
     from spark_jobs.graph.legs import Owners
-    from spark_jobs.history.carrying import CarriedPlaces
     from spark_jobs.history.lifecycle import Runs
     from spark_jobs.judging.counts import CountPlan
     from spark_jobs.judging.evidence import Differing, Hosts
@@ -105,7 +103,7 @@ class Counted:
             draw_samples(verdicts, columns, how.per_stratum),
             count_differing(columns),
             count_hosts(columns, ATTRIBUTED),
-            CLOSED.empty_table() if history.events is None else closed_positions(verdicts, since_ms=history.since_ms),
+            CLOSED.empty_table() if history.events is None else find_closed(verdicts, since_ms=history.since_ms),
         )
 
 
@@ -133,11 +131,11 @@ def pack_events(buckets: int, again: Sequence[str], pieces: Sequence[Piece]) -> 
         again: the files of carried events of which some are read again.
         pieces: row groups of all events.
     """
-    keep = partial(_keep_once, read_carried_places(again)) if again else None
+    keep = partial(_keep_once, CarriedPositions.read(again)) if again else None
     yield from pack_pieces(buckets, pieces, keep=keep)
 
 
-def _keep_once(carried: CarriedPlaces, events: pa.Table) -> pa.Table:
+def _keep_once(carried: CarriedPositions, events: pa.Table) -> pa.Table:
     is_carried = pc.is_valid(events["first_seen_run"])
     fresh = drop_read_again(events.filter(pc.invert(is_carried)), carried)
     return pa.concat_tables([fresh, events.filter(is_carried)])
@@ -145,7 +143,7 @@ def _keep_once(carried: CarriedPlaces, events: pa.Table) -> pa.Table:
 
 def judge_bucket(how: BucketPlan, bucket: int, blobs: Sequence[bytes]) -> JudgedBucket:
     """Judge the events in ``blobs``, write their verdicts and return what they come to."""
-    closed = read_closed_positions(how.history.closed)
+    closed = ClosedPositions.read(how.history.closed)
     counted, durations, messages, residue, settled, owners = [], [], [], [], [], []
     with _Files(how, bucket) as files:
         for judged in judge_slices(open_blobs(blobs), how.plan):

@@ -17,11 +17,10 @@ from spark_jobs.explain.budgets import Budgets, merge_settled
 from spark_jobs.explain.drop_budget import add_carried_over
 from spark_jobs.explain.residue import RESIDUE
 from spark_jobs.graph.legs import choose_owners, merge_owners
-from spark_jobs.history.leaving import merge_closed
+from spark_jobs.history.carried import carry_over_events
+from spark_jobs.history.history import read_rows, summarise_run, trend_points
+from spark_jobs.history.leaving import CLOSED, merge_closed
 from spark_jobs.history.lifecycle import Runs
-from spark_jobs.history.past import read_closed
-from spark_jobs.history.taking_over import take_over
-from spark_jobs.history.trend import summarise_run, trend_points
 from spark_jobs.interrupt import held_back
 from spark_jobs.jobs.drawing import draw, judged_span, part_of
 from spark_jobs.jobs.engines import record_engine
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.exchange.packing import Piece
     from spark_jobs.graph.parts import GraphPart
-    from spark_jobs.history.taking_over import TakenOver
+    from spark_jobs.history.carried import CarriedOver
     from spark_jobs.jobs.examples import SortedEvent
     from spark_jobs.jobs.judge_tasks import Counted, JudgedBucket
     from spark_jobs.jobs.reading import EventSide
@@ -98,17 +97,17 @@ def reconcile(  # noqa: PLR0913 - what the run was asked for
     """
     native, otlp = sides
     engine, past = place.engine, place.past
-    taken = take_over(engine, past.carried_files(), [*native.files, *otlp.files], str(place.work / "carried"))
+    carried = carry_over_events(engine, past.carried_files(), [*native.files, *otlp.files], str(place.work / "carried"))
     surveyed = merge_surveys([native.survey, otlp.survey])
     known = read_facts(surveyed, policy.grace_ms, is_complete=policy.is_complete)
-    budgets = Budgets(add_carried_over(ledger, past.paid()), policy=policy, facts=known)
+    budgets = Budgets(add_carried_over(ledger, past.used_drops()), policy=policy, facts=known)
     plan = _bucket_plan(place, policy, known, budgets, most_samples)
     how = Explanation(
         policy=policy, facts=known, traffic=pieces_of(otlp.files, trace_topics=trace_topics), budgets=budgets
     )
     progress("judging every key")
-    pieces = _pieces(place, sides, taken, trace_topics)
-    found = _write_verdicts(place, pieces, again=taken.again, plan=plan, how=how)
+    pieces = _pieces(place, sides, carried, trace_topics)
+    found = _write_verdicts(place, pieces, again=carried.again, plan=plan, how=how)
     progress("adding up")
     tally = add_patterns(
         (one.patterns for one in found.counted),
@@ -118,7 +117,7 @@ def reconcile(  # noqa: PLR0913 - what the run was asked for
     _leave(place, plan.history, found.counted, budgets)
     run = JudgedRun(
         sides=sides,
-        taken=taken,
+        carried=carried,
         known=known,
         policy=policy,
         counted=found.counted,
@@ -179,16 +178,16 @@ def _bucket_plan(place: Workplace, policy: Policy, known: Facts, budgets: Budget
 
 
 def _pieces(
-    place: Workplace, sides: tuple[EventSide, EventSide], taken: TakenOver, trace_topics: Sequence[str]
+    place: Workplace, sides: tuple[EventSide, EventSide], carried: CarriedOver, trace_topics: Sequence[str]
 ) -> list[Piece]:
     """Return the row groups to be judged, spans that know their message by its place named by native sends."""
     native, otlp = sides
     spans = with_message_ids(
         place.engine,
-        (*native.files, *taken.files),
-        (*otlp.files, *taken.files),
+        (*native.files, *carried.files),
+        (*otlp.files, *carried.files),
         str(place.work / "named"),
-        by_place=otlp.by_place + taken.by_place,
+        by_place=otlp.by_place + carried.by_position,
     )
     # Carried events are in these files, of both sides: where they came from, or beside the spans that were named.
     return [*pieces_of(native.files), *pieces_of(spans, trace_topics=trace_topics)]
@@ -224,9 +223,10 @@ def _leave(place: Workplace, history: History, counted: Sequence[Counted], budge
     """Write what the next run takes over beside the events, which the tasks have written."""
     if history.events is None:
         return
-    closed = merge_closed([*(one.closed for one in counted), read_closed(history.closed)], since_ms=history.since_ms)
+    earlier = (read_rows(path, CLOSED) for path in history.closed)
+    closed = merge_closed([*(one.closed for one in counted), *earlier], since_ms=history.since_ms)
     place.past.keep_closed(closed)
-    place.past.keep_paid(budgets.used())
+    place.past.keep_used_drops(budgets.used())
 
 
 def _look_closer(place: Workplace, run: JudgedRun, found: _Verdicts, most_samples: int) -> Result:

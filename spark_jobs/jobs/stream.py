@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from otel_mqtrace._clock import SystemClock, pause
 from otel_mqtrace._errors import UsageError
 from spark_jobs.engine import is_connect
-from spark_jobs.history.past import lock_directory
+from spark_jobs.history.history import lock_directory
 from spark_jobs.interrupt import unlogged
 from spark_jobs.jobs.engines import choose_engine, open_engine, session_starter
 from spark_jobs.jobs.ingest import STREAM, Ingest, size_of

@@ -16,7 +16,7 @@ from spark_jobs.taxonomy import FieldVerdict, Status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark_jobs.history.taking_over import TakenOver
+    from spark_jobs.history.carried import CarriedOver
     from spark_jobs.jobs.examples import SortedEvent
     from spark_jobs.jobs.judge_tasks import Counted
     from spark_jobs.jobs.reading import EventSide
@@ -36,7 +36,7 @@ class JudgedRun:
 
     Attributes:
         sides: what was read, native and OTLP.
-        taken: what an earlier run left.
+        carried: what an earlier run left.
         known: the facts of the run.
         policy: what it tolerates.
         counted: counts of all its verdicts, in parts.
@@ -46,7 +46,7 @@ class JudgedRun:
     """
 
     sides: tuple[EventSide, EventSide]
-    taken: TakenOver
+    carried: CarriedOver
     known: Facts
     policy: Policy
     counted: Sequence[Counted]
@@ -78,7 +78,7 @@ def summarise(
         malformed: the first malformed rows of each file of events (``examples.find_malformed``).
     """
     known, policy, counts = run.known, run.policy, run.tally
-    inputs, conservation = balance_inputs(run.sides, run.taken, counts, known)
+    inputs, conservation = balance_inputs(run.sides, run.carried, counts, known)
     gated = gates.judged(counts, known, policy)
     doubt = gates.doubt(counts, known, policy)
     verdict, code = gates.concluded(gated, policy, holds=conservation.holds, conclusive=doubt is None)
@@ -162,7 +162,7 @@ def _timeline(counts: Tally, known: Facts) -> tuple[TimeBucket, ...]:
 
 # -- the balance: every record that was read is found again, on each side and across the two --------------------------
 def balance_inputs(
-    sides: tuple[EventSide, EventSide], taken: TakenOver, tally: Tally, facts: Facts
+    sides: tuple[EventSide, EventSide], carried: CarriedOver, tally: Tally, facts: Facts
 ) -> tuple[Inputs, Conservation]:
     """Return both sides' books and whether they balance.
 
@@ -170,8 +170,8 @@ def balance_inputs(
     """
     native, otlp = sides
     books = {
-        "native": _books("native", native, taken, tally, facts),
-        "otlp": _books("otlp", otlp, taken, tally, facts),
+        "native": _books("native", native, carried, tally, facts),
+        "otlp": _books("otlp", otlp, carried, tally, facts),
     }
     holds, sentences = True, {}
     for side, book in books.items():
@@ -188,7 +188,7 @@ def balance_inputs(
     )
 
 
-def _books(side: str, read: EventSide, taken: TakenOver, tally: Tally, facts: Facts) -> SideInputs:
+def _books(side: str, read: EventSide, carried: CarriedOver, tally: Tally, facts: Facts) -> SideInputs:
     return SideInputs(
         sources=read.sources,
         layouts=read.layouts,
@@ -202,8 +202,8 @@ def _books(side: str, read: EventSide, taken: TakenOver, tally: Tally, facts: Fa
         canonical_keys=tally.keys[side],
         truncated_tails=read.truncated_tails,
         last_event_ms=read.last_event_ms,
-        carried=taken.carried.get(side, 0),
-        read_again=taken.read_again.get(side, 0),
+        carried=carried.counts.get(side, 0),
+        read_again=carried.read_again.get(side, 0),
         offsets=tuple(
             Offsets(source=str(one.address), partition=one.partition, first=one.first, end=one.end)
             for one in read.offsets

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_jobs.history.past import open_history
+from spark_jobs.history.history import open_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock, MonotonicNs
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.history.past import Past
+    from spark_jobs.history.history import History
 
 __all__ = ["Workplace", "open_workplace", "work_directory"]
 
@@ -32,7 +32,7 @@ class Workplace:
 
     engine: Engine
     work: Path
-    past: Past
+    past: History
     clock: Clock
     started_ns: MonotonicNs
 

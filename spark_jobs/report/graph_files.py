@@ -1,11 +1,9 @@
-"""The files of ``mqtrace graph``: page, drawing, JSON, DOT, GraphML and Jaeger's dependency JSON."""
+"""The files of ``mqtrace graph``: page, drawing, JSON and DOT."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
-from xml.etree import ElementTree as ET
+from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 
@@ -20,19 +18,9 @@ if TYPE_CHECKING:
 
     from spark_jobs.report.graph import Edge, Graph
 
-__all__ = ["FATE_MEANINGS", "GRAPH_FILES", "render_dependencies", "render_dot", "render_graph_page", "render_graphml"]
+__all__ = ["FATE_MEANINGS", "GRAPH_FILES", "render_dot", "render_graph_page"]
 
 _SHAPES: Final = {"producer": "box", "topic": "cylinder", "consumer_group": "box"}
-_NAMESPACE: Final = "http://graphml.graphdrawing.org/xmlns"
-_TYPES: Final = {bool: "boolean", int: "long", float: "double", str: "string"}
-
-
-def render_dependencies(graph: Graph) -> str:
-    """Return ``[{parent, child, callCount}]``, the ``data`` of Jaeger's ``/api/dependencies``."""
-    rows = [
-        {"parent": call.parent, "child": call.child, "callCount": call.direct + call.messages} for call in graph.calls
-    ]
-    return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
 
 
 def render_dot(graph: Graph) -> str:
@@ -51,48 +39,6 @@ def render_dot(graph: Graph) -> str:
 def _quoted(text: str) -> str:
     escaped = visible(text, limit=2_000).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def render_graphml(graph: Graph) -> str:
-    """Return the graph as GraphML: every number and text of ``graph.json`` under its own key."""
-    with_json = zip(graph.nodes, graph.to_json()["nodes"], strict=True)
-    nodes = [(node.id, {"label": node_name(node), **_flatten(plain)}) for node, plain in with_json]
-    edges = [(edge.source, edge.target, _flatten(edge.to_json())) for edge in graph.edges]
-    root = ET.Element("graphml", xmlns=_NAMESPACE)
-    for domain, rows in (("node", [data for _, data in nodes]), ("edge", [data for _, _, data in edges])):
-        for name, kind in _keys(rows).items():
-            ET.SubElement(root, "key", {"id": f"{domain}.{name}", "for": domain, "attr.name": name, "attr.type": kind})
-    drawn = ET.SubElement(root, "graph", id="messages", edgedefault="directed")
-    for one, data in nodes:
-        _data(ET.SubElement(drawn, "node", id=visible(one, limit=2_000)), "node", data)
-    for source, target, data in edges:
-        ends = {"source": visible(source, limit=2_000), "target": visible(target, limit=2_000)}
-        _data(ET.SubElement(drawn, "edge", ends), "edge", data)
-    ET.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
-
-
-def _flatten(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values under joined names (``queue_ms.p95``) and lists as text, without absent values."""
-    flat: dict[str, Any] = {}
-    for name, value in plain.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{name}.")
-        elif isinstance(value, (list, tuple)):
-            flat[prefix + name] = ", ".join(map(str, value))
-        elif value is not None and name not in {"id", "source", "target"}:
-            flat[prefix + name] = value
-    return flat
-
-
-def _keys(rows: list[dict[str, Any]]) -> dict[str, str]:
-    return {name: _TYPES[type(value)] for row in rows for name, value in row.items()}
-
-
-def _data(parent: ET.Element, domain: str, data: dict[str, Any]) -> None:
-    for name, value in data.items():
-        text = str(value).lower() if isinstance(value, bool) else visible(str(value), limit=2_000)
-        ET.SubElement(parent, "data", key=f"{domain}.{name}").text = text
 
 
 # -- graph.html --------------------------------------------------------------------------------------------------------
@@ -180,8 +126,6 @@ GRAPH_FILES: Final[dict[str, Callable[[Graph], str]]] = {
     "graph.html": render_graph_page,
     "graph.svg": lambda graph: graph_svg(graph, standalone=True),
     "graph.dot": render_dot,
-    "graph.graphml": render_graphml,
-    "dependencies.json": render_dependencies,
     "graph.json": lambda graph: graph.dumps(),
 }
 """File name → renderer; ``graph.json`` comes last: when it exists, the others are complete."""

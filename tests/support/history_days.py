@@ -9,24 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from spark_jobs.history.carrying import drop_read_again
+from spark_jobs.history.carried import CarriedPositions, carry_over_events, drop_read_again
+from spark_jobs.history.history import open_history, read_rows, write_rows
 from spark_jobs.history.leaving import (
-    closed_positions,
+    CLOSED,
+    find_closed,
     keep_open_events,
     merge_closed,
     number_within,
     select_left_open,
 )
-from spark_jobs.history.lifecycle import Runs, assign_lifecycle
-from spark_jobs.history.past import (
-    open_history,
-    read_carried,
-    read_carried_places,
-    read_closed,
-    read_closed_positions,
-    write_rows,
-)
-from spark_jobs.history.taking_over import take_over
+from spark_jobs.history.lifecycle import ClosedPositions, Runs, assign_lifecycle
 from spark_jobs.judging.columns import equals, flatten_sides
 from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.policy import read_policy
@@ -39,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spark_jobs.drops import CountedDrop
-    from spark_jobs.history.taking_over import TakenOver
+    from spark_jobs.history.carried import CarriedOver
     from spark_jobs.judging.plan import Plan
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
@@ -47,10 +40,10 @@ MINUTE_MS, DAY_MS = 60_000, 86_400_000
 
 @dataclass(frozen=True)
 class Day:
-    """The verdicts of a day, what it took over, and the events that it left open."""
+    """The verdicts of a day, what it carried over, and the events that it left open."""
 
     rows: list[dict[str, Any]]
-    taken: TakenOver
+    carried: CarriedOver
     left: list[dict[str, Any]]
 
     @property
@@ -59,10 +52,10 @@ class Day:
         return {row["msg_id"]: row for row in sorted(self.rows, key=lambda row: row["lifecycle"] is not None)}
 
     @property
-    def lives(self) -> dict[str, tuple[str, int]]:
+    def lifecycle_of(self) -> dict[str, tuple[str, int]]:
         """The lifecycle of each key that is or was open, and the run that first reported it."""
         found = {msg_id: (row["lifecycle"], row["first_seen_run"]) for msg_id, row in self.verdicts.items()}
-        return {msg_id: life for msg_id, life in found.items() if life[0]}
+        return {msg_id: value for msg_id, value in found.items() if value[0]}
 
     @property
     def lifecycles(self) -> Counter[str]:
@@ -93,7 +86,7 @@ def run_day(
     events: list[dict[str, Any]],
     *,
     explain: Callable[[dict[str, Any]], tuple[str, str] | None] = lambda _: None,
-    spent: tuple[CountedDrop, ...] = (),
+    used: tuple[CountedDrop, ...] = (),
     commits: bool = True,
     **policy: Any,
 ) -> Day:
@@ -103,7 +96,7 @@ def run_day(
         root: where the history is.
         events: rows of ``EVENT``, just read.
         explain: returns reason and detail of a residue row, or ``None``.
-        spent: the counted losses that keys are paid with.
+        used: the counted losses that were spent on keys.
         commits: whether the run ends well.
         policy: attributes of the policy.
     """
@@ -120,30 +113,30 @@ def run_day(
         )
         fresh = str(work / "fresh.parquet")
         parquet.write_table(pa.Table.from_pylist([{**row, "bad": None} for row in events], schema=NORMALISED), fresh)
-        taken = take_over(Here(), past.carried_files(), [fresh], str(work / "carried"))
-        rows = _name_by_place(_events_to_judge(fresh, taken))
-        verdicts, left = _judge(rows, plan, runs, read_closed_positions(past.closed_files()), explain)
+        carried = carry_over_events(Here(), past.carried_files(), [fresh], str(work / "carried"))
+        rows = _name_by_position(_events_to_judge(fresh, carried))
+        verdicts, left = _judge(rows, plan, runs, ClosedPositions.read(past.closed_files()), explain)
         directory = past.make_events_directory()
         if len(left):
             write_rows(left, f"{directory}/part-00000.parquet")
         since_ms = (plan.data_end_ms or 0) - rules.forget_after_ms
-        closed = [closed_positions(verdicts, since_ms=since_ms), read_closed(past.closed_files())]
+        closed = [find_closed(verdicts, since_ms=since_ms), *(read_rows(path, CLOSED) for path in past.closed_files())]
         past.keep_closed(merge_closed(closed, since_ms=since_ms))
-        past.keep_paid(spent)
+        past.keep_used_drops(used)
         if commits:
             past.commit({"run": past.run})
-        return Day(verdicts.to_pylist(), taken, left.to_pylist())
+        return Day(verdicts.to_pylist(), carried, left.to_pylist())
 
 
-def _events_to_judge(fresh: str, taken: TakenOver) -> pa.Table:
+def _events_to_judge(fresh: str, carried: CarriedOver) -> pa.Table:
     events = parquet.read_table(fresh).select(EVENT.names)
-    if taken.again:
-        events = drop_read_again(events, read_carried_places(taken.again))
-    return pa.concat_tables([events, *map(read_carried, taken.files)])
+    if carried.again:
+        events = drop_read_again(events, CarriedPositions.read(carried.again))
+    return pa.concat_tables([events, *(read_rows(path, EVENT) for path in carried.files)])
 
 
-def _name_by_place(events: pa.Table) -> pa.Table:
-    """Give spans that only know the place of their message the id that a native send names for it."""
+def _name_by_position(events: pa.Table) -> pa.Table:
+    """Give spans that only know the position of their message the id that a native send names for it."""
     rows = events.to_pylist()
     sends = [row for row in rows if row["side"] == "native" and row["kind"] == "publish"]
     ids = {row["offset_msg_id"]: row["msg_id"] for row in sends}

@@ -8,8 +8,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-GRAPHML = "{http://graphml.graphdrawing.org/xmlns}"
-
 
 @pytest.fixture(scope="module")
 def plain(shop):
@@ -76,11 +74,9 @@ def test_service_that_consumes_its_own_topic_is_a_loop(plain):
     assert [one["source"] for one in plain["edges"] if one.get("loop")] == ["topic:ticks"]
 
 
-def test_dependencies_join_services_directly_and_over_topics(shop):
+def test_calls_join_services_directly_and_over_topics(plain):
     """What Jaeger's own job would give, and the deliveries whose traces only link; no call within a service."""
-    calls = {
-        (row["parent"], row["child"]): row["callCount"] for row in json.loads((shop / "dependencies.json").read_text())
-    }
+    calls = {(row["parent"], row["child"]): row["direct"] + row["messages"] for row in plain["calls"]}
     assert calls == {
         ("web", "shop"): 3,
         ("shop", "billing"): 5 + 2,
@@ -90,24 +86,9 @@ def test_dependencies_join_services_directly_and_over_topics(shop):
     }
 
 
-def test_graphml_is_read_back_with_every_edge_and_measure(shop, plain):
-    """By a real parser: declared keys, known ends, and the numbers of graph.json."""
-    root = ET.parse(shop / "graph.graphml").getroot()
-    keys = {key.get("id"): key for key in root.iter(f"{GRAPHML}key")}
-    nodes = {node.get("id") for node in root.iter(f"{GRAPHML}node")}
-    edges = list(root.iter(f"{GRAPHML}edge"))
-    assert nodes == {node["id"] for node in plain["nodes"]}
-    assert len(edges) == len(plain["edges"])
-    for drawn, told in zip(edges, plain["edges"], strict=True):
-        data = {item.get("key"): item.text for item in drawn}
-        assert {drawn.get("source"), drawn.get("target")} <= nodes
-        assert set(data) <= set(keys)
-        assert int(data["edge.messages"]) == told["messages"]
-
-
 def test_every_file_is_there_and_the_pages_need_nothing_else(shop):
     """No script, no address but the name of SVG's own vocabulary; no work left behind."""
-    names = {"graph.json", "graph.html", "graph.svg", "graph.dot", "graph.graphml", "dependencies.json"}
+    names = {"graph.json", "graph.html", "graph.svg", "graph.dot"}
     assert {path.name for path in shop.iterdir()} == names
     page, svg = (shop / "graph.html").read_text(), (shop / "graph.svg").read_text()
     assert "<script" not in page
@@ -117,11 +98,11 @@ def test_every_file_is_there_and_the_pages_need_nothing_else(shop):
 
 
 def test_command_prints_one_table_and_the_paths_of_its_files(shop):
-    """Edges by traffic, names as they are folded, and six paths."""
+    """Edges by traffic, names as they are folded, and four paths."""
     printed = (shop.parent / "printed.txt").read_text()
     lines = printed.splitlines()
     assert "CG_billing" in printed
-    assert [line.partition(":")[0] for line in lines[-6:]] == [path.name for path in map(_file, lines[-6:])]
+    assert [line.partition(":")[0] for line in lines[-4:]] == [path.name for path in map(_file, lines[-4:])]
 
 
 def _file(line: str) -> Path:

@@ -1,4 +1,4 @@
-"""A history of days: what one leaves open the next one takes over, and says what became of it."""
+"""A history of days: what one leaves open the next one carries over, and how each key ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from spark_jobs.drops import CountedDrop
-from spark_jobs.history.past import RUNS, open_history, read_carried
+from spark_jobs.history.history import RUNS, open_history, read_rows
+from spark_jobs.schemas import EVENT
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
 from tests.support.history_days import DAY_MS, MINUTE_MS, both, run_day
 
@@ -81,9 +82,9 @@ def last(root, thursday):
     return run_day(root, LAST)
 
 
-def test_first_run_calls_new_what_it_leaves_open(monday):
+def test_key_that_the_first_run_leaves_open_is_new(monday):
     """Pending, in flight, half recorded a moment ago, lost without a reason; not what met."""
-    assert monday.lives == dict.fromkeys([*"BCDEFG", "orders-0@K"], ("new", 1))
+    assert monday.lifecycle_of == dict.fromkeys([*"BCDEFG", "orders-0@K"], ("new", 1))
     assert {name: monday.verdicts[name]["status"] for name in "BCEFG"} == {
         "B": "PENDING",
         "C": "OTLP_ONLY",
@@ -116,9 +117,9 @@ def test_every_event_of_an_open_key_is_left_with_its_run_and_reason(monday):
     }
 
 
-def test_later_run_resolves_what_an_earlier_one_left_open(tuesday):
+def test_key_left_open_is_resolved_by_a_later_run(tuesday):
     """The other side, the other half, of one message and of two copies; each has the run that first reported it."""
-    assert tuesday.lives == {
+    assert tuesday.lifecycle_of == {
         **dict.fromkeys("BDEGK", ("resolved", 1)),
         **dict.fromkeys("CF", ("still_open", 1)),
         "I": ("new", 2),
@@ -133,46 +134,46 @@ def test_later_run_resolves_what_an_earlier_one_left_open(tuesday):
     assert tuesday.lifecycles["resolved"] == 5
 
 
-def test_span_that_waited_by_its_place_meets_its_message_when_the_send_is_read(tuesday):
+def test_span_identified_by_position_meets_its_message_when_the_send_is_read(tuesday):
     """Its place on the topic was all it had on Monday; Tuesday's send says whose place that is."""
     (met,) = (row for row in tuesday.rows if row["msg_id"] == "K" and row["kind"] == "consume")
     assert (met["status"].partition("_")[0], met["lifecycle"], met["first_seen_run"]) == ("MATCHED", "resolved", 1)
     assert met["native_count"] == met["otlp_count"] == 1
     assert "orders-0@K" not in tuesday.verdicts
-    assert tuesday.taken.by_place == 1
+    assert tuesday.carried.by_position == 1
 
 
-def test_reason_of_this_input_alone_does_not_explain_what_an_earlier_run_could_not(tuesday):
+def test_reason_of_this_input_alone_does_not_explain_an_older_key(tuesday):
     """Tuesday's files begin after Monday's losses, which is no reason: Monday's run read what was before them."""
     assert {name: tuesday.verdicts[name]["reason"] for name in "CFI"} == dict.fromkeys("CFI", "UNEXPLAINED")
     assert {tuesday.verdicts[name]["reason_detail"] for name in "CF"} == {None}
 
 
-def test_event_read_again_from_its_place_counts_once(tuesday):
+def test_event_read_again_from_its_position_counts_once(tuesday):
     """As carried, and the books say so."""
     assert (tuesday.verdicts["C"]["otlp_count"], tuesday.verdicts["C"]["duplicates"]) == (1, None)
-    assert tuesday.taken.carried == {"native": 6, "otlp": 3}
-    assert tuesday.taken.read_again == {"otlp": 1}
+    assert tuesday.carried.counts == {"native": 6, "otlp": 3}
+    assert tuesday.carried.read_again == {"otlp": 1}
 
 
-def test_window_of_a_run_does_not_shut_out_what_is_carried_over(tuesday):
+def test_carried_key_outside_the_window_is_judged(tuesday):
     """A key was in the window of the run that first saw it; one read only now is not."""
     assert tuesday.verdicts["O"]["status"] == "OUT_OF_SCOPE"
     assert tuesday.verdicts["F"]["status"] == "NATIVE_ONLY"
 
 
-def test_key_that_was_resolved_and_is_one_sided_again_has_regressed(thursday):
+def test_resolved_key_that_is_one_sided_again_has_regressed(thursday):
     """Half of what resolved it was not given again."""
-    assert thursday.lives == {
+    assert thursday.lifecycle_of == {
         "B": ("regressed", 1),
         **dict.fromkeys("CF", ("still_open", 1)),
         "I": ("still_open", 2),
     }
 
 
-def test_key_older_than_the_policy_waits_for_is_expired_once_and_forgotten(root, last):
+def test_key_older_than_the_policy_is_expired_once_and_forgotten(root, last):
     """After seven days the open keys are expired, counted, and carried no further."""
-    assert {msg_id: flag for msg_id, (flag, _) in last.lives.items()} == dict.fromkeys("BCFI", "expired")
+    assert {msg_id: flag for msg_id, (flag, _) in last.lifecycle_of.items()} == dict.fromkeys("BCFI", "expired")
     assert last.lifecycles == {"expired": 4}
     with open_history(root / "history") as past:
         assert past.run == 5
@@ -182,31 +183,31 @@ def test_key_older_than_the_policy_waits_for_is_expired_once_and_forgotten(root,
 LOST = [publish("native", f"L{number}", at_ms=number, path="monday.jsonl") for number in range(8)]
 
 
-def pay_for(*ids):
+def cover(*ids):
     return lambda row: ("DROP_ATTRIBUTED", "queue_full") if row["msg_id"] in ids else None
 
 
 @pytest.fixture(scope="module")
-def paid_root(tmp_path_factory):
-    return tmp_path_factory.mktemp("paid")
+def covered_root(tmp_path_factory):
+    return tmp_path_factory.mktemp("covered")
 
 
 @pytest.fixture(scope="module")
-def paid_days(paid_root):
+def covered_days(covered_root):
     """Eight spans lost of which five were counted; one of them comes late; a week later all is old."""
     late = publish("otlp", "L0", at_ms=0, path="tuesday.jsonl")
-    spent = (CountedDrop(side="otlp", component="queue", cause="queue_full", count=5),)
+    used = (CountedDrop(side="otlp", component="queue", cause="queue_full", count=5),)
     stories = [
-        ([*both("A", 0), *LOST, *both("Z", 30 * MINUTE_MS)], pay_for("L0", "L1", "L2", "L3", "L4")),
-        ([late, *both("Y", 60 * MINUTE_MS, path="tuesday.jsonl")], pay_for("L1", "L2", "L3", "L4", "L5")),
-        (both("X", 9 * DAY_MS, path="last.jsonl"), pay_for("L1", "L2", "L3", "L4", "L5")),
+        ([*both("A", 0), *LOST, *both("Z", 30 * MINUTE_MS)], cover("L0", "L1", "L2", "L3", "L4")),
+        ([late, *both("Y", 60 * MINUTE_MS, path="tuesday.jsonl")], cover("L1", "L2", "L3", "L4", "L5")),
+        (both("X", 9 * DAY_MS, path="last.jsonl"), cover("L1", "L2", "L3", "L4", "L5")),
     ]
-    return [run_day(paid_root, events, explain=explain, spent=spent) for events, explain in stories]
+    return [run_day(covered_root, events, explain=explain, used=used) for events, explain in stories]
 
 
-def test_paid_key_is_carried_and_resolved_when_its_span_comes(paid_days):
-    """A counter says how many were lost, not which: what it paid for is waited for, and what it paid goes to another."""
-    first, second, _ = paid_days
+def test_covered_key_is_carried_and_resolved_when_its_span_comes(covered_days):
+    """A counter says how many were lost, not which: what it covered is waited for, and what it counted goes to another."""
+    first, second, _ = covered_days
     assert (first.verdicts["L0"]["reason"], first.verdicts["L0"]["lifecycle"]) == ("DROP_ATTRIBUTED", None)
     assert first.verdicts["L0"]["first_seen_run"] == 1
     found = second.verdicts["L0"]
@@ -217,12 +218,12 @@ def test_paid_key_is_carried_and_resolved_when_its_span_comes(paid_days):
     assert len(first.left) == 8
 
 
-def test_paid_key_is_forgotten_with_the_rest(paid_root, paid_days):
+def test_covered_key_is_forgotten_with_the_rest(covered_root, covered_days):
     """After seven days it is reported once more, as expired, and carried no further."""
-    assert paid_days[2].lifecycles == {"expired": 7}
-    with open_history(paid_root / "history") as past:
+    assert covered_days[2].lifecycles == {"expired": 7}
+    with open_history(covered_root / "history") as past:
         assert past.carried_files() == []
-        assert [drop.count for drop in past.paid()] == [5]
+        assert [drop.count for drop in past.used_drops()] == [5]
 
 
 def test_state_written_by_spark_is_read_as_ours(tmp_path):
@@ -236,4 +237,4 @@ def test_state_written_by_spark_is_read_as_ours(tmp_path):
         (directory / ".part-00007-c000.zstd.parquet.crc").touch()
         (theirs,) = past.carried_files()
         assert ours != theirs
-        assert len(read_carried(theirs)) == 9
+        assert len(read_rows(theirs, EVENT)) == 9

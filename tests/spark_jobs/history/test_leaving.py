@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_jobs.history.leaving import (
     CANDIDATE,
     CLOSED,
-    closed_positions,
+    find_closed,
     keep_open_events,
     merge_closed,
     number_within,
@@ -104,7 +104,7 @@ NATIVE, SPAN = publish("native", "A", path="n.jsonl", line=4), consumed("A", pat
 def test_places_of_both_sides_are_remembered_when_a_key_is_closed():
     done = {"status": "MATCHED_EXACT", "lifecycle": "resolved", "first_seen_run": 3}
     given = verdicts({**done, "native": side_of(NATIVE), "otlp": side_of(SPAN)}, {"status": "MATCHED_EXACT"})
-    found = closed_positions(given, since_ms=0).to_pylist()
+    found = find_closed(given, since_ms=0).to_pylist()
     shared = {"record_index": 0, "first_seen_run": 3, "last_ms": START_MS + 510}
     assert found == [
         {"side": "native", "path": "n.jsonl", "raw_hash": NATIVE["raw_hash"], "line": 4, **shared},
@@ -114,15 +114,15 @@ def test_places_of_both_sides_are_remembered_when_a_key_is_closed():
 
 def test_closed_key_older_than_the_policy_remembers_is_forgotten():
     done = {"lifecycle": "explained", "status": "NATIVE_ONLY", "first_seen_run": 3, "native": side_of(NATIVE)}
-    assert len(closed_positions(verdicts(done), since_ms=START_MS + 10)) == 1
-    assert len(closed_positions(verdicts(done), since_ms=START_MS + 11)) == 0
+    assert len(find_closed(verdicts(done), since_ms=START_MS + 10)) == 1
+    assert len(find_closed(verdicts(done), since_ms=START_MS + 11)) == 0
     timeless = {**side_of(NATIVE), "start_ms": None, "end_ms": None}
-    assert len(closed_positions(verdicts({**done, "native": timeless}), since_ms=START_MS)) == 1
+    assert len(find_closed(verdicts({**done, "native": timeless}), since_ms=START_MS)) == 1
 
 
 def test_open_keys_close_nothing():
     given = verdicts({**RESIDUE, "lifecycle": "new", "first_seen_run": 3, "native": side_of(NATIVE)})
-    assert closed_positions(given, since_ms=0).equals(CLOSED.empty_table())
+    assert find_closed(given, since_ms=0).equals(CLOSED.empty_table())
     assert merge_closed([], since_ms=0).equals(CLOSED.empty_table())
 
 

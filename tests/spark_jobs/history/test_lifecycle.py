@@ -11,7 +11,7 @@ import pytest
 from spark_jobs.history.leaving import CLOSED
 from spark_jobs.history.lifecycle import (
     ClosedPositions,
-    Key,
+    OpenKey,
     Runs,
     assign_lifecycle,
     decide_lifecycle,
@@ -25,7 +25,7 @@ from tests.support.events import START_MS, before, consumed, delivery, publish
 from tests.support.history_days import DAY_MS, MINUTE_MS, both
 from tests.support.kernel_runs import plan_of, table_of
 
-KEY = Key(
+KEY = OpenKey(
     status="NATIVE_ONLY",
     reason="UNEXPLAINED",
     reason_detail="why",
@@ -39,7 +39,7 @@ KEY = Key(
 SETTLED = KEY._replace(reason="BY_DESIGN")
 MET = KEY._replace(status="MATCHED_EXACT", reason=None, is_on_both=True)
 HALF = KEY._replace(status="MISMATCHED", reason="HALF_RECORD", is_on_both=True)
-PAID = KEY._replace(reason="DROP_ATTRIBUTED")
+COVERED = KEY._replace(reason="DROP_ATTRIBUTED")
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ PAID = KEY._replace(reason="DROP_ATTRIBUTED")
         (HALF, None, False),
         (HALF._replace(is_young=True), "new", True),
         (HALF._replace(is_known=True), "resolved", False),
-        (PAID, None, True),
-        (PAID._replace(is_old=True), None, False),
-        (PAID._replace(is_known=True), "explained", True),
-        (PAID._replace(is_known=True, is_old=True), "expired", False),
+        (COVERED, None, True),
+        (COVERED._replace(is_old=True), None, False),
+        (COVERED._replace(is_known=True), "explained", True),
+        (COVERED._replace(is_known=True, is_old=True), "expired", False),
     ],
 )
 def test_lifecycle_follows_from_what_is_known_of_the_key(key, lifecycle, is_left):
@@ -123,13 +123,13 @@ def verdicts_of(events):
     return judge(table_of(events), plan).verdicts, runs
 
 
-def lives_of(verdicts):
+def lifecycles_of(verdicts):
     return {row["msg_id"]: (row["lifecycle"], row["first_seen_run"]) for row in verdicts.to_pylist()}
 
 
 def test_columns_follow_the_rule_row_by_row():
     verdicts, runs = verdicts_of(STORY)
-    assert lives_of(assign_lifecycle(verdicts, replace(runs, run=4))) == {
+    assert lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4))) == {
         **dict.fromkeys("AZE", (None, None)),
         **dict.fromkeys("LPD", ("new", 4)),
         "B": ("resolved", 2),
@@ -139,7 +139,7 @@ def test_columns_follow_the_rule_row_by_row():
 
 def test_without_a_history_open_keys_are_new_and_have_no_run():
     verdicts, runs = verdicts_of(STORY)
-    found = lives_of(assign_lifecycle(verdicts, runs))
+    found = lifecycles_of(assign_lifecycle(verdicts, runs))
     assert (found["L"], found["O"]) == (("new", None), ("still_open", 1))
 
 
@@ -150,23 +150,23 @@ def test_lifecycle_leaves_the_schema_of_verdicts_as_it_is():
 
 def test_open_key_beyond_the_age_of_the_policy_is_expired():
     verdicts, runs = verdicts_of(STORY)
-    found = lives_of(assign_lifecycle(verdicts, replace(runs, run=4, forget_after_ms=5 * MINUTE_MS)))
+    found = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4, forget_after_ms=5 * MINUTE_MS)))
     assert (found["L"][0], found["O"][0], found["P"][0]) == ("expired", "expired", "new")
 
 
 def test_open_key_without_a_believable_time_never_expires():
     events = [*STORY, publish("native", "N", start_ms=-1, end_ms=None)]
     verdicts, runs = verdicts_of(events)
-    assert lives_of(assign_lifecycle(verdicts, replace(runs, forget_after_ms=0)))["N"] == ("new", None)
+    assert lifecycles_of(assign_lifecycle(verdicts, replace(runs, forget_after_ms=0)))["N"] == ("new", None)
 
 
 def test_half_record_is_open_until_the_horizon():
     late = [before("H", at_ms=10 * MINUTE_MS), consumed("H", at_ms=10 * MINUTE_MS)]
     early = [before("G", at_ms=0), consumed("G", at_ms=0)]
     verdicts, runs = verdicts_of([*STORY, *late, *early])
-    found = lives_of(assign_lifecycle(verdicts, runs))
+    found = lifecycles_of(assign_lifecycle(verdicts, runs))
     assert (found["H"][0], found["G"][0]) == ("new", None)
-    nothing_settled = lives_of(assign_lifecycle(verdicts, replace(runs, horizon_ms=None)))
+    nothing_settled = lifecycles_of(assign_lifecycle(verdicts, replace(runs, horizon_ms=None)))
     assert nothing_settled["G"][0] == "new"
 
 
@@ -175,11 +175,11 @@ def closed_at(**place):
     return ClosedPositions.of([pa.Table.from_pylist([row, {**row, "path": "elsewhere"}], schema=CLOSED)])
 
 
-def test_open_key_at_the_place_of_a_closed_one_has_regressed():
+def test_open_key_at_the_position_of_a_closed_one_has_regressed():
     verdicts, runs = verdicts_of(STORY)
     (lost,) = (event for event in STORY if event["msg_id"] == "L")
     closed = closed_at(path="lost.jsonl", raw_hash=lost["raw_hash"])
-    found = lives_of(assign_lifecycle(verdicts, replace(runs, run=4), closed))
+    found = lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4), closed))
     assert (found["L"], found["P"]) == (("regressed", 2), ("new", 4))
     columns = flatten_sides(verdicts)
     first_runs = find_closed_runs(columns, closed).to_arrow().to_pylist()
@@ -188,11 +188,11 @@ def test_open_key_at_the_place_of_a_closed_one_has_regressed():
     assert not find_closed_runs(columns, None).known.any()
 
 
-def test_closed_place_of_the_other_side_is_another_place():
+def test_closed_position_of_the_other_side_is_another_one():
     verdicts, runs = verdicts_of(STORY)
     (lost,) = (event for event in STORY if event["msg_id"] == "L")
     closed = closed_at(side="otlp", path="lost.jsonl", raw_hash=lost["raw_hash"])
-    assert lives_of(assign_lifecycle(verdicts, replace(runs, run=4), closed))["L"] == ("new", 4)
+    assert lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4), closed))["L"] == ("new", 4)
 
 
 def test_key_that_was_closed_does_not_lie_before_the_input():
@@ -217,10 +217,10 @@ def test_no_verdicts_have_no_lifecycle():
 def test_verdicts_in_several_chunks_are_one_table():
     verdicts, runs = verdicts_of(STORY)
     split = pa.concat_tables([verdicts.slice(0, 3), verdicts.slice(3)])
-    assert lives_of(assign_lifecycle(split, runs)) == lives_of(assign_lifecycle(verdicts, runs))
+    assert lifecycles_of(assign_lifecycle(split, runs)) == lifecycles_of(assign_lifecycle(verdicts, runs))
 
 
-def test_a_million_closed_places_take_little_memory():
+def test_million_closed_positions_take_little_memory():
     rows = 1_000_000
     closed = pa.table(
         {
@@ -234,17 +234,13 @@ def test_a_million_closed_places_take_little_memory():
         }
     )
     positions = ClosedPositions.of([closed.slice(0, 600_000), closed.slice(600_000)])
-    held = (positions.places.mixed, positions.places.hashes, positions.places.others, *_arrays(positions.runs))
-    assert sum(array.nbytes for array in held) < 40_000_000
+    held = (positions.positions.packed, positions.runs.values, positions.runs.known)
+    assert sum(column.nbytes for column in held) < 40_000_000
     sought = flatten_sides(closed.slice(999_000, 1_000))
     assert positions.find_run(sought).values.tolist() == closed["first_seen_run"].slice(999_000).to_pylist()
-
-
-def _arrays(column):
-    return column.values, column.known
 
 
 def test_age_counts_back_from_the_end_of_the_data():
     """A day that ends a week later expires what an earlier one left, whatever the clock says."""
     verdicts, runs = verdicts_of([*STORY, *both("W", 9 * DAY_MS)])
-    assert lives_of(assign_lifecycle(verdicts, runs))["O"][0] == "expired"
+    assert lifecycles_of(assign_lifecycle(verdicts, runs))["O"][0] == "expired"

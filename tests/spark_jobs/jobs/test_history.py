@@ -8,7 +8,7 @@ import pytest
 
 from otel_mqtrace.testing import ManualClock
 from spark_jobs.exchange.local import LocalEngine
-from spark_jobs.history.past import RUNS
+from spark_jobs.history.history import RUNS
 from spark_jobs.jobs.workplace import open_workplace
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
 from tests.support.history_runs import DAY_MS, MINUTE_MS, both, run

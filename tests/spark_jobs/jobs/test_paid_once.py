@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from spark_jobs.drops import CountedDrop
-from spark_jobs.history.past import open_history
+from spark_jobs.history.history import open_history
 from spark_jobs.sources.ledger import LedgerRead
 from tests.support.events import START_MS, publish
 from tests.support.history_runs import DAY_MS, MINUTE_MS, both, run

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.history.past import lock_directory
+from spark_jobs.history.history import lock_directory
 from spark_jobs.jobs import batch, stream
 from spark_jobs.jobs.batch import ReconcileOptions
 from tests.support.verdict_rows import read_verdicts

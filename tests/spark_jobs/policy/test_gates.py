@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.history.taking_over import TakenOver
+from spark_jobs.history.carried import CarriedOver
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.jobs.summarise import balance_inputs
 from spark_jobs.judging.counts import Patterns, Tally, add_patterns, bucket_width_ms
@@ -241,7 +241,7 @@ def test_the_books_balance_when_every_record_is_found_again():
     facts = replace(FACTS, scopes=SCOPES, malformed={"native": 1, "otlp": 0})
     counts = add_patterns([Patterns(BOOKS, Counter())], malformed=1, scopes=facts.scopes.values())
     sides = EventSide(records_read=9, exploded=1), EventSide(records_read=8, exploded=0)
-    inputs, conservation = balance_inputs(sides, TakenOver(), counts, facts)
+    inputs, conservation = balance_inputs(sides, CarriedOver(), counts, facts)
     assert conservation.holds
     assert (inputs.native.canonical_keys, inputs.native.half_merged, inputs.native.exact_duplicates) == (4, 4, 1)
     assert (inputs.otlp.canonical_keys, inputs.otlp.out_of_scope) == (3, 5)
@@ -254,7 +254,7 @@ def test_one_record_unaccounted_for_breaks_the_books(native, otlp):
     facts = replace(FACTS, scopes=SCOPES, malformed={"native": 1, "otlp": 0})
     counts = add_patterns([Patterns(BOOKS, Counter())], malformed=1, scopes=facts.scopes.values())
     sides = EventSide(records_read=native, exploded=1), EventSide(records_read=otlp, exploded=0)
-    _, conservation = balance_inputs(sides, TakenOver(), counts, facts)
+    _, conservation = balance_inputs(sides, CarriedOver(), counts, facts)
     assert not conservation.holds
     assert "≠" in conservation.native + conservation.otlp
 

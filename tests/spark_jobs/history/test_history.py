@@ -8,20 +8,24 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from otel_mqtrace._clock import WallNs
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.drops import CountedDrop
-from spark_jobs.history.leaving import CLOSED
-from spark_jobs.history.past import (
+from spark_jobs.history.history import (
     RUNS,
-    Past,
+    TREND_RUNS,
+    History,
     open_history,
-    read_carried,
-    read_closed,
-    read_closed_positions,
+    read_rows,
+    summarise_run,
+    trend_points,
     write_rows,
 )
+from spark_jobs.history.leaving import CLOSED
+from spark_jobs.history.lifecycle import ClosedPositions
 from spark_jobs.schemas import EVENT
-from tests.support.events import publish
+from tests.support.events import START_MS, publish
+from tests.support.results import result
 
 
 def test_history_without_a_run_leaves_nothing_behind(tmp_path):
@@ -31,15 +35,15 @@ def test_history_without_a_run_leaves_nothing_behind(tmp_path):
         past.make_events_directory()
     assert list(tmp_path.iterdir()) == []
     with open_history(None) as past:
-        assert past == Past()
+        assert past == History()
 
 
 def test_without_a_history_nothing_is_read_or_kept(tmp_path):
-    past = Past()
+    past = History()
     past.keep_closed(CLOSED.empty_table())
-    past.keep_paid([CountedDrop(side="otlp", component="queue", cause="full", count=1)])
+    past.keep_used_drops([CountedDrop(side="otlp", component="queue", cause="full", count=1)])
     past.commit({"run": 1})
-    assert (past.run, past.carried_files(), past.closed_files(), past.paid()) == (None, [], [], ())
+    assert (past.run, past.carried_files(), past.closed_files(), past.used_drops()) == (None, [], [], ())
     assert past.make_events_directory() is None
     assert list(tmp_path.iterdir()) == []
 
@@ -85,14 +89,14 @@ def test_file_that_is_not_a_history_is_refused(tmp_path, line):
 
 
 @pytest.mark.parametrize("text", ["[", '[{"count": 1}]', "3"])
-def test_damaged_list_of_what_was_paid_is_refused(tmp_path, text):
-    """Taken for empty, it would pay twice."""
+def test_damaged_list_of_used_drops_is_refused(tmp_path, text):
+    """Taken for empty, they would be spent twice."""
     (tmp_path / RUNS).write_text('{"run": 1}\n')
     paid = tmp_path / "open" / "run=1" / "paid.json"
     paid.parent.mkdir(parents=True)
     paid.write_text(text)
     with open_history(tmp_path) as past, pytest.raises(UnreadableInputError, match="name another --history"):
-        past.paid()
+        past.used_drops()
 
 
 @pytest.fixture
@@ -103,7 +107,7 @@ def kept(tmp_path):
         event = pa.Table.from_pylist([publish("native", "A", keys=["k"])], schema=EVENT)
         write_rows(event, f"{past.make_events_directory()}/part-00003.parquet")
         past.keep_closed(closed)
-        past.keep_paid([CountedDrop(side="otlp", component="queue", cause="full", count=5)])
+        past.keep_used_drops([CountedDrop(side="otlp", component="queue", cause="full", count=5)])
         past.commit({"run": 1})
     return tmp_path / "history"
 
@@ -111,18 +115,18 @@ def kept(tmp_path):
 def test_next_run_finds_what_was_left(kept):
     with open_history(kept) as past:
         (path,) = past.carried_files()
-        assert [(row["msg_id"], row["keys"]) for row in read_carried(path).to_pylist()] == [("A", ["k"])]
-        assert len(read_closed_positions(past.closed_files())) == 1
-        assert [drop.count for drop in past.paid()] == [5]
+        assert [(row["msg_id"], row["keys"]) for row in read_rows(path, EVENT).to_pylist()] == [("A", ["k"])]
+        assert len(ClosedPositions.read(past.closed_files())) == 1
+        assert [drop.count for drop in past.used_drops()] == [5]
 
 
 def test_state_of_a_run_goes_when_the_next_is_committed(kept):
     with open_history(kept) as past:
-        past.keep_closed(read_closed(past.closed_files()))
+        past.keep_closed(read_rows(past.closed_files()[0], CLOSED))
         past.commit({"run": 2})
     assert [path.name for path in (kept / "open").iterdir()] == ["run=2"]
     with open_history(kept) as past:
-        assert (len(past.closed_files()), past.carried_files(), past.paid()) == (1, [], ())
+        assert (len(past.closed_files()), past.carried_files(), past.used_drops()) == (1, [], ())
         past.commit({"run": 3})
     assert not (kept / "open").exists()
     assert [json.loads(line)["run"] for line in (kept / RUNS).read_text().splitlines()] == [1, 2, 3]
@@ -141,9 +145,9 @@ def test_damaged_state_is_refused(kept):
         for path in (*past.carried_files(), *past.closed_files()):
             Path(path).write_bytes(b"PAR1 no more")
         with pytest.raises(UnreadableInputError, match="name another --history"):
-            read_carried(past.carried_files()[0])
+            read_rows(past.carried_files()[0], EVENT)
         with pytest.raises(UnreadableInputError, match="name another --history"):
-            read_closed_positions(past.closed_files())
+            ClosedPositions.read(past.closed_files())
 
 
 def test_nothing_closed_keeps_no_file(tmp_path):
@@ -152,4 +156,32 @@ def test_nothing_closed_keeps_no_file(tmp_path):
         past.commit({"run": 1})
     with open_history(tmp_path) as past:
         assert past.closed_files() == []
-        assert read_closed_positions([]) is None
+        assert ClosedPositions.read([]) is None
+
+
+NOON_NS = WallNs(START_MS * 1_000_000)
+
+
+def test_line_of_a_run_has_its_number_time_counts_and_gates():
+    given = result()
+    line = summarise_run(given, run=3, wall_ns=NOON_NS)
+    assert (line["run"], line["time"]) == (3, "2026-11-21T12:00:00.000Z")
+    assert line["status"] == dict(given.status)
+    assert set(line["gates"]) == {gate.name for gate in given.gates}
+    assert line["unexplained"] == {side: loss.unexplained for side, loss in given.loss.items()}
+    assert line["inputs"]["native"]["files"] == len(given.inputs.native.sources)
+    assert 0 < line["match_rate"] < 1
+    assert json.loads(json.dumps(line)).keys() == line.keys()
+
+
+def test_trend_shows_the_last_runs():
+    lines = [summarise_run(result(), run=number, wall_ns=NOON_NS) for number in range(1, TREND_RUNS + 3)]
+    points = trend_points(lines)
+    assert [point["run"] for point in points] == list(range(3, TREND_RUNS + 3))
+    assert points[0]["pending"] == lines[0]["status"]["PENDING"]
+    assert points[0]["records_read"] == {side: lines[0]["inputs"][side]["records_read"] for side in ("native", "otlp")}
+
+
+def test_line_of_an_earlier_version_has_a_point():
+    (point,) = trend_points([{"run": 1}])
+    assert (point["run"], point["verdict"], point["pending"], point["records_read"]) == (1, None, 0, {})

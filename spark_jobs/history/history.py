@@ -2,7 +2,7 @@
 
 ``runs.jsonl`` is only appended to. Its last whole line counts, so a run that failed or was killed leaves nothing.
 ``open/run=<number>`` holds the state of that line: ``events`` (``EVENT`` of open keys), ``closed`` (``CLOSED``, the
-places of what was open once) and ``paid.json`` (the counted losses that keys are paid with).
+positions of what was open once) and ``paid.json`` (the counted losses that were spent on keys).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -19,26 +20,26 @@ from pyarrow import parquet
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.drops import CountedDrop
-from spark_jobs.history.carrying import PLACE_AND_LINE, CarriedPlaces
-from spark_jobs.history.leaving import CLOSED
-from spark_jobs.history.lifecycle import ClosedPositions
-from spark_jobs.history.places import PLACE
-from spark_jobs.schemas import EVENT
+from spark_jobs.report.headline import matched
 from spark_jobs.storage import committed, list_files, make_directory, remove_tree
+from spark_jobs.taxonomy import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from spark_jobs.report.result import Result, SideInputs
+
 __all__ = [
     "RUNS",
-    "Past",
+    "TREND_RUNS",
+    "History",
     "lock_directory",
     "open_history",
-    "read_carried",
-    "read_carried_places",
-    "read_closed",
-    "read_closed_positions",
+    "read_groups",
+    "read_rows",
+    "summarise_run",
+    "trend_points",
     "write_rows",
 ]
 
@@ -46,14 +47,14 @@ RUNS: Final = "runs.jsonl"
 """The file of the runs, one JSON object a line, oldest first."""
 
 _STATE: Final = "open"
-_EVENTS, _CLOSED, _PAID = "events", "closed", "paid.json"
+_EVENTS, _CLOSED, _USED_DROPS = "events", "closed", "paid.json"
 _LOCK: Final = ".lock"
-_GROUP_ROWS: Final = 65_536  # so many places are read at a time
+_GROUP_ROWS: Final = 65_536  # so many positions are read at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """What earlier runs of one history left, and where this one leaves its own; without ``directory`` there is none.
+class History:
+    """What earlier runs left, and where this one leaves its own state; without ``directory`` there is no history.
 
     Attributes:
         directory: the history.
@@ -83,13 +84,13 @@ class Past:
         path = self._state(self.last_run, _CLOSED)
         return [] if path is None else list_files(str(path))
 
-    def paid(self) -> tuple[CountedDrop, ...]:
-        """Return the counted losses that keys left open were paid with, and how many of each.
+    def used_drops(self) -> tuple[CountedDrop, ...]:
+        """Return the counted losses that were spent on keys left open, and how many of each.
 
         Raises:
-            UnreadableInputError: they are damaged; without them they would pay twice.
+            UnreadableInputError: they are damaged; taken for empty, they would be spent twice.
         """
-        path = self._state(self.last_run, _PAID)
+        path = self._state(self.last_run, _USED_DROPS)
         if path is None or not path.exists():
             return ()
         try:
@@ -115,9 +116,9 @@ class Past:
             make_directory(str(path))
             write_rows(closed, str(path / "part-00000.parquet"))
 
-    def keep_paid(self, drops: Sequence[CountedDrop]) -> None:
-        """Write what keys were paid with; it counts once :meth:`commit` is called."""
-        path = self._state(self.run, _PAID)
+    def keep_used_drops(self, drops: Sequence[CountedDrop]) -> None:
+        """Write what was spent on keys; it counts once :meth:`commit` is called."""
+        path = self._state(self.run, _USED_DROPS)
         if path is not None and drops:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps([asdict(drop) for drop in drops], ensure_ascii=False), encoding="utf-8")
@@ -137,55 +138,21 @@ class Past:
         return self.directory.absolute() / _STATE / f"run={run}" / name if self.directory and run else None
 
 
-def read_carried(path: str) -> pa.Table:
-    """Return ``EVENT``: the carried events in a file.
+def read_rows(path: str, schema: pa.Schema) -> pa.Table:
+    """Return all rows of a file of a history's state.
+
+    Args:
+        path: a parquet file of ``EVENT`` or ``CLOSED``.
+        schema: its schema, or a part of it.
 
     Raises:
         UnreadableInputError: the file is damaged.
     """
-    return _read(path, EVENT)
+    return pa.concat_tables([schema.empty_table(), *read_groups(path, schema)])
 
 
-def read_carried_places(paths: Sequence[str]) -> CarriedPlaces:
-    """Return where the carried events in ``paths`` came from; rows are numbered through the files in this order.
-
-    Raises:
-        UnreadableInputError: a file is damaged.
-    """
-    narrow = pa.schema([EVENT.field(name) for name in PLACE_AND_LINE])
-    return CarriedPlaces.of(pa.concat_tables([narrow.empty_table(), *(_read(path, narrow) for path in paths)]))
-
-
-def read_closed(paths: Sequence[str]) -> pa.Table:
-    """Return ``CLOSED``: all rows of some files.
-
-    Raises:
-        UnreadableInputError: a file is damaged.
-    """
-    return pa.concat_tables([CLOSED.empty_table(), *(_read(path, CLOSED) for path in paths)])
-
-
-def read_closed_positions(paths: Sequence[str]) -> ClosedPositions | None:
-    """Return what :func:`assign_lifecycle` needs of earlier runs, once a task; ``None`` when nothing was closed.
-
-    Raises:
-        UnreadableInputError: a file is damaged.
-    """
-    narrow = pa.schema([CLOSED.field(name) for name in (*PLACE, "first_seen_run")])
-    return ClosedPositions.of(rows for path in paths for rows in _read_groups(path, narrow)) if paths else None
-
-
-def write_rows(rows: pa.Table, path: str) -> None:
-    """Write rows as the parquet file ``path``, whole or not at all; a file that is there is replaced."""
-    with committed(path) as unready:
-        parquet.write_table(rows, unready, compression="zstd", row_group_size=_GROUP_ROWS)
-
-
-def _read(path: str, schema: pa.Schema) -> pa.Table:
-    return pa.concat_tables([schema.empty_table(), *_read_groups(path, schema)])
-
-
-def _read_groups(path: str, schema: pa.Schema) -> Iterator[pa.Table]:
+def read_groups(path: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of a file, some thousand at a time; as :func:`read_rows`."""
     try:
         file: Any = parquet.ParquetFile(path)
         for group in range(file.metadata.num_row_groups):
@@ -194,12 +161,18 @@ def _read_groups(path: str, schema: pa.Schema) -> Iterator[pa.Table]:
         raise _unreadable(path, error) from error
 
 
+def write_rows(rows: pa.Table, path: str) -> None:
+    """Write rows as the parquet file ``path``, whole or not at all; a file that is there is replaced."""
+    with committed(path) as unready:
+        parquet.write_table(rows, unready, compression="zstd", row_group_size=_GROUP_ROWS)
+
+
 def _unreadable(path: str, error: Exception) -> UnreadableInputError:
     return UnreadableInputError(f"{path} cannot be read: {error}; name another --history")
 
 
 @contextmanager
-def open_history(directory: Path | None) -> Iterator[Past]:
+def open_history(directory: Path | None) -> Iterator[History]:
     """Give the history in ``directory``, made when absent and removed again when no run was committed to it.
 
     Raises:
@@ -207,13 +180,13 @@ def open_history(directory: Path | None) -> Iterator[Past]:
         UnreadableInputError: a line of it is not one of ours.
     """
     if directory is None:
-        yield Past()
+        yield History()
         return
     with lock_directory(directory, name="--history"):
-        past = Past(directory, _read_runs(directory / RUNS))
-        _drop_states(directory, keep=past.last_run)
+        history = History(directory, _read_runs(directory / RUNS))
+        _drop_states(directory, keep=history.last_run)
         try:
-            yield past
+            yield history
         finally:
             if not (directory / RUNS).exists():
                 _drop_states(directory, keep=None)
@@ -281,3 +254,60 @@ def _drop_states(directory: Path, *, keep: int | None) -> None:
             remove_tree(str(state))
     with suppress(OSError):
         (directory / _STATE).rmdir()
+
+
+# -- a line of runs.jsonl, and the trend ------------------------------------------------------------------------------
+TREND_RUNS: Final = 30
+"""How many runs a trend shows, this one included."""
+
+_NS_PER_MS: Final = 1_000_000
+_SHOWN: Final = ("run", "time", "verdict", "exit_code", "match_rate", "unexplained", "lifecycle")
+
+
+def summarise_run(result: Result, *, run: int, wall_ns: int) -> dict[str, Any]:
+    """Return what ``runs.jsonl`` keeps of a run.
+
+    Args:
+        result: what the run came to.
+        run: its number, from 1.
+        wall_ns: when it ended, nanoseconds since 1970; the only clock in a history.
+    """
+    instant = datetime.fromtimestamp(wall_ns // _NS_PER_MS / 1000, timezone.utc)
+    return {
+        "run": run,
+        "time": instant.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "version": result.versions.get("otel-mqtrace"),
+        "policy": result.policy_hash,
+        "profile": result.writers.profile,
+        "native_writer": result.writers.native_writer,
+        "window": asdict(result.window),
+        "horizon": result.horizon_ms,
+        "inputs": {"native": _summarise_inputs(result.inputs.native), "otlp": _summarise_inputs(result.inputs.otlp)},
+        "verdict": result.verdict,
+        "exit_code": result.exit_code,
+        "conservation": result.conservation.holds,
+        "match_rate": matched(result).rate,
+        "status": dict(result.status),
+        "reason": dict(result.reason),
+        "gates": {gate.name: {"value": gate.value, "outcome": gate.outcome} for gate in result.gates},
+        "unexplained": {side: loss.unexplained for side, loss in result.loss.items()},
+        "lifecycle": dict(result.lifecycle),
+        "open_break_age": dict(result.open_break_age),
+    }
+
+
+def trend_points(lines: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return what a trend shows of the last ``TREND_RUNS`` lines of ``runs.jsonl``."""
+    return tuple(map(_trend_point, lines[-TREND_RUNS:]))
+
+
+def _trend_point(line: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: line.get(name) for name in _SHOWN}
+    shown["pending"] = line.get("status", {}).get(Status.PENDING.value, 0)
+    shown["records_read"] = {side: inputs.get("records_read") for side, inputs in line.get("inputs", {}).items()}
+    return shown
+
+
+def _summarise_inputs(side: SideInputs) -> dict[str, Any]:
+    plain = asdict(side)
+    return {"files": len(plain.pop("sources")), **{name: value for name, value in plain.items() if name != "layouts"}}

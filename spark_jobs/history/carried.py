@@ -1,0 +1,198 @@
+"""Carry over what the last run left open: beside what this run has read, and each event once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from spark_jobs.history.history import read_rows, write_rows
+from spark_jobs.history.positions import POSITION, Positions
+from spark_jobs.judging.columns import NullableInts, encode, equals, flatten_sides, is_true, take_rows
+from spark_jobs.schemas import EVENT
+from spark_jobs.storage import make_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from spark_jobs.exchange.engine import Engine
+    from spark_jobs.judging.columns import Ints, Mask
+
+__all__ = ["CarriedOver", "CarriedPositions", "carry_over_events", "drop_read_again"]
+
+_POSITION_AND_LINE: Final = (*POSITION, "line")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedOver:
+    """What a run carries over; counts are of events per side.
+
+    Attributes:
+        files: parquet of ``EVENT``, to be packed beside the events just read.
+        again: the carried files of which fresh rows are read again: pack tasks leave those rows out
+            (``drop_read_again``). Empty when there are none.
+        counts: how many events were left open.
+        read_again: how many fresh events are carried as well.
+        by_position: carried spans that have no other id than the position of their message.
+    """
+
+    files: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    read_again: Mapping[str, int] = field(default_factory=dict)
+    by_position: int = 0
+
+    def __bool__(self) -> bool:
+        return any(self.counts.values())
+
+
+def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[str], directory: str) -> CarriedOver:
+    """Return what the last run left open, told apart from what this run reads again.
+
+    An event that is read again loses ``left_as``: it is judged as any other, and keeps the run that first saw it.
+
+    Args:
+        engine: runs a task for some of the fresh files, where there is anything to compare.
+        carried: files of ``EVENT`` that the last run left open.
+        fresh: parquet files of ``NORMALISED``: all that was read now.
+        directory: where the carried events are written for this run.
+
+    Raises:
+        UnreadableInputError: a carried file is damaged.
+    """
+    if not carried:
+        return CarriedOver()
+    tasks = max(1, engine.parallelism)
+    parts = [tuple(fresh[number::tasks]) for number in range(min(tasks, len(fresh)))]
+    found = engine.map(partial(_find_read_again, tuple(carried)), parts)
+    read_again = sum((counts for counts, _ in found), Counter[str]())
+    rows = np.unique(np.concatenate([np.empty(0, np.int64), *(rows for _, rows in found)]))
+    make_directory(directory)
+    files, counts, by_position, before = [], Counter[str](), 0, 0
+    for number, path in enumerate(carried):
+        events = read_rows(path, EVENT)
+        counts.update(_count_sides(events))
+        by_position += _count_waiting(events)
+        own = np.zeros(len(events), bool)
+        own[rows[(rows >= before) & (rows < before + len(events))] - before] = True
+        left_as = pc.if_else(pa.array(own), pa.scalar(None, pa.string()), events["left_as"])
+        files.append(str(Path(directory) / f"carried-{number:05d}.parquet"))
+        write_rows(events.set_column(EVENT.names.index("left_as"), EVENT.field("left_as"), left_as), files[-1])
+        before += len(events)
+    return CarriedOver(
+        files=tuple(files),
+        again=tuple(carried) if read_again else (),
+        counts=counts,
+        read_again=read_again,
+        by_position=by_position,
+    )
+
+
+def _find_read_again(carried: Sequence[str], fresh: Sequence[str]) -> tuple[Counter[str], Ints]:
+    """Return how many fresh events per side are carried as well, and the numbers of these carried rows."""
+    positions = CarriedPositions.read(carried)
+    counts, rows = Counter[str](), [np.empty(0, np.int64)]
+    for path in fresh:
+        file: Any = parquet.ParquetFile(path, read_dictionary=["path", "side"])
+        for group in range(file.metadata.num_row_groups):
+            # Most row groups cost one column: nothing of their files is carried.
+            paths = flatten_sides(file.read_row_group(group, columns=["path"], use_threads=False))["path"]
+            if np.any(positions.positions.has_path(paths)):
+                columns = [*_POSITION_AND_LINE, "bad"]
+                table = file.read_row_group(group, columns=columns, use_threads=False)
+                events = table.filter(table["bad"].is_null())
+                fresh_rows, carried_rows = positions.match(events)
+                counts.update(_count_sides(events.take(fresh_rows)))
+                rows.append(carried_rows)
+    return counts, np.concatenate(rows)
+
+
+def _count_sides(events: pa.Table) -> Counter[str]:
+    sides = encode(flatten_sides(events.select(["side"]))["side"])
+    counts = np.bincount(sides.values, minlength=sides.room).tolist()
+    return Counter({side: count for side, count in zip(sides.words, counts, strict=False) if count})
+
+
+def _count_waiting(events: pa.Table) -> int:
+    """Return how many spans have no other id than the position of their message on a Kafka topic."""
+    columns = flatten_sides(events.select(["side", "msg_id", "offset_msg_id"]))
+    by_position = is_true(pc.equal(columns["msg_id"], columns["offset_msg_id"])) & equals(columns["side"], "otlp")
+    return int(by_position.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedPositions:
+    """Where the carried events came from: of each row, in the order of its table, its position and its line."""
+
+    positions: Positions
+    numbers: Ints
+    lines: NullableInts
+
+    @classmethod
+    def of(cls, carried: pa.Table) -> CarriedPositions:
+        """Return the positions of carried ``EVENT`` rows."""
+        columns = flatten_sides(carried.select(_POSITION_AND_LINE))
+        positions, numbers = Positions.of([columns])
+        return cls(positions, numbers, NullableInts.of(columns["line"]))
+
+    @classmethod
+    def read(cls, paths: Iterable[str]) -> CarriedPositions:
+        """Return those of the events in some files; rows are numbered through the files in this order.
+
+        Raises:
+            UnreadableInputError: a file is damaged.
+        """
+        narrow = pa.schema([EVENT.field(name) for name in _POSITION_AND_LINE])
+        return cls.of(pa.concat_tables([narrow.empty_table(), *(read_rows(path, narrow) for path in paths)]))
+
+    def match(self, fresh: pa.Table) -> tuple[Ints, Ints]:
+        """Return the fresh rows that are carried as well, and the carried rows that these are.
+
+        Two rows are one piece of input where ``POSITION`` is equal, and the line where both have one: a file that grew
+        beyond the size up to which lines are numbered has none any more.
+
+        Args:
+            fresh: of the columns of ``EVENT`` at least the position and the line.
+        """
+        columns = flatten_sides(fresh.select(_POSITION_AND_LINE))
+        rows = np.flatnonzero(self.positions.has_path(columns["path"]))  # of most files nothing is carried
+        narrow = {name: take_rows(column, rows) for name, column in columns.items()}
+        numbers, lines = self.positions.find(narrow), NullableInts.of(narrow["line"])
+        found = np.flatnonzero(_has_partner(numbers, lines, self.numbers, self.lines, len(self.positions)))
+        again = _has_partner(self.numbers, self.lines, numbers[found], lines.take(found), len(self.positions))
+        return rows[found], np.flatnonzero(again)
+
+
+def drop_read_again(events: pa.Table, carried: CarriedPositions) -> pa.Table:
+    """Return the fresh events without those that are carried over as well: each is judged once, as carried."""
+    rows, _ = carried.match(events)
+    kept = np.ones(len(events), bool)
+    kept[rows] = False
+    return events.filter(pa.array(kept)) if len(rows) else events
+
+
+def _has_partner(number_of: Ints, line_of: NullableInts, numbers: Ints, lines: NullableInts, size: int) -> Mask:
+    """Tell which of some rows share a position, and the line where both have one, with any of the others.
+
+    Args:
+        number_of: the position of each row, below ``size``; -1 for none.
+        line_of: the line of each row.
+        numbers: the position of each of the others, likewise.
+        lines: the line of each of the others.
+        size: how many positions there are.
+    """
+    is_used, is_without_line = np.zeros(size + 1, bool), np.zeros(size + 1, bool)
+    is_used[numbers[numbers >= 0]] = True
+    is_without_line[numbers[(numbers >= 0) & ~lines.known]] = True
+    _, lines_coded = np.unique(np.concatenate([line_of.values, lines.values]), return_inverse=True)
+    pairs = np.concatenate([number_of, numbers]) * (len(lines_coded) + 1) + lines_coded
+    same_line = np.isin(pairs[: len(number_of)], pairs[len(number_of) :][lines.known & (numbers >= 0)])
+    # A position of -1 indexes the last element, which is never set.
+    return is_used[number_of] & (~line_of.known | is_without_line[number_of] | same_line)
