@@ -136,7 +136,7 @@ class SpanStart:
         if ended is not None:
             span._record_end_metrics = ended  # noqa: SLF001 - where the SDK's class has it
         for processor in ground.told:
-            processor.told_of_start(span)
+            processor.on_deferred_start(span)
         return span
 
 
@@ -178,7 +178,7 @@ class Ground:
         self._ids: Any = getattr(tracer, "id_generator", None)
         every: list[Any] = list(self.processors or ())
         self.nobody_looks = self._is_known and decides_by_ids(self._sampler) and all(map(_lets_be, every))
-        self.told = [each for each in every if _can_be_told(each) and each.wants_starts]
+        self.told = [each for each in every if _can_be_told(each) and each.exports_starts]
         self.records_nothing = self.roots_are_silent = self.can_record = self.roots_are_recorded = False
         if self.nobody_looks:
             self.certain = certainties(self._sampler)
@@ -268,4 +268,4 @@ def _lets_be(processor: object) -> bool:
 def _can_be_told(processor: Any) -> bool:
     """Whether it is ours, and does at a start what ours does: a subclass may look for itself."""
     on_start = getattr(type(processor), "on_start", None)
-    return getattr(on_start, "can_be_told_of_it_later", False) is True
+    return getattr(on_start, "supports_deferred_start", False) is True

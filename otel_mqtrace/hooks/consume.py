@@ -246,7 +246,7 @@ class ConsumeHook:
             origin_flags,
         )
         for processor in ground.told:
-            processor.told_of_start(HandledSpan(record, None))
+            processor.on_deferred_start(HandledSpan(record, None))
         return RecordedCall(self._open_record, record, _NOTHING)
 
     def _has_place_for(self, found: HeaderIndex) -> bool:

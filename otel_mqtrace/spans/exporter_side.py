@@ -1,10 +1,17 @@
-"""This module knows what a lane may ask of an exporter: OpenTelemetry's interface, and what ours add to it.
+"""What a lane calls on an exporter: OpenTelemetry's interface, and optional additions of ours.
 
-Each addition is optional: ``exports_starts`` and ``wants(span)`` (what it is offered), ``timeout_millis`` on ``export``
-and ``shutdown`` (the time it has; without it, the exporter owns its timeout), ``take_outcome()`` (a batch's fate, span
-by span), ``on_idle()`` (called now and then while nothing comes, never during an export), ``after_fork()`` (in the
-child), ``ledger_side`` (``native``, else ``otlp``) and ``component_type`` (the processor then reports the exporter's
-self-metrics under that name).
+=====================  ================================================================================================
+``exports_starts``     started spans are offered too
+``wants(span)``        which spans are offered
+``takes_records``      every span of a record is offered, without ``wants``
+``export_batches``     called with a list of batches where several are full: one request, 512 spans at most
+``timeout_millis``     of ``export``, ``export_batches`` and ``shutdown``: the time there is; else the exporter's own
+``take_outcome()``     the fate of the last export, span by span
+``on_idle()``          called now and then while nothing comes, never during an export
+``after_fork()``       called in the child
+``ledger_side``        ``native``, else ``otlp``
+``component_type``     the processor reports the exporter's self-metrics under that name
+=====================  ================================================================================================
 """
 
 from __future__ import annotations
@@ -13,7 +20,7 @@ import inspect
 import logging
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context
 from opentelemetry.context import Context
@@ -28,27 +35,35 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
 
-__all__ = ["ExporterSide"]
+    from otel_mqtrace.spans.settings import LaneSettings
+
+__all__ = ["SPANS_AT_ONCE", "ExporterSide"]
 
 _logger = logging.getLogger(__name__)
+SPANS_AT_ONCE: Final = 512
+"""Spans of one ``export_batches`` at most: OpenTelemetry's default batch, which every receiver takes."""
 
 
 def _untraced() -> Context:
-    """Return what is current here, and that nothing is to be traced."""
+    """Return the current context with instrumentation suppressed."""
     with suppress_instrumentation():
         return context.get_current()
 
 
 class ExporterSide:
-    """Calls one exporter, never traced; an ``Exception`` of its own ends here, and is an answer like any other.
+    """Calls one exporter with instrumentation suppressed; an ``Exception`` of its own counts as a failure.
 
-    ``name`` is what the log calls it; ``export_timeout_ms`` is handed on to an ``export`` that takes it.
+    ``name`` is what the log calls it.
     """
 
-    def __init__(self, exporter: SpanExporter, *, name: str, export_timeout_ms: float) -> None:
+    def __init__(self, exporter: SpanExporter, *, name: str, settings: LaneSettings) -> None:
         self._exporter = exporter
         self._name = name
+        self._batch_size = settings.max_export_batch_size
         self.exports_starts = bool(getattr(exporter, "exports_starts", False))
+        self.takes_records = bool(getattr(exporter, "takes_records", False))
+        self._export_batches: Callable[..., Any] | None = getattr(exporter, "export_batches", None)
+        self.batches_at_once = max(1, SPANS_AT_ONCE // self._batch_size) if self._export_batches else 1
         component_type = getattr(exporter, "component_type", None)
         self.component_type = component_type if isinstance(component_type, str) else None
         self.ledger_side = str(getattr(exporter, "ledger_side", "otlp"))
@@ -58,20 +73,20 @@ class ExporterSide:
         self._untraced: Context | None = None
         self._before = Context()
         takes_timeout = _takes_timeout(exporter.export)
-        self._export_arguments = {"timeout_millis": export_timeout_ms} if takes_timeout else {}
+        self._export_arguments = {"timeout_millis": settings.export_timeout_ms} if takes_timeout else {}
 
     def stay_untraced(self) -> None:
-        """Let nothing be traced on this thread, which is a lane's own, so that it is not asked with every batch."""
+        """Suppress instrumentation on this thread, which is a lane's own, once for all its exports."""
         try:
             self._before = context.get_current()
             self._untraced = _untraced()
             context.attach(self._untraced)
-        except Exception:  # a foreign runtime of contexts; each export sees to itself then
+        except Exception:  # a foreign context runtime; each export then suppresses for itself
             _logger.debug("%s: its thread has no context", self._name, exc_info=True)
 
     @contextmanager
     def as_before(self) -> Iterator[None]:
-        """Go back, on such a thread, to what was current: for what the application itself does there."""
+        """Restore the context before :meth:`stay_untraced` for a callback of the application."""
         token = context.attach(self._before) if context.get_current() is self._untraced else None
         try:
             yield
@@ -79,26 +94,31 @@ class ExporterSide:
             if token is not None:
                 context.detach(token)
 
-    def export(self, batch: list[ReadableSpan]) -> ExportOutcome:
-        """Export ``batch`` and return what became of it."""
+    def export(self, spans: list[ReadableSpan]) -> ExportOutcome:
+        """Export ``spans``, one batch or several full ones, and return what became of them."""
         if context.get_current() is self._untraced:
-            return self._exported(batch)
+            return self._call_export(spans)
         token = context.attach(_untraced())
         try:
-            return self._exported(batch)
+            return self._call_export(spans)
         finally:
             context.detach(token)
 
-    def _exported(self, batch: list[ReadableSpan]) -> ExportOutcome:
+    def _call_export(self, spans: list[ReadableSpan]) -> ExportOutcome:
+        size = self._batch_size
         try:
-            result = self._exporter.export(batch, **self._export_arguments)
-            told = self._take_outcome() if self._take_outcome else None
+            if len(spans) > size and self._export_batches is not None:
+                batches = [spans[first : first + size] for first in range(0, len(spans), size)]
+                result = self._export_batches(batches, **self._export_arguments)
+            else:
+                result = self._exporter.export(spans, **self._export_arguments)
+            outcome = self._take_outcome() if self._take_outcome else None
         except Exception as error:  # counted as failed; the worker goes on
             _logger.debug("%s raised during export", self._name, exc_info=error)
-            return ExportOutcome(failed=len(batch))
-        if told is not None and told.total == len(batch):
-            return told
-        return _all_exported(len(batch)) if result is SpanExportResult.SUCCESS else ExportOutcome(failed=len(batch))
+            return ExportOutcome(failed=len(spans))
+        if outcome is not None and outcome.total == len(spans):
+            return outcome
+        return _all_exported(len(spans)) if result is SpanExportResult.SUCCESS else ExportOutcome(failed=len(spans))
 
     @property
     def uses_idleness(self) -> bool:
@@ -106,7 +126,7 @@ class ExporterSide:
         return self._on_idle is not None
 
     def idle(self) -> None:
-        """Let it use a quiet moment."""
+        """Let the exporter use a quiet moment."""
         if self._on_idle is not None:
             try:
                 with suppress_instrumentation():
@@ -115,7 +135,7 @@ class ExporterSide:
                 _logger.debug("%s raised while idle", self._name, exc_info=error)
 
     def flush(self, timeout_ms: float) -> bool:
-        """Return whether it flushed; one that answers nothing did."""
+        """Flush the exporter; a missing return value counts as success."""
         try:
             with suppress_instrumentation():
                 return self._exporter.force_flush(int(timeout_ms)) is not False
@@ -124,27 +144,27 @@ class ExporterSide:
             return False
 
     def shutdown(self, timeout_ms: float) -> None:
-        """Shut it down, with the time that is left if it takes one."""
+        """Shut the exporter down, with the time that is left if it takes one."""
         arguments = {"timeout_millis": timeout_ms} if _takes_timeout(self._exporter.shutdown) else {}
         try:
             with suppress_instrumentation():
                 self._exporter.shutdown(**arguments)
-        except BaseException as error:  # its own business: on a thread of ours, or in an interpreter that is ending
+        except BaseException as error:  # on a thread of ours or at exit nobody could handle it
             _logger.debug("%s raised during shutdown", self._name, exc_info=error)
 
     def after_fork(self) -> None:
-        """Tell it, in the child."""
+        """Tell the exporter, in the child."""
         notify = getattr(self._exporter, "after_fork", None)
         if notify is not None:
             try:
                 notify()
-            except Exception as error:  # the other lanes must begin anew all the same
+            except Exception as error:  # the other lanes must begin anew
                 _logger.debug("%s raised after a fork", self._name, exc_info=error)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=8)
 def _all_exported(spans: int) -> ExportOutcome:
-    """Return what becomes of most batches, which are of one size: to make one takes as long as to settle it."""
+    """Return the outcome of most batches, which are of few sizes."""
     return ExportOutcome(exported=spans)
 
 

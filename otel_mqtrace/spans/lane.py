@@ -1,32 +1,31 @@
-"""This module knows one exporter's lane: its queue, its worker, the rule when a batch leaves and how every batch ends.
+"""One exporter's lane: its queue, its worker, the rule when a batch leaves, flush and shutdown.
 
-One lane per exporter, so that a slow Collector never delays Kafka, nor the reverse (``docs/rationale.md``).
+There is one lane per exporter, so that a slow Collector never delays Kafka, nor the reverse (``docs/rationale.md``).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace.spans.exporter_side import ExporterSide
-from otel_mqtrace.spans.flushes import Flush, Flushes
-from otel_mqtrace.spans.losses import LossWatch
-from otel_mqtrace.spans.queue import SpanQueue
-from otel_mqtrace.spans.stats import WANTS_ERROR, ExportOutcome
+from otel_mqtrace.spans.loss_ledger import LossWatch
+from otel_mqtrace.spans.queue import FlushMark, SpanQueue
+from otel_mqtrace.spans.stats import WANTS_ERROR
 from otel_mqtrace.spans.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator
 
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.spans.ledger import Ledger
-    from otel_mqtrace.spans.losses import OnDrop
+    from otel_mqtrace.spans.loss_ledger import Ledger, OnDrop
     from otel_mqtrace.spans.settings import LaneSettings
     from otel_mqtrace.spans.stats import LaneStats
 
@@ -34,28 +33,17 @@ __all__ = ["Flush", "Lane"]
 
 _logger = logging.getLogger(__name__)
 _NS_PER_MS: Final = 1_000_000
-_NS_PER_S: Final = 1_000_000_000
 _IDLE_S: Final = 1.0
-"""Longest sleep of an idle worker: bounds the delay if a finaliser ate a wake-up, and paces ``on_idle``."""
+"""Longest sleep of an idle worker; it also paces ``on_idle``."""
 
 
-class _Alone:
-    """A lock held within a block, for which it waits so long; what ``with`` gives says whether it came to be held."""
+@dataclass(eq=False, slots=True)
+class Flush:
+    """One caller's flush of everything accepted before ``mark``; ``done`` is ``None`` until the result is known."""
 
-    __slots__ = ("_is_held", "_lock", "_wait_s")
-
-    def __init__(self, lock: threading.Lock, wait_s: float) -> None:
-        self._lock = lock
-        self._wait_s = wait_s
-        self._is_held = False
-
-    def __enter__(self) -> bool:
-        self._is_held = self._lock.acquire(timeout=self._wait_s)
-        return self._is_held
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_held:
-            self._lock.release()
+    mark: FlushMark
+    deadline: MonotonicNs
+    done: bool | None = None
 
 
 class Lane:
@@ -76,14 +64,14 @@ class Lane:
     ) -> None:
         self.name = name
         self.exporter = exporter
-        self._side = ExporterSide(exporter, name=name, export_timeout_ms=settings.export_timeout_ms)
+        self._side = ExporterSide(exporter, name=name, settings=settings)
         self.exports_starts = self._side.exports_starts
-        self.wants: Callable[[ReadableSpan], bool] | None = None if self._side.wants is None else self._wanted
-        """Whether the exporter has any use for a span; one that raises loses it, counted. ``None``: it has for all."""
+        self.takes_records = self._side.takes_records
+        self.wants: Callable[[ReadableSpan], bool] | None = None if self._side.wants is None else self._is_wanted
+        """Whether the exporter takes a span; one that raises loses it, counted. ``None``: it takes every span."""
         self.exporter_type = self._side.component_type
         self.on_exported: Callable[[int, bool], None] | None = None
         self._settings = settings
-        self._batch_size = settings.max_export_batch_size
         self._linger_ns = int(settings.schedule_delay_ms * _NS_PER_MS)
         self._clock = clock
         self._ledger = ledger
@@ -93,29 +81,29 @@ class Lane:
 
     def _begin(self) -> None:
         """Start from nothing, as a new process does."""
-        ledger = self._ledger
+        ledger, settings = self._ledger, self._settings
         book = None if ledger is None else ledger.book(side=self._side.ledger_side, component=self.name)
         self._queue: SpanQueue[ReadableSpan] = SpanQueue(
-            max_size=self._settings.max_queue_size,
-            batch_size=self._batch_size,
+            max_size=settings.max_queue_size,
+            batch_size=settings.max_export_batch_size,
             clock=self._clock,
-            drop_policy=self._settings.drop_policy,
+            drop_policy=settings.drop_policy,
             note=None if book is None else book.note,
-            rouse=self._ensure_worker if self._settings.background else None,
+            wake_worker=self._ensure_worker if settings.background else None,
         )
-        self.offer: Callable[[ReadableSpan], int] = self._queue.offer
-        """Queue a span or count it as dropped: constant time, never raises, never waits for anybody."""
-        self._left_ns = MonotonicNs(-self._linger_ns)  # nothing has left yet: what comes first has waited long enough
+        self.offer: Callable[[ReadableSpan], bool] = self._queue.offer
+        """Queue a span or count it as dropped: constant time, never raises, never blocks."""
+        self._last_batch_ns = MonotonicNs(-self._linger_ns)  # the first span leaves at once under ``last_batch``
         self._worker = Worker(f"mqtrace {self.name}", self._work)
         self._exporting = threading.Lock()
-        self._closing = threading.Lock()  # taken once, by whoever shuts the exporter down
+        self._closing = threading.Lock()  # acquired once, by the thread that shuts the exporter down
         self._exporter_closed = threading.Event()
-        self._losses = LossWatch(self.name, on_drop=self._on_drop, ledger=self._ledger)
-        self._flushes = Flushes(self._queue, self._exporter_closed)
+        self._losses = LossWatch(self.name, on_drop=self._on_drop, ledger=ledger)
+        self._flushes: list[Flush] = []  # guarded by the queue's lock
 
     # -- the application's thread ----------------------------------------------------------------------------------
 
-    def _wanted(self, span: ReadableSpan) -> bool:
+    def _is_wanted(self, span: ReadableSpan) -> bool:
         try:
             return self._side.wants is None or self._side.wants(span)
         except Exception:  # noqa: BLE001 - a foreign exporter's mistake must not reach the application
@@ -133,49 +121,46 @@ class Lane:
 
     @property
     def in_flight(self) -> int:
-        """How many spans the exporter has in its hands now."""
+        """How many spans the exporter is exporting now."""
         return self._queue.in_flight
 
     # -- the worker --------------------------------------------------------------------------------------------------
 
     def ready(self, now: MonotonicNs) -> bool:
-        """Whether a batch leaves at ``now``: a full one waits, or one has lingered, or a flush asked, or closing.
+        """Whether a batch leaves at ``now``: it is full, or has lingered, or a flush covers it, or the lane closes.
 
         Lingered: the oldest span has waited for the delay or, under the rule ``last_batch``, the delay is over since
         the last batch left, so that after a quiet time a span leaves at once and alone (RocketMQ since 5.3.1).
         """
-        return self._queue.has_batch or self._due_ns(now) == 0
+        return self._due_ns(now) == 0
 
     def run_once(self, now: MonotonicNs, *, until: MonotonicNs | None = None) -> int:
-        """Export one batch if :meth:`ready`; return how many spans it had. The exporter is never called twice at once.
+        """Export what is :meth:`ready`, in one call; return how many spans that were.
 
-        Raises whatever the exporter raised that is no ``Exception`` (the batch is counted as failed first). Another
-        thread's export is waited for, at most ``until``.
+        That is one batch, or several full ones for an exporter that takes them together. The exporter is never called
+        twice at once; another thread's export is waited for, at most ``until``. Raises whatever the exporter raised
+        that is no ``Exception``; the batch is counted as failed first.
         """
-        with self._alone(until) as alone:
-            if alone is False or not self.ready(now):
+        with self._exclusive(until) as is_held:
+            if not is_held or not self.ready(now):
                 return 0
-            self._left_ns = now
-            batch = self._queue.take()
+            self._last_batch_ns = now
             outcome = None
             began_ns = self._clock.monotonic_ns()
             try:
+                batch = self._queue.take(self._side.batches_at_once)
                 outcome = self._side.export(batch)
             finally:
-                outcome = outcome or ExportOutcome(failed=len(batch))
                 self._queue.settle(outcome)
         if self.on_exported is not None:
             self.on_exported(self._clock.monotonic_ns() - began_ns, outcome.failed == 0)
-        if self._queue.lost_any:
-            self._tell_losses()
+        if self._queue.has_losses:
+            self._report_losses()
         return len(batch)
 
     def _due_ns(self, now: MonotonicNs) -> int | None:
-        return self._queue.due_ns(
-            now,
-            linger_ns=self._linger_ns,
-            since_ns=self._left_ns if self._settings.linger_from == "last_batch" else None,
-        )
+        since_ns = self._last_batch_ns if self._settings.linger_from == "last_batch" else None
+        return self._queue.due_ns(now, linger_ns=self._linger_ns, since_ns=since_ns)
 
     def _work(self) -> None:
         """Export until the lane is closed and empty, then shut the exporter down: no lane waits for another one's."""
@@ -185,11 +170,11 @@ class Lane:
             while self._step(queue):
                 pass
         finally:
-            queue.unattended()
+            queue.worker_stopped()
         try:
-            self._tell_losses(last=True)  # a shutdown that timed out before the last batch has told without it
+            self._report_losses(last=True)  # a shutdown that timed out before the last batch has reported without it
         finally:
-            with self._exporting:  # nobody is in the middle of an export
+            with self._exporting:  # no export is running
                 self._close_exporter()
 
     def _step(self, queue: SpanQueue[ReadableSpan]) -> bool:
@@ -197,7 +182,7 @@ class Lane:
         try:
             if not (queue.has_batch or self._await_work(queue)):
                 return False
-            if self._flushes.asked:
+            if self._flushes:
                 self._answer_flushes()
             self.run_once(self._clock.monotonic_ns())
         except BaseException:  # SystemExit from an exporter must not end the lane for good
@@ -207,7 +192,7 @@ class Lane:
     def _await_work(self, queue: SpanQueue[ReadableSpan]) -> bool:
         """Sleep until a batch or a flush may be due; return ``False`` when none ever will be."""
         with queue.hold():
-            if self._flushes.due():
+            if self._reached_flushes():
                 return True
             due_ns = self._due_ns(self._clock.monotonic_ns())
             if due_ns == 0:
@@ -217,32 +202,31 @@ class Lane:
             if due_ns is None:
                 queue.wait(_IDLE_S)
             else:
-                queue.wait(min(due_ns / _NS_PER_S, _IDLE_S), rouse_at=self._batch_size)
-            idle = self._due_ns(self._clock.monotonic_ns()) is None and not self._flushes.due()
-        if idle:
-            self._idle()
+                queue.wait(min(due_ns / 1e9, _IDLE_S), wake_at=self._settings.max_export_batch_size)
+            is_idle = self._due_ns(self._clock.monotonic_ns()) is None and not self._reached_flushes()
+        if is_idle:
+            self._report_losses()
+            if self._side.uses_idleness:
+                with self._exporting:
+                    self._side.idle()
         return True
 
-    def _idle(self) -> None:
-        self._tell_losses()
-        if self._side.uses_idleness:
-            with self._exporting:
-                self._side.idle()
-
-    def _tell_losses(self, *, last: bool = False) -> None:
+    def _report_losses(self, *, last: bool = False) -> None:
         with self._side.as_before():
             self._losses.look(self.stats(), self._clock.monotonic_ns(), last=last)
 
-    # -- flush, shutdown, fork ---------------------------------------------------------------------------------------
+    # -- flush -------------------------------------------------------------------------------------------------------
 
     def request_flush(self, deadline: MonotonicNs) -> Flush:
         """Have the worker export what was accepted until now and then flush the exporter; returns at once.
 
         :meth:`await_flush` must follow.
         """
-        if self._queue.closed:
-            deadline = min(deadline, self._close_by)  # later nothing can come of it
-        flush = self._flushes.request(deadline)
+        with self._queue.hold():
+            if self._queue.closed:
+                deadline = min(deadline, self._close_by)  # after that nothing is exported any more
+            flush = Flush(self._queue.request_flush(), deadline)
+            self._flushes.append(flush)
         self._ensure_worker()
         return flush
 
@@ -252,30 +236,62 @@ class Lane:
         Without a worker the calling thread does the work, and what the exporter raises that is no ``Exception`` passes:
         there it may as well be the application's own Ctrl-C.
         """
+        queue, closed = self._queue, self._exporter_closed
         try:
             if self._worker.is_current:
                 return False  # an exporter that flushes its own processor would wait for itself
             if self._has_to_work_here():
-                self._export_here(lambda: self._queue.reached(flush.mark), flush.deadline)
+                self._export_here(lambda: queue.reached(flush.mark), flush.deadline)
                 self._answer_flushes(flush.deadline)
-            return self._flushes.wait(flush, self._remaining_ms(flush.deadline) / 1e3)
+            queue.wait_until(
+                lambda: flush.done is not None or closed.is_set(), self._remaining_ms(flush.deadline) / 1e3
+            )
+            if flush.done is None and closed.is_set():  # the shutdown was the exporter's last flush
+                return queue.reached(flush.mark) and not queue.lost_since(flush.mark)
+            return flush.done is True
         finally:
-            self._flushes.forget(flush)
+            with queue.hold():
+                if flush in self._flushes:  # not in a child that was forked meanwhile
+                    self._flushes.remove(flush)
+
+    def _reached_flushes(self) -> list[Flush]:
+        """Return the flushes that only the exporter's own is missing to; needs the queue's lock."""
+        return [flush for flush in self._flushes if flush.done is None and self._queue.reached(flush.mark)]
 
     def _answer_flushes(self, until: MonotonicNs | None = None) -> None:
-        with self._alone(until) as alone:
-            if alone is not False:
-                self._flushes.answer(lambda deadline: self._side.flush(self._remaining_ms(deadline)))
+        """Flush the exporter once for every flush that is reached."""
+        with self._exclusive(until) as is_held:
+            if not is_held:
+                return
+            with self._queue.hold():
+                due = [(flush, self._queue.lost_since(flush.mark) == 0) for flush in self._reached_flushes()]
+            if not due:
+                return
+            is_flushed = False
+            try:
+                is_flushed = self._side.flush(self._remaining_ms(max(flush.deadline for flush, _ in due)))
+            finally:
+                for flush, nothing_lost in due:
+                    flush.done = is_flushed and nothing_lost
+                self._queue.notify()
 
-    def _alone(self, until: MonotonicNs | None) -> AbstractContextManager[bool | None]:
-        """Be the only one at the exporter; ``False`` when somebody else still was at ``until``.
+    @contextmanager
+    def _exclusive(self, until: MonotonicNs | None) -> Iterator[bool]:
+        """Be the only thread at the exporter; ``False`` when another one still was at ``until``.
 
-        Ask for ``False`` itself: gevent's lock says ``None`` when it is held. A worker may wait as long as it takes. A
-        caller without one may find an export that hangs, or interrupt its own from a signal handler: it has a deadline.
+        The worker waits as long as it takes. A caller may find an export that hangs, or interrupt its own from a signal
+        handler: it has a deadline.
         """
-        if until is None:
-            return self._exporting
-        return _Alone(self._exporting, min(self._remaining_ms(until) / 1e3, threading.TIMEOUT_MAX))
+        wait_s = -1 if until is None else min(self._remaining_ms(until) / 1e3, threading.TIMEOUT_MAX)
+        if not self._exporting.acquire(timeout=wait_s):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self._exporting.release()
+
+    # -- shutdown and fork -------------------------------------------------------------------------------------------
 
     def close(self, deadline: MonotonicNs) -> None:
         """Refuse new spans and let the worker drain and then shut the exporter down; returns at once."""
@@ -293,7 +309,7 @@ class Lane:
         if self._worker.running and not self._worker.is_current:
             self._exporter_closed.wait(self._remaining_ms(self._close_by) / 1e3)
         self._queue.abandon()
-        self._tell_losses(last=True)
+        self._report_losses(last=True)
         if not self._closing.locked():
             # On a thread of its own: an exporter that hangs in there must not hang the application's exit.
             closer = Worker(f"mqtrace {self.name} shutdown", self._close_exporter)
@@ -313,17 +329,17 @@ class Lane:
         self._side.after_fork()
 
     def _ensure_worker(self) -> bool:
-        """Start the worker if it does not live; return ``False`` when the calling thread has to do the work."""
+        """Start the worker unless it runs; return ``False`` when the calling thread has to do the work."""
         if not self._settings.background or self._exporter_closed.is_set():
             return False
         return self._worker.ensure_running()
 
     def _has_to_work_here(self) -> bool:
-        """Whether the calling thread is all there is; for an exporter that was shut down nobody works any more."""
+        """Whether no worker exports for the calling thread; an exporter that was shut down is never called again."""
         return not (self._exporter_closed.is_set() or self._ensure_worker())
 
     def _export_here(self, done: Callable[[], bool], deadline: MonotonicNs) -> None:
-        """Export in the calling thread, which has no worker to wait for."""
+        """Export in the calling thread until ``done()`` or ``deadline``."""
         while not done() and self._clock.monotonic_ns() < deadline:
             self.run_once(self._clock.monotonic_ns(), until=deadline)
 
@@ -335,7 +351,7 @@ class Lane:
             self._side.shutdown(self._remaining_ms(self._close_by))
         finally:
             self._exporter_closed.set()
-            self._queue.wake()
+            self._queue.notify()
 
     def _remaining_ms(self, deadline: MonotonicNs) -> float:
         return max(0.0, (deadline - self._clock.monotonic_ns()) / _NS_PER_MS)

@@ -1,7 +1,7 @@
-"""This module knows OpenTelemetry's side of the door: spans come in by ``on_start``/``on_end``, lanes take them.
+"""The span processor: spans come in by ``on_start`` and ``on_end``, one lane per exporter takes them.
 
-A drop-in for ``BatchSpanProcessor`` with RocketMQ's manners: bounded, refusing the newest when full, counting
-everything (``AsyncTraceDispatcher`` of apache/rocketmq; presets below follow its generations).
+A drop-in for ``BatchSpanProcessor`` that behaves as RocketMQ's ``AsyncTraceDispatcher``: bounded, refusing the newest
+when full, counting every loss.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from otel_mqtrace._clock import MonotonicNs, SystemClock
 from otel_mqtrace.config import Settings
 from otel_mqtrace.spans.lane import Lane
-from otel_mqtrace.spans.ledger import Ledger
 from otel_mqtrace.spans.limits import bounded, is_ours
+from otel_mqtrace.spans.loss_ledger import Ledger
 from otel_mqtrace.spans.self_metrics import observe
 from otel_mqtrace.spans.settings import LaneSettings, fitting_batch, refuse_wrong, resolve
 from otel_mqtrace.spans.worker import refuse_subinterpreter
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.spans.losses import OnDrop
+    from otel_mqtrace.spans.loss_ledger import OnDrop
     from otel_mqtrace.spans.queue import DropPolicy
     from otel_mqtrace.spans.settings import LingerFrom
     from otel_mqtrace.spans.stats import LaneStats
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["PRESETS", "MqTraceSpanProcessor"]
 
 _NS_PER_MS: Final = 1_000_000
-_NOWHERE: Final = -1
+_NONE: Final = -1
 _LONGEST_MS: Final = 365 * 86_400_000
-"""Longer waits, infinite ones too, are this long: the system's locks have a bound."""
+"""Longest wait, infinite ones included: the system's locks have a bound."""
 
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -61,8 +61,8 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         },
     }
 )
-"""``AsyncTraceDispatcher``'s numbers and flush rules: 4.9.4-5.3.0 (first record older than 500 ms), and since 5.3.1
-(a batch's worth waits, or 5000 ms since the last flush)."""
+"""``AsyncTraceDispatcher``'s numbers and flush rules: 4.9.4 to 5.3.0 (first record older than 500 ms), and since 5.3.1
+(a full batch waits, or 5000 ms since the last flush)."""
 _ROCKETMQ5_BATCH_CAP: Final = 20
 """``Math.min(20, traceMsgBatchNum)`` since 5.3.1."""
 
@@ -73,7 +73,8 @@ class MqTraceSpanProcessor(SpanProcessor):
     Args:
         *exporters: OpenTelemetry span exporters; :class:`otel_mqtrace.spans.lane.Lane` lists what they may add.
         max_queue_size: Spans a lane holds at most (2048); more are dropped and counted as ``queue_full``.
-        max_export_batch_size: Spans that leave together at most (100).
+        max_export_batch_size: Spans of a batch at most (100). While several full batches wait, an exporter with
+            ``export_batches``, as all of ours, is given them together, up to 512 spans: one request for all.
         schedule_delay_millis: Longest wait of a span for its batch to fill (500).
         export_timeout_millis: Given to exporters whose ``export`` takes ``timeout_millis`` (30000); others own theirs.
         shutdown_timeout_millis: Bound of ``shutdown()``, over all lanes together (30000).
@@ -85,8 +86,12 @@ class MqTraceSpanProcessor(SpanProcessor):
         clock: Time, for tests.
         background: ``False`` starts no thread; spans leave by ``run_once``, ``force_flush`` and ``shutdown``.
 
-    What is not given comes from ``MQTRACE_*``, then ``OTEL_BSP_*``, then the defaults in brackets. Wrong values given
-    in code raise ``ValueError``; wrong ones of the environment warn once. ``SubinterpreterError`` outside the main one.
+    Arguments that are not given come from ``MQTRACE_*``, then ``OTEL_BSP_*``, then the defaults in brackets. A wrong
+    value of the environment warns once.
+
+    Raises:
+        ValueError: A wrong value is given in code.
+        SubinterpreterError: Outside the main interpreter.
     """
 
     def __init__(  # noqa: PLR0913 - the public contract: every tunable by its OpenTelemetry name
@@ -130,9 +135,9 @@ class MqTraceSpanProcessor(SpanProcessor):
             for name, exporter in _named(exporters).items()
         )
         self._start_lanes = tuple(lane for lane in self.lanes if lane.exports_starts)
-        self._open_doors()
+        self._bind_lanes()
         self._shut = False
-        self._pid = self._settled_in = os.getpid()
+        self._pid = self._prepared_pid = os.getpid()
         self._internal_errors = 0
         _after_fork_in_child(self)
         if meter_provider is not None:
@@ -160,73 +165,61 @@ class MqTraceSpanProcessor(SpanProcessor):
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the SDK's interface
         """Offer a snapshot of a started span to the lanes that export starts; constant time, never raises.
 
-        One of ours that does not say anything yet is passed over: whoever opened it calls :meth:`told_of_start`.
+        A span of ours that has no attributes yet is skipped: its hook calls :meth:`on_deferred_start`.
         """
         try:
             if self._start_lanes and (span.attributes or span.dropped_attributes or not is_ours(span)):
-                self.told_of_start(span)
+                self.on_deferred_start(span)
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
             self._internal_errors += 1
 
-    on_start.can_be_told_of_it_later = True  # type: ignore[attr-defined]  # what hooks/_start.py looks for
+    on_start.supports_deferred_start = True  # type: ignore[attr-defined]  # read by the hooks
 
     @property
-    def wants_starts(self) -> bool:
-        """Whether there is a lane that exports starts; that never changes."""
+    def exports_starts(self) -> bool:
+        """Whether any lane exports starts; that never changes."""
         return bool(self._start_lanes)
 
     @property
     def exports_only_known_starts(self) -> bool:
-        """Whether every lane that exports starts goes by :func:`has_record`, which takes no send before its end."""
-        return all(getattr(lane.exporter, "takes_records", False) for lane in self._start_lanes)
+        """Whether every lane that exports starts takes records, and so no send before its end."""
+        return all(lane.takes_records for lane in self._start_lanes)
 
-    def told_of_start(self, span: ReadableSpan) -> None:
-        """Do the same for a span that was told its attributes after it had started."""
+    def on_deferred_start(self, span: ReadableSpan) -> None:
+        """Do what :meth:`on_start` does for a span that got its attributes after it had started."""
         try:
+            if self._prepared_pid != os.getpid():
+                self._prepare_child()
+            snapshot: ReadableSpan | None = None
             if getattr(span, "is_record", False):
-                self._offer_record(span, is_start=True)
-                return
-            context, snapshot = span.context, None
-            if context is None or not context.trace_flags & 1:
-                return
-            for lane in self._start_lanes:
-                if lane.wants is not None and not lane.wants(span):
-                    continue
-                if snapshot is None:
-                    if self._settled_in != os.getpid():
-                        self._settle_in_child()
-                    snapshot = _snapshot(span)
-                lane.offer(snapshot)
+                offers, snapshot = self._record_start_offers, span
+            else:
+                context, offers = span.context, self._start_offers
+                if context is None or not context.trace_flags & 1:
+                    return
+            for wants, offer in offers:
+                if wants is None or wants(span):
+                    snapshot = snapshot or _snapshot(span)
+                    offer(snapshot)
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
             self._internal_errors += 1
 
     def on_end(self, span: ReadableSpan) -> None:
         """Offer an ended span to every lane; constant time, never raises, unsampled spans are skipped."""
         try:
-            if getattr(span, "is_record", False):
-                self._offer_record(span, is_start=False)
-                return
-            context = span.context
-            if context is None or not context.trace_flags & 1:  # sampled: the property of that name costs a call
-                return
-            if self._settled_in != os.getpid():  # the pid tells forks that ran no Python hook (uWSGI)
-                self._settle_in_child()
-            if self._only_door is not None:  # one lane, which takes all there is
-                self._only_door(span)
-                return
-            for wants, offer in self._doors:
+            if self._prepared_pid != os.getpid():  # the pid also shows forks that ran no Python hook (uWSGI)
+                self._prepare_child()
+            if getattr(span, "is_record", False):  # sampled, and wanted by every exporter of ours
+                offers = self._record_offers
+            else:
+                context, offers = span.context, self._offers
+                if context is None or not context.trace_flags & 1:  # sampled: that property costs a call
+                    return
+            for wants, offer in offers:
                 if wants is None or wants(span):
                     offer(span)
         except Exception:  # noqa: BLE001 - nothing of ours reaches the application
             self._internal_errors += 1
-
-    def _offer_record(self, span: ReadableSpan, *, is_start: bool) -> None:
-        """Offer the span of a record, which is sampled; those of our exporters want every one."""
-        if self._settled_in != os.getpid():
-            self._settle_in_child()
-        for wants, offer in self._record_start_doors if is_start else self._record_doors:
-            if wants is None or wants(span):
-                offer(span)
 
     # -- called by the application ------------------------------------------------------------------------------------
 
@@ -235,15 +228,15 @@ class MqTraceSpanProcessor(SpanProcessor):
         return {lane.name: lane.stats() for lane in self.lanes}
 
     def ledger(self) -> dict[str, Any]:
-        """Return what was lost since this process began, in the format ``mqtrace reconcile --ledger`` reads.
+        """Return the losses since this process began, in the format that ``mqtrace reconcile --ledger`` reads.
 
-        Serve it from an endpoint of the application, or have it written: ``MQTRACE_LEDGER_DIR``.
+        Serve them from an endpoint of the application, or set ``MQTRACE_LEDGER_DIR`` to have them written.
         """
         return self._ledger.document()
 
     @property
     def internal_errors(self) -> int:
-        """How often something of ours failed on the application's thread and was swallowed; 0 unless we have a bug."""
+        """How many exceptions of our own were caught on the application's thread; 0 unless we have a bug."""
         return self._internal_errors
 
     def run_once(self, now: MonotonicNs | None = None) -> int:
@@ -263,7 +256,7 @@ class MqTraceSpanProcessor(SpanProcessor):
         deadline = self._deadline(self.settings.export_timeout_ms if timeout_millis is None else timeout_millis)
         flushes = [lane.request_flush(deadline) for lane in self.lanes]
         done = [lane.await_flush(flush) for lane, flush in zip(self.lanes, flushes, strict=True)]
-        return all(done)  # every lane was waited for, even after one had failed
+        return all(done)  # awaited first: a lane that failed must not cut the others short
 
     def shutdown(self, timeout_millis: float | None = None) -> None:
         """Drain all lanes and shut their exporters down, all at once, and count what was left; once only.
@@ -288,44 +281,43 @@ class MqTraceSpanProcessor(SpanProcessor):
 
     def after_fork(self) -> None:
         """Begin anew in a child process: empty queues and counters, own locks, no thread until the first span."""
-        self._pid, self._settled_in = os.getpid(), _NOWHERE
+        self._pid, self._prepared_pid = os.getpid(), _NONE
         self._ledger.after_fork()
         for lane in self.lanes:
             lane.after_fork()
-        self._open_doors()
+        self._bind_lanes()
 
-    def _open_doors(self) -> None:
-        """Look up what each lane wants to be asked and given: once, not with every span."""
-        self._doors: _Doors = tuple((lane.wants, lane.offer) for lane in self.lanes)
-        self._record_doors: _Doors = tuple(map(_record_door, self.lanes))
-        self._record_start_doors: _Doors = tuple(map(_record_door, self._start_lanes))
-        wants, offer = self._doors[0] if len(self._doors) == 1 else (None, None)
-        self._only_door: Callable[[ReadableSpan], int] | None = offer if wants is None else None
+    def _bind_lanes(self) -> None:
+        """Look up what each lane wants and where to offer it: once, not with every span."""
+        self._offers: _Offers = tuple((lane.wants, lane.offer) for lane in self.lanes)
+        self._start_offers: _Offers = tuple((lane.wants, lane.offer) for lane in self._start_lanes)
+        self._record_offers: _Offers = tuple(map(_record_offer, self.lanes))
+        self._record_start_offers: _Offers = tuple(map(_record_offer, self._start_lanes))
 
     def _notice_fork(self) -> None:
         if self._pid != os.getpid():
             self.after_fork()
 
-    def _settle_in_child(self) -> None:
-        """At the child's first span: notice a fork nobody told us of, and flush when a multiprocessing child ends.
+    def _prepare_child(self) -> None:
+        """At the child's first span: notice a fork without hooks, and flush when a multiprocessing child ends.
 
         Such a child leaves by ``os._exit``, past ``atexit``. It clears its finalizers while starting, after the fork
         hooks ran: hence only now.
         """
         self._notice_fork()
-        self._settled_in = self._pid
+        self._prepared_pid = self._pid
         for module in ("multiprocessing.util", "billiard.util"):
             util: Any = sys.modules.get(module)
             if util is not None:
                 util.Finalize(self, _flush_at_exit, args=(weakref.ref(self),), exitpriority=10)
 
 
-_Doors = tuple["tuple[Callable[[ReadableSpan], bool] | None, Callable[[ReadableSpan], int]]", ...]
+_Offers = tuple["tuple[Callable[[ReadableSpan], bool] | None, Callable[[ReadableSpan], bool]]", ...]
 """Whether each lane wants a span, and where it is offered."""
 
 
-def _record_door(lane: Lane) -> tuple[Callable[[ReadableSpan], bool] | None, Callable[[ReadableSpan], int]]:
-    return None if getattr(lane.exporter, "takes_records", False) else lane.wants, lane.offer
+def _record_offer(lane: Lane) -> tuple[Callable[[ReadableSpan], bool] | None, Callable[[ReadableSpan], bool]]:
+    return None if lane.takes_records else lane.wants, lane.offer
 
 
 def _flush_at_exit(processor: weakref.ref[MqTraceSpanProcessor]) -> None:
@@ -356,9 +348,9 @@ def _named(exporters: tuple[SpanExporter, ...]) -> dict[str, SpanExporter]:
 
 
 def _snapshot(span: ReadableSpan) -> ReadableSpan:
-    """Return what ``span`` is at its start, without holding on to the live one; no end time."""
-    unread = getattr(span, "snapshot", None)
-    return (unread and unread()) or ReadableSpan(
+    """Return a copy of a started span, without an end time and without a reference to the live span."""
+    make = getattr(span, "snapshot", None)
+    return (make and make()) or ReadableSpan(
         name=span.name,
         context=span.context,
         parent=span.parent,

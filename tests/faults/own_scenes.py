@@ -8,7 +8,7 @@ from dataclasses import replace
 from opentelemetry.trace import SpanKind
 
 from otel_mqtrace.model import MessageType, TraceType, TransactionState
-from otel_mqtrace.spans.ledger import BUCKET_MS, Ledger
+from otel_mqtrace.spans.loss_ledger import BUCKET_MS, Ledger
 from tests.faults import changes as do
 from tests.faults.calls import Application, Draft, consuming, ending, received, sending
 from tests.faults.own_spans import line_of, plain_span, sdk_span, send_context

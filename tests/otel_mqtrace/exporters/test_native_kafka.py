@@ -19,7 +19,7 @@ from otel_mqtrace.exporters.native_kafka import NativeKafkaSpanExporter
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from otel_mqtrace.wire.native import decode_body, encode_context
-from tests.support.lanes import span
+from tests.support.lanes import emptied, span
 from tests.support.native_spans import bean, pub, sub, traced
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -181,7 +181,7 @@ def test_shutdown_ends_the_creation_of_the_trace_topic_early():
     processor, trace = traced(exporter, background=True, max_export_batch_size=1)
     trace(pub(1))
     processor.shutdown(timeout_millis=200)
-    assert processor.lanes[0]._queue.wait_until_empty(5)
+    assert emptied(processor, 5)
     assert processor.stats()[NAME]["exported"] == 0
 
 
@@ -258,7 +258,7 @@ def test_shutdown_ends_a_running_export_early(kafka):
     )
     trace(pub(1))
     processor.shutdown(timeout_millis=200)
-    assert processor.lanes[0]._queue.wait_until_empty(20)
+    assert emptied(processor, 20)
     assert processor.stats()[NAME]["exported"] == 0
 
 

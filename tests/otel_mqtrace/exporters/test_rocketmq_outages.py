@@ -12,6 +12,7 @@ from otel_mqtrace.exporters import rocketmq_producer
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.rocketmq.frames import response_to
+from tests.support.lanes import emptied
 from tests.support.native_spans import bean, pub, traced
 from tests.support.rocketmq_remoting import HANG_UP, SILENCE
 from tests.support.rocketmq_traces import TOPIC, exporter_to, ids_in, landed_in, tracing_cluster
@@ -176,7 +177,7 @@ def test_shutdown_ends_a_running_export_early(cluster):
     processor, trace = traced(exporter_to(cluster), background=True, max_export_batch_size=1)
     trace(pub(1))
     processor.shutdown(timeout_millis=200)
-    assert processor.lanes[0]._queue.wait_until_empty(4)
+    assert emptied(processor, 4)
     assert processor.stats()[NAME]["exported"] == 0
 
 

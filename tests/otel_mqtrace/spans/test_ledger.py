@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace import semconv
-from otel_mqtrace.spans.ledger import BUCKET_MS, MAX_ROWS, Ledger, LossBook
+from otel_mqtrace.spans.loss_ledger import BUCKET_MS, MAX_ROWS, Ledger, LossBook
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.spans.stats import ExportOutcome
 from otel_mqtrace.testing import ManualClock
@@ -184,7 +184,7 @@ def test_a_restarted_container_leaves_its_predecessors_file_alone(tmp_path):
     code = """
 import os, sys
 os.getpid = lambda: 7
-from otel_mqtrace.spans.ledger import Ledger
+from otel_mqtrace.spans.loss_ledger import Ledger
 from otel_mqtrace.testing import ManualClock
 from tests.support.lanes import span
 ledger = Ledger(sys.argv[1], clock=ManualClock())

@@ -4,7 +4,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_mqtrace._clock import MonotonicNs
-from otel_mqtrace.spans.losses import LossWatch
+from otel_mqtrace.spans.loss_ledger import LossWatch
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.spans.stats import EXPORT_FAILED, QUEUE_FULL
 from tests.support.lanes import Scripted, Stuck, span

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 from otel_mqtrace.testing import ManualClock
-from tests.support.lanes import GENEROUS_S, Closing, Hanging, Scripted, Stuck, account_balances, span
+from tests.support.lanes import GENEROUS_S, Closing, Hanging, Scripted, Stuck, account_balances, emptied, span
 
 GENEROUS_MS = GENEROUS_S * 1000
 
@@ -203,7 +203,7 @@ def test_shutdown_is_bounded_when_the_exporter_hangs():
     stats = processor.stats()["Stuck"]
     assert (stats["pending"], stats["dropped"]["shutdown_timeout"]) == (1, 1)
     stuck.let_go.set()
-    assert processor.lanes[0]._queue.wait_until_empty(GENEROUS_S)
+    assert emptied(processor, GENEROUS_S)
     assert account_balances(processor.stats()["Stuck"])
 
 

@@ -1,0 +1,242 @@
+"""The ledger of lost messages, which ``mqtrace reconcile --ledger`` reads, and the reports of losses.
+
+The ledger counts messages, not spans, by cause, service, group and ten-second bucket of the span's own time. Its file
+is one per process, ``ledger-<host>-<pid>-<hex>.json``, rewritten whole under another name and renamed. Format:
+``{"ledger_version": 1, "rows": [{side, component, service, instance, group, bucket_start_ms, bucket_ms, cause,
+count}]}``; ``side`` is the side that lost.
+
+The thread that loses a span only counts it. The lane's worker reports: to the log in sums, to ``on_drop``, to the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_mqtrace import semconv
+from otel_mqtrace.spans.stats import EXPORT_FAILED, LaneStats, lost
+from otel_mqtrace.spans.told import asking
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from otel_mqtrace._clock import Clock, MonotonicNs
+
+__all__ = ["BUCKET_MS", "LEDGER_VERSION", "MAX_ROWS", "Ledger", "LossBook", "LossLog", "LossWatch", "OnDrop"]
+
+_logger = logging.getLogger(__name__)
+LEDGER_VERSION: Final = 1
+BUCKET_MS: Final = 10_000
+MAX_ROWS: Final = 10_000
+"""Above it, losses of one cause share a row without service, instance and group; above twice that, the bucket of time 0
+too."""
+_BUCKET_NS: Final = BUCKET_MS * 1_000_000
+_SAVE_EVERY_NS: Final = 5_000_000_000
+_LAST_WAIT_S: Final = 0.5
+
+
+class _Key(NamedTuple):
+    """What a loss is counted under; counting builds the plain tuple of these fields."""
+
+    cause: str
+    ended: bool
+    bucket: int
+    resource_id: int
+    group: object
+
+
+class LossBook:
+    """The losses of one lane. ``note`` is called under the lane's lock, from the application's thread too."""
+
+    def __init__(self, *, side: str, component: str) -> None:
+        self._side = side
+        self._component = component
+        self._process = f"{socket.gethostname()}:{os.getpid()}"
+        self._counts: defaultdict[tuple[Any, ...], int] = defaultdict(int)
+        self._resources: dict[int, Resource] = {}
+        self.changes = 0
+
+    def note(self, cause: str, span: ReadableSpan) -> None:
+        """Count the messages of ``span`` as lost by ``cause``; a span lost at its start has another component."""
+        self.changes += 1
+        try:
+            self._count(cause, span)
+        except Exception:  # an impossible span must not cost the lane its account
+            _logger.debug("a lost span is not in the ledger", exc_info=True)
+
+    def _count(self, cause: str, span: ReadableSpan) -> None:
+        ended_ns, resource, attribute = span.end_time, span.resource, asking(span)
+        bucket = (ended_ns or span.start_time or 0) // _BUCKET_NS
+        key = (cause, ended_ns is not None, bucket, id(resource), attribute(semconv.MQTRACE_GROUP_NAME))
+        counts = self._counts
+        if key not in counts:
+            if len(counts) >= MAX_ROWS:
+                key = (cause, ended_ns is not None, bucket if len(counts) < 2 * MAX_ROWS else 0, 0, None)
+            else:
+                self._resources[id(resource)] = resource  # or its id could be reused
+        messages = attribute(semconv.MESSAGING_BATCH_MESSAGE_COUNT)
+        number = messages if isinstance(messages, int) and messages > 0 else 1
+        counts[key] += number  # no call between read and write: a signal handler could come in there
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the format, in the order they were first lost."""
+        return [self._row(_Key(*key), count) for key, count in self._counts.copy().items()]
+
+    def _row(self, key: _Key, count: int) -> dict[str, Any]:
+        resource = self._resources.get(key.resource_id)
+        attributes = getattr(resource, "attributes", None) or {}
+        return {
+            "side": self._side,
+            "component": self._component if key.ended else f"{self._component} start",
+            "service": _text(attributes.get("service.name")),
+            "instance": _text(attributes.get("service.instance.id")) or self._process,
+            "group": _text(key.group),
+            "bucket_start_ms": key.bucket * BUCKET_MS,
+            "bucket_ms": BUCKET_MS,
+            "cause": key.cause,
+            "count": count,
+        }
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+class Ledger:
+    """The loss books of one processor's lanes and, given a directory, their file; never raises."""
+
+    def __init__(self, directory: str | os.PathLike[str] | None, *, clock: Clock) -> None:
+        self._directory = None if directory is None else Path(directory)
+        self._clock = clock
+        self._begin()
+
+    def _begin(self) -> None:
+        self._books: list[LossBook] = []
+        self._saving = threading.Lock()
+        self._saved = 0
+        self._save_next_ns = 0
+        self._complained = False
+        # A container's process often has the host name and pid of the one before it, whose file must stay.
+        self._name = f"ledger-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.json"
+
+    def book(self, *, side: str, component: str) -> LossBook:
+        """Return a new book, part of this ledger from now on."""
+        book = LossBook(side=side, component=component)
+        self._books.append(book)
+        return book
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return everything lost so far."""
+        return [row for book in self._books for row in book.rows()]
+
+    def document(self) -> dict[str, Any]:
+        """Return the ledger in its file format, for an endpoint of the application."""
+        return {"ledger_version": LEDGER_VERSION, "rows": self.rows()}
+
+    def save_due(self, now: MonotonicNs, *, last: bool = False) -> None:
+        """Write the file when something new was lost: every five seconds at most, at once for the ``last`` time."""
+        changes = sum(book.changes for book in self._books)
+        if self._directory is None or changes == self._saved or not (last or now >= self._save_next_ns):
+            return
+        # Another lane may be writing; the last time, losses that it has not seen must still be written.
+        if not self._saving.acquire(timeout=_LAST_WAIT_S if last else 0.0):
+            return
+        try:
+            self._write(self._directory)
+            self._saved, self._save_next_ns = changes, now + _SAVE_EVERY_NS
+        except Exception as problem:  # noqa: BLE001 - a shutdown of the application goes on
+            self._save_next_ns = now + _SAVE_EVERY_NS
+            if not self._complained:
+                self._complained = True
+                _logger.warning("mqtrace: the ledger of losses is not written: %s (said once)", problem)
+        finally:
+            self._saving.release()
+
+    def after_fork(self) -> None:
+        """Begin a ledger of the child's own; the lanes take new books."""
+        self._begin()
+
+    def _write(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / self._name
+        beside = path.with_suffix(".part")
+        try:
+            beside.write_text(json.dumps(self.document()), encoding="utf-8")
+            beside.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+            raise
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+OnDrop = Callable[[str, Mapping[str, int]], None]
+"""``on_drop(lane, {reason: spans lost since the last call})``, called by the lane's worker."""
+
+
+class LossLog:
+    """Turns growing losses into at most one line per interval, with totals, so that a dead peer cannot flood a log."""
+
+    def __init__(self, lane: str, *, interval_ns: int = 30_000_000_000) -> None:
+        self._lane = lane
+        self._interval_ns = interval_ns
+        self._reported = 0
+        self._reported_ns: MonotonicNs | None = None
+
+    def line(self, stats: LaneStats, now: MonotonicNs, *, last: bool = False) -> str | None:
+        """Return the line to log now, or ``None``: nothing new was lost, or it is too soon and not the last chance."""
+        total = lost(stats)
+        is_too_soon = self._reported_ns is not None and now - self._reported_ns < self._interval_ns
+        if total <= self._reported or (is_too_soon and not last):
+            return None
+        new, self._reported, self._reported_ns = total - self._reported, total, now
+        reasons = {reason: count for reason, count in stats["dropped"].items() if count}
+        if stats["failed"]:
+            reasons["failed"] = stats["failed"]
+        listed = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
+        return f"mqtrace: {self._lane}: {new} spans lost since the last line; totals of {stats['offered']}: {listed}"
+
+
+class LossWatch:
+    """Reports what a lane has lost since the last report; never raises."""
+
+    def __init__(self, lane: str, *, on_drop: OnDrop | None = None, ledger: Ledger | None = None) -> None:
+        self._lane = lane
+        self._on_drop = on_drop
+        self._ledger = ledger
+        self._log = LossLog(lane)
+        self._reported: dict[str, int] = {}
+        self._looking = threading.RLock()  # a shutdown may look while the lane does, or from a signal handler in here
+
+    def look(self, stats: LaneStats, now: MonotonicNs, *, last: bool = False) -> None:
+        """Report what is new in ``stats``; ``last`` says that there will be no later occasion."""
+        with self._looking:
+            line = self._log.line(stats, now, last=last)
+            new = {} if self._on_drop is None else self._new_losses(stats)
+        if line is not None:
+            _logger.warning("%s", line)
+        if self._on_drop is not None and new:
+            try:
+                self._on_drop(self._lane, new)
+            except Exception:  # the application's own
+                _logger.debug("on_drop raised", exc_info=True)
+        if self._ledger is not None:
+            self._ledger.save_due(now, last=last)
+
+    def _new_losses(self, stats: LaneStats) -> dict[str, int]:
+        """Return what was lost since the last call, by reason; ``stats`` older than the last ones report nothing."""
+        totals = {**stats["dropped"], EXPORT_FAILED: stats["failed"]}
+        new = {reason: total - self._reported.get(reason, 0) for reason, total in totals.items()}
+        new = {reason: count for reason, count in new.items() if count > 0}
+        self._reported |= {reason: totals[reason] for reason in new}
+        return new
