@@ -1,4 +1,4 @@
-"""This module knows the codec's commands: ``mqtrace decode``, ``encode`` and ``dialects``.
+"""The codec's commands: ``mqtrace decode``, ``encode`` and ``dialects``.
 
 Every function is an entry point of the group ``mqtrace.commands`` and returns its exit code: 0, or 1 when a record was
 bad or refused. Usage errors are raised and become exit code 2. The codec is imported when one is called: a list

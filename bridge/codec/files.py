@@ -1,4 +1,4 @@
-"""What the codec's commands do with files: print their records, write bodies again, tell who wrote them."""
+"""Run the codec's commands on files: print records, write bodies again, name the writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows how bodies lie in files: raw, as base64 in JSON lines, or in a column of Parquet.
+"""Read native bodies from files: raw, base64 in JSON lines, or a Parquet column.
 
 ``read_bodies`` yields them one by one, so a JSON-lines file of any size needs the memory of its longest line. A line
 that holds no body is yielded as ``BadBody`` and the next is read; only a file that is not what it is said to be raises.

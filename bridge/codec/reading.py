@@ -1,4 +1,4 @@
-"""This module knows how an open file becomes decoded bodies, each in as many parts as memory asks for."""
+"""Decode the bodies of an open file, large ones in parts of bounded size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows which source a ``--source`` names, and what each kind needs to be opened."""
+"""Choose and open the source that --source names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows ``mqtrace forward``: its options, in the words of the command line."""
+"""The command mqtrace forward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows the forwarder's own metrics, on the global meter provider: free unless somebody configured one."""
+"""The forwarder's own metrics, on the global meter provider."""
 
 from __future__ import annotations
 

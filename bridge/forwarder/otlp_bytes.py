@@ -19,7 +19,7 @@ from bridge.forwarder.span_fields import (
     NS_PER_MS,
     SCOPE,
     meaning_of,
-    rarely_said,
+    rare_attributes,
     server_of,
     speakable,
 )
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
     from bridge.forwarder.pairing import Event
-    from bridge.forwarder.span_fields import Meaning, SpanRules
+    from bridge.forwarder.span_fields import OtlpSpanFields, SpanRules
 
 __all__ = ["Request", "requests_of", "span_bytes"]
 
@@ -124,7 +124,7 @@ _START, _END = tag(7, FIXED64)[0], tag(8, FIXED64)[0]
 _again = itemgetter(*map(FIELDS.index, ("tags", "keys", "msg_type")))
 
 
-def span_bytes(meaning: Meaning, system: str) -> bytes:
+def span_bytes(meaning: OtlpSpanFields, system: str) -> bytes:
     """Return the ``Span`` that says ``meaning``; ``system`` is ``messaging.system``."""
     said, trace_type, topic, group_name, store_host, trace_id, span_id, parent_id, start_ms, end_ms, *_ = meaning
     kind = _kind(trace_type, system)
@@ -140,7 +140,7 @@ def span_bytes(meaning: Meaning, system: str) -> bytes:
     if store_host is not None:
         parts.append(_SERVERS[store_host])
     if meaning.messages > 1 or meaning.half is not None or meaning.failure is not None:
-        parts.append(_attributes(rarely_said(meaning)))
+        parts.append(_attributes(rare_attributes(meaning)))
     parts.append(_ENDS[parent_id is None, meaning.failure is None])
     return b"".join(parts)
 
@@ -191,16 +191,16 @@ _SERVERS: Final = BoundedCache[str, bytes](lambda store_host: _attributes(server
 
 
 def _attributes(said: Mapping[str, AttributeValue]) -> bytes:
-    return b"".join([attribute(_ATTRIBUTES, name, value) for name, value in said.items() if _is_sayable(value)])
+    return b"".join([attribute(_ATTRIBUTES, name, value) for name, value in said.items() if _is_encodable(value)])
 
 
-def _is_sayable(value: AttributeValue) -> bool:
+def _is_encodable(value: AttributeValue) -> bool:
     """Whether OTLP can say ``value``: a record may carry numbers that int64 cannot."""
     return not isinstance(value, int) or -_INT64 <= value < _INT64
 
 
 # -- fields of records ---------------------------------------------------------------------------------------------
-def _said_of(field: str, value: Any) -> dict[str, AttributeValue]:
+def _attributes_of(field: str, value: Any) -> dict[str, AttributeValue]:
     """Return the one attribute that says a field, from the table that says it on every span."""
     if field in BEAN_FIELDS:
         return bean_attributes(TraceBean(**{field: value}))
@@ -211,18 +211,20 @@ def _said_of(field: str, value: Any) -> dict[str, AttributeValue]:
 
 def _said_again(field: str, value: Any) -> dict[str, AttributeValue]:
     """Return what RocketMQ's own names say of a field."""
-    said = _said_of(field, value)
+    said = _attributes_of(field, value)
     ours = set(said)
     say_rocketmq(said, {})
     return {name: value for name, value in said.items() if name not in ours}
 
 
-def _writer(field: str, said_by: Callable[[str, Any], dict[str, AttributeValue]] = _said_of) -> Callable[[Any], bytes]:
+def _writer(
+    field: str, attributes: Callable[[str, Any], dict[str, AttributeValue]] = _attributes_of
+) -> Callable[[Any], bytes]:
     if field in _OF_ONE_MESSAGE:
-        return _text_writer(next(iter(said_by(field, "text"))))
+        return _text_writer(next(iter(attributes(field, "text"))))
     if field == "keys":
-        return _keys_writer(next(iter(said_by(field, "text"))))
-    return BoundedCache[Any, bytes](lambda value: _attributes(said_by(field, value))).__getitem__
+        return _keys_writer(next(iter(attributes(field, "text"))))
+    return BoundedCache[Any, bytes](lambda value: _attributes(attributes(field, value))).__getitem__
 
 
 def _text_writer(name: str) -> Callable[[str], bytes]:

@@ -1,4 +1,4 @@
-"""This module knows which trace records speak of one event, and how long one of them waits for the other.
+"""Join the trace records of one event, and bound how long one half waits for the other.
 
 Theory of operation. A listener call leaves two records for each message, ``SubBefore`` and ``SubAfter``, that share
 request id and message id. They lie in any order, in different trace messages, on different partitions: the first one

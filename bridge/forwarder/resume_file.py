@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bridge.forwarder.pairing import Record
     from otel_mqtrace.landing.layout import LandedMessage
 
-__all__ = ["SettledMemory", "read_memory", "write_memory"]
+__all__ = ["ResumeFile", "read_memory", "write_memory"]
 
 
 def read_memory(file: Path, parse: Callable[[Any], Any], *, hint: str) -> Any:
@@ -76,7 +76,7 @@ class _Entry:
     pending: dict[int, list[int]] = field(default_factory=dict)
 
 
-class SettledMemory:
+class ResumeFile:
     """Remembers in ``file`` (``None``: not beyond this process) which records are settled although uncommitted.
 
     Raises:
@@ -92,7 +92,7 @@ class SettledMemory:
         self._next: dict[_Partition, int] = {}
         self._held: dict[_Partition, _Message] = {}  # the first message that was held at the last commit
 
-    def left_of(self, message: LandedMessage) -> Container[int]:
+    def remaining_records(self, message: LandedMessage) -> Container[int]:
         """Return the indexes of the records of ``message`` that are still to be taken: ``EVERYTHING`` of a new one."""
         offset, stored_ms = message.offset, message.arrival_ms
         if offset is None:

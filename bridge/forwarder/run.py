@@ -1,4 +1,4 @@
-"""This module knows one run of the forwarder: what its options open, how it is stopped, and what it says."""
+"""One run of the forwarder: open what the options name, stop on a signal, print what was done."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bridge.forwarder.choose_source import files_directory, open_source
 from bridge.forwarder.metrics import Measures
 from bridge.forwarder.native_delivery import NativeForwarding, check_native_options, open_native
 from bridge.forwarder.pairing import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT_MS, Pairing
-from bridge.forwarder.resume_file import SettledMemory
+from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.service import forward_once, forward_until
 from bridge.forwarder.sources.files import MEMORY_DIRECTORY
 from bridge.forwarder.span_delivery import SpanForwarding
@@ -181,7 +181,7 @@ def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str) -> Sp
             service_name=options.service_name, system=options.messaging_system, stamped_after=options.stamped_after
         ),
         reading=Reading(msg_type_map=options.msg_type_map, charset=options.charset),
-        memory=SettledMemory(_state_file(options)),
+        memory=ResumeFile(_state_file(options)),
     )
 
 

@@ -1,4 +1,4 @@
-"""This module knows the forwarder's one promise: a message is committed only after it is durable everywhere it goes.
+"""Forward messages and commit each only after it is durable everywhere it goes.
 
 It goes to the landing, to an OTLP receiver, or to both. A record that waits for its other half is not delivered yet, so
 its message and all behind it on its partition stay uncommitted. A crash repeats messages and never loses one: a reader

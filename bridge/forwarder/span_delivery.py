@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from bridge.codec.reading import Reading
 from bridge.forwarder.otlp_bytes import requests_of
 from bridge.forwarder.pairing import Pairing, Place, Record
-from bridge.forwarder.resume_file import EVERYTHING, SettledMemory
+from bridge.forwarder.resume_file import EVERYTHING, ResumeFile
 from bridge.forwarder.span_fields import SpanRules
 from bridge.page.wording import counted
 from otel_mqtrace._clock import SystemClock
@@ -195,14 +195,14 @@ class SpanForwarding:
         pairing: Pairing | None = None,
         rules: SpanRules | None = None,
         reading: Reading | None = None,
-        memory: SettledMemory | None = None,
+        memory: ResumeFile | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._delivery = delivery
         self._pairing = pairing or Pairing()
         self._rules = rules or SpanRules()
         self._reading = reading or Reading()
-        self._memory = memory or SettledMemory()
+        self._memory = memory or ResumeFile()
         self._clock = clock or SystemClock()
         self._ready: list[Event] = []
         self._arrived_ms: dict[int | None, int] = {}
@@ -242,7 +242,7 @@ class SpanForwarding:
         for message in messages:
             arrival_ms = min(message.arrival_ms, now_ms)  # a clock that is ahead must not make anything wait longer
             self._arrived_ms[message.partition] = max(arrival_ms, self._arrived_ms.get(message.partition, 0))
-            left = self._memory.left_of(message)
+            left = self._memory.remaining_records(message)
             if left is EVERYTHING:
                 new.append(message)
             for record in self._records(message, arrival_ms, left):

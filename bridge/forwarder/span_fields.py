@@ -28,14 +28,14 @@ __all__ = [
     "OTHER_ERROR",
     "SCOPE",
     "UNKNOWN_SERVICE",
-    "Meaning",
+    "OtlpSpanFields",
     "SpanRules",
     "call_id",
     "event_id",
     "ids_of",
     "joined",
     "meaning_of",
-    "rarely_said",
+    "rare_attributes",
     "root_span_id",
     "server_of",
     "speakable",
@@ -111,7 +111,7 @@ _NO_ATTRIBUTE: Final = ("timestamp_ms", "access_channel")
 ATTRIBUTE_FIELDS: Final = (*BEAN_FIELDS, *(name for name in CONTEXT_FIELDS if name not in _NO_ATTRIBUTE))
 """What a record says that becomes an attribute each, in the order of the attributes."""
 FIELDS: Final = (*ATTRIBUTE_FIELDS, *_NO_ATTRIBUTE)
-"""All that a record of one type says, in the order of :attr:`Meaning.said`."""
+"""All that a record of one type says, in the order of :attr:`OtlpSpanFields.said`."""
 
 _MAX_MS: Final = (1 << 63) // NS_PER_MS - 1  # what OTLP's consumers can say, the year 2262
 _LISTENER_CALL: Final = (TraceType.SUB_BEFORE, TraceType.SUB_AFTER)
@@ -135,7 +135,7 @@ class SpanRules:
     stamped_after: tuple[str, ...] = ()
 
 
-class Meaning(NamedTuple):
+class OtlpSpanFields(NamedTuple):
     """What one span says. ``said`` are the values of ``FIELDS``, those of both halves where there are two.
 
     ``parent_id`` is ``None`` for the root of the trace. ``store_host`` is the broker that a send went to. ``failure``
@@ -158,7 +158,7 @@ class Meaning(NamedTuple):
     half: Half | None
 
 
-def meaning_of(event: Event, rules: SpanRules) -> Meaning:
+def meaning_of(event: Event, rules: SpanRules) -> OtlpSpanFields:
     """Return what ``event`` means: the same for the same records, wherever they were read."""
     record, before = event.record, event.before
     trace_type = record.trace_ctx.trace_type
@@ -171,7 +171,7 @@ def meaning_of(event: Event, rules: SpanRules) -> Meaning:
     is_send = trace_type is TraceType.PUB
     is_root = is_send and event.is_root
     start_ms, end_ms = _times(event, stamp_ms, max(cost_ms or 0, 0), group_name, rules)
-    return Meaning(
+    return OtlpSpanFields(
         said,
         trace_type,
         topic,
@@ -219,7 +219,7 @@ def _failure(code: ContextCode | None, *, success: bool | None) -> str | None:
     return OTHER_ERROR if success is False else None
 
 
-def rarely_said(meaning: Meaning) -> dict[str, str | int]:
+def rare_attributes(meaning: OtlpSpanFields) -> dict[str, str | int]:
     """Return the attributes that few spans have: of a batch, of a half that stands alone, of a failure."""
     half = None if meaning.half is None else meaning.half.value
     batch = meaning.messages if meaning.messages > 1 else None

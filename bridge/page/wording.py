@@ -1,4 +1,4 @@
-"""This module knows how counts, times and hostile texts are put before a reader, on a terminal and on a page."""
+"""Format counts, times and untrusted text for a terminal or a page."""
 
 from __future__ import annotations
 

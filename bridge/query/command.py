@@ -249,12 +249,12 @@ def query(  # noqa: PLR0913 - one parameter per option
     from bridge.page.markup import check_template  # noqa: PLC0415
     from bridge.query.archives.choose import open_archive  # noqa: PLC0415
     from bridge.query.archives.scan import arrival_range  # noqa: PLC0415
-    from bridge.query.criteria import wanted  # noqa: PLC0415
+    from bridge.query.criteria import parse_query  # noqa: PLC0415
     from bridge.query.render.details import LINK_FIELDS  # noqa: PLC0415
     from bridge.query.search import search  # noqa: PLC0415
     from otel_mqtrace.wire.native import decode_body  # noqa: PLC0415 - keep `mqtrace --help` fast
 
-    sought = wanted(msg_id, key, topic=topic, group=group, outcome=outcome)
+    criteria = parse_query(msg_id, key, topic=topic, group=group, outcome=outcome)
     template = None if link_template is None else check_template(link_template, LINK_FIELDS)
     decode_body(b" ", charset=charset)  # a wrong charset fails before anything is read
     arrivals = arrival_range(begin, end, now_ms=SystemClock().wall_ns() // _NS_PER_MS)
@@ -268,8 +268,8 @@ def query(  # noqa: PLR0913 - one parameter per option
         "timeout_ms": timeout_ms,
     }
     _check_page(html)
-    with _bar() as progress, open_archive(sources or (), options, sought, arrivals, progress) as archive:
-        answer = search(archive, sought, Reading(msg_type_map.value, charset), limit=limit, page=page)
+    with _bar() as progress, open_archive(sources or (), options, criteria, arrivals, progress) as archive:
+        answer = search(archive, criteria, Reading(msg_type_map.value, charset), limit=limit, page=page)
     return _show(replace(answer, link_template=template), html, as_json=as_json)
 
 

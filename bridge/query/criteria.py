@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.landing.layout import LandedMessage
     from otel_mqtrace.model import TraceBean, TraceContext
 
-__all__ = ["OutcomeFilter", "Wanted", "mentioned", "needles_of", "wanted"]
+__all__ = ["OutcomeFilter", "Query", "mentioned", "needles_of", "parse_query"]
 
 
 _AS_WRITTEN = str.maketrans({FIELD_SEPARATOR: REPLACEMENT, RECORD_TERMINATOR: REPLACEMENT})
@@ -41,7 +41,7 @@ class OutcomeFilter(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Query:
     """What a message must have; all that is given must hold, and any of ``msg_ids`` will do.
 
     ``prefix`` is the beginning of a message id. ``topic``, ``group`` and ``outcome`` must hold for one row of the list:
@@ -107,14 +107,14 @@ def _written(text: str) -> str:
     return text.translate(_AS_WRITTEN).encode("utf-8", "replace").decode("utf-8")
 
 
-def wanted(
+def parse_query(
     msg_id: str | None,
     key: str | None = None,
     *,
     topic: str | None = None,
     group: str | None = None,
     outcome: OutcomeFilter | None = None,
-) -> Wanted:
+) -> Query:
     """Return what the options ask for; ``C0000202*`` is a prefix, and the joined ids of a batch mean each message.
 
     Raises:
@@ -126,9 +126,9 @@ def wanted(
         raise UsageError(f"{empty} is empty: give the text that the message carries")
     if msg_id is not None and msg_id.endswith(_PREFIX_MARK):
         prefix = msg_id.removesuffix(_PREFIX_MARK)
-        return Wanted(prefix=prefix, key=key, topic=topic, group=group, outcome=outcome)
+        return Query(prefix=prefix, key=key, topic=topic, group=group, outcome=outcome)
     ids = frozenset() if msg_id is None else frozenset({msg_id, *filter(None, msg_id.split(BATCH_SEPARATOR))})
-    return Wanted(ids, key, topic=topic, group=group, outcome=outcome)
+    return Query(ids, key, topic=topic, group=group, outcome=outcome)
 
 
 def needles_of(texts: Collection[str]) -> list[bytes]:

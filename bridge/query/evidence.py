@@ -1,4 +1,4 @@
-"""This module knows what an archive says of wanted messages: their records, where each was read, and what was bad.
+"""Collect the records of the wanted messages: what each says, where it was read, and bad pieces beside it.
 
 A record read twice (a trace message that was sent, forwarded or landed again) is one sighting that was seen twice.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from bridge.codec.reading import Reading
-    from bridge.query.criteria import Wanted
+    from bridge.query.criteria import Query
     from otel_mqtrace.landing.layout import LandedMessage
     from otel_mqtrace.model import TraceBean, TraceContext
     from otel_mqtrace.wire.native import BadRecord, DecodedBody
@@ -92,8 +92,8 @@ class Evidence:
     bad_records: int = 0
 
 
-def gather(messages: Iterable[LandedMessage], sought: Wanted, how: Reading) -> Evidence:
-    """Decode ``messages`` and return what they say of the messages that ``sought`` means.
+def gather(messages: Iterable[LandedMessage], query: Query, how: Reading) -> Evidence:
+    """Decode ``messages`` and return what they say of the messages that ``query`` means.
 
     The order of the messages, and repeats among them, change nothing but ``seen``.
     """
@@ -102,22 +102,22 @@ def gather(messages: Iterable[LandedMessage], sought: Wanted, how: Reading) -> E
     bad: dict[tuple[object, ...], BadSighting] = {}
     for message in messages:
         decoded = decode_body(message.body, msg_type_map=how.msg_type_map, charset=how.charset)
-        for sighting in _sightings(message, decoded, sought):
+        for sighting in _sightings(message, decoded, query):
             key = (sighting.bean.msg_id or "", sighting.trace_ctx)
             folded[key] = _folded(folded.get(key), sighting)
         found.bad_records += len(decoded.errors)
         for error in decoded.errors[: MOST_BAD - len(bad)]:
             place = _place(message, error.record_index)
-            bad[place.rank, error.reason, error.text] = _bad(place, error, sought)
+            bad[place.rank, error.reason, error.text] = _bad(place, error, query)
     for (msg_id, _), sighting in folded.items():
         found.by_msg_id.setdefault(msg_id, []).append(sighting)
     found.bad = sorted(bad.values())
     return found
 
 
-def _sightings(message: LandedMessage, decoded: DecodedBody, sought: Wanted) -> Iterator[Sighting]:
+def _sightings(message: LandedMessage, decoded: DecodedBody, query: Query) -> Iterator[Sighting]:
     for index, dialect, trace_ctx, messages, writers in _exploded(decoded):
-        if sought.means(trace_ctx.beans[0]):
+        if query.means(trace_ctx.beans[0]):
             yield Sighting(
                 trace_ctx=trace_ctx,
                 dialect=dialect,
@@ -159,6 +159,6 @@ def _place(message: LandedMessage, record_index: int) -> Place:
     return Place(message.source, message.partition, message.offset, message.arrival_ms, record_index)
 
 
-def _bad(place: Place, error: BadRecord, sought: Wanted) -> BadSighting:
-    names = any(text in error.text for text in sought.texts)
+def _bad(place: Place, error: BadRecord, query: Query) -> BadSighting:
+    names = any(text in error.text for text in query.texts)
     return BadSighting(place.rank, error.reason, error.text, error.field, place, names)

@@ -1,4 +1,4 @@
-"""This module knows what in a story a reader should look at, and how the story is said in one sentence.
+"""Find what a reader should look at in a message timeline, and summarise it in one sentence.
 
 Each rule is a function from the story to a finding's text, or ``None``; ``_RULES`` is the list, in the order of a
 message's life, with each rule's stable code. No trace is complete: what is missing is said to be so "in the trace".
@@ -16,25 +16,25 @@ from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from bridge.query.timeline import Consume, GroupStory, MessageStory, Send
+    from bridge.query.timeline import Consume, GroupTimeline, MessageTimeline, Send
 
 __all__ = ["FINDING_CODES", "findings", "in_one_sentence"]
 
 
-def findings(story: MessageStory) -> tuple[Finding, ...]:
+def findings(story: MessageTimeline) -> tuple[Finding, ...]:
     """Return everything worth knowing about ``story``, in the order of a message's life."""
     said = ((code, problem, rule(story)) for code, problem, rule in _RULES)
     return tuple(Finding(code, text, problem) for code, problem, text in said if text)
 
 
-def in_one_sentence(story: MessageStory) -> str:
+def in_one_sentence(story: MessageTimeline) -> str:
     """Return how the message fared: its sends, its transaction, its consumers."""
     parts = [_sent(story), *_transaction(story), *(["recalled"] if _recalled(story) else []), _consumed(story)]
     sentence = "; ".join(part for part in parts if part)
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def _sent(story: MessageStory) -> str:
+def _sent(story: MessageTimeline) -> str:
     if not story.sends:
         return "no send in the trace"
     good = _stored(story)
@@ -50,7 +50,7 @@ def _sent(story: MessageStory) -> str:
     return f"{counted(len(story.sends), 'send attempt')}, {len(good)} successful"
 
 
-def _transaction(story: MessageStory) -> list[str]:
+def _transaction(story: MessageTimeline) -> list[str]:
     if not story.transaction_ends:
         return []
     checks = sum(end.from_check is True for end in story.transaction_ends)
@@ -73,7 +73,7 @@ _NOT_CONSUMED: Final = {
 }
 
 
-def _consumed(story: MessageStory) -> str:
+def _consumed(story: MessageTimeline) -> str:
     if not story.groups:
         return "no consume in the trace"
     good = [group for group in story.groups if group.outcome is Outcome.SUCCESS]
@@ -88,7 +88,7 @@ def _consumed(story: MessageStory) -> str:
     return f"consumed by {len(good)}{of} {noun}{repeated}"
 
 
-def _no_send(story: MessageStory) -> str | None:
+def _no_send(story: MessageTimeline) -> str | None:
     if story.sends:
         return None
     return (
@@ -97,7 +97,7 @@ def _no_send(story: MessageStory) -> str | None:
     )
 
 
-def _send_failed(story: MessageStory) -> str | None:
+def _send_failed(story: MessageTimeline) -> str | None:
     bad = [send for send in story.sends if send.outcome is Outcome.FAILED]
     if not bad:
         return None
@@ -106,7 +106,7 @@ def _send_failed(story: MessageStory) -> str | None:
     return f"{len(bad)} of {len(story.sends)} send attempts did not succeed."
 
 
-def _stored_again(story: MessageStory) -> str | None:
+def _stored_again(story: MessageTimeline) -> str | None:
     """Say where a topic has it more than once; a copy on another topic, such as one for retries, is no repeat."""
     by_topic: dict[str | None, dict[tuple[str, str | None], None]] = {}
     for send in _stored(story):
@@ -118,7 +118,7 @@ def _stored_again(story: MessageStory) -> str | None:
     return f"It was stored {len(places)} times ({_names(places)}): consumers may see it again."
 
 
-def _undecided(story: MessageStory) -> str | None:
+def _undecided(story: MessageTimeline) -> str | None:
     if not _is_half(story):
         return None
     if story.transaction_ends and story.transaction_ends[-1].state is not TransactionState.UNKNOW:
@@ -130,25 +130,25 @@ def _undecided(story: MessageStory) -> str | None:
     return "The transaction is undecided: the broker goes on asking its producer, and consumers do not see it."
 
 
-def _rolled_back(story: MessageStory) -> str | None:
+def _rolled_back(story: MessageTimeline) -> str | None:
     return "The transaction was rolled back: no consumer is meant to see it." if _is_rolled_back(story) else None
 
 
-def _consumed_all_the_same(story: MessageStory) -> str | None:
+def _consumed_all_the_same(story: MessageTimeline) -> str | None:
     if not story.groups:
         return None
     why = "rolled back" if _is_rolled_back(story) else "recalled" if _recalled(story) else None
     return f"It was consumed although it was {why}." if why else None
 
 
-def _not_consumed(story: MessageStory) -> str | None:
+def _not_consumed(story: MessageTimeline) -> str | None:
     withheld = _is_rolled_back(story) or _undecided(story) or _recalled(story)
     if story.groups or withheld or (story.sends and not _stored(story)):
         return None
     return "Nobody consumed it in what was searched: no group reads it, none is traced, or it is still waiting."
 
 
-def _consumed_early(story: MessageStory) -> str | None:
+def _consumed_early(story: MessageTimeline) -> str | None:
     begins = [send.begin_ms for send in story.sends if send.begin_ms is not None]
     starts = [one.from_ms for one in _attempts(story) if one.from_ms is not None]
     if not begins or not starts or min(starts) >= min(begins):
@@ -156,12 +156,12 @@ def _consumed_early(story: MessageStory) -> str | None:
     return f"It was consumed {min(begins) - min(starts)} ms before it was sent: the clocks of the two hosts disagree."
 
 
-def _group_failed(story: MessageStory) -> str | None:
+def _group_failed(story: MessageTimeline) -> str | None:
     bad = [group for group in story.groups if group.outcome is Outcome.FAILED]
     return f"The last delivery to {_group_names(bad)} failed." if bad else None
 
 
-def _unfinished(story: MessageStory) -> str | None:
+def _unfinished(story: MessageTimeline) -> str | None:
     bad = [group for group in story.groups if group.attempts[-1].missing is Half.END]
     if not bad:
         return None
@@ -171,7 +171,7 @@ def _unfinished(story: MessageStory) -> str | None:
     )
 
 
-def _abandoned(story: MessageStory) -> str | None:
+def _abandoned(story: MessageTimeline) -> str | None:
     """Say of deliveries without an end that a later one followed: those are over, whatever became of them."""
     bad = [group for group in story.groups if any(one.missing is Half.END for one in group.attempts[:-1])]
     if not bad:
@@ -180,12 +180,12 @@ def _abandoned(story: MessageStory) -> str | None:
     return f"A delivery to {_group_names(bad)} has no end, and another one followed: {why}."
 
 
-def _begin_missing(story: MessageStory) -> str | None:
+def _begin_missing(story: MessageTimeline) -> str | None:
     missing = sum(one.missing is Half.BEGIN for one in _attempts(story))
     return f"The begin of {counted(missing, 'consume')} is not in the trace." if missing else None
 
 
-def _timed_out(story: MessageStory) -> str | None:
+def _timed_out(story: MessageTimeline) -> str | None:
     late = sum(one.context_code is ContextCode.TIME_OUT for one in _attempts(story))
     if not late:
         return None
@@ -194,18 +194,18 @@ def _timed_out(story: MessageStory) -> str | None:
     )
 
 
-def _consumed_again(story: MessageStory) -> str | None:
+def _consumed_again(story: MessageTimeline) -> str | None:
     twice = [group for group in story.groups if sum(one.outcome is Outcome.SUCCESS for one in group.attempts) > 1]
     return f"{_group_names(twice)} consumed it successfully more than once." if twice else None
 
 
-def _bad_records(story: MessageStory) -> str | None:
+def _bad_records(story: MessageTimeline) -> str | None:
     if not story.bad:
         return None
     return f"{counted(len(story.bad), 'bad record')} beside this message's: what was said there is lost."
 
 
-_Rule = tuple[str, bool, "Callable[[MessageStory], str | None]"]
+_Rule = tuple[str, bool, "Callable[[MessageTimeline], str | None]"]
 _RULES: Final[tuple[_Rule, ...]] = (
     ("no_send", False, _no_send),
     ("send_failed", True, _send_failed),
@@ -227,27 +227,27 @@ FINDING_CODES: Final = tuple(code for code, _, _ in _RULES)
 """Every code that a finding may have."""
 
 
-def _stored(story: MessageStory) -> list[Send]:
+def _stored(story: MessageTimeline) -> list[Send]:
     return [send for send in story.sends if send.outcome is not Outcome.FAILED]
 
 
-def _attempts(story: MessageStory) -> list[Consume]:
+def _attempts(story: MessageTimeline) -> list[Consume]:
     return [one for group in story.groups for one in group.attempts]
 
 
-def _is_half(story: MessageStory) -> bool:
+def _is_half(story: MessageTimeline) -> bool:
     return any(send.msg_type is MessageType.TRANS_HALF for send in story.sends)
 
 
-def _is_rolled_back(story: MessageStory) -> bool:
+def _is_rolled_back(story: MessageTimeline) -> bool:
     return bool(story.transaction_ends) and story.transaction_ends[-1].state is TransactionState.ROLLBACK_MESSAGE
 
 
-def _recalled(story: MessageStory) -> bool:
+def _recalled(story: MessageTimeline) -> bool:
     return any(recall.outcome is Outcome.SUCCESS for recall in story.recalls)
 
 
-def _group_names(groups: list[GroupStory]) -> str:
+def _group_names(groups: list[GroupTimeline]) -> str:
     return _names(group.group or "a group that no record names" for group in groups)
 
 

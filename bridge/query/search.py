@@ -6,16 +6,16 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from bridge.query.criteria import OutcomeFilter, Wanted
+from bridge.query.criteria import OutcomeFilter, Query
 from bridge.query.evidence import MOST_BAD, Evidence, gather, records_of
-from bridge.query.timeline import Outcome, tell
+from bridge.query.timeline import Outcome, build_timeline
 from otel_mqtrace.wire.native import absent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from bridge.codec.reading import Reading
-    from bridge.query.timeline import Consume, MessageStory, Recall, Send, TransactionEnd
+    from bridge.query.timeline import Consume, MessageTimeline, Recall, Send, TransactionEnd
     from otel_mqtrace.landing.layout import LandedMessage
     from otel_mqtrace.model import TraceBean
 
@@ -50,30 +50,30 @@ class Row:
     failed: int
 
 
-def rows_of(story: MessageStory, sought: Wanted) -> tuple[Row, ...]:
-    """Return the rows of ``story`` that have the topic, group and outcome of ``sought``."""
-    return tuple(row for row, topics in _rows(story) if _has(row, topics, sought))
+def rows_of(story: MessageTimeline, query: Query) -> tuple[Row, ...]:
+    """Return the rows of ``story`` that have the topic, group and outcome of ``query``."""
+    return tuple(row for row, topics in _rows(story) if _has(row, topics, query))
 
 
-def fits(story: MessageStory, sought: Wanted) -> bool:
-    """Whether all that ``sought`` asks for holds for ``story``; ids and prefixes are matched when records are read."""
-    if sought.key is not None and not any(sought.has_key(bean) for bean in _beans(story)):
+def fits(story: MessageTimeline, query: Query) -> bool:
+    """Whether all that ``query`` asks for holds for ``story``; ids and prefixes are matched when records are read."""
+    if query.key is not None and not any(query.has_key(bean) for bean in _beans(story)):
         return False
-    asks_rows = (sought.topic, sought.group, sought.outcome) != (None, None, None)
-    return not asks_rows or bool(rows_of(story, sought))
+    asks_rows = (query.topic, query.group, query.outcome) != (None, None, None)
+    return not asks_rows or bool(rows_of(story, query))
 
 
-def _has(row: Row, topics: Sequence[str], sought: Wanted) -> bool:
-    if sought.topic is not None and sought.topic not in topics:
+def _has(row: Row, topics: Sequence[str], query: Query) -> bool:
+    if query.topic is not None and query.topic not in topics:
         return False
-    if sought.group is not None and sought.group != row.group:
+    if query.group is not None and query.group != row.group:
         return False
-    if sought.outcome is OutcomeFilter.RETRIED:
+    if query.outcome is OutcomeFilter.RETRIED:
         return row.attempts > 1
-    return sought.outcome is None or row.outcome is _OUTCOMES[sought.outcome]
+    return query.outcome is None or row.outcome is _OUTCOMES[query.outcome]
 
 
-def _rows(story: MessageStory) -> Iterator[tuple[Row, Sequence[str]]]:
+def _rows(story: MessageTimeline) -> Iterator[tuple[Row, Sequence[str]]]:
     """Yield each row with the topics that any of its attempts names, else those of the message."""
     by_producer: dict[tuple[str | None, str | None], list[Send]] = {}
     for send in story.sends:
@@ -89,7 +89,7 @@ def _rows(story: MessageStory) -> Iterator[tuple[Row, Sequence[str]]]:
 
 
 def _row(
-    story: MessageStory, role: str, group: str | None, attempts: Sequence[Send | Consume], time_ms: int | None
+    story: MessageTimeline, role: str, group: str | None, attempts: Sequence[Send | Consume], time_ms: int | None
 ) -> tuple[Row, Sequence[str]]:
     topics = [attempt.topic for attempt in attempts if attempt.topic] or list(story.topics)
     row = Row(
@@ -105,7 +105,7 @@ def _row(
     return row, topics
 
 
-def _beans(story: MessageStory) -> Iterable[TraceBean]:
+def _beans(story: MessageTimeline) -> Iterable[TraceBean]:
     events: list[Send | TransactionEnd | Recall | Consume] = [*story.sends, *story.transaction_ends, *story.recalls]
     events += [attempt for group in story.groups for attempt in group.attempts]
     return (sighting.bean for event in events for sighting in event.evidence)
@@ -148,13 +148,13 @@ class Answer:
     """The stories of one page, oldest message first, and what was searched.
 
     ``left_off`` messages are older than those of the page, of ``total`` in ``pages`` pages. Page 1 has the newest.
-    ``sought`` is what was asked for. ``traces`` are the trace ids that spans gave, by message id.
+    ``query`` is what was asked for. ``traces`` are the trace ids that spans gave, by message id.
     """
 
-    stories: tuple[MessageStory, ...]
+    stories: tuple[MessageTimeline, ...]
     left_off: int
     searched: Searched
-    sought: Wanted = field(default_factory=Wanted)
+    query: Query = field(default_factory=Query)
     page: int = 1
     pages: int = 1
     total: int = 0
@@ -172,18 +172,18 @@ class _Matches:
     is_complete: bool = False  # the evidence has every record of every message
 
 
-def search(archive: Archive, sought: Wanted, how: Reading, *, limit: int, page: int = 1) -> Answer:
-    """Return the stories of the messages that ``sought`` means: the ``limit`` newest, or those of a later page."""
-    matches = _by_text(archive, sought, how) if sought.is_indexed else _by_field(archive, sought, how)
-    if sought.needs_story and matches.msg_ids:
-        matches = _examined(archive, matches, sought, how)
+def search(archive: Archive, query: Query, how: Reading, *, limit: int, page: int = 1) -> Answer:
+    """Return the stories of the messages that ``query`` means: the ``limit`` newest, or those of a later page."""
+    matches = _by_text(archive, query, how) if query.is_indexed else _by_field(archive, query, how)
+    if query.needs_story and matches.msg_ids:
+        matches = _examined(archive, matches, query, how)
     msg_ids = matches.msg_ids
     older = max(len(msg_ids) - limit * page, 0)
     kept = msg_ids[older : max(len(msg_ids) - limit * (page - 1), 0)]
     evidence, searched = matches.evidence, matches.searched
     named = frozenset(msg_id for msg_id in kept if not absent(msg_id))
-    if named and not (matches.is_complete and named <= sought.texts):
-        further = gather(archive.mentioning(named), Wanted(named), how)
+    if named and not (matches.is_complete and named <= query.texts):
+        further = gather(archive.mentioning(named), Query(named), how)
         searched = _merged(searched, archive.searched)
         evidence.by_msg_id.update(further.by_msg_id)
         evidence.bad = sorted({*evidence.bad, *further.bad})
@@ -192,26 +192,26 @@ def search(archive: Archive, sought: Wanted, how: Reading, *, limit: int, page: 
         remark = f"{evidence.bad_records:,} bad records lie beside what was found; the first {MOST_BAD:,} are told"
         searched = replace(searched, remarks=(*searched.remarks, remark))
     known = (msg_id for msg_id in kept if msg_id in evidence.by_msg_id)  # retention may have removed it between passes
-    stories = tuple(tell(msg_id, evidence.by_msg_id[msg_id], evidence.bad) for msg_id in known)
+    stories = tuple(build_timeline(msg_id, evidence.by_msg_id[msg_id], evidence.bad) for msg_id in known)
     pages = max(math.ceil(len(msg_ids) / limit), 1)
-    return Answer(stories, older, searched, sought, page=page, pages=pages, total=len(msg_ids))
+    return Answer(stories, older, searched, query, page=page, pages=pages, total=len(msg_ids))
 
 
-def _by_text(archive: Archive, sought: Wanted, how: Reading) -> _Matches:
+def _by_text(archive: Archive, query: Query, how: Reading) -> _Matches:
     """Return the messages with a wanted id or key, and all that was read of them."""
-    evidence = gather(archive.mentioning(sought.texts), sought, how)
-    found = [msg_id for msg_id in _oldest_first(evidence) if _has_key(evidence, msg_id, sought)]
-    return _Matches(found, evidence, archive.searched, is_complete=bool(sought.msg_ids))
+    evidence = gather(archive.mentioning(query.texts), query, how)
+    found = [msg_id for msg_id in _oldest_first(evidence) if _has_key(evidence, msg_id, query)]
+    return _Matches(found, evidence, archive.searched, is_complete=bool(query.msg_ids))
 
 
-def _by_field(archive: Archive, sought: Wanted, how: Reading) -> _Matches:
+def _by_field(archive: Archive, query: Query, how: Reading) -> _Matches:
     """Return the messages of a prefix, topic or group, of which only the ids are kept: there may be very many."""
     first_ms: dict[str, float] = {}
     nameless = 0
-    for message in archive.mentioning(sought.texts):
+    for message in archive.mentioning(query.texts):
         for _, _, trace_ctx, _ in records_of(message, how):
             msg_id = trace_ctx.beans[0].msg_id
-            if not sought.names(trace_ctx):
+            if not query.names(trace_ctx):
                 continue
             if msg_id is None or absent(msg_id):
                 nameless += 1
@@ -226,14 +226,14 @@ def _by_field(archive: Archive, sought: Wanted, how: Reading) -> _Matches:
     return _Matches(ordered, Evidence(), searched)
 
 
-def _examined(archive: Archive, matches: _Matches, sought: Wanted, how: Reading) -> _Matches:
+def _examined(archive: Archive, matches: _Matches, query: Query, how: Reading) -> _Matches:
     """Return those of ``matches`` for which all that is asked for holds, of the newest ``MOST_EXAMINED``."""
     kept = matches.msg_ids[-MOST_EXAMINED:]
     named = frozenset(msg_id for msg_id in kept if not absent(msg_id))
     searched = matches.searched
     by_msg_id = dict(matches.evidence.by_msg_id)
     if named:
-        by_msg_id.update(gather(archive.mentioning(named), Wanted(named), how).by_msg_id)
+        by_msg_id.update(gather(archive.mentioning(named), Query(named), how).by_msg_id)
         searched = _merged(searched, archive.searched)
     if len(kept) < len(matches.msg_ids):
         remark = (
@@ -241,7 +241,9 @@ def _examined(archive: Archive, matches: _Matches, sought: Wanted, how: Reading)
             "narrow --begin and --end for older ones"
         )
         searched = replace(searched, remarks=(*searched.remarks, remark))
-    fitting = [msg_id for msg_id in kept if msg_id in by_msg_id and fits(tell(msg_id, by_msg_id[msg_id]), sought)]
+    fitting = [
+        msg_id for msg_id in kept if msg_id in by_msg_id and fits(build_timeline(msg_id, by_msg_id[msg_id]), query)
+    ]
     return _Matches(fitting, matches.evidence, searched, is_complete=matches.is_complete)
 
 
@@ -250,8 +252,8 @@ def _merged(first: Searched, last: Searched) -> Searched:
     return replace(last, remarks=tuple(dict.fromkeys((*first.remarks, *last.remarks))))
 
 
-def _has_key(evidence: Evidence, msg_id: str, sought: Wanted) -> bool:
-    return sought.key is None or any(sought.has_key(sighting.bean) for sighting in evidence.by_msg_id[msg_id])
+def _has_key(evidence: Evidence, msg_id: str, query: Query) -> bool:
+    return query.key is None or any(query.has_key(sighting.bean) for sighting in evidence.by_msg_id[msg_id])
 
 
 def _oldest_first(evidence: Evidence) -> list[str]:

@@ -21,20 +21,20 @@ __all__ = [
     "Consume",
     "Event",
     "Finding",
-    "GroupStory",
+    "GroupTimeline",
     "Half",
     "Kind",
-    "MessageStory",
+    "MessageTimeline",
     "Outcome",
     "Recall",
     "Send",
     "Tone",
     "TransactionEnd",
+    "build_timeline",
     "consumed_by",
     "events",
     "first_ms",
     "said",
-    "tell",
 ]
 
 
@@ -146,7 +146,7 @@ class Consume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupStory:
+class GroupTimeline:
     """What one consumer group made of the message, in order; ``group`` is ``None`` where no record names it."""
 
     group: str | None
@@ -168,7 +168,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageStory:
+class MessageTimeline:
     """One message's life as the trace tells it, each part in order of time.
 
     ``records`` counts different ones, ``repeats`` those that were read again.
@@ -181,7 +181,7 @@ class MessageStory:
     sends: tuple[Send, ...] = ()
     transaction_ends: tuple[TransactionEnd, ...] = ()
     recalls: tuple[Recall, ...] = ()
-    groups: tuple[GroupStory, ...] = ()
+    groups: tuple[GroupTimeline, ...] = ()
     bad: tuple[BadSighting, ...] = ()
     records: int = 0
     repeats: int = 0
@@ -192,7 +192,7 @@ def said(text: str | None) -> str | None:
     return None if absent(text) else text
 
 
-def consumed_by(halves: Iterable[Sighting]) -> tuple[GroupStory, ...]:
+def consumed_by(halves: Iterable[Sighting]) -> tuple[GroupTimeline, ...]:
     """Return every group that consumed, in the order of their first deliveries, each with all of its attempts."""
     by_request: dict[str | None, list[Sighting]] = {}
     for half in halves:
@@ -202,7 +202,7 @@ def consumed_by(halves: Iterable[Sighting]) -> tuple[GroupStory, ...]:
         for before, after in _pairs(of_request, joined=request_id is not None):
             by_group.setdefault(_group(before, after), []).append(_consume(before, after))
     groups = (
-        GroupStory(group=group, attempts=tuple(sorted(them, key=_consume_order))) for group, them in by_group.items()
+        GroupTimeline(group=group, attempts=tuple(sorted(them, key=_consume_order))) for group, them in by_group.items()
     )
     return tuple(sorted(groups, key=lambda group: (_consume_order(group.attempts[0]), group.group or "")))
 
@@ -276,7 +276,7 @@ def _consume_order(consume: Consume) -> tuple[float, float, float, str]:
 _ENDED = {True: Outcome.SUCCESS, False: Outcome.FAILED, None: Outcome.UNKNOWN}
 
 
-def tell(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[BadSighting] = ()) -> MessageStory:
+def build_timeline(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[BadSighting] = ()) -> MessageTimeline:
     """Return the story of the message ``msg_id`` from the sightings of its records, given in any order.
 
     ``bad`` are the bad records of all trace messages that were read; those that lie in one of this message's, or have
@@ -286,7 +286,7 @@ def tell(msg_id: str, sightings: Sequence[Sighting], bad: Iterable[BadSighting] 
     for sighting in sorted(sightings, key=_order):
         of_type[sighting.trace_ctx.trace_type].append(sighting)
     in_order = [sighting for of_one in of_type.values() for sighting in of_one]
-    return MessageStory(
+    return MessageTimeline(
         msg_id=msg_id,
         topics=_different(sighting.bean.topic for sighting in in_order),
         tags=_different(sighting.bean.tags for sighting in in_order),
@@ -423,7 +423,7 @@ _STATE_WORDS = {
 }
 
 
-def events(story: MessageStory) -> tuple[Event, ...]:
+def events(story: MessageTimeline) -> tuple[Event, ...]:
     """Return every event of ``story`` in order of time; those without a time come last."""
     rank = {kind: number for number, kind in enumerate(Kind)}
 
@@ -439,7 +439,7 @@ def first_ms(timeline: Iterable[Event]) -> int | None:
     return next((event.from_ms for event in timeline if event.from_ms is not None), None)
 
 
-def _events(story: MessageStory) -> Iterator[Event]:
+def _events(story: MessageTimeline) -> Iterator[Event]:
     several = len({send.topic for send in story.sends}) > 1
     for send in story.sends:
         yield Event(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bridge.codec.reading import Reading
-from bridge.query.criteria import Wanted, mentioned
+from bridge.query.criteria import Query, mentioned
 from bridge.query.search import Searched, search
 from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.model import ContextCode, MessageType, TraceBean, TraceContext, TraceType, TransactionState
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from bridge.query.search import Answer
-    from bridge.query.timeline import MessageStory
+    from bridge.query.timeline import MessageTimeline
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 T0 = 1_795_260_000_000
@@ -146,10 +146,10 @@ def answer_of(
     messages: Iterable[LandedMessage], *msg_ids: str, key: str | None = None, limit: int = 64, **how: str
 ) -> Answer:
     """Search ``messages`` for ids or a key."""
-    return search(Shelf(messages), Wanted(frozenset(msg_ids), key), Reading(**how), limit=limit)
+    return search(Shelf(messages), Query(frozenset(msg_ids), key), Reading(**how), limit=limit)
 
 
-def story_of(*contexts: TraceContext, msg_id: str = ID, **how: str) -> MessageStory:
+def story_of(*contexts: TraceContext, msg_id: str = ID, **how: str) -> MessageTimeline:
     """Return the story that ``contexts`` tell of one message."""
     (story,) = answer_of(landed(*contexts, **how), msg_id).stories
     return story

@@ -20,7 +20,7 @@ from bridge.forwarder.span_fields import (
     UNKNOWN_SERVICE,
     SpanRules,
     meaning_of,
-    rarely_said,
+    rare_attributes,
     root_span_id,
     server_of,
     speakable,
@@ -74,7 +74,7 @@ def _attributes(meaning: Meaning, rules: SpanRules) -> Attributes:
         said[semconv.MESSAGING_ROCKETMQ_NAMESPACE] = ""  # required by the conventions; the writers cut it off
     if meaning.store_host is not None:
         said |= server_of(speakable(meaning.store_host))
-    return {**said, **rarely_said(meaning)}
+    return {**said, **rare_attributes(meaning)}
 
 
 def _trace_ctx(meaning: Meaning) -> TraceContext:

@@ -1,4 +1,4 @@
-"""This module knows how a Kafka trace topic is drained: every partition, from what was committed, to what is there now.
+"""Drain a Kafka trace topic: every partition, from the committed offset to the end of this moment.
 
 No group membership: one forwarder owns the topic, so it assigns all partitions itself and uses the group's committed
 offsets as its memory only. What retention has already removed is an error, never a silent gap.

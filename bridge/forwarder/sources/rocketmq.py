@@ -1,4 +1,4 @@
-"""This module knows how a RocketMQ trace topic is drained: every queue, from what was committed, to what is there now.
+"""Drain a RocketMQ trace topic: every queue, from the committed offset to the end of this moment.
 
 No group membership, as for Kafka: one forwarder owns the topic, reads all its queues and uses the group's offsets
 on the brokers as its memory only. What retention has already removed is an error, never a silent gap.

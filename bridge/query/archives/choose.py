@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from bridge.query.archives.scan import ArrivalRange
-    from bridge.query.criteria import Wanted
+    from bridge.query.criteria import Query
     from bridge.query.search import Archive
 
 __all__ = ["open_archive"]
@@ -28,14 +28,14 @@ _OPTION_OF: Final = {Kind.KAFKA: "--bootstrap", Kind.ROCKETMQ: "--namesrv"}
 def open_archive(
     paths: Sequence[str],
     options: dict[str, Any],
-    sought: Wanted,
+    query: Query,
     arrivals: ArrivalRange,
     progress: Callable[[int, int], None],
 ) -> AbstractContextManager[Archive]:
     """Open the one archive that ``paths`` or an option names, ready to be closed.
 
     Raises:
-        UsageError: none or several are named, or what is named cannot be opened or searched for ``sought``.
+        UsageError: none or several are named, or what is named cannot be opened or searched for ``query``.
     """
     sources: dict[str, Any] = {name: options[name] for name in ("--bootstrap", "--landing", "--namesrv")}
     addresses = [parse_address(path, readable=_READABLE) for path in paths]
@@ -55,7 +55,7 @@ def open_archive(
     name, value = named[0]
     if options["scan"] and name != "--namesrv":
         raise UsageError(f"--scan is for --namesrv: with {name} every trace message is read anyway")
-    if name == "--namesrv" and not options["scan"] and not sought.is_indexed:
+    if name == "--namesrv" and not options["scan"] and not query.is_indexed:
         raise UsageError("the index of --namesrv knows whole ids and keys only: add --scan to read every trace message")
     settings = Settings.from_env({})
     searched = options["topics"] or [settings.trace_topic]

@@ -1,4 +1,4 @@
-"""This module knows how a Kafka trace topic is searched: a range of time becomes a range of offsets, read to its end.
+"""Search a Kafka trace topic: a time range becomes a range of offsets, read to its end.
 
 No group and no commits: reading changes nothing. The range is of arrivals, Kafka's timestamps; since those need not
 rise from offset to offset, a margin around it is read as well, and every message then asked for its own.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import Consumer
 
-from bridge.query.archives.scan import ALWAYS, ArrivalRange, Pace
+from bridge.query.archives.scan import ALWAYS, ArrivalRange, ScanProgress
 from bridge.query.criteria import mentioned, needles_of
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import SystemClock
@@ -69,7 +69,7 @@ class TopicArchive:
         self._arrivals = arrivals
         self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
-        self._pace = Pace(", ".join(self._topics), on_progress)
+        self._progress = ScanProgress(", ".join(self._topics), on_progress)
         properties = {
             **(kafka_config or {}),
             "bootstrap.servers": bootstrap_servers,
@@ -87,7 +87,7 @@ class TopicArchive:
     @property
     def searched(self) -> Searched:
         """What the last pass read."""
-        return self._pace.searched()
+        return self._progress.searched()
 
     def close(self) -> None:
         """Let the connection go."""
@@ -98,11 +98,11 @@ class TopicArchive:
         needles = needles_of(texts)
         try:
             ranges = {key: span for topic in self._topics for key, span in self._ranges(topic).items()}
-            self._pace.begin(sum(end - start for start, end in ranges.values()))
+            self._progress.begin(sum(end - start for start, end in ranges.values()))
             with closing(self._messages(ranges)) as messages:
                 for message in messages:
                     if message.arrival_ms in self._arrivals:
-                        self._pace.saw(message)
+                        self._progress.saw(message)
                         if mentioned(message, needles):
                             yield message
         except KafkaException as error:
@@ -169,7 +169,7 @@ class TopicArchive:
         for key, (start, end) in list(behind.items()):
             position = self._consumer.position([TopicPartition(*key)])[0].offset
             reached = min(max(start, position), end)
-            self._pace.advance(reached - start)
+            self._progress.advance(reached - start)
             behind[key] = (reached, end)
             if reached >= end:
                 del behind[key]

@@ -1,4 +1,4 @@
-"""This module knows how a landing is searched: the days and parts of the range, line by line, row by row.
+"""Search a landing: the days and parts of the time range, line by line, row by row.
 
 Parts that are still being written are read as well, as far as their lines are whole: the last seconds, and the begin of
 a handler that took its process along, are there and nowhere else.
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import data_files
-from bridge.query.archives.scan import ALWAYS, ArrivalRange, Pace
+from bridge.query.archives.scan import ALWAYS, ArrivalRange, ScanProgress
 from bridge.query.criteria import mentioned, needles_of
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError, UsageError
 from otel_mqtrace.landing.layout import (
@@ -74,12 +74,12 @@ class LandingArchive:
     ) -> None:
         self._native = _native_of(directory)
         self._arrivals = arrivals
-        self._pace = Pace(str(directory), on_progress)
+        self._progress = ScanProgress(str(directory), on_progress)
 
     @property
     def searched(self) -> Searched:
         """What the last pass read, and the files and lines that it could not."""
-        return self._pace.searched()
+        return self._progress.searched()
 
     def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         """Yield the messages that can speak of one of ``texts``.
@@ -89,25 +89,25 @@ class LandingArchive:
         """
         needles = needles_of(texts)
         parts = self.parts()
-        self._pace.begin(sum(_size_bytes(part) for part in parts))
+        self._progress.begin(sum(_size_bytes(part) for part in parts))
         for part in parts:
             size_bytes = _size_bytes(part)
             for message in self._read(part):
                 if message.arrival_ms in self._arrivals:
-                    self._pace.saw(message)
+                    self._progress.saw(message)
                     if mentioned(message, needles):
                         yield message
-            self._pace.advance(size_bytes)
+            self._progress.advance(size_bytes)
 
     def _read(self, part: Path) -> Iterator[LandedMessage]:
         """Yield what ``part`` holds, under its new name if it was finished meanwhile; a remark tells what ended it."""
         try:
-            yield from _READERS[_format(part)](part, self._pace.remark)
+            yield from _READERS[_format(part)](part, self._progress.remark)
         except FileNotFoundError:
             if _finished(part) != part:
                 yield from self._read(_finished(part))
         except (OSError, UnreadableInputError) as error:
-            self._pace.remark(f"{part.name} could not be read: {error}")
+            self._progress.remark(f"{part.name} could not be read: {error}")
 
     def parts(self) -> list[Path]:
         """Return the parts of the range.
@@ -167,7 +167,7 @@ class FilesArchive(LandingArchive):
             raise UsageError(f"{missing}: no such file or directory; give landings, directories or files")
         self._paths = tuple(dict.fromkeys(paths))
         self._arrivals = arrivals
-        self._pace = Pace(", ".join(map(str, self._paths)), on_progress)
+        self._progress = ScanProgress(", ".join(map(str, self._paths)), on_progress)
 
     def parts(self) -> list[Path]:
         """Return the parts of each landing, and the files."""

@@ -1,4 +1,4 @@
-"""This module knows how a RocketMQ cluster is searched: by its index of keys, as mqadmin does, or message by message.
+"""Search a RocketMQ cluster by its index of keys, as mqadmin does, or message by message.
 
 The index is quick and not complete: it knows the joined ids of a batch and no single one, it never saw what a client
 cut off its ``KEYS``, and each broker tells of 64 messages at most. A scan reads every trace message of the range.
@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.forwarder.sources.rocketmq import partition_of
-from bridge.query.archives.scan import ALWAYS, ArrivalRange, Pace
+from bridge.query.archives.scan import ALWAYS, ArrivalRange, ScanProgress
 from bridge.query.criteria import mentioned, needles_of
 from otel_mqtrace import semconv
 from otel_mqtrace.landing.layout import LandedMessage
@@ -67,12 +67,12 @@ class BrokerArchive:
         self._topics = tuple(dict.fromkeys(topics))
         self._arrivals = arrivals
         self._scan = scan
-        self._pace = Pace(", ".join(self._topics), on_progress)
+        self._progress = ScanProgress(", ".join(self._topics), on_progress)
 
     @property
     def searched(self) -> Searched:
         """What the last pass read."""
-        return self._pace.searched()
+        return self._progress.searched()
 
     def close(self) -> None:
         """Let the connections go."""
@@ -80,11 +80,11 @@ class BrokerArchive:
 
     def mentioning(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         """Yield the messages that can speak of one of ``texts``, or, without a scan, those that the index knows."""
-        self._pace.begin(0)
+        self._progress.begin(0)
         return self._all_that_mention(texts) if self._scan else self._by_index(texts)
 
     def _by_index(self, texts: Collection[str]) -> Iterator[LandedMessage]:
-        self._pace.remark(_INDEX_ONLY)
+        self._progress.remark(_INDEX_ONLY)
         begin_ms, end_ms = self._arrivals.begin_ms, self._arrivals.end_ms
         within = {} if begin_ms is None else {"begin_ms": begin_ms}
         within |= {} if end_ms is None else {"end_ms": end_ms}
@@ -92,7 +92,7 @@ class BrokerArchive:
             for text in sorted(texts):
                 found = list(self._client.find_by_key(topic, text, max_messages=_MOST_OF_INDEX, **within))
                 if len(found) >= _MOST_OF_INDEX:
-                    self._pace.remark(
+                    self._progress.remark(
                         f"the index of {topic} gave {len(found)} trace messages for {text}, and a broker tells of "
                         f"{_MOST_OF_INDEX} at most: there may be more; narrow --begin and --end, or --scan"
                     )
@@ -101,7 +101,7 @@ class BrokerArchive:
     def _all_that_mention(self, texts: Collection[str]) -> Iterator[LandedMessage]:
         needles = needles_of(texts)
         ranges = {queue: span for topic in self._topics for queue, span in self._ranges(topic).items()}
-        self._pace.begin(sum(end - start for start, end in ranges.values()))
+        self._progress.begin(sum(end - start for start, end in ranges.values()))
         while ranges:
             asked = {queue: start for queue, (start, _) in islice(ranges.items(), _QUEUES_AT_ONCE)}
             for queue, pulled in self._client.pull(asked, group=_GROUP).items():
@@ -111,8 +111,8 @@ class BrokerArchive:
                 reached = min(pulled.next_offset, end)
                 if reached <= start:
                     reached = end
-                    self._pace.remark(f"{queue} leads no further than offset {start}: {end - start} were not read")
-                self._pace.advance(reached - start)
+                    self._progress.remark(f"{queue} leads no further than offset {start}: {end - start} were not read")
+                self._progress.advance(reached - start)
                 if reached < end:
                     ranges[queue] = (reached, end)  # behind the others, so that every queue has its turn
 
@@ -137,7 +137,7 @@ class BrokerArchive:
             try:
                 body = plain_body(message)
             except BodyError as error:
-                self._pace.remark(str(error))
+                self._progress.remark(str(error))
                 continue
             landed = LandedMessage(
                 source=message.topic,
@@ -147,5 +147,5 @@ class BrokerArchive:
                 keys=message.properties.get(semconv.HEADER_KEYS),
                 body=body,
             )
-            self._pace.saw(landed)
+            self._progress.saw(landed)
             yield landed

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.landing.layout import LandedMessage
 
-__all__ = ["ALWAYS", "MOST_REMARKS", "ArrivalRange", "Pace", "arrival_range", "instant_ms"]
+__all__ = ["ALWAYS", "MOST_REMARKS", "ArrivalRange", "ScanProgress", "arrival_range", "instant_ms"]
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -81,7 +81,7 @@ MOST_REMARKS: Final = 20
 """Remarks that are kept of one pass; how many more there were is said."""
 
 
-class Pace:
+class ScanProgress:
     """Counts one pass over an archive at ``where``, and tells ``on_progress`` how far of how far it is."""
 
     def __init__(self, where: str, on_progress: Callable[[int, int], None] | None) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from bridge.query.evidence import Place
     from bridge.query.search import Answer
-    from bridge.query.timeline import Consume, MessageStory, Recall, Send, TransactionEnd
+    from bridge.query.timeline import Consume, MessageTimeline, Recall, Send, TransactionEnd
 
 __all__ = [
     "LINK_FIELDS",
@@ -37,7 +37,7 @@ Detail = tuple[str, Facts]
 """One event: its headline and its facts."""
 
 
-def about(story: MessageStory) -> Facts:
+def about(story: MessageTimeline) -> Facts:
     """Return what the message is, whatever happened to it: topics, tags, keys and size."""
     sizes = sorted({send.body_bytes for send in story.sends if send.body_bytes is not None})
     said = (
@@ -47,7 +47,7 @@ def about(story: MessageStory) -> Facts:
     return tuple((name, ", ".join(values)) for name, values in said if values)
 
 
-def details_of(story: MessageStory) -> Iterator[tuple[str, list[Detail]]]:
+def details_of(story: MessageTimeline) -> Iterator[tuple[str, list[Detail]]]:
     """Yield each part's title and its events. Values are as on the wire: make them visible before they are shown."""
     by_group: dict[str | None, list[Send]] = {}
     for send in story.sends:
@@ -172,7 +172,7 @@ def trace_id_hex(answer: Answer, msg_id: str) -> str:
     return from_spans[0] if from_spans else f"{trace_id_of(msg_id):032x}"
 
 
-def link_of(answer: Answer, story: MessageStory) -> str | None:
+def link_of(answer: Answer, story: MessageTimeline) -> str | None:
     """Return the address of the message's trace, every value quoted; ``None`` without a template or a value for it."""
     if answer.link_template is None:
         return None

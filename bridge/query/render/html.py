@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bridge.query.evidence import BadSighting
     from bridge.query.render.details import Detail
     from bridge.query.search import Answer, Searched
-    from bridge.query.timeline import Event, Finding, MessageStory
+    from bridge.query.timeline import Event, Finding, MessageTimeline
 
 __all__ = ["dot", "legend", "page", "swimlane"]
 
@@ -152,7 +152,7 @@ def _heading(answer: Answer) -> Markup:
             element("td", attempts_in_words(row), class_="n"),
         )
         for number, story in reversed(list(enumerate(answer.stories)))
-        for row in rows_of(story, answer.sought)
+        for row in rows_of(story, answer.query)
     ]
     heads = ("Time", "Message", "Topic", "Group", "Outcome", "Attempts")
     left = f"{counted(answer.left_off, 'older message')} left off." if answer.left_off else None
@@ -165,7 +165,7 @@ def _heading(answer: Answer) -> Markup:
     )
 
 
-def _message(answer: Answer, number: int, story: MessageStory) -> Markup:
+def _message(answer: Answer, number: int, story: MessageTimeline) -> Markup:
     timeline = events(story)
     parts = [
         element("p", _about(story), class_="about"),
@@ -189,14 +189,14 @@ def _message(answer: Answer, number: int, story: MessageStory) -> Markup:
     return element("section", heading, parts, id=f"m{number}", aria_labelledby=f"m{number}-h")
 
 
-def _trace(answer: Answer, story: MessageStory) -> Markup:
+def _trace(answer: Answer, story: MessageTimeline) -> Markup:
     """Return the trace id, as a link where a template was given."""
     trace_id = element("code", trace_id_hex(answer, story.msg_id))
     link = link_of(answer, story)
     return element("p", "trace id ", element("a", trace_id, href=link) if link else trace_id, class_="about")
 
 
-def _about(story: MessageStory) -> Markup:
+def _about(story: MessageTimeline) -> Markup:
     return joined(
         element("span", f"{name} ", element("b", element("bdi", visible(said)))) for name, said in about(story)
     )
@@ -276,7 +276,7 @@ def _table(caption: str, heads: Sequence[str], rows: Sequence[Markup], *, numeri
     return element("div", table, class_="scroll", role="region", aria_label=caption, tabindex=0)
 
 
-def _told(story: MessageStory) -> str:
+def _told(story: MessageTimeline) -> str:
     told = f"Told from {counted(story.records, 'record')}"
     return f"{told}; {counted(story.repeats, 'repeat')} folded." if story.repeats else f"{told}."
 

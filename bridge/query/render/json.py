@@ -14,9 +14,9 @@ from bridge.query.timeline import events
 if TYPE_CHECKING:
     from bridge.query.evidence import BadSighting, Place, Sighting
     from bridge.query.search import Answer
-    from bridge.query.timeline import GroupStory, MessageStory
+    from bridge.query.timeline import GroupTimeline, MessageTimeline
 
-__all__ = ["answer_json", "story_json"]
+__all__ = ["answer_json", "timeline_json"]
 
 
 _SCHEMA_VERSION = 1
@@ -32,10 +32,10 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "pages": answer.pages,
         "total": answer.total,
         "searched": _plain_fields(answer.searched),
-        "list": [_plain_fields(row) for story in reversed(answer.stories) for row in rows_of(story, answer.sought)],
+        "list": [_plain_fields(row) for story in reversed(answer.stories) for row in rows_of(story, answer.query)],
         "messages": [
             {
-                **story_json(story),
+                **timeline_json(story),
                 "trace_id": trace_id_hex(answer, story.msg_id),
                 "link": link_of(answer, story),
             }
@@ -44,7 +44,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-def story_json(story: MessageStory) -> dict[str, Any]:
+def timeline_json(story: MessageTimeline) -> dict[str, Any]:
     """Return one message's story as plain values."""
     return {
         "msg_id": story.msg_id,
@@ -64,7 +64,7 @@ def story_json(story: MessageStory) -> dict[str, Any]:
     }
 
 
-def _group(group: GroupStory) -> dict[str, Any]:
+def _group(group: GroupTimeline) -> dict[str, Any]:
     return {
         "group": group.group,
         "outcome": group.outcome.value,

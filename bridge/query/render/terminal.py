@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from bridge.query.search import Answer, Row, Searched
-    from bridge.query.timeline import Event, MessageStory
+    from bridge.query.timeline import Event, MessageTimeline
 
 __all__ = ["attempts_in_words", "nothing_found", "print_answer", "searched_in_words"]
 
@@ -100,7 +100,7 @@ def _rows(answer: Answer) -> list[tuple[Tone, tuple[str, ...]]]:
             ),
         )
         for story in reversed(answer.stories)
-        for row in rows_of(story, answer.sought)
+        for row in rows_of(story, answer.query)
     ]
 
 
@@ -134,11 +134,11 @@ def attempts_in_words(row: Row) -> str:
     return f"{row.attempts} ({row.failed} failed)" if row.failed and row.attempts > 1 else str(row.attempts)
 
 
-def _story(answer: Answer, story: MessageStory, *, width: int) -> RenderableType:
+def _story(answer: Answer, story: MessageTimeline, *, width: int) -> RenderableType:
     return Group(*_head(answer, story), _timeline(events(story), width=width), Padding(_tree(story), (0, 0, 1, 0)))
 
 
-def _head(answer: Answer, story: MessageStory) -> list[Text]:
+def _head(answer: Answer, story: MessageTimeline) -> list[Text]:
     """Return what the message is, how it went, and what is noteworthy."""
     head = [
         Text.assemble(("Message ", "bold"), (visible(story.msg_id), "bold cyan")),
@@ -153,7 +153,7 @@ def _head(answer: Answer, story: MessageStory) -> list[Text]:
     return head
 
 
-def _plain_story(answer: Answer, story: MessageStory) -> str:
+def _plain_story(answer: Answer, story: MessageTimeline) -> str:
     """Return the story for other programs: no frames, and no name broken."""
     timeline = events(story)
     begin_ms = first_ms(timeline)
@@ -169,7 +169,7 @@ def _plain_tree(tree: Tree, depth: int = 0) -> Iterator[str]:
         yield from _plain_tree(child, depth + 1)
 
 
-def _about(story: MessageStory) -> str:
+def _about(story: MessageTimeline) -> str:
     return "   ".join(f"{name} {visible(said)}" for name, said in about(story))
 
 
@@ -211,7 +211,7 @@ def _cells(event: Event, begin_ms: int | None) -> dict[str, Text]:
     }
 
 
-def _tree(story: MessageStory) -> Tree:
+def _tree(story: MessageTimeline) -> Tree:
     root = Tree(Text("Details", style="dim"), guide_style="dim")
     for title, items in details_of(story):
         branch = root.add(Text(visible(title), style="bold"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.forwarder.pairing import Place, Record
-from bridge.forwarder.resume_file import EVERYTHING, SettledMemory
+from bridge.forwarder.resume_file import EVERYTHING, ResumeFile
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing.layout import LandedMessage
 from tests.support.trace_stories import before
@@ -18,7 +18,7 @@ def _message(offset, *, partition=0, arrival_ms=None):
 
 def _read(memory, *offsets, partition=0):
     """What of each message is still to be taken, among its first three records."""
-    left = [memory.left_of(_message(each, partition=partition)) for each in offsets]
+    left = [memory.remaining_records(_message(each, partition=partition)) for each in offsets]
     return ["all" if each is EVERYTHING else [index for index in range(3) if index in each] for each in left]
 
 
@@ -37,71 +37,71 @@ def file(tmp_path):
 
 def test_without_a_file_everything_is_new():
     """And nothing is written."""
-    memory = SettledMemory()
+    memory = ResumeFile()
     assert _read(memory, 0, 1) == ["all", "all"]
     memory.remember(_waiting((0, 0, 1)))
-    assert _read(SettledMemory(), 0, 1) == ["all", "all"]
+    assert _read(ResumeFile(), 0, 1) == ["all", "all"]
 
 
 def test_a_restart_takes_only_the_records_that_waited(file):
     """Of the held message the one that waited, of those behind it none, of new ones all."""
-    memory = SettledMemory(file)
+    memory = ResumeFile(file)
     assert _read(memory, 5, 6, 7) == ["all"] * 3
     memory.remember(_waiting((0, 5, 1), (0, 7, 0), (0, 7, 2)))
-    assert _read(SettledMemory(file), 5, 6, 7, 8) == [[1], [], [0, 2], "all"]
+    assert _read(ResumeFile(file), 5, 6, 7, 8) == [[1], [], [0, 2], "all"]
 
 
 def test_a_crash_between_memory_and_commit_is_a_restart_from_the_commit_before(file):
     """The broker's position is then one commit old: at the first message since, or at what was held at that time."""
-    memory = SettledMemory(file)
+    memory = ResumeFile(file)
     _read(memory, 0, 1)
     memory.remember(_waiting((0, 1, 0)))
     _read(memory, 2, 3)
     memory.remember(_waiting((0, 3, 0)))
-    assert _read(SettledMemory(file), 1, 2, 3, 4) == [[], [], [0], "all"]
-    assert _read(SettledMemory(file), 3, 4) == [[0], "all"]
+    assert _read(ResumeFile(file), 1, 2, 3, 4) == [[], [], [0], "all"]
+    assert _read(ResumeFile(file), 3, 4) == [[0], "all"]
 
 
 @pytest.mark.parametrize("first", [0, 4, 6])
 def test_a_position_that_somebody_moved_forwards_everything_again(file, first):
     """The memory speaks of another place then."""
-    memory = SettledMemory(file)
+    memory = ResumeFile(file)
     _read(memory, 5, 6, 7)
     memory.remember(_waiting((0, 5, 1)))
-    assert _read(SettledMemory(file), *range(first, 9)) == ["all"] * (9 - first)
+    assert _read(ResumeFile(file), *range(first, 9)) == ["all"] * (9 - first)
 
 
 def test_a_topic_made_anew_is_not_mistaken_for_the_old_one(file):
     """Its first message has the same offset and another arrival."""
-    memory = SettledMemory(file)
+    memory = ResumeFile(file)
     _read(memory, 0, 1)
     memory.remember(_waiting((0, 0, 0)))
-    again = SettledMemory(file)
-    assert again.left_of(_message(0, arrival_ms=9_999)) is EVERYTHING
+    again = ResumeFile(file)
+    assert again.remaining_records(_message(0, arrival_ms=9_999)) is EVERYTHING
     assert _read(again, 1) == ["all"]
 
 
 def test_a_restart_in_the_middle_of_a_restart_forgets_nothing(file):
     """What was not read again yet stays remembered, on this partition and on others."""
-    memory = SettledMemory(file)
+    memory = ResumeFile(file)
     _read(memory, 0, 1, 2, 3)
     _read(memory, 0, 1, partition=1)
     memory.remember(_waiting((0, 0, 0), (0, 2, 0), (1, 0, 0)))
-    second = SettledMemory(file)
+    second = ResumeFile(file)
     assert _read(second, 0, 1) == [[0], []]
     second.remember(_waiting((0, 0, 0)))
-    third = SettledMemory(file)
+    third = ResumeFile(file)
     assert _read(third, 0, 1, 2, 3, 4) == [[0], [], [0], [], "all"]
     assert _read(third, 0, 1, 2, partition=1) == [[0], [], "all"]
 
 
 def test_a_file_begins_at_its_beginning_however_late_its_record_waits(file):
     """Files have no positions: one with something held is read again from its first message."""
-    memory = SettledMemory(file)
+    memory = ResumeFile(file)
     _read(memory, 0, 1, 2, partition=None)
     for _ in range(2):
         memory.remember(_waiting((None, 1, 0)))
-    assert _read(SettledMemory(file), 0, 1, 2, partition=None) == [[], [0], []]
+    assert _read(ResumeFile(file), 0, 1, 2, partition=None) == [[], [0], []]
 
 
 def test_a_memory_that_cannot_be_read_is_one_sentence(file):
@@ -109,12 +109,12 @@ def test_a_memory_that_cannot_be_read_is_one_sentence(file):
     file.parent.mkdir()
     file.write_text("{", encoding="utf-8")
     with pytest.raises(UsageError, match="remove it to go on by offsets alone"):
-        SettledMemory(file)
+        ResumeFile(file)
 
 
 def test_a_memory_that_cannot_be_written_is_one_sentence(tmp_path):
     """Before anything is committed."""
-    memory = SettledMemory(tmp_path / "state" / "memory.json")
+    memory = ResumeFile(tmp_path / "state" / "memory.json")
     (tmp_path / "state").touch()
     _read(memory, 0)
     with pytest.raises(UsageError, match="cannot be written"):

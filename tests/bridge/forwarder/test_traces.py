@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from bridge.codec.reading import Reading
 from bridge.forwarder.metrics import METRICS, Measures
 from bridge.forwarder.pairing import Pairing
-from bridge.forwarder.resume_file import SettledMemory
+from bridge.forwarder.resume_file import ResumeFile
 from bridge.forwarder.service import forward_once
 from bridge.forwarder.sources.files import FilesTraceSource
 from bridge.forwarder.span_delivery import OtlpDelivery, SpanForwarding, open_exporter
@@ -186,7 +186,7 @@ def test_what_is_settled_is_neither_landed_nor_told_again(receiver, delivery, tm
     log, clock = _Log(body_of(before()), body_of(pub("M2")), body_of(pub("M3"), before("M4", "R4"))), ManualClock()
 
     def run(source):
-        memory = SettledMemory(tmp_path / "memory.json")
+        memory = ResumeFile(tmp_path / "memory.json")
         spans = SpanForwarding(delivery, memory=memory, clock=clock)
         return forward_once(source, LandingWriter(tmp_path), spans=spans), spans.counts
 
@@ -202,7 +202,7 @@ def test_a_broker_whose_clock_is_ahead_does_not_void_the_memory(receiver, delive
     log, clock = _Log(body_of(before()), body_of(pub("M2"))), ManualClock(wall_ns=(START_MS - 500) * 1_000_000)
 
     def run(source):
-        memory = SettledMemory(tmp_path / "memory.json")
+        memory = ResumeFile(tmp_path / "memory.json")
         return forward_once(source, spans=SpanForwarding(delivery, memory=memory, clock=clock))
 
     run(log)

@@ -7,7 +7,7 @@ import pytest
 from bridge.codec.reading import Reading
 from bridge.query.archives.rocketmq import BrokerArchive
 from bridge.query.archives.scan import ArrivalRange
-from bridge.query.criteria import Wanted
+from bridge.query.criteria import Query
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.search import search
 from otel_mqtrace._errors import PeerError
@@ -40,7 +40,7 @@ def _put(broker, message, queue_id=0, **said):
 def _search(cluster, *msg_ids, topics=("T",), **options):
     archive = BrokerArchive(cluster.namesrv, topics, **options)
     try:
-        return search(archive, Wanted(frozenset(msg_ids or {ID})), Reading(), limit=10)
+        return search(archive, Query(frozenset(msg_ids or {ID})), Reading(), limit=10)
     finally:
         archive.close()
 

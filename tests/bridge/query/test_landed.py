@@ -11,7 +11,7 @@ import pytest
 from bridge.codec.reading import Reading
 from bridge.query.archives.landing import LandingArchive
 from bridge.query.archives.scan import ArrivalRange
-from bridge.query.criteria import Wanted
+from bridge.query.criteria import Query
 from bridge.query.search import search
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing.layout import manifest_path
@@ -122,7 +122,7 @@ def test_a_part_seen_both_growing_and_finished_is_one_record_seen_twice(tmp_path
     _land(tmp_path, MESSAGES[:1])
     (done,) = tmp_path.glob("native/*/part-*")
     done.with_name(f".{done.name}.inprogress").write_bytes(done.read_bytes())
-    (story,) = search(LandingArchive(tmp_path), Wanted(frozenset({ID})), Reading(), limit=1).stories
+    (story,) = search(LandingArchive(tmp_path), Query(frozenset({ID})), Reading(), limit=1).stories
     assert (story.records, story.repeats, len(story.sends[0].evidence[0].places)) == (1, 1, 1)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from bridge.codec.reading import Reading
 from bridge.query import search as searching
-from bridge.query.criteria import OutcomeFilter, Wanted, needles_of, wanted
+from bridge.query.criteria import OutcomeFilter, Query, needles_of, parse_query
 from bridge.query.search import rows_of
 from otel_mqtrace.model import ContextCode
 from tests.support.archives import T0, Shelf, consume, landed, pub
@@ -44,7 +44,7 @@ FOUND = {
 
 def _search(options, **how):
     options = {"msg_id": None, **options}
-    return searching.search(SHELF, wanted(**options), Reading(), **{"limit": 64, **how})
+    return searching.search(SHELF, parse_query(**options), Reading(), **{"limit": 64, **how})
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -57,19 +57,19 @@ def test_search_returns_the_messages_for_which_everything_asked_for_holds(name):
 
 def test_search_by_topic_returns_the_whole_story():
     """Ends name no topic in the trace, and other groups' records are part of the message."""
-    by_id = searching.search(SHELF, Wanted(frozenset({"A1"})), Reading(), limit=1).stories
+    by_id = searching.search(SHELF, Query(frozenset({"A1"})), Reading(), limit=1).stories
     assert _search({"group": "stock"}).stories == by_id
 
 
 def test_rows_tell_the_last_outcome_and_the_failed_attempts():
     story = _search({"msg_id": "A1"}).stories[0]
-    rows = rows_of(story, Wanted())
+    rows = rows_of(story, Query())
     assert [(row.role, row.group, row.outcome.value, row.attempts, row.failed) for row in rows] == [
         ("producer", "shop", "success", 1, 0),
         ("consumer", "billing", "success", 2, 1),
         ("consumer", "stock", "failed", 1, 1),
     ]
-    assert [row.group for row in rows_of(story, Wanted(outcome=OutcomeFilter.FAILED))] == ["stock"]
+    assert [row.group for row in rows_of(story, Query(outcome=OutcomeFilter.FAILED))] == ["stock"]
 
 
 def test_more_messages_than_are_examined_are_a_remark(monkeypatch):

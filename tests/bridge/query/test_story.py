@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.codec.reading import Reading
-from bridge.query.criteria import Wanted
-from bridge.query.render.json import story_json
+from bridge.query.criteria import Query
+from bridge.query.render.json import timeline_json
 from bridge.query.search import search
 from bridge.query.timeline import Half, Outcome, Tone, events
 from otel_mqtrace.model import ContextCode, MessageType, TraceType, TransactionState
@@ -34,7 +34,7 @@ LIFE = [
 
 def _told(story):
     """Return everything a reader is told but where and how often it was read."""
-    plain = story_json(story)
+    plain = timeline_json(story)
     for event in [
         *plain["sends"],
         *plain["transaction_ends"],
@@ -196,9 +196,9 @@ def test_a_record_without_an_id_is_found_by_its_key_alone():
 def test_one_pass_is_enough_for_a_unique_id():
     """What lies far away is read once; a key needs a second pass, for the ids it led to."""
     shelf = Shelf(landed(pub(), recall(T0 + 1)))
-    search(shelf, Wanted(frozenset({ID})), Reading(), limit=5)
+    search(shelf, Query(frozenset({ID})), Reading(), limit=5)
     assert shelf.passes == [{ID}]
-    search(shelf, Wanted(key="order-1"), Reading(), limit=5)
+    search(shelf, Query(key="order-1"), Reading(), limit=5)
     assert shelf.passes[1:] == [{"order-1"}, {ID}]
 
 

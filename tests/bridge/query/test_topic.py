@@ -9,7 +9,7 @@ from confluent_kafka.cimpl import Producer as OwnProducer
 from bridge.codec.reading import Reading
 from bridge.query.archives.kafka import TopicArchive
 from bridge.query.archives.scan import ArrivalRange
-from bridge.query.criteria import Wanted
+from bridge.query.criteria import Query
 from bridge.query.findings import findings, in_one_sentence
 from bridge.query.search import search
 from otel_mqtrace import MqTraceInstrumentor, MqTraceSpanProcessor, process
@@ -44,10 +44,10 @@ def _filled(kafka, topic, messages, *, partitions=3):
     return topic
 
 
-def _search(kafka, *topics, sought=None, **options):
+def _search(kafka, *topics, query=None, **options):
     archive = TopicArchive(kafka.bootstrap_servers, topics, **options)
     try:
-        return search(archive, sought or Wanted(frozenset({ID})), Reading(), limit=10)
+        return search(archive, query or Query(frozenset({ID})), Reading(), limit=10)
     finally:
         archive.close()
 
@@ -108,7 +108,7 @@ def test_a_broker_that_does_not_answer_is_one_line():
     """With its address and the option to look at."""
     archive = TopicArchive("127.0.0.1:1", [TOPIC], timeout_ms=200)
     with pytest.raises(PeerError, match=r"127\.0\.0\.1:1 does not answer.*check --bootstrap"):
-        search(archive, Wanted(frozenset({ID})), Reading(), limit=1)
+        search(archive, Query(frozenset({ID})), Reading(), limit=1)
     archive.close()
 
 
@@ -142,7 +142,7 @@ def test_an_instrumented_application_s_message_is_found_by_its_key(kafka):
         provider.force_flush()
         instrumentor.uninstrument()
         provider.shutdown()
-    (story,) = _search(kafka, TOPIC, sought=Wanted(key="order-7")).stories
+    (story,) = _search(kafka, TOPIC, query=Query(key="order-7")).stories
     assert in_one_sentence(story) == "Sent once; consumed by 1 of 2 groups."
     assert [(group.group, group.outcome.value) for group in story.groups] == [
         ("billing", "success"),
@@ -150,7 +150,7 @@ def test_an_instrumented_application_s_message_is_found_by_its_key(kafka):
     ]
     assert [finding.code for finding in findings(story)] == ["group_failed"]
     assert story.sends[0].offset_msg_id == "orders-0@0"
-    by_place = _search(kafka, TOPIC, sought=Wanted(frozenset({"orders-0@0"}))).stories
+    by_place = _search(kafka, TOPIC, query=Query(frozenset({"orders-0@0"}))).stories
     assert [one.msg_id for one in by_place] == [story.msg_id]
 
 

@@ -10,7 +10,7 @@ from confluent_kafka.cimpl import Producer as OwnProducer
 from bridge.codec.reading import Reading
 from bridge.query.archives.kafka import MARGIN_MS, TopicArchive
 from bridge.query.archives.scan import ArrivalRange
-from bridge.query.criteria import Wanted
+from bridge.query.criteria import Query
 from bridge.query.search import search
 from tests.support.archives import landed, pub
 
@@ -43,7 +43,7 @@ def topic(kafka, begin_ms):
 def _search(kafka, topic, arrivals, *msg_ids, key=None):
     archive = TopicArchive(kafka.bootstrap_servers, [topic], arrivals=arrivals)
     try:
-        return search(archive, Wanted(frozenset(msg_ids), key), Reading(), limit=100)
+        return search(archive, Query(frozenset(msg_ids), key), Reading(), limit=100)
     finally:
         archive.close()
 

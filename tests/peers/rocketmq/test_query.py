@@ -12,7 +12,7 @@ import pytest
 from bridge.codec.reading import Reading
 from bridge.query.archives.rocketmq import BrokerArchive
 from bridge.query.archives.scan import ArrivalRange
-from bridge.query.criteria import Wanted
+from bridge.query.criteria import Query
 from bridge.query.findings import in_one_sentence
 from bridge.query.search import search
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
@@ -50,7 +50,7 @@ def sent(rocketmq_server, topic):
 def _search(rocketmq_server, topic, msg_id, **options):
     archive = BrokerArchive(rocketmq_server.name_server, [topic], **options)
     try:
-        return search(archive, Wanted(frozenset({msg_id})), Reading(), limit=10)
+        return search(archive, Query(frozenset({msg_id})), Reading(), limit=10)
     finally:
         archive.close()
 
