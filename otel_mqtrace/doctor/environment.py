@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace.attachment import EXPORTER_GROUP
-from otel_mqtrace.clients.neighbours import NEIGHBOURS
+from otel_mqtrace.clients.conflicts import INSTRUMENTATIONS
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, NEVER_SHOWN, Settings
 from otel_mqtrace.doctor.findings import NO_PROPAGATOR
 from otel_mqtrace.doctor.heard import heard_alone
@@ -20,7 +20,7 @@ from otel_mqtrace.doctor.witness import REPORT_DIRECTORY
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_mqtrace.clients.neighbours import Neighbour
+    from otel_mqtrace.clients.conflicts import Instrumentation
     from otel_mqtrace.doctor.findings import Checkup
 
 __all__ = ["examine_environment"]
@@ -193,7 +193,7 @@ def _instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
         checkup.error(
             "instrumentation_disabled", f"{', '.join(off)} is disabled", where=_DISABLED, mend="take it off that list"
         )
-    for client, neighbours in NEIGHBOURS.items():
+    for client, neighbours in INSTRUMENTATIONS.items():
         for each in neighbours if _installed(client) else ():
             if _is_at_work(each, found, environ):
                 checkup.warning(
@@ -205,7 +205,7 @@ def _instrumentations(checkup: Checkup, environ: Mapping[str, str]) -> None:
                 )
 
 
-def _is_at_work(neighbour: Neighbour, instrumentors: set[str], environ: Mapping[str, str]) -> bool:
+def _is_at_work(neighbour: Instrumentation, instrumentors: set[str], environ: Mapping[str, str]) -> bool:
     variable, _, value = neighbour.switched_off_by.partition("=")
     said = {word.strip().lower() for word in environ.get(variable, "").split(",")}
     there = value in instrumentors if variable == _DISABLED else _installed(neighbour.distribution) is not None

@@ -1,9 +1,9 @@
-"""This module knows aiokafka's batches: messages appended before their topic is known, sent as one.
+"""aiokafka's batches: messages appended before their topic is known, sent as one.
 
-The records of a batch are encoded when they are appended, and only ``send_batch`` says which topic they are for: trace
-headers, which depend on it, come too late. So the setting ``headerless_sends`` decides, as for every send of that kind:
+The records of a batch are encoded when they are appended, and only ``send_batch`` names their topic: trace headers,
+which depend on it, come too late. So the setting ``headerless_sends`` decides, as for every send of that kind:
 ``correlate`` records one span for each message and leaves the bytes alone (their offsets count up from the one the
-broker answers with), ``send_each`` sends the messages one by one, with headers, and ``leave`` does nothing.
+broker responds with), ``send_each`` sends the messages one by one, with headers, and ``leave`` does nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from otel_mqtrace import semconv
-from otel_mqtrace.clients.aiokafka.answers import abandoned, answered, refused
-from otel_mqtrace.clients.aiokafka.live import live, state_of
-from otel_mqtrace.clients.aiokafka.messages import pairs_for_client
-from otel_mqtrace.clients.aiokafka.producer import ProducerState
+from otel_mqtrace.clients.aiokafka.client import active, header_pairs, state_of
+from otel_mqtrace.clients.aiokafka.producer import ProducerState, abandoned, outcome_of, refused
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._headers import header_text, indexed
 from otel_mqtrace.hooks._left_behind import leave
@@ -35,9 +33,11 @@ __all__ = ["traced_create_batch", "traced_send_batch"]
 
 _LEAVE: Final = "leave"
 _SEND_EACH: Final = "send_each"
+_APPENDED: Final = "_mqtrace_appended"
+"""The attribute of a batch that holds what was appended to it."""
 
 
-class _Appended(NamedTuple):
+class _Message(NamedTuple):
     key: Any
     value: Any
     timestamp_ms: int | None
@@ -45,31 +45,33 @@ class _Appended(NamedTuple):
     body_length: int
 
 
-class _WatchedBatch(BatchBuilder):  # type: ignore[misc]  # the client is untyped
-    """A batch that remembers what was appended to it until it is sent; one that could not be may be tried again.
+class _Appended:
+    """What was appended to one batch and not sent yet; a batch that could not be sent may be tried again.
 
-    ``unsent`` is what was appended and not sent yet, ``answers`` are the futures of what was sent alone.
+    Set on the batch, it takes the place of the two methods that see a message. ``responses`` are the futures of what
+    was sent alone.
     """
 
-    unsent: list[_Appended]
-    answers: list[Future[Any]]
-    _is_sealed: bool
-    _body_length: int
+    def __init__(self, batch: BatchBuilder) -> None:
+        self.unsent: list[_Message] = []
+        self.responses: list[Future[Any]] = []
+        self._is_sealed = False
+        self._body_length = 0
+        self._serialize, self._append = batch._serialize, batch.append  # noqa: SLF001 - where the body's size is known
+        batch._serialize, batch.append = self.serialize, self.append  # noqa: SLF001
+        setattr(batch, _APPENDED, self)
 
-    def watch(self) -> None:
-        """Begin to remember; the client's own constructor has run already."""
-        self.unsent, self.answers, self._is_sealed = [], [], False
-
-    def _serialize(self, key: Any, value: Any) -> tuple[Any, Any]:
-        serialized: tuple[Any, Any] = super()._serialize(key, value)
+    def serialize(self, key: Any, value: Any) -> tuple[Any, Any]:
+        """Serialise as the client does."""
+        serialized: tuple[Any, Any] = self._serialize(key, value)
         self._body_length = len(serialized[1]) if serialized[1] is not None else 0
         return serialized
 
     def append(self, *, timestamp: int | None, key: Any, value: Any, **more: Any) -> Any:
-        """Append as the client does; a message that the batch took (the answer is not ``None``) is remembered."""
-        taken = super().append(timestamp=timestamp, key=key, value=value, **more)
+        """Append as the client does; a message that the batch took (the result is not ``None``) is remembered."""
+        taken = self._append(timestamp=timestamp, key=key, value=value, **more)
         if taken is not None and not self._is_sealed:
-            self.unsent.append(_Appended(key, value, timestamp, more.get("headers"), self._body_length))
+            self.unsent.append(_Message(key, value, timestamp, more.get("headers"), self._body_length))
         return taken
 
     def seal(self) -> None:
@@ -78,7 +80,7 @@ class _WatchedBatch(BatchBuilder):  # type: ignore[misc]  # the client is untype
 
 
 class _SendingBatch:
-    """The messages of one batch between ``send_batch`` and the broker's answer; each has its own span."""
+    """The messages of one batch between ``send_batch`` and the broker's response; each has its own span."""
 
     __slots__ = ("_calls", "_hook", "_state", "future")
 
@@ -97,7 +99,7 @@ class _SendingBatch:
 
     @guarded("send_batch.returned")
     def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
-        """The batch waits for its turn, and ``future`` will bring the answer."""
+        """The batch waits for its turn, and ``future`` will bring the response."""
         if transaction is not None:
             for _, _, call in self._calls:
                 transaction.joined(call)
@@ -110,14 +112,14 @@ class _SendingBatch:
         """The future is done."""
         self._state.in_flight.pop(id(self), None)
         for index, body_length, call in self._calls:
-            self._hook.after(call, body_length=body_length, **answered(future, self._state.cluster, index=index))
+            self._hook.after(call, body_length=body_length, **outcome_of(future, self._state.cluster, index=index))
 
     @guarded("send_batch.leave")
     def leave(self) -> None:
-        """Nobody will tell any more."""
+        """No response will come any more."""
         done = self.future.done()
         for index, body_length, call in self._calls:
-            ended = answered(self.future, self._state.cluster, index=index) if done else abandoned()
+            ended = outcome_of(self.future, self._state.cluster, index=index) if done else abandoned()
             leave(self._hook, call, body_length=body_length, **ended)
 
 
@@ -127,7 +129,7 @@ def traced_create_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def create_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
         batch = original(self, *args, **kwargs)
-        if live.tracing is not None and live.tracing.settings.headerless_sends != _LEAVE:
+        if active.tracing is not None and active.tracing.settings.headerless_sends != _LEAVE:
             _watch(batch)
         return batch
 
@@ -137,8 +139,7 @@ def traced_create_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 @guarded("create_batch")
 def _watch(batch: Any) -> None:
     if type(batch) is BatchBuilder:
-        batch.__class__ = _WatchedBatch
-        batch.watch()
+        _Appended(batch)
 
 
 def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,19 +147,21 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     async def send_batch(self: Any, batch: Any, topic: Any, *args: Any, **kwargs: Any) -> Any:
-        tracing = live.tracing
-        if tracing is None or not isinstance(batch, _WatchedBatch) or not isinstance(topic, str):
+        tracing = active.tracing
+        appended: _Appended | None = getattr(batch, _APPENDED, None)
+        if tracing is None or appended is None or not isinstance(topic, str):
             return await original(self, batch, topic, *args, **kwargs)
-        if tracing.settings.headerless_sends == _SEND_EACH and tracing.traces(topic) and batch.unsent:
-            return await _send_each(self, batch, topic, *args, **kwargs)
-        sending, transaction = _prepare(self, batch, topic, kwargs.get("partition")) or (None, None)
+        if tracing.settings.headerless_sends == _SEND_EACH and tracing.traces(topic) and appended.unsent:
+            batch.close()
+            return await _send_each(self, appended, topic, *args, **kwargs)
+        sending, transaction = _prepare(self, appended, topic, kwargs.get("partition")) or (None, None)
         try:
             future = await original(self, batch, topic, *args, **kwargs)
         except BaseException as exception:
             if sending is not None:
                 sending.raised(exception)
             raise
-        batch.seal()
+        appended.seal()
         if sending is not None:
             sending.returned(future, transaction)
         return future
@@ -168,18 +171,18 @@ def traced_send_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @guarded("send_batch.before")
 def _prepare(
-    producer: Any, batch: _WatchedBatch, topic: str, partition: object
+    producer: Any, appended: _Appended, topic: str, partition: object
 ) -> tuple[_SendingBatch | None, TransactionHook | None] | None:
     """Open the span of each message in the batch."""
-    tracing = live.tracing
+    tracing = active.tracing
     if tracing is None:
         return None
     state: ProducerState = state_of(producer, ProducerState)
     hook = state.bind(tracing)
     transaction = state.transaction_of(tracing)
     calls = []
-    for index, each in enumerate(batch.unsent):
-        found = indexed(pairs_for_client(each.headers) or ())
+    for index, each in enumerate(appended.unsent):
+        found = indexed(header_pairs(each.headers) or ())
         keys = header_text(found, semconv.HEADER_KEYS)
         call = hook.before(
             topic,
@@ -197,22 +200,21 @@ def _prepare(
     return (_SendingBatch(state, hook, calls), transaction) if calls else None
 
 
-async def _send_each(producer: Any, batch: _WatchedBatch, topic: str, *, partition: int) -> Future[Any]:
+async def _send_each(producer: Any, appended: _Appended, topic: str, *, partition: int) -> Future[Any]:
     """Send the messages one by one; the future is that of the first, and fails when any of them does.
 
-    After a call that raised, the next one goes on with what is left.
+    After a call that raised, the next one continues with what is left.
     """
-    batch.close()
-    while batch.unsent:
-        each = batch.unsent[0]
+    while appended.unsent:
+        each = appended.unsent[0]
         headers = each.headers or None
-        batch.answers.append(
+        appended.responses.append(
             await AIOKafkaProducer.send(producer, topic, each.value, each.key, partition, each.timestamp_ms, headers)
         )
-        del batch.unsent[0]
-    batch.seal()
-    return asyncio.ensure_future(_first_of(batch.answers))
+        del appended.unsent[0]
+    appended.seal()
+    return asyncio.ensure_future(_first_of(appended.responses))
 
 
-async def _first_of(answers: list[Future[Any]]) -> Any:
-    return (await asyncio.shield(asyncio.gather(*answers)))[0]
+async def _first_of(responses: list[Future[Any]]) -> Any:
+    return (await asyncio.shield(asyncio.gather(*responses)))[0]

@@ -1,7 +1,7 @@
-"""This module knows when an aiokafka producer sends: the call, its failure, the answer that its future brings.
+"""Sends of an aiokafka producer: the call, its failure, the response that its future brings.
 
-It knows nothing of attributes. A send is over when its future is: with the broker's answer or with an error. Where the
-application stops waiting, the client sends the message all the same, and the answer to its batch is waited for.
+A send is over when its future is: with the broker's response or with an error. Where the application stops waiting, the
+client sends the message all the same, and the response to its batch is waited for.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
+from asyncio import CancelledError
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from otel_mqtrace.clients.aiokafka.answers import abandoned, answered, refused
-from otel_mqtrace.clients.aiokafka.live import Cluster, facts_of, known_state, live, state_of
-from otel_mqtrace.clients.aiokafka.messages import SEND_ORDER, pairs_for_client
+from otel_mqtrace import semconv
+from otel_mqtrace.clients.aiokafka.client import Cluster, active, describe_error, facts_of, header_pairs, state_of
+from otel_mqtrace.clients.state import known_state
+from otel_mqtrace.hooks._futures import failure_of
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._left_behind import end_left_behind, leave
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
@@ -26,11 +28,51 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["ProducerState", "traced_send", "traced_serialize", "traced_stop"]
+__all__ = ["ProducerState", "abandoned", "outcome_of", "refused", "traced_send", "traced_serialize", "traced_stop"]
+
+_SEND_ORDER: Final = ("topic", "value", "key", "partition", "timestamp_ms", "headers")
+"""The positional parameters of ``AIOKafkaProducer.send``."""
+Outcome = dict[str, Any]
+"""Arguments of ``SendHook.after``."""
+_ABANDONED: Final[Outcome] = {
+    "error": semconv.SEND_ABANDONED,
+    "description": "the producer was stopped or collected before the broker answered",
+    "outcome": semconv.SEND_ABANDONED,
+}
+_NOT_AWAITED: Final = "the application stopped waiting for the broker's answer; the message may be stored"
+
+
+def refused(failure: BaseException) -> Outcome:
+    """Return the outcome of a message that was not sent, or that the broker refused."""
+    error, description = describe_error(failure)
+    return {"error": error, "description": description, "exception": failure}
+
+
+def abandoned() -> Outcome:
+    """Return the outcome of a message that will get no response."""
+    return _ABANDONED
+
+
+def outcome_of(future: Future[Any], cluster: Cluster, *, index: int = 0) -> Outcome:
+    """Return the outcome of the ``index``-th message that ``future``, which is done, stands for."""
+    failure = failure_of(future)
+    if isinstance(failure, CancelledError):
+        return {**refused(failure), "description": _NOT_AWAITED, "exception": None, "outcome": semconv.SEND_NOT_AWAITED}
+    if failure is not None:
+        return refused(failure)
+    metadata = future.result()
+    if metadata is None:  # acks=0: the broker never responds
+        return {"outcome": semconv.SEND_NOT_AWAITED}
+    return {
+        "partition": metadata.partition,
+        "offset": metadata.offset + index if metadata.offset >= 0 else None,
+        "store_host": cluster.leader_of(metadata.topic, metadata.partition),
+        "cluster_id": cluster.cluster_id,
+    }
 
 
 class _InFlight(Protocol):
-    """What was sent and has no answer yet: one message, or a batch."""
+    """What was sent and has no response yet: one message, or a batch."""
 
     future: Future[Any]
 
@@ -39,7 +81,7 @@ class _InFlight(Protocol):
         ...
 
     def leave(self) -> None:
-        """Nobody will tell any more: leave it behind as answered, if the future is done, else as abandoned."""
+        """No response will come any more: defer the end, as the future has it if it is done, else as abandoned."""
         ...
 
 
@@ -87,14 +129,14 @@ class ProducerState:
 
     @guarded("ProducerState.abandon")
     def abandon(self) -> None:
-        """Leave behind, by name, every span that can no longer get an answer; the finaliser of the producer."""
+        """Defer the end, by name, of every span that can no longer get a response; the finaliser of the producer."""
         while self.in_flight:
             _, sending = self.in_flight.popitem()
             sending.leave()
 
 
 class _Sending:
-    """One message between ``send`` and its answer."""
+    """One message between ``send`` and its response."""
 
     __slots__ = ("_body_length", "_call", "_hook", "_index", "_state", "future")
 
@@ -119,7 +161,7 @@ class _Sending:
 
     @guarded("send.returned")
     def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
-        """The message is in the client's buffer, and ``future`` will bring the answer."""
+        """The message is in the client's buffer, and ``future`` will bring the response."""
         if self._call.transaction_id is not None and transaction is not None:
             transaction.joined(self._call)
         self._await(future)
@@ -131,27 +173,27 @@ class _Sending:
 
     @guarded("send.answered")
     def answered(self, future: Future[Any]) -> None:
-        """The future is done; one that was cancelled says nothing of the message, its batch will."""
+        """The future is done; if it was cancelled, the future of the batch has the outcome."""
         if not self._call.is_open:
-            return  # somebody could not wait for the loop to tell us
+            return  # stop() came before the loop called us
         self._state.in_flight.pop(id(self), None)
         batch = self._state.batch_of(future) if future.cancelled() else None
         if batch is not None:
             self._index = batch[1]
             self._await(batch[0])
             return
-        ended = answered(future, self._state.cluster, index=self._index)
+        ended = outcome_of(future, self._state.cluster, index=self._index)
         self._hook.after(self._call, body_length=self._body_length, **ended)
 
     @guarded("send.leave")
     def leave(self) -> None:
-        """Nobody will tell any more."""
+        """No response will come any more."""
         if not self._call.is_open:
             return
         future, index = self.future, self._index
         if future.cancelled():
             future, index = self._state.batch_of(future) or (future, index)
-        ended = answered(future, self._state.cluster, index=index) if future.done() else abandoned()
+        ended = outcome_of(future, self._state.cluster, index=index) if future.done() else abandoned()
         leave(self._hook, self._call, body_length=self._body_length, **ended)
 
 
@@ -164,8 +206,8 @@ def _prepare(
     producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[_Sending | None, tuple[Any, ...], dict[str, Any], TransactionHook | None] | None:
     """Open the span of one ``send`` and return the arguments to call it with."""
-    tracing = live.tracing
-    given = {**dict(zip(SEND_ORDER, args)), **kwargs} if args else kwargs  # noqa: B905 - this is every send's
+    tracing = active.tracing
+    given = {**dict(zip(_SEND_ORDER, args)), **kwargs} if args else kwargs  # noqa: B905 - this is every send's
     topic = given.get("topic")
     if tracing is None or not isinstance(topic, str):
         return None
@@ -173,7 +215,7 @@ def _prepare(
     hook = state.bind(tracing)
     transaction = state.transaction_of(tracing)
     value, partition = given.get("value"), given.get("partition")
-    pairs = pairs_for_client(given.get("headers"))
+    pairs = header_pairs(given.get("headers"))
     call = hook.before(
         topic,
         body=value if value is None or _serializer_of(producer) is None else UNKNOWN_BODY,
@@ -190,9 +232,9 @@ def _prepare(
         return sending, args, kwargs, transaction
     # A tuple stays one: whether the client refuses it is the client's business.
     headers = tuple(call.headers) if isinstance(given.get("headers"), tuple) else call.headers
-    if len(args) < len(SEND_ORDER):
+    if len(args) < len(_SEND_ORDER):
         return sending, args, {**kwargs, "headers": headers}, transaction
-    before = len(SEND_ORDER) - 1
+    before = len(_SEND_ORDER) - 1
     return sending, (*args[:before], headers, *args[before + 1 :]), kwargs, transaction
 
 
@@ -241,7 +283,7 @@ def traced_serialize(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def traced_stop(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``stop``: what is not answered when it returns never will be."""
+    """``stop``: what has no response when it returns will get none."""
 
     @functools.wraps(original)
     async def stop(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""This module knows how confluent-kafka's messages, errors and arguments are taken apart."""
+"""Read confluent-kafka's messages, errors and arguments."""
 
 from __future__ import annotations
 
@@ -9,45 +9,51 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
+from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.registry import MessageRegistry
 from otel_mqtrace.hooks._ending import text_of
 from otel_mqtrace.hooks._message import key_text
 from otel_mqtrace.hooks.consume import IncomingMessage
 
 if TYPE_CHECKING:
-    from otel_mqtrace.clients.confluent_kafka.cluster.leaders import Leaders
+    from otel_mqtrace.clients.confluent_kafka.leaders import Leaders
 
 __all__ = [
     "PRODUCE_ORDER",
-    "Place",
+    "Position",
+    "describe_error",
     "error_text",
     "error_type",
     "header_pairs",
     "incoming",
     "is_message",
     "parameter_order",
-    "place_of",
     "placed",
+    "position_of",
+    "registry",
     "replaced",
 ]
 
 PRODUCE_ORDER: Final = ("topic", "value", "key", "partition", "callback", "on_delivery", "timestamp", "headers")
 """The positional parameters of the C method, which has no signature to ask."""
 
+_NAMES_ONLY: Final = (*PRODUCE_ORDER,)
+"""The same names for a method that takes no positions, as AvroProducer's: what it is given is not what is sent."""
 _NEVER_CHANGED: Final = PRODUCE_ORDER.index("callback")
 _FIELDS: Final = {each.name: each.default for each in fields(IncomingMessage)}
 
 
-class Place(NamedTuple):
-    """Where one message lies; a plain tuple of the three is its equal."""
+class Position(NamedTuple):
+    """Where one message is stored; a plain tuple of the three is its equal."""
 
     topic: str
     partition: int | None
     offset: int | None
 
 
-def place_of(message: Message) -> Place:
-    """Return where ``message`` lies."""
-    return Place(message.topic() or "", message.partition(), message.offset())
+def position_of(message: Message) -> Position:
+    """Return where ``message`` is stored."""
+    return Position(message.topic() or "", message.partition(), message.offset())
 
 
 def is_message(candidate: object) -> TypeGuard[Message]:
@@ -150,10 +156,37 @@ def error_text(failure: Any) -> str:
     return failure.str() if isinstance(failure, KafkaError) else text_of(failure)
 
 
+def describe_error(failure: Any) -> tuple[str, str]:
+    """Return type and text of a failure."""
+    return error_type(failure), error_text(failure)
+
+
+class _Messages:
+    """confluent-kafka's side of the registry."""
+
+    active = active
+
+    def is_message(self, candidate: object) -> bool:
+        """See :func:`is_message`."""
+        return is_message(candidate)
+
+    def position_of(self, message: Message) -> Position:
+        """See :func:`position_of`."""
+        return position_of(message)
+
+    def incoming(self, message: Message) -> IncomingMessage:
+        """Return what the hook needs of a message of an unknown consumer."""
+        return incoming([message])[0]
+
+
+registry: Final = MessageRegistry(_Messages())
+
+
 def parameter_order(function: Callable[..., Any]) -> tuple[str, ...] | None:
     """Return the names of a ``produce``'s positional parameters, or ``None`` when it cannot be traced in place.
 
-    Traceable are the C method, one that passes everything on, and one that takes a topic, headers and a callback.
+    Traceable are the C method, one that passes everything on or takes only names, and one that takes a topic, headers
+    and a callback.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -168,7 +201,11 @@ def parameter_order(function: Callable[..., Any]) -> tuple[str, ...] | None:
         return None
     if {"topic", "headers"} <= set(by_name) and {"on_delivery", "callback"} & set(by_name):
         return by_name  # what has a name only stands behind every position there is
-    passes_on = inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD in kinds
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        return None
+    if not by_name:
+        return _NAMES_ONLY
+    passes_on = inspect.Parameter.VAR_POSITIONAL in kinds
     return PRODUCE_ORDER if passes_on and names == PRODUCE_ORDER[: len(names)] else None
 
 

@@ -1,25 +1,29 @@
-"""This module knows when a simple consumer hands messages over, and how the application settles them."""
+"""Consumption from RocketMQ and its settlement: the simple consumer, and the push consumer's listener."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import inspect
 from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
 from opentelemetry import context, trace
 
-from otel_mqtrace.clients.rocketmq.errors import error_type
-from otel_mqtrace.clients.rocketmq.futures import heard_first
-from otel_mqtrace.clients.rocketmq.holding import Holding, consumers
-from otel_mqtrace.clients.rocketmq.received import Delivery, delivery_of, settled
-from otel_mqtrace.hooks._ending import text_of
+from otel_mqtrace.clients.rocketmq.client import complete_after, describe_error
+from otel_mqtrace.clients.rocketmq.consumer_state import RocketMqConsumerState, consumer_state
+from otel_mqtrace.clients.rocketmq.messages import ReceivedMessage, incoming, received_of, settled
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._scope import EnteredScope, ambient_context
+from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from otel_mqtrace.clients.patching import Wrappers
+    from otel_mqtrace.hooks.consume import ProcessCall
     from otel_mqtrace.hooks.settle import SettleCall
 
-__all__ = ["PUSH_CONSUMER_METHODS", "SIMPLE_CONSUMER_METHODS"]
+__all__ = ["PUSH_CONSUMER_METHODS", "SIMPLE_CONSUMER_METHODS", "TracedListener", "standing_in"]
 
 
 def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], index: int, name: str) -> Any:
@@ -29,17 +33,17 @@ def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], index: int, name: s
 def _traced_receive(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def receive(self: Any, *args: Any, **kwargs: Any) -> Any:
-        holding = consumers.of(self)
-        if holding is None:
+        state = consumer_state(self)
+        if state is None:
             return original(self, *args, **kwargs)
-        holding.next_turn()
-        start_ns = holding.hook.now_ns()
+        state.next_turn()
+        start_ns = state.hook.now_ns()
         try:
             messages = original(self, *args, **kwargs)
         except BaseException as exception:
-            _failed(holding, exception, start_ns)
+            _failed(state, exception, start_ns)
             raise
-        holding.hand_over(messages, _argument(args, kwargs, 1, "invisible_duration"), start_ns=start_ns, enter=True)
+        state.hand_over(messages, _argument(args, kwargs, 1, "invisible_duration"), start_ns=start_ns, enter=True)
         return messages
 
     return receive
@@ -50,43 +54,41 @@ def _traced_receive_async(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def receive_async(self: Any, *args: Any, **kwargs: Any) -> Any:
-        holding = consumers.of(self)
-        if holding is None:
+        state = consumer_state(self)
+        if state is None:
             return original(self, *args, **kwargs)
-        holding.next_turn()
-        start_ns = holding.hook.now_ns()
+        state.next_turn()
+        start_ns = state.hook.now_ns()
         seconds = _argument(args, kwargs, 1, "invisible_duration")
 
-        def hear(messages: Any, exception: BaseException | None) -> None:
+        def observe(messages: Any, exception: BaseException | None) -> None:
             if exception is not None:
-                _failed(holding, exception, start_ns)
+                _failed(state, exception, start_ns)
             else:
-                holding.hand_over(messages or (), seconds, start_ns=start_ns, enter=False)
+                state.hand_over(messages or (), seconds, start_ns=start_ns, enter=False)
 
         try:
             answer = original(self, *args, **kwargs)
         except BaseException as exception:
-            _failed(holding, exception, start_ns)
+            _failed(state, exception, start_ns)
             raise
-        return heard_first(answer, hear, ambient_context())
+        return complete_after(answer, observe, ambient_context())
 
     return receive_async
 
 
 @guarded("rocketmq.receive")
-def _failed(holding: Holding, exception: BaseException, start_ns: int) -> None:
-    said = text_of(exception)
-    holding.hook.poll_failed(
-        start_ns=start_ns, error=error_type(exception), description=said, exception=exception, batch=True
-    )
+def _failed(state: RocketMqConsumerState, exception: BaseException, start_ns: int) -> None:
+    error, description = describe_error(exception)
+    state.hook.poll_failed(start_ns=start_ns, error=error, description=description, exception=exception, batch=True)
 
 
 def _traced_shutdown(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def shutdown(self: Any, *args: Any, **kwargs: Any) -> Any:
-        holding = consumers.of(self)
-        if holding is not None:
-            holding.close()
+        state = consumer_state(self)
+        if state is not None:
+            state.close()
         return original(self, *args, **kwargs)
 
     return shutdown
@@ -98,13 +100,13 @@ def _traced_ack(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def ack(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
-        holding = consumers.of(self)
-        if holding is None:
+        state = consumer_state(self)
+        if state is None:
             return original(self, message, *args, **kwargs)
-        delivery = delivery_of(message)
-        call = _begun(holding, "ack", delivery)
-        holding.settled(delivery)
-        return _settling(holding, call, message, lambda: original(self, message, *args, **kwargs))
+        received = received_of(message)
+        call = _begun(state, "ack", received)
+        state.settled(received)
+        return _settling(state, call, message, lambda: original(self, message, *args, **kwargs))
 
     return ack
 
@@ -114,13 +116,13 @@ def _traced_change(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def change_invisible_duration(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
-        holding = consumers.of(self)
-        if holding is None:
+        state = consumer_state(self)
+        if state is None:
             return original(self, message, *args, **kwargs)
-        delivery = delivery_of(message)
-        call = _begun(holding, "change_invisible_duration", delivery)
-        result = _settling(holding, call, message, lambda: original(self, message, *args, **kwargs))
-        holding.postponed(delivery, _argument(args, kwargs, 0, "invisible_duration"))
+        received = received_of(message)
+        call = _begun(state, "change_invisible_duration", received)
+        result = _settling(state, call, message, lambda: original(self, message, *args, **kwargs))
+        state.postponed(received, _argument(args, kwargs, 0, "invisible_duration"))
         return result
 
     return change_invisible_duration
@@ -132,49 +134,130 @@ def _traced_push_settling(operation: str) -> Callable[[Callable[..., Any]], Call
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def settle(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
-            holding = consumers.of(self)
-            call = None if holding is None else _begun(holding, operation, delivery_of(message))
-            if holding is None or call is None:
+            state = consumer_state(self)
+            call = None if state is None else _begun(state, operation, received_of(message))
+            if state is None or call is None:
                 return original(self, message, *args, **kwargs)
-            return _settling(holding, call, message, lambda: original(self, message, *args, **kwargs))
+            return _settling(state, call, message, lambda: original(self, message, *args, **kwargs))
 
         return settle
 
     return wrap
 
 
-def _begun(holding: Holding, operation: str, delivery: Delivery) -> SettleCall | None:
+def _begun(state: RocketMqConsumerState, operation: str, received: ReceivedMessage) -> SettleCall | None:
     """Note that a settlement begins, under the message's own span unless the application has one of its own open."""
     current = context.get_current()
     own_open = ambient_context() is current and trace.get_current_span(current).get_span_context().is_valid
-    if own_open or delivery.handled_in is None:
-        return holding.settle.before(operation)
-    scope = EnteredScope(delivery.handled_in)
+    if own_open or received.handled_in is None:
+        return state.settle.before(operation)
+    scope = EnteredScope(received.handled_in)
     try:
-        return holding.settle.before(operation)
+        return state.settle.before(operation)
     finally:
         scope.leave()
 
 
-def _settling(holding: Holding, call: SettleCall | None, message: Any, settle: Callable[[], Any]) -> Any:
+def _settling(state: RocketMqConsumerState, call: SettleCall | None, message: Any, settle: Callable[[], Any]) -> Any:
     if call is None:
         return settle()
 
     @guarded("rocketmq.settle")
-    def hear(_: Any, exception: BaseException | None = None) -> None:
-        error = None if exception is None else error_type(exception)
-        said = None if exception is None else text_of(exception)
-        holding.settle.after(call, [settled(message)], error=error, description=said, exception=exception)
+    def observe(_: Any, exception: BaseException | None = None) -> None:
+        error, description = (None, None) if exception is None else describe_error(exception)
+        state.settle.after(call, [settled(message)], error=error, description=description, exception=exception)
 
     try:
         answer = settle()
     except BaseException as exception:
-        hear(None, exception)
+        observe(None, exception)
         raise
-    return heard_first(answer, hear, None)
+    return complete_after(answer, observe, None)
 
 
-Wrappers = Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]
+# -- the listener of a push consumer --------------------------------------------------------------------------------
+_CODES: Final[Mapping[str, ContextCode]] = {"SUCCESS": ContextCode.SUCCESS, "FAILURE": ContextCode.FAILED}
+"""``ConsumeResult`` by name: the oldest clients have none."""
+
+
+class TracedListener:
+    """The application's listener, each of its calls in a process span; while nothing is traced, that listener alone.
+
+    A FIFO consumer calls again for a message that was not consumed, here and now: each call is a try of its own.
+    """
+
+    def __init__(self, listener: Any, consumer: Any) -> None:
+        self._listener = listener
+        self._consumer = ref(consumer)
+
+    def __getattr__(self, name: str) -> Any:
+        """Behave as the application's listener does."""
+        return getattr(self._listener, name)
+
+    def consume(self, message: Any) -> Any:
+        """Call the listener; what it raises goes to the client, which takes it for a failure."""
+        state = consumer_state(self._consumer())
+        opened = None if state is None else _opened(state, message)
+        if state is None or opened is None:
+            return self._listener.consume(message)
+        received, call, scope = opened
+        try:
+            result = self._listener.consume(message)
+        except BaseException as exception:
+            _ended(state, received, call, scope, ContextCode.EXCEPTION, exception)
+            raise
+        _ended(state, received, call, scope, _CODES.get(getattr(result, "name", ""), ContextCode.RETURNNULL))
+        return result
+
+
+@guarded("rocketmq.listener")
+def _opened(state: RocketMqConsumerState, message: Any) -> tuple[ReceivedMessage, ProcessCall, EnteredScope] | None:
+    received = received_of(message)
+    received.tries += 1
+    calls = state.hook.before([incoming(message)])
+    if not calls:
+        return None
+    received.holder, received.listening = state, True
+    received.handle_in(calls[0])
+    return received, calls[0], EnteredScope(calls[0].otel_ctx)
+
+
+@guarded("rocketmq.listened")
+def _ended(  # noqa: PLR0913, PLR0917 - what was opened, and how it ended
+    state: RocketMqConsumerState,
+    received: ReceivedMessage,
+    call: ProcessCall,
+    scope: EnteredScope,
+    code: ContextCode,
+    exception: BaseException | None = None,
+) -> None:
+    scope.leave()
+    received.listening, received.call = False, None
+    state.hook.after(call, code=code, exception=exception)
+
+
+def standing_in(name: str, stand_in: Callable[[Any, Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the wrapper of a client's ``__init__`` that puts ``stand_in(given, client)`` for its argument ``name``."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
+            try:
+                bound = signature.bind(self, *args, **kwargs)
+            except TypeError:  # the client says so itself
+                original(self, *args, **kwargs)
+                return
+            if bound.arguments.get(name) is not None:
+                bound.arguments[name] = stand_in(bound.arguments[name], self)
+            original(*bound.args, **bound.kwargs)
+
+        return __init__
+
+    return wrap
+
+
 SIMPLE_CONSUMER_METHODS: Final[Wrappers] = {
     "receive": _traced_receive,
     "receive_async": _traced_receive_async,
@@ -189,4 +272,4 @@ PUSH_CONSUMER_METHODS: Final[Wrappers] = {
     "_ack": _traced_push_settling("ack"),
     "_change_invisible_duration": _traced_push_settling("nack"),
 }
-"""Method of ``PushConsumer`` → how to wrap it; its listener is in :mod:`.listener`."""
+"""Method of ``PushConsumer`` → how to wrap it."""

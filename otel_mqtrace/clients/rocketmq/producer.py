@@ -1,23 +1,17 @@
-"""This module knows when the producer sends, ends a transaction or recalls, and how each was answered.
-
-It knows nothing of attributes. One send is one span, however often the client tries.
-"""
+"""A producer's sends, ends of transactions and recalls. One send is one span, retries included."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary, ref
 
 from opentelemetry import context
 from rocketmq.grpc_protocol import Code, TransactionResolution, TransactionSource
 
-from otel_mqtrace.clients.rocketmq.errors import error_type
-from otel_mqtrace.clients.rocketmq.futures import heard_first
-from otel_mqtrace.clients.rocketmq.live import Bound, first_address
-from otel_mqtrace.clients.rocketmq.outgoing import OutgoingMessage, opened
-from otel_mqtrace.clients.rocketmq.received import bean_of_message, creation_of_message
-from otel_mqtrace.hooks._ending import text_of
+from otel_mqtrace.clients.rocketmq.client import complete_after, describe_error, first_address, state_of
+from otel_mqtrace.clients.rocketmq.messages import OutgoingMessage, bean_of_message, creation_of_message, open_send
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.end_transaction import EndTransactionHook
 from otel_mqtrace.hooks.recall import RecallHook
@@ -28,49 +22,59 @@ from otel_mqtrace.spans.mapping import bean_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from otel_mqtrace.clients.patching import Wrappers
     from otel_mqtrace.hooks.recall import RecallCall
     from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 
-__all__ = ["PRODUCER_METHODS", "STATES", "producers"]
+__all__ = ["PRODUCER_METHODS", "TracedChecker"]
 
-STATES: Final[Mapping[int, TransactionState]] = {
+_STATES: Final[Mapping[int, TransactionState]] = {
     TransactionResolution.COMMIT: TransactionState.COMMIT_MESSAGE,
     TransactionResolution.ROLLBACK: TransactionState.ROLLBACK_MESSAGE,
 }
 """What a resolution is called; any other is ``UNKNOW``: the broker will ask (again)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ProducerHooks:
+class _ProducerState:
+    """The hooks of one producer under the Tracing in force."""
+
     send: SendHook
     end: EndTransactionHook
     recall: RecallHook
 
-    @classmethod
-    def made(cls, tracing: Tracing, facts: ClientFacts) -> _ProducerHooks:
-        return cls(
-            SendHook(tracing=tracing, facts=facts),
-            EndTransactionHook(tracing, facts),
-            RecallHook(tracing, facts),
-        )
+    def __init__(self, facts: ClientFacts) -> None:
+        self._facts = facts
+        self._tracing: Tracing | None = None
+
+    def bind(self, tracing: Tracing) -> None:
+        """Make the hooks, anew for each ``instrument()``."""
+        if self._tracing is not tracing:
+            self.send = SendHook(tracing=tracing, facts=self._facts)
+            self.end = EndTransactionHook(tracing, self._facts)
+            self.recall = RecallHook(tracing, self._facts)
+            self._tracing = tracing
+
+    def abandon(self) -> None:
+        """Every send ends with its call or its future, whatever becomes of the producer."""
 
 
-producers: Final = Bound(_ProducerHooks.made)
+def _producer_state(producer: Any) -> _ProducerState | None:
+    return state_of(producer, _ProducerState)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sending:
-    """One message between the call and its answer."""
+    """One message between the call and its receipt."""
 
     hook: SendHook
     message: OutgoingMessage
 
     @guarded("rocketmq.answered")
     def answered(self, receipt: Any, exception: BaseException | None = None) -> None:
-        """End the span. A receipt names the queue that was asked at; the proxy may store in another: it is not said."""
+        """End the span. A receipt names the queue of the request; the proxy may store in another, so it is left out."""
         if exception is not None:
-            said = text_of(exception)
-            self.hook.after(self.message.call, error=error_type(exception), description=said, exception=exception)
+            error, description = describe_error(exception)
+            self.hook.after(self.message.call, error=error, description=description, exception=exception)
             return
         self.hook.after(
             self.message.call,
@@ -80,9 +84,9 @@ class _Sending:
 
 
 @guarded("rocketmq.send")
-def _sending(producer: Any, message: Any, *, transactional: bool) -> _Sending | None:
-    hooks = producers.of(producer)
-    outgoing = None if hooks is None else opened(hooks.send, message, transactional=transactional)
+def _begin_send(producer: Any, message: Any, *, transactional: bool) -> _Sending | None:
+    hooks = _producer_state(producer)
+    outgoing = None if hooks is None else open_send(hooks.send, message, transactional=transactional)
     return None if hooks is None or outgoing is None else _Sending(hooks.send, outgoing)
 
 
@@ -90,7 +94,7 @@ def _traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def send(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
         transaction = args[0] if args else kwargs.get("transaction")
-        sending = _sending(self, message, transactional=transaction is not None)
+        sending = _begin_send(self, message, transactional=transaction is not None)
         if sending is None:
             return original(self, message, *args, **kwargs)
         try:
@@ -107,7 +111,7 @@ def _traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
 def _traced_send_async(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def send_async(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
-        sending = _sending(self, message, transactional=False)
+        sending = _begin_send(self, message, transactional=False)
         if sending is None:
             return original(self, message, *args, **kwargs)
         try:
@@ -115,7 +119,7 @@ def _traced_send_async(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as exception:
             sending.answered(None, exception)
             raise
-        return heard_first(answer, sending.answered, sending.message.call.ambient)
+        return complete_after(answer, sending.answered, sending.message.call.ambient)
 
     return send_async
 
@@ -128,7 +132,7 @@ def _traced_end(original: Callable[..., Any]) -> Callable[..., Any]:
     def end_transaction(  # noqa: PLR0913, PLR0917 - the client's own arguments
         self: Any, endpoints: Any, message: Any, transaction_id: Any, result: Any, source: Any
     ) -> Any:
-        hooks = producers.of(self)
+        hooks = _producer_state(self)
         start_ns = 0 if hooks is None else hooks.end.now_ns()
         response = original(self, endpoints, message, transaction_id, result, source)
         if hooks is not None:
@@ -154,7 +158,7 @@ def _ended(  # noqa: PLR0913, PLR0917 - the client's own arguments, its answer, 
     bean = bean_of(message.call.attributes) if ours else bean_of_message(message)
     hook.ended(
         replace(bean, transaction_id=transaction_id),
-        STATES.get(result, TransactionState.UNKNOW),
+        _STATES.get(result, TransactionState.UNKNOW),
         start_ns=start_ns,
         creation=message.call.span_context if ours else creation_of_message(message),
         from_transaction_check=source == TransactionSource.SOURCE_SERVER_CHECK,
@@ -167,22 +171,22 @@ def _traced_recall(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def recall_message(self: Any, topic: Any, *args: Any, **kwargs: Any) -> Any:
-        hooks = producers.of(self)
+        hooks = _producer_state(self)
         call = None if hooks is None else hooks.recall.before(topic)
         if hooks is None or call is None:
             return original(self, topic, *args, **kwargs)
         hook = hooks.recall
 
-        def hear(msg_id: Any, exception: BaseException | None) -> None:
+        def observe(msg_id: Any, exception: BaseException | None) -> None:
             _recalled(hook, call, msg_id, exception)
 
         ambient = context.get_current()
         try:
             answer = original(self, topic, *args, **kwargs)
         except BaseException as exception:
-            hear(None, exception)
+            observe(None, exception)
             raise
-        return heard_first(answer, hear, ambient)
+        return complete_after(answer, observe, ambient)
 
     return recall_message
 
@@ -192,14 +196,84 @@ def _recalled(hook: RecallHook, call: RecallCall, msg_id: Any, exception: BaseEx
     if exception is None:
         hook.after(call, msg_id=str(msg_id) if msg_id else None)
     else:
-        hook.after(call, error=error_type(exception), description=text_of(exception), exception=exception)
+        error, description = describe_error(exception)
+        hook.after(call, error=error, description=description, exception=exception)
 
 
-PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
+# -- the broker checks a transaction --------------------------------------------------------------------------------
+_MAX_CHECKS: Final = 10_000
+_checkers: Final[WeakKeyDictionary[Any, ref[TracedChecker]]] = WeakKeyDictionary()
+"""Weakly held at both ends: the application's checker may well know its producer."""
+
+
+class TracedChecker:
+    """The application's checker; its result is recorded as the end of the transaction that the broker checks.
+
+    As in RocketMQ's own clients it is recorded when it is known, before the broker is told.
+    """
+
+    def __init__(self, checker: Any, producer: Any) -> None:
+        self._checker = checker
+        self._producer = ref(producer)
+        self._transactions: dict[str, str] = {}
+        _checkers[producer] = ref(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Behave as the application's checker does."""
+        return getattr(self._checker, name)
+
+    def expect(self, msg_id: str, transaction_id: str) -> None:
+        """Remember which transaction a message belongs to: the checker is only given the message."""
+        self._transactions[msg_id] = transaction_id
+        while len(self._transactions) > _MAX_CHECKS:
+            self._transactions.pop(next(iter(self._transactions)), None)
+
+    def check(self, message: Any) -> Any:
+        """Ask the application; what it raises goes to the client."""
+        hooks = _producer_state(self._producer())
+        if hooks is None:
+            return self._checker.check(message)
+        start_ns = hooks.end.now_ns()
+        resolution = self._checker.check(message)
+        self._record(hooks.end, message, resolution, start_ns)
+        return resolution
+
+    @guarded("rocketmq.check")
+    def _record(self, hook: EndTransactionHook, message: Any, resolution: int, start_ns: int) -> None:
+        hook.ended(
+            replace(bean_of_message(message), transaction_id=self._transactions.pop(message.message_id, None)),
+            _STATES.get(resolution, TransactionState.UNKNOW),
+            start_ns=start_ns,
+            creation=creation_of_message(message),
+            from_transaction_check=True,
+        )
+
+
+def _traced_recovery(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``Producer.on_recover_orphaned_transaction_command``: the broker checks a transaction."""
+
+    @functools.wraps(original)
+    def on_recover(self: Any, endpoints: Any, msg: Any, transaction_id: Any) -> Any:
+        _expect(self, msg, transaction_id)
+        return original(self, endpoints, msg, transaction_id)
+
+    return on_recover
+
+
+@guarded("rocketmq.check_expected")
+def _expect(producer: Any, msg: Any, transaction_id: str) -> None:
+    known = _checkers.get(producer)
+    checker = None if known is None else known()
+    if checker is not None:
+        checker.expect(msg.system_properties.message_id, transaction_id)
+
+
+PRODUCER_METHODS: Final[Wrappers] = {
     "send": _traced_send,
     "send_async": _traced_send_async,
     "end_transaction": _traced_end,
     "recall_message": _traced_recall,
     "recall_message_async": _traced_recall,
+    "on_recover_orphaned_transaction_command": _traced_recovery,
 }
-"""Method of ``Producer`` → how to wrap it; the questions of the broker are in :mod:`.checker`."""
+"""Method of ``Producer`` → how to wrap it."""

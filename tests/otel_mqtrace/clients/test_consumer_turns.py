@@ -13,7 +13,7 @@ from confluent_kafka.error import ConsumeError
 from opentelemetry.trace import StatusCode
 
 from otel_mqtrace import process
-from otel_mqtrace.clients.confluent_kafka.live import known_state
+from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks._left_behind import end_left_behind
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from otel_mqtrace.model import ContextCode

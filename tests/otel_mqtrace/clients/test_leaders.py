@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from otel_mqtrace.clients.confluent_kafka.cluster.leaders import Leaders, forget_leaders, leaders_of
-from otel_mqtrace.clients.confluent_kafka.live import STATE
+from otel_mqtrace.clients.confluent_kafka.leaders import Leaders, forget_leaders, leaders_of
+from otel_mqtrace.clients.state import STATE
 from otel_mqtrace.hooks._guard import failures
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import ManualClock

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from otel_mqtrace.clients.confluent_kafka import patching
-from otel_mqtrace.clients.confluent_kafka.consume.handover import handed_over
-from otel_mqtrace.clients.confluent_kafka.live import live
+from otel_mqtrace.clients.confluent_kafka.messages import registry
+from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.hooks import _guard
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
@@ -14,11 +14,11 @@ def test_a_step_of_the_undoing_that_fails_keeps_none_of_the_others(application, 
     """Whatever uninstrument() meets: the names are the client's again, and the next round begins clean."""
     names = dict(vars(application))
     instrument()
-    monkeypatch.setattr(patching, "abandon_consumers", _refuse)
+    monkeypatch.setattr(patching, "forget_leaders", _refuse)
     MqTraceInstrumentor().uninstrument()
     assert _guard._failures.pop("Patches.restore") == 1
     assert dict(vars(application)) == names
-    assert (live.tracing, handed_over in sources) == (None, False)
+    assert (active.tracing, registry in sources) == (None, False)
 
 
 def test_what_an_undoing_left_behind_is_undone_by_the_next_round(application, instrument, monkeypatch):
@@ -26,13 +26,13 @@ def test_what_an_undoing_left_behind_is_undone_by_the_next_round(application, in
     names = dict(vars(application))
     instrument()
     with monkeypatch.context() as broken:
-        broken.setattr(patching.Patches, "restore", _refuse)
+        broken.setattr(patching.ConfluentKafkaPatches, "restore", _refuse)
         MqTraceInstrumentor().uninstrument()
     assert _guard._failures.pop("MqTraceInstrumentor.uninstrument") == 1
     instrument()
     MqTraceInstrumentor().uninstrument()
     assert dict(vars(application)) == names
-    assert sources.count(handed_over) == 0
+    assert sources.count(registry) == 0
 
 
 def _refuse(*_):

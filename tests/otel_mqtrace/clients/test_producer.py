@@ -11,7 +11,7 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
-from otel_mqtrace.clients.confluent_kafka.cluster.leaders import leaders_of
+from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
 from otel_mqtrace.hooks._left_behind import end_left_behind
 from otel_mqtrace.message_id import read_unique_id
 from otel_mqtrace.model import MessageType, TraceType

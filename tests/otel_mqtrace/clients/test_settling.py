@@ -12,8 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import SpanKind, StatusCode
 
-from otel_mqtrace.clients.confluent_kafka.consume.settling import Settling
-from otel_mqtrace.clients.confluent_kafka.messages import Place
+from otel_mqtrace.clients.settlement import Positions
 from otel_mqtrace.hooks.consume import IncomingMessage
 from otel_mqtrace.hooks.tracing import ClientFacts
 from tests.support.consuming import consume, current_span_id, poll
@@ -198,12 +197,12 @@ def test_a_commit_in_a_rebalance_callback_is_in_no_message(instrument, kafka, sp
 
 def test_no_more_is_remembered_than_ten_thousand_messages():
     """A consumer that runs for years commits what it was handed lately."""
-    settling = Settling(ClientFacts())
+    positions = Positions(ClientFacts())
     header = ("traceparent", f"00-0af7651916cd43dd8448eb211c80319c-{PARENT_SPANS[0]:x}-01")
-    settling.note(IncomingMessage(topic="t", partition=0, offset=n, headers=[header]) for n in range(10_001))
-    assert settling.creation(Place("t", 0, 0)) is None
-    assert settling.creation(Place("t", 0, 10_000)).span_id == PARENT_SPANS[0]
-    assert [each.offset for each in settling.positions()] == [10_001]
+    positions.add(IncomingMessage(topic="t", partition=0, offset=n, headers=[header]) for n in range(10_001))
+    assert positions.creation_context("t", 0, 0) is None
+    assert positions.creation_context("t", 0, 10_000).span_id == PARENT_SPANS[0]
+    assert [each.offset for each in positions.unsettled()] == [10_001]
 
 
 def test_a_commit_speaks_of_what_is_assigned_and_not_settled_yet(instrument, kafka, spans, fill, topic):

@@ -15,9 +15,8 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from otel_mqtrace.clients.confluent_kafka.cluster.measurements import MEASUREMENTS
-from otel_mqtrace.clients.confluent_kafka.cluster.statistics import ClientReport, ClientStatistics
-from otel_mqtrace.clients.confluent_kafka.live import live
+from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.confluent_kafka.statistics import MEASUREMENTS, ClientReport, ClientStatistics
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
@@ -74,7 +73,7 @@ def _until(answer, turn, *, turns=200):
 def test_nobody_is_asked_for_statistics_unless_somebody_wants_them(instrument, kafka):
     """Off by default: the configuration goes to the client as it came."""
     instrument()
-    assert live.configure is None
+    assert active.configure is None
 
 
 def test_the_lag_is_what_the_group_has_not_committed(measured, kafka, topic, fill, consumer_of, reader, spans):
@@ -180,7 +179,7 @@ def test_statistics_that_were_switched_off_stay_off(measured, kafka):
     """statistics.interval.ms = 0 is the application's decision."""
     measured()
     given = ((), {"bootstrap.servers": kafka.bootstrap_servers, "statistics.interval.ms": 0})
-    assert live.configure(given) is None
+    assert active.configure(given) is None
 
 
 @pytest.mark.parametrize(
@@ -196,7 +195,7 @@ def test_every_way_to_give_a_configuration_is_kept(measured, args, kwargs):
     """As a dict, as conf=, as keywords, as both: what was given is there, with ours beside it, and nothing is changed."""
     before = repr((args, kwargs))
     measured()
-    changed_args, changed_kwargs = live.configure((args, kwargs))
+    changed_args, changed_kwargs = active.configure((args, kwargs))
     assert repr((args, kwargs)) == before
     merged = {**(changed_args[0] if changed_args else {}), **changed_kwargs, **changed_kwargs.get("conf", {})}
     assert merged["bootstrap.servers"] == "b:1"
@@ -218,7 +217,7 @@ def test_our_own_clients_do_not_report(measured, kafka):
     """What runs with instrumentation suppressed is an exporter's."""
     measured()
     with suppress_instrumentation():
-        assert live.configure((({"bootstrap.servers": kafka.bootstrap_servers},), {})) is None
+        assert active.configure((({"bootstrap.servers": kafka.bootstrap_servers},), {})) is None
 
 
 def test_a_serialising_client_reports_too(measured, kafka, topic, reader, spans):
@@ -261,7 +260,7 @@ def clock():
 def tracing(monkeypatch):
     """Tracing is on, the topic of others is excluded."""
     on = Tracing.create(settings=Settings(topic_exclude=("theirs",)))
-    monkeypatch.setattr(live, "tracing", on)
+    monkeypatch.setattr(active, "tracing", on)
     return on
 
 
@@ -378,7 +377,7 @@ def test_an_old_number_is_no_number(observe, clock):
 def test_switched_off_nothing_is_observed(observe, clock, monkeypatch):
     """Clients that live on report to nobody."""
     report = _report(clock, {"type": "producer", "msg_cnt": 2})
-    monkeypatch.setattr(live, "tracing", None)
+    monkeypatch.setattr(active, "tracing", None)
     assert observe(QUEUE, report) == []
 
 
@@ -392,8 +391,8 @@ def test_the_number_of_series_is_bounded(observe, clock):
 def test_instrumenting_again_makes_no_second_set_of_instruments(measured, reader, caplog):
     """OpenTelemetry would warn of each."""
     measured()
-    first = live.configure
+    first = active.configure
     MqTraceInstrumentor().uninstrument()
     measured()
-    assert live.configure is not first
+    assert active.configure is not first
     assert "already" not in caplog.text

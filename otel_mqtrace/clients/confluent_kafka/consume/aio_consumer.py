@@ -1,4 +1,4 @@
-"""This module knows the asyncio consumers: what a task was handed is the task's until it polls again, or ends.
+"""asyncio consumers: what a task was handed is the task's until it polls again, or ends.
 
 The client polls in a pool thread; the span opens where the message arrives, in the coroutine that awaited it, and is
 current there. The consumer inside, which does the work in the pool, is silent. Several tasks may share one consumer:
@@ -13,22 +13,21 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_mqtrace.clients.confluent_kafka.consume.commit import offsets_of_call, traced_settlement
 from otel_mqtrace.clients.confluent_kafka.consume.consumer import Turn, refused, returned
-from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
-from otel_mqtrace.clients.confluent_kafka.consume.settling import Settles, begun, offsets_asked
-from otel_mqtrace.clients.confluent_kafka.live import STATE, known_state, live
+from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import AnyConsumerState
+from otel_mqtrace.clients.confluent_kafka.messages import registry
+from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.consumer_state import TaskConsumerState
+from otel_mqtrace.clients.state import attach_state, known_state
 from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._holding import TaskHoldings, leaving_with
-from otel_mqtrace.hooks._left_behind import when_collected
+from otel_mqtrace.hooks._holding import leaving_with
+from otel_mqtrace.hooks.tracing import ClientFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_mqtrace.clients.change import Wrappers
-    from otel_mqtrace.hooks._holding import Held
-    from otel_mqtrace.hooks.consume import ConsumeHook, ProcessCall
-    from otel_mqtrace.hooks.process import Responsibility
-    from otel_mqtrace.model import ContextCode
+    from otel_mqtrace.clients.patching import Wrapper, Wrappers
 
 __all__ = ["AIO_CONSUMER_METHODS", "ASYNC_DESERIALIZING_CONSUMER_METHODS", "AioState"]
 
@@ -36,51 +35,30 @@ _polling: Final[ContextVar[object]] = ContextVar("mqtrace-polling", default=None
 """The state whose poll is under way in this task: a subclass's poll awaits its parent's."""
 
 
-class AioState(ConsumerState):
+class AioState(AnyConsumerState, TaskConsumerState):
     """The state of an asyncio consumer, which is about the same as ``inner``, that of the consumer it wraps."""
 
-    def __init__(self, inner: ConsumerState | None) -> None:
-        super().__init__(None, like=inner)
-        self._tasks = TaskHoldings()
-
-    def next_turn(self) -> None:
-        """The current task polls again; what tasks left behind that did nothing but poll is done with as well."""
-        self._tasks.finish_mine()
-
-    def done(self, code: ContextCode, exception: BaseException | None) -> None:
-        """The current task is done with what it has; how it goes in the others they will say."""
-        self._tasks.finish_mine(code, exception)
-
-    def hold(self, hook: ConsumeHook, calls: list[ProcessCall], handed: object) -> Held:
-        """Keep what the current task is handed."""
-        return self._tasks.hold(hook, calls, handed) if calls else self._held
-
-    def taken(self, call: ProcessCall) -> Responsibility | None:
-        """Give the span of a message that a task holds to a block."""
-        return self._tasks.take(call)
-
-    @guarded("AioState.abandon")
-    def abandon(self) -> None:
-        """The consumer is gone, or tracing is."""
-        self._tasks.abandon()
+    def __init__(self, inner: AnyConsumerState | None) -> None:
+        super().__init__(ClientFacts.of_kafka({}, group_name=None) if inner is None else inner.facts, registry)
+        if inner is not None:
+            self.leaders = inner.leaders
 
 
 def _state_of(consumer: Any) -> AioState | None:
     """Return the consumer's state, making it, and silencing the consumer inside, at its first use."""
     state: AioState | None = known_state(consumer)
     if state is None and hasattr(consumer, "__dict__"):
-        inner: ConsumerState | None = known_state(getattr(consumer, "_consumer", None))
+        inner: AnyConsumerState | None = known_state(getattr(consumer, "_consumer", None))
         if inner is not None:
             inner.silent = True
         state = AioState(inner)
-        consumer.__dict__[STATE] = state
-        when_collected(consumer, state.abandon)
+        attach_state(consumer, state)
     return state
 
 
 @guarded("AIOConsumer.poll")
 def _turn(consumer: Any) -> Turn | None:
-    tracing = live.tracing
+    tracing = active.tracing
     state: AioState | None
     if tracing is None:
         state = known_state(consumer)
@@ -132,31 +110,15 @@ def _traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
     return close
 
 
-def _traced_settlement(operation: str, settles: Settles) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        async def settle(self: Any, *args: Any, **kwargs: Any) -> Any:
-            settlement = begun(_state_of, self, operation, settles, (args, kwargs))
-            if settlement is None:
-                return await original(self, *args, **kwargs)
-            try:
-                result = await original(self, *args, **kwargs)
-            except:  # as above
-                settlement.failed(sys.exc_info()[1])
-                raise
-            settlement.done(result)
-            return result
-
-        return settle
-
-    return wrap
+def _traced_settlement(operation: str) -> Wrapper:
+    return traced_settlement(operation, offsets_of_call, state_of=_state_of, is_async=True)
 
 
 AIO_CONSUMER_METHODS: Final[Wrappers] = {
     "poll": _traced_receive(batch=False),
     "consume": _traced_receive(batch=True),
-    "commit": _traced_settlement("commit", offsets_asked),
-    "store_offsets": _traced_settlement("store", offsets_asked),
+    "commit": _traced_settlement("commit"),
+    "store_offsets": _traced_settlement("store"),
     "close": _traced_close,
     "__aexit__": _traced_close,
 }

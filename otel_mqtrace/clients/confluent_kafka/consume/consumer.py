@@ -1,4 +1,4 @@
-"""This module knows when a confluent-kafka consumer hands messages over, and when the application is done with them.
+"""Consumption by a confluent-kafka consumer: messages handed over, and the application done with them.
 
 Automatic mode: a message belongs to the application from the moment ``poll`` or ``consume`` returns it until the next
 call of either, or ``close``. Explicit ``process(message)`` takes a message over from automatic mode.
@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, Message, cimpl
 
-from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
-from otel_mqtrace.clients.confluent_kafka.consume.settling import offsets_asked, traced_settlement
-from otel_mqtrace.clients.confluent_kafka.live import known_state, live, remembering, state_of
+from otel_mqtrace.clients.confluent_kafka.consume.commit import offsets_of_call, traced_settlement
+from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import AnyConsumerState, ConsumerState
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type, is_message
+from otel_mqtrace.clients.confluent_kafka.state import active, state_of, traced_constructor
+from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks._guard import guarded, note_failure
 from otel_mqtrace.hooks._holding import leaving_with
 from otel_mqtrace.model import ContextCode
 
 if TYPE_CHECKING:
-    from otel_mqtrace.clients.change import Wrappers
+    from otel_mqtrace.clients.patching import Wrappers
     from otel_mqtrace.hooks.tracing import Tracing
 
 __all__ = [
@@ -39,12 +40,12 @@ __all__ = [
 
 ORIGINAL_CONSUMER: Final[type[Any]] = cimpl.Consumer
 _Make = Callable[[Mapping[str, Any] | None], ConsumerState]
-Turn = tuple[ConsumerState, "Tracing", int | None]
+Turn = tuple[AnyConsumerState, "Tracing", int | None]
 """Whose poll begins, under which Tracing, and when; ``None`` where nobody listens to polls."""
 
 
 def _turn(consumer: Any, make: _Make) -> Turn | None:
-    tracing = live.tracing
+    tracing = active.tracing
     state: ConsumerState | None = known_state(consumer)
     if tracing is None:
         if state is not None:
@@ -94,7 +95,7 @@ def traced_receive(make: _Make, *, batch: bool) -> Callable[[Callable[..., Any]]
     return wrap
 
 
-def returned(state: ConsumerState, tracing: Tracing, result: Any, *, start_ns: int | None, batch: bool) -> None:
+def returned(state: AnyConsumerState, tracing: Tracing, result: Any, *, start_ns: int | None, batch: bool) -> None:
     """Hand over the messages among what a poll returned: errors and ends of partitions are none.
 
     What cannot be counted, a generator of a subclass, is the application's to go through. Never raises.
@@ -122,7 +123,7 @@ def returned(state: ConsumerState, tracing: Tracing, result: Any, *, start_ns: i
         note_failure("Consumer.returned")
 
 
-def _failed(state: ConsumerState, tracing: Tracing, message: Any, *, start_ns: int | None, batch: bool) -> None:
+def _failed(state: AnyConsumerState, tracing: Tracing, message: Any, *, start_ns: int | None, batch: bool) -> None:
     """The answer of a poll was an error; that a partition ends here is none."""
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
@@ -131,7 +132,9 @@ def _failed(state: ConsumerState, tracing: Tracing, message: Any, *, start_ns: i
 
 
 @guarded("Consumer.refused")
-def refused(state: ConsumerState, tracing: Tracing, raised: Any, *, start_ns: int | None, batch: bool = False) -> None:
+def refused(
+    state: AnyConsumerState, tracing: Tracing, raised: Any, *, start_ns: int | None, batch: bool = False
+) -> None:
     """A poll raised. Where a deserialiser refused a message that was consumed, its processing failed before it began.
 
     Of a batch the application gets nothing at all then; only the message that was refused is named. ``raised`` may be a
@@ -169,7 +172,7 @@ def traced_assignment(original: Callable[..., Any]) -> Callable[..., Any]:
 @guarded("Consumer.assign")
 def _expect(consumer: Any, args: tuple[Any, ...]) -> None:
     state: ConsumerState | None = known_state(consumer)
-    tracing = live.tracing
+    tracing = active.tracing
     if state is None or state.leaders is None or tracing is None or not args:
         return
     for each in args[0]:
@@ -192,14 +195,14 @@ def traced_close(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 CONSUMER_METHODS: Final[Wrappers] = {
-    "__init__": remembering("Consumer.__init__", ConsumerState),
+    "__init__": traced_constructor("Consumer.__init__", ConsumerState),
     "poll": traced_receive(ConsumerState, batch=False),
     "consume": traced_receive(ConsumerState, batch=True),
     "subscribe": traced_assignment,
     "assign": traced_assignment,
     "incremental_assign": traced_assignment,
-    "commit": traced_settlement("commit", offsets_asked),
-    "store_offsets": traced_settlement("store", offsets_asked),
+    "commit": traced_settlement("commit", offsets_of_call),
+    "store_offsets": traced_settlement("store", offsets_of_call),
     "close": traced_close,
     "__exit__": traced_close,
 }

@@ -1,4 +1,4 @@
-"""This module knows the share consumer (KIP-932): what is acknowledged, how that ends a message, how often it came.
+"""The share consumer (KIP-932): what is acknowledged, how that ends a message, how often it was delivered.
 
 Each poll hands over a batch, and the application says of each message how it went. In the words of RocketMQ's consume
 status: ``ACCEPT`` is ``SUCCESS``; ``RELEASE`` is ``FAILED``, the message comes again; ``REJECT`` is ``FAILED`` too, it
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import cimpl
 
+from otel_mqtrace.clients.confluent_kafka.consume.commit import traced_settlement
 from otel_mqtrace.clients.confluent_kafka.consume.consumer import traced_assignment, traced_close, traced_receive
 from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
-from otel_mqtrace.clients.confluent_kafka.consume.settling import traced_settlement
-from otel_mqtrace.clients.confluent_kafka.live import known_state, remembering
-from otel_mqtrace.clients.confluent_kafka.messages import Place, place_of
+from otel_mqtrace.clients.confluent_kafka.messages import Position, position_of
+from otel_mqtrace.clients.confluent_kafka.state import traced_constructor
+from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks.settle import SettledOffset
 from otel_mqtrace.model import ContextCode
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from otel_mqtrace.clients.change import Wrappers
+    from otel_mqtrace.clients.patching import Wrappers
     from otel_mqtrace.hooks._holding import Outcome
     from otel_mqtrace.hooks.consume import IncomingMessage, ProcessCall
     from otel_mqtrace.hooks.process import Responsibility
@@ -77,11 +78,11 @@ class ShareState(ConsumerState):
     def __init__(self, conf: Mapping[str, Any] | None) -> None:
         super().__init__(conf)
         self._asks = str((conf or {}).get(_MODE, "")).lower() == "explicit"
-        self._places: dict[int, tuple[Place, ...]] = {}
-        self._said: dict[Place, ContextCode] = {}
-        self._blocks: dict[Place, _Block] = {}
-        self._outstanding: set[Place] = set()
-        self._unsettled: dict[Place, None] = {}
+        self._positions_of: dict[int, tuple[Position, ...]] = {}
+        self._acknowledged: dict[Position, ContextCode] = {}
+        self._blocks: dict[Position, _Block] = {}
+        self._outstanding: set[Position] = set()
+        self._unsettled: dict[Position, None] = {}
 
     def next_turn(self) -> None:
         """The application polls again, so it is done with what it has, unless that poll is going to be refused."""
@@ -91,11 +92,11 @@ class ShareState(ConsumerState):
 
     def held(self, calls: Sequence[ProcessCall], received: Sequence[IncomingMessage]) -> None:
         """Remember where each message lies, and that nothing was said of it yet."""
-        places = [Place(each.topic, each.partition, each.offset) for each in received]
-        self._places = {id(call): tuple(places[index] for index in call.indexes) for call in calls}
-        self._said, self._blocks = {}, {}
-        self._outstanding = set(places)
-        self._unsettled = {} if self._asks else dict.fromkeys(places)
+        positions = [Position(each.topic, each.partition, each.offset) for each in received]
+        self._positions_of = {id(call): tuple(positions[index] for index in call.indexes) for call in calls}
+        self._acknowledged, self._blocks = {}, {}
+        self._outstanding = set(positions)
+        self._unsettled = {} if self._asks else dict.fromkeys(positions)
 
     @guarded("ShareState.left_out")
     def left_out(self, tracing: Tracing, errors: Sequence[Message]) -> None:
@@ -126,20 +127,20 @@ class ShareState(ConsumerState):
         return None if opened is None else self._block(message, opened)
 
     def _block(self, message: Message, inner: Responsibility) -> _Block:
-        place = place_of(message)
-        block = _Block(inner, self._said.get(place))
-        self._blocks[place] = block
+        position = position_of(message)
+        block = _Block(inner, self._acknowledged.get(position))
+        self._blocks[position] = block
         return block
 
-    def acknowledged(self, place: Place, code: ContextCode) -> None:
+    def acknowledged(self, position: Position, code: ContextCode) -> None:
         """The application said how one message went; said again before it is committed, the last word counts."""
         if not self._asks:
             self._asks, self._unsettled = True, {}
-        self._outstanding.discard(place)
-        self._said[place] = code
-        self._unsettled[place] = None
-        if place in self._blocks:
-            self._blocks[place].said = code
+        self._outstanding.discard(position)
+        self._acknowledged[position] = code
+        self._unsettled[position] = None
+        if position in self._blocks:
+            self._blocks[position].said = code
 
     @property
     def outcome(self) -> Outcome:
@@ -150,10 +151,10 @@ class ShareState(ConsumerState):
         self, call: ProcessCall, code: ContextCode, exception: BaseException | None
     ) -> tuple[ContextCode, BaseException | None]:
         """Return the worst of what was said of the messages; where something is unsaid, how the turn ended comes in."""
-        places = self._places.pop(id(call), ())
-        if not self._asks or not places:
+        positions = self._positions_of.pop(id(call), ())
+        if not self._asks or not positions:
             return code, exception
-        said = [self._said.get(place) for place in places]
+        said = [self._acknowledged.get(position) for position in positions]
         if None in said and code is not ContextCode.SUCCESS:
             return code, exception
         if ContextCode.FAILED in said:
@@ -163,7 +164,7 @@ class ShareState(ConsumerState):
     def committing(self) -> list[SettledOffset]:
         """Return what a commit settles: what was acknowledged or, where nobody has to, all of the last poll."""
         unsettled, self._unsettled = self._unsettled, {}
-        return [SettledOffset(*place, self.settling.creation(place)) for place in unsettled]
+        return [SettledOffset(*position, self.positions.creation_context(*position)) for position in unsettled]
 
 
 def _traced_acknowledge(order: tuple[str, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -185,9 +186,9 @@ def _acknowledged(consumer: Any, said: Mapping[str, Any]) -> None:
     if state is None:
         return
     message = said.get("message")
-    place = Place(said["topic"], said["partition"], said["offset"]) if message is None else place_of(message)
+    position = Position(said["topic"], said["partition"], said["offset"]) if message is None else position_of(message)
     accepted = int(said.get("ack_type", _ACCEPT)) == _ACCEPT
-    state.acknowledged(place, ContextCode.SUCCESS if accepted else ContextCode.FAILED)
+    state.acknowledged(position, ContextCode.SUCCESS if accepted else ContextCode.FAILED)
 
 
 def _committing(
@@ -197,7 +198,7 @@ def _committing(
 
 
 SHARE_CONSUMER_METHODS: Final[Wrappers] = {
-    "__init__": remembering("ShareConsumer.__init__", ShareState),
+    "__init__": traced_constructor("ShareConsumer.__init__", ShareState),
     "poll": traced_receive(ShareState, batch=True),
     "acknowledge": _traced_acknowledge(_ACKNOWLEDGE),
     "acknowledge_offset": _traced_acknowledge(_ACKNOWLEDGE_OFFSET),

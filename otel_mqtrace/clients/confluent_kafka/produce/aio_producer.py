@@ -1,4 +1,4 @@
-"""This module knows when an asyncio producer is given a message, and what becomes of it in the producer's own buffer.
+"""Sends through an asyncio producer, and the messages in its own buffer.
 
 ``AIOProducer`` gathers messages and sends them with ``produce_batch`` of a plain producer, in a pool thread. So the
 span is opened here, in the coroutine that sends, travels with the message (:class:`CarriedPartition`), and is ended by
@@ -12,9 +12,10 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace.clients.confluent_kafka.live import known_state, live
 from otel_mqtrace.clients.confluent_kafka.produce.batches import CarriedPartition
 from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending, producer_state
+from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._left_behind import end_left_behind
 
@@ -34,7 +35,7 @@ def _traced_produce(original: Callable[..., Awaitable[Any]]) -> Callable[..., An
 
     @functools.wraps(original)
     async def produce(self: Any, *args: Any, **kwargs: Any) -> Any:
-        tracing = live.tracing
+        tracing = active.tracing
         if tracing is None or tracing.settings.headerless_sends == "leave":
             return await original(self, *args, **kwargs)
         sending = _open(self, args, kwargs)
@@ -61,7 +62,7 @@ def _traced_produce(original: Callable[..., Awaitable[Any]]) -> Callable[..., An
 @guarded("AIOProducer.before")
 def _open(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sending | None:
     """Open the span of one message; ``None`` when it needs none."""
-    tracing = live.tracing
+    tracing = active.tracing
     given = {**dict(zip(_ORDER, args, strict=False)), **kwargs}
     topic = given.get("topic")
     if tracing is None or not isinstance(topic, str):

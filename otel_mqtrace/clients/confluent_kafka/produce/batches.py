@@ -1,4 +1,4 @@
-"""This module knows ``produce_batch``, whose messages cannot carry headers, and what is done about it.
+"""``produce_batch``, whose messages cannot carry headers, and what is done about it.
 
 ``correlate`` records a send per message, ended by its delivery report, which tells the physical id that the consumer
 sees too. ``send_each`` sends each message alone, with headers, and answers as the batch would have. ``leave`` is
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
-from otel_mqtrace.clients.confluent_kafka.live import known_state, live
 from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Sending, producer_state
+from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.hooks._headers import pairs_of
 from otel_mqtrace.hooks._scope import EnteredScope
@@ -143,7 +144,7 @@ def _plan(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Plan
 
 def _tracing_for(producer: Any) -> Tracing | None:
     """Return the Tracing in force; the last one for an asyncio producer's, which may send what it buffered under it."""
-    tracing = live.tracing
+    tracing = active.tracing
     if tracing is not None and tracing.settings.headerless_sends != "leave":
         return tracing
     state: ProducerState | None = known_state(producer)

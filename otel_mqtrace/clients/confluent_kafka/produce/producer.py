@@ -1,6 +1,6 @@
-"""This module knows when a confluent-kafka producer sends one message, when it is closed, and every method to wrap.
+"""``produce`` of one message, ``close``, and every method of a producer to wrap.
 
-It knows nothing of attributes. Every method is wrapped the same way, on our own subclass and on the application's.
+Every method is wrapped the same way, on our own subclass and on the application's.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import cimpl
 
-from otel_mqtrace.clients.confluent_kafka.live import STATE, known_state, live, remembering
 from otel_mqtrace.clients.confluent_kafka.messages import PRODUCE_ORDER, parameter_order, replaced
 from otel_mqtrace.clients.confluent_kafka.produce.batches import traced_batch
 from otel_mqtrace.clients.confluent_kafka.produce.sending import ProducerState, Recording, Sending, producer_state
-from otel_mqtrace.clients.confluent_kafka.produce.transactions import traced_begin, traced_end, traced_offsets
+from otel_mqtrace.clients.confluent_kafka.produce.transactions import (
+    traced_abort,
+    traced_begin,
+    traced_commit,
+    traced_offsets,
+)
+from otel_mqtrace.clients.confluent_kafka.state import active, traced_constructor
+from otel_mqtrace.clients.state import STATE, known_state
 from otel_mqtrace.hooks._guard import guarded, note_failure
 from otel_mqtrace.hooks._left_behind import end_left_behind, left_behind
 from otel_mqtrace.hooks.send import UNKNOWN_BODY
-from otel_mqtrace.model import TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from otel_mqtrace.hooks.tracing import Tracing
 
-__all__ = ["ORIGINAL_PRODUCER", "PRODUCER_BETWEEN", "PRODUCER_METHODS"]
+__all__ = ["ORIGINAL_PRODUCER", "PRODUCER_METHODS"]
 
 ORIGINAL_PRODUCER: Final[type[Any]] = cimpl.Producer
 
@@ -37,7 +42,7 @@ def _prepare(
     producer: Any, order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool
 ) -> tuple[Sending | None, tuple[Any, ...], dict[str, Any]] | None:
     """Open the span of one ``produce`` and return the arguments to call it with."""
-    tracing = live.tracing
+    tracing = active.tracing
     state = None if tracing is None else producer_state(producer)
     if tracing is None or state is None:
         return None
@@ -137,7 +142,7 @@ def _recorded_produce(original: Callable[..., Any], produce_with_span: Callable[
         body = None if value is _MISSING else value
         recorded = None
         try:
-            tracing = live.tracing
+            tracing = active.tracing
             if tracing is not None and type(topic) is str and not args and not kwargs:
                 user = callback if on_delivery is _MISSING else on_delivery if callback is _MISSING else _BOTH
                 given_headers = None if headers is _MISSING else headers
@@ -271,7 +276,7 @@ def _closed(producer: Any) -> None:
 
 
 PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any] | None]]] = {
-    "__init__": remembering("Producer.__init__", ProducerState),
+    "__init__": traced_constructor("Producer.__init__", ProducerState),
     "produce": _traced_produce,
     "produce_batch": traced_batch,
     "flush": _traced_flush,
@@ -279,18 +284,7 @@ PRODUCER_METHODS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[...
     "__exit__": _traced_exit,
     "begin_transaction": traced_begin,
     "send_offsets_to_transaction": traced_offsets,
-    "commit_transaction": traced_end(TransactionState.COMMIT_MESSAGE),
-    "abort_transaction": traced_end(TransactionState.ROLLBACK_MESSAGE),
+    "commit_transaction": traced_commit,
+    "abort_transaction": traced_abort,
 }
 """Method → how to wrap it; ``None`` from a wrapper means that this one cannot be traced in place."""
-
-
-def _between() -> type[Any]:
-    """Without ``__slots__`` the layout would differ, and no class that exists could be given this one as its base."""
-    names = ("produce", "produce_batch")
-    body = {name: PRODUCER_METHODS[name](getattr(ORIGINAL_PRODUCER, name)) for name in names}
-    return type("Producer", (ORIGINAL_PRODUCER,), {"__slots__": (), "__module__": __name__, **body})
-
-
-PRODUCER_BETWEEN: Final = _between()
-"""To be put between the client's class and a subclass whose own methods leave no way in: it traces what they call."""

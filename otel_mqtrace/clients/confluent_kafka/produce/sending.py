@@ -1,4 +1,4 @@
-"""This module knows what one producer owes: the messages it has accepted, each until its answer or until none can come.
+"""The messages a producer has accepted, each until its delivery report or until none can come.
 
 A message is followed by the delivery callback it is sent with, a :class:`Sending`. Where the client will not call back
 (``delivery.report.only.error``), it still lets go of the callback the moment the broker has acknowledged the message:
@@ -14,11 +14,11 @@ from typing import Any, Final
 from opentelemetry import context
 
 from otel_mqtrace import semconv
-from otel_mqtrace.clients.confluent_kafka.cluster.leaders import leaders_of
-from otel_mqtrace.clients.confluent_kafka.live import STATE, known_state
+from otel_mqtrace.clients.confluent_kafka.leaders import leaders_of
 from otel_mqtrace.clients.confluent_kafka.messages import error_text, error_type
+from otel_mqtrace.clients.state import attach_state, known_state
 from otel_mqtrace.hooks._guard import guarded, note_failure
-from otel_mqtrace.hooks._left_behind import leave, when_collected
+from otel_mqtrace.hooks._left_behind import leave
 from otel_mqtrace.hooks._scope import EnteredScope
 from otel_mqtrace.hooks.send import SendCall, SendHook
 from otel_mqtrace.hooks.settle import SettleHook
@@ -238,6 +238,5 @@ def producer_state(producer: Any) -> ProducerState | None:
     state: ProducerState | None = known_state(producer)
     if state is None and hasattr(producer, "__dict__"):
         state = ProducerState(None)
-        producer.__dict__[STATE] = state
-        when_collected(producer, state.abandon)
+        attach_state(producer, state)
     return state

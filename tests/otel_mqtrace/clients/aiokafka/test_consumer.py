@@ -12,7 +12,7 @@ from opentelemetry import baggage, trace
 from opentelemetry.trace import SpanKind
 
 from otel_mqtrace import process
-from otel_mqtrace.clients.aiokafka.handover import handed_over
+from otel_mqtrace.clients.aiokafka.client import registry
 from otel_mqtrace.hooks._left_behind import end_left_behind
 from otel_mqtrace.model import ContextCode
 from otel_mqtrace.spans.mapping import trace_context_of
@@ -322,7 +322,7 @@ def test_a_consumer_that_is_forgotten_leaves_no_open_span(instrument, spans, fil
     gc.collect()
     end_left_behind()
     assert _codes(spans) == [ContextCode.RETURNNULL]
-    assert len(handed_over) == 0
+    assert len(registry) == 0
 
 
 def test_leaving_the_loop_and_going_on_is_seen_through(instrument, spans, tracer, fill, kafka, topic):

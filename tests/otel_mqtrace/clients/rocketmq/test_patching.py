@@ -115,7 +115,7 @@ def test_we_step_back_before_another_instrumentation(instrument, caplog):
     try:
         with caplog.at_level(logging.WARNING):
             instrument()
-        assert patching.foreign_wrapper() == __name__
+        assert patching.foreign_wrapper() == f"the module {__name__}"
         assert RocketMqInstrumentor().patches is None
     finally:
         rocketmq.Producer.send = original

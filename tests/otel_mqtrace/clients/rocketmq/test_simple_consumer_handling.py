@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-from types import SimpleNamespace
-
 import pytest
 import rocketmq
 from opentelemetry import baggage, context, trace
 
 from otel_mqtrace import process
-from otel_mqtrace.clients.rocketmq.holding import consumers
-from otel_mqtrace.clients.rocketmq.live import Bound, live
+from otel_mqtrace.clients.rocketmq.consumer_state import consumer_state
 from otel_mqtrace.hooks._left_behind import end_left_behind
-from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 from otel_mqtrace.model import ContextCode
 
@@ -122,8 +117,7 @@ def test_a_consumer_that_is_collected_leaves_no_open_span(send, consumer_of, top
     consumer = consumer_of(topic)
     (message,) = consumer.receive(16, 30)
     clock.advance(ms=5)
-    holding = consumers.of(consumer)
-    holding.abandon()  # what the collector calls
+    consumer_state(consumer).abandon()  # what the collector calls
     clock.advance(ms=500)
     spans.assert_empty()
     assert not trace.get_current_span().get_span_context().is_valid
@@ -131,20 +125,3 @@ def test_a_consumer_that_is_collected_leaves_no_open_span(send, consumer_of, top
     span = spans.take(f"process {topic}")
     assert (_code(span), span.end_time - span.start_time) == ("RETURNNULL", 5_000_000)
     assert message.body == b"x"
-
-
-def test_the_collector_of_a_client_is_told_of_what_it_held(monkeypatch):
-    """Each client once, whatever it held."""
-    abandoned = []
-    monkeypatch.setattr(live, "tracing", Tracing.create())
-    bound = Bound(lambda tracing, facts: facts.client_id, abandon=abandoned.append)
-
-    class Client:
-        client_id = "shop"
-        client_configuration = SimpleNamespace(rpc_endpoints=None, namespace="")
-
-    client = Client()
-    assert [bound.of(client), bound.of(client)] == ["shop", "shop"]
-    del client
-    gc.collect()
-    assert (abandoned, bound.forget()) == (["shop"], [])

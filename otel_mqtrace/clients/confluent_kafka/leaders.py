@@ -1,4 +1,4 @@
-"""This module knows which broker leads a partition: asked in the background, answered from memory.
+"""Partition leaders: looked up in the background, read from memory.
 
 Whoever asks :meth:`Leaders.of` never waits: an unknown topic is noted, a daemon thread that lives only as long as there
 is something to ask looks it up, and until then the answer is ``None``. It asks with a short-lived client of its own,
@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_mqtrace._clock import Clock, SystemClock
-from otel_mqtrace.clients.alive import Alive
+from otel_mqtrace.clients.registry import LiveObjects
 from otel_mqtrace.config import connection_settings
 from otel_mqtrace.hooks._guard import guarded
 from otel_mqtrace.spans.worker import Worker
@@ -85,7 +85,7 @@ class Leaders:
         self._asked_again = itertools.count(1)
         self._cluster_id: str | None = None
         self._worker = self._new_worker()
-        _alive.add(self)
+        _live.add(self)
 
     @property
     def cluster_id(self) -> str | None:
@@ -157,11 +157,11 @@ class Leaders:
         self._wanted.pop(topic, None)
 
 
-_alive: Final[Alive[Leaders]] = Alive()
+_live: Final[LiveObjects[Leaders]] = LiveObjects()
 
 
 def _after_fork() -> None:
-    for leaders in _alive.all():
+    for leaders in _live.all():
         leaders.after_fork()
 
 

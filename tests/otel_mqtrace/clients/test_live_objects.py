@@ -6,13 +6,10 @@ import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
-from types import SimpleNamespace
 
 import pytest
 
-from otel_mqtrace.clients.alive import Alive
-from otel_mqtrace.clients.rocketmq.live import Bound, live
-from otel_mqtrace.hooks.tracing import Tracing
+from otel_mqtrace.clients.registry import LiveObjects
 
 
 class Thing:
@@ -20,13 +17,6 @@ class Thing:
 
     def __init__(self):
         self.itself = self
-
-
-class Client(Thing):
-    """As much of a RocketMQ client as says who it is."""
-
-    client_id = "shop"
-    client_configuration = SimpleNamespace(rpc_endpoints=None, namespace="")
 
 
 @pytest.fixture
@@ -61,7 +51,7 @@ def _while_others_come_and_go(come, ask, *, times):
 
 def test_asking_does_not_fail_while_something_is_made(impatient):
     """A set of weak references would say that it changed its size."""
-    alive = Alive()
+    alive = LiveObjects()
 
     def come():
         thing = Thing()
@@ -73,24 +63,10 @@ def test_asking_does_not_fail_while_something_is_made(impatient):
 
 def test_what_is_gone_is_not_among_what_exists():
     """Nothing is kept, and no key of it."""
-    alive = Alive()
+    alive = LiveObjects()
     here, gone = Thing(), Thing()
     alive.add(here)
     alive.add(gone)
     del gone
     gc.collect()
     assert alive.all() == [here]
-    assert len(alive._known) == 1
-
-
-def test_forgetting_every_client_does_not_fail_while_one_is_made(impatient, monkeypatch):
-    """uninstrument() of the RocketMQ client, in a program that makes clients all the time."""
-    monkeypatch.setattr(live, "tracing", Tracing.create())
-    bound = Bound(lambda tracing, facts: object())
-
-    def come():
-        client = Client()
-        assert bound.of(client) is not None
-        return client
-
-    _while_others_come_and_go(come, bound.forget, times=2_000)

@@ -10,9 +10,9 @@ import pytest
 from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 
+from otel_mqtrace.clients.conflicts import INSTRUMENTATIONS, identify_class
+from otel_mqtrace.clients.confluent_kafka.patching import find_foreign_class
 from otel_mqtrace.clients.confluent_kafka.produce import producer as ours
-from otel_mqtrace.clients.confluent_kafka.rebinding.neighbours import neighbour_of, wrapper_among
-from otel_mqtrace.clients.neighbours import NEIGHBOURS
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
 from tests.support.opentelemetry_release import needs_sdk
 
@@ -51,14 +51,14 @@ def incumbent():
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_a_neighbour_is_known_by_its_classes(stranger, name):
     """Every one in the table, with the switch that keeps it off this client."""
-    (known,) = [each for each in NEIGHBOURS["confluent-kafka"] if each.name == name]
-    assert neighbour_of(stranger(SHAPES[name])) == f"{name} (off with {known.switched_off_by})"
+    (known,) = [each for each in INSTRUMENTATIONS["confluent-kafka"] if each.name == name]
+    assert identify_class("confluent-kafka", stranger(SHAPES[name])) == f"{name} (off with {known.switched_off_by})"
 
 
 def test_the_clients_own_classes_are_nobodys(stranger):
     """Nor are the application's."""
-    assert neighbour_of(ours.ORIGINAL_PRODUCER) is None
-    assert neighbour_of(stranger("ddtracer.of.our.own")) is None
+    assert identify_class("confluent-kafka", ours.ORIGINAL_PRODUCER) is None
+    assert identify_class("confluent-kafka", stranger("ddtracer.of.our.own")) is None
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
@@ -79,7 +79,7 @@ def test_who_replaced_the_class_in_the_c_module_is_seen(stranger, monkeypatch):
     """As New Relic does before the package imports it: what we took for the original is none."""
     swapped = stranger(SHAPES["New Relic's agent"])
     monkeypatch.setattr(confluent_kafka, "Producer", swapped)
-    assert "New Relic" in wrapper_among([(swapped, stranger("cimpl", swapped))])
+    assert "New Relic" in find_foreign_class([(swapped, stranger("cimpl", swapped))])
 
 
 def test_who_comes_after_us_is_told_with_the_first_client(stranger, instrument, monkeypatch, caplog, kafka):

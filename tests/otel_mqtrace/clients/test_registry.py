@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace import _Span
 
 from otel_mqtrace import process
 from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
-from otel_mqtrace.clients.confluent_kafka.consume.handover import Handover, handed_over
-from otel_mqtrace.clients.confluent_kafka.messages import incoming
+from otel_mqtrace.clients.confluent_kafka.messages import incoming, registry
+from otel_mqtrace.clients.registry import MessageRegistry
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
@@ -38,14 +38,14 @@ def impatient():
 
 def test_consumers_in_several_threads_hand_over_at_once(impatient):
     """None of them ever fails, and no more is remembered than was asked for."""
-    remembered = Handover(max_remembered=8)
+    remembered = MessageRegistry(None, max_messages=8)
     number = remembered.register(owner := _Owner())
 
     def hand_over(thread):
         messages = [Message(topic=f"t{thread}", partition=0, offset=n) for n in range(50)]
         for _ in range(400):
             for message in messages:
-                remembered.note([message], incoming([message]), number, [None])
+                remembered.add([message], incoming([message]), number, [None])
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(hand_over, range(8)))
@@ -109,7 +109,7 @@ def test_what_is_remembered_of_a_handled_message_keeps_no_span(spans, tracer):
     with tracer.start_as_current_span("around the poll"):
         state, message = _handed_over(spans)
         state.closing()
-    assert len(handed_over) > 0
+    assert len(registry) > 0
     assert len(spans.take_all()) == 2
     assert _spans_kept(before) == 0
     del message
@@ -117,13 +117,13 @@ def test_what_is_remembered_of_a_handled_message_keeps_no_span(spans, tracer):
 
 def test_a_consumer_that_is_gone_is_forgotten_with_its_messages(spans):
     """Nobody else could handle them in its name."""
-    handed_over.forget()
+    registry.clear()
     state, message = _handed_over(spans)
     state.closing()
-    assert len(handed_over) == 1
+    assert len(registry) == 1
     del state
     gc.collect()
-    assert len(handed_over) == 0
+    assert len(registry) == 0
     spans.take_all()
     del message
 
@@ -133,9 +133,9 @@ def test_switching_off_forgets_every_message(instrument, spans, fill, consumer_o
     fill(topic, {"value": b"1"})
     instrument()
     message = poll(consumer_of(topic))
-    assert len(handed_over) > 0
+    assert len(registry) > 0
     MqTraceInstrumentor().uninstrument()
-    assert (len(handed_over), message.value()) == (0, b"1")
+    assert (len(registry), message.value()) == (0, b"1")
     spans.take_all()
 
 

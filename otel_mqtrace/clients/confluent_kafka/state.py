@@ -1,4 +1,4 @@
-"""This module knows whether the patched classes trace at all, and the configuration a client was made with."""
+"""The Tracing in force for confluent-kafka, and the configuration a client was made with."""
 
 from __future__ import annotations
 
@@ -7,41 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
+from otel_mqtrace.clients.state import STATE, ActiveTracing, attach_state, known_state
 from otel_mqtrace.config import remember_application_kafka_config
 from otel_mqtrace.hooks._guard import guarded
-from otel_mqtrace.hooks._left_behind import when_collected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_mqtrace.hooks.tracing import Tracing
+    from otel_mqtrace.clients.patching import Wrapper
 
-__all__ = ["STATE", "Arguments", "configuration_of", "known_state", "live", "remembering", "state_of"]
+__all__ = ["active", "configuration_of", "state_of", "traced_constructor"]
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional and keyword arguments of a call."""
-STATE: Final = "_mqtrace_state"
-"""The instance attribute that holds a client's tracing state."""
-
-
+active: Final = ActiveTracing()
 _CLIENT: Final = "confluent_kafka"
 _DEFAULT_CLIENT_ID: Final = "rdkafka"
-"""What librdkafka calls itself when the configuration does not say."""
-
-
-class _Live:
-    """The Tracing in force; ``None`` makes every patched class behave as if it had never been touched.
-
-    ``begin()`` is called before a client is made, ``configure`` with the arguments it is to be made with: it returns
-    others, or ``None`` to leave them.
-    """
-
-    tracing: Tracing | None = None
-    begin: Callable[[], None] | None = None
-    configure: Callable[[Arguments], Arguments | None] | None = None
-
-
-live: Final = _Live()
+"""librdkafka's own default of ``client.id``."""
 
 
 def configuration_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -61,41 +41,29 @@ def configuration_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str,
     return conf
 
 
-def known_state(client: Any) -> Any:
-    """Return the client's state, or ``None`` when it has none."""
-    return getattr(client, STATE, None)
-
-
-def remembering(
-    place: str, make: Callable[[dict[str, Any]], Any]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the wrapper of a client's ``__init__``: it makes the state of the client, named ``place`` in failures.
-
-    The state's ``abandon`` is called when the client is collected: it only leaves behind what is open.
-    """
+def traced_constructor(place: str, make: Callable[[dict[str, Any]], Any]) -> Wrapper:
+    """Return the wrapper of a client's ``__init__``: ``make`` makes its state; ``place`` names it in failures."""
 
     @guarded(place)
-    def remember(client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def attach(client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if known_state(client) is None and hasattr(client, "__dict__"):
-            state = make(configuration_of(args, kwargs))
-            client.__dict__[STATE] = state
-            when_collected(client, state.abandon)
+            attach_state(client, make(configuration_of(args, kwargs)))
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         takes_configuration = str(getattr(original, "__module__", _CLIENT)).startswith(_CLIENT)
 
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes that method
-            begin, configure = live.begin, live.configure  # another thread may switch off
-            if begin is not None:
-                begin()
+            on_new_client, configure = active.on_new_client, active.configure  # another thread may switch off
+            if on_new_client is not None:
+                on_new_client()
             if takes_configuration and configure is not None:
                 args, kwargs = configure((args, kwargs)) or (args, kwargs)
             if kwargs:
                 original(self, *args, **kwargs)
             else:  # the C code takes an empty dict for a configuration, and none for a mistake
                 original(self, *args)
-            remember(self, args, kwargs)
+            attach(self, args, kwargs)
 
         return __init__
 
@@ -103,7 +71,7 @@ def remembering(
 
 
 def state_of(client: Any, make: Callable[[dict[str, Any] | None], Any]) -> Any:
-    """Return the client's state; a client older than the patch gets one that knows nothing of its configuration.
+    """Return the client's state; a client older than the patch gets one without a configuration.
 
     ``None`` for an object without a ``__dict__`` (``__slots__``): it has no place for a state and is not traced.
     """

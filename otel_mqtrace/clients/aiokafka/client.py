@@ -1,0 +1,182 @@
+"""Facts of an aiokafka client, its messages and its errors.
+
+Everything is read from the client object, not from its constructor's arguments: a client that was made before
+``instrument()`` is traced like any other. Partition leaders are in the client's memory, so nothing has to be looked up.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka.errors import BrokerResponseError
+
+from otel_mqtrace.clients.registry import MessageRegistry
+from otel_mqtrace.clients.state import ActiveTracing, attach_state, known_state
+from otel_mqtrace.config import remember_application_kafka_config
+from otel_mqtrace.hooks._ending import text_of
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks.consume import IncomingMessage
+from otel_mqtrace.hooks.tracing import ClientFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "Cluster",
+    "active",
+    "describe_error",
+    "error_type",
+    "facts_of",
+    "header_pairs",
+    "incoming",
+    "recording_cluster_id",
+    "registry",
+    "state_of",
+]
+
+active: Final = ActiveTracing()
+_CLUSTER_ID: Final = "_mqtrace_cluster_id"
+"""The attribute of the client's cluster metadata that holds the cluster's id: the client itself forgets it."""
+_DEFAULT_PORT: Final = 9092
+_NO_TIMESTAMP: Final = -1
+
+
+def state_of(client: Any, make: Callable[[Any], Any]) -> Any:
+    """Return the client's state, made at its first traced call."""
+    state = known_state(client)
+    if state is None:
+        on_new_client = active.on_new_client
+        if on_new_client is not None:
+            on_new_client()
+        state = make(client)
+        attach_state(client, state)
+    return state
+
+
+def facts_of(connection: Any, *, group_name: str | None) -> ClientFacts:
+    """Return what is true of every message of a client; ``connection`` is its ``AIOKafkaClient``."""
+    known = _connection_settings(connection)
+    remember_application_kafka_config(known)
+    facts = ClientFacts.of_kafka(known, group_name=group_name)
+    if facts.server_address is not None and facts.server_port is None:
+        return replace(facts, server_port=_DEFAULT_PORT)
+    return facts
+
+
+def _connection_settings(connection: Any) -> dict[str, Any]:
+    """Return the connection in the names of librdkafka's configuration. Holds secrets: never keep or log it."""
+    servers = getattr(connection, "_bootstrap_servers", None) or ""
+    conf = {
+        "bootstrap.servers": servers if isinstance(servers, str) else ",".join(map(str, servers)),
+        "client.id": getattr(connection, "_client_id", None),
+    }
+    protocol = str(getattr(connection, "_security_protocol", "PLAINTEXT"))
+    if protocol != "PLAINTEXT":
+        conf["security.protocol"] = protocol
+    if protocol.startswith("SASL"):
+        conf["sasl.mechanism"] = getattr(connection, "_sasl_mechanism", None)
+        conf["sasl.username"] = getattr(connection, "_sasl_plain_username", None)
+        conf["sasl.password"] = getattr(connection, "_sasl_plain_password", None)
+    return {name: value for name, value in conf.items() if value is not None}
+
+
+class Cluster:
+    """The brokers as one client knows them, in memory; never sends a request.
+
+    It must not keep the client alive, whose coordinator listens to the metadata.
+    """
+
+    def __init__(self, metadata: Any) -> None:
+        self._metadata = weakref.ref(metadata)
+
+    @guarded("Cluster.leader_of")
+    def leader_of(self, topic: str, partition: int) -> str | None:
+        """Return ``host:port`` of the partition's leader, or ``None`` while it is not known."""
+        metadata = self._metadata()
+        if metadata is None:
+            return None
+        leader = metadata.broker_metadata(metadata.leader_for_partition(TopicPartition(topic, partition)))
+        return None if leader is None else f"{leader.host}:{leader.port}"
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster's id, once a metadata response has named it."""
+        return getattr(self._metadata(), _CLUSTER_ID, None)
+
+
+def recording_cluster_id(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``ClusterMetadata.update_metadata``: every response since Kafka 0.10.1 names the cluster."""
+
+    @functools.wraps(original)
+    def update_metadata(self: Any, metadata: Any) -> Any:
+        result = original(self, metadata)
+        cluster_id = getattr(metadata, "cluster_id", None)
+        if cluster_id:
+            setattr(self, _CLUSTER_ID, cluster_id)
+        return result
+
+    return update_metadata
+
+
+def incoming(record: ConsumerRecord[Any, Any], cluster: Cluster | None = None) -> IncomingMessage:
+    """Return what the hook needs of a record; sizes are those on the wire, whatever a deserialiser made of it."""
+    size = record.serialized_value_size
+    return IncomingMessage(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key=record.key,
+        body_length=max(size, 0),
+        tombstone=size < 0,
+        headers=record.headers,
+        timestamp_ms=None if record.timestamp == _NO_TIMESTAMP else record.timestamp,
+        store_host=None if cluster is None else cluster.leader_of(record.topic, record.partition),
+        cluster_id=None if cluster is None else cluster.cluster_id,
+    )
+
+
+class _Records:
+    """aiokafka's side of the registry."""
+
+    active = active
+
+    def is_message(self, candidate: object) -> bool:
+        """Whether this is a message of aiokafka's."""
+        return isinstance(candidate, ConsumerRecord)
+
+    def position_of(self, message: Any) -> tuple[str, int | None, int | None]:
+        """Return topic, partition and offset."""
+        return message.topic, message.partition, message.offset
+
+    def incoming(self, message: Any) -> IncomingMessage:
+        """Return what the hook needs of a record of an unknown consumer."""
+        return incoming(message)
+
+
+registry: Final = MessageRegistry(_Records())
+
+
+def header_pairs(headers: object) -> list[Any] | None:
+    """Return the headers of a send as a list, or ``None`` for what no build of the client takes.
+
+    Its C build takes a list of tuples and nothing else, its Python build other sequences too.
+    """
+    if headers is None:
+        return []
+    return list(headers) if isinstance(headers, (list, tuple)) else None
+
+
+def error_type(exception: BaseException) -> str:
+    """Return Kafka's own name of a broker's error (``NOT_LEADER_FOR_PARTITION``), else the exception's class."""
+    if isinstance(exception, BrokerResponseError):
+        return str(getattr(exception, "message", "") or type(exception).__qualname__)
+    return type(exception).__qualname__
+
+
+def describe_error(exception: BaseException) -> tuple[str, str]:
+    """Return type and text of an error."""
+    return error_type(exception), text_of(exception)

@@ -1,1 +1,0 @@
-"""What a confluent-kafka client says of its cluster: partition leaders and statistics."""

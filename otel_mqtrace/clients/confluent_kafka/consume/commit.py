@@ -1,0 +1,116 @@
+"""Offsets that ``commit`` and ``store_offsets`` settle; recorded only with ``settle_spans``.
+
+What librdkafka commits by itself, ``enable.auto.commit`` and the last commit of ``close``, is no call and leaves no
+span; of an asynchronous commit only the call is seen, its result goes to ``on_commit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaException, cimpl
+
+from otel_mqtrace.clients.confluent_kafka.messages import describe_error, header_pairs, is_message
+from otel_mqtrace.clients.confluent_kafka.state import active
+from otel_mqtrace.clients.patching import observed
+from otel_mqtrace.clients.settlement import Settlement
+from otel_mqtrace.clients.state import known_state
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._headers import indexed
+from otel_mqtrace.hooks._propagation import creation_of
+from otel_mqtrace.hooks.settle import SettledOffset
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+
+    from otel_mqtrace.clients.patching import Wrapper
+    from otel_mqtrace.clients.settlement import Positions
+
+__all__ = ["Settles", "offsets_of_call", "traced_settlement"]
+
+_COMMIT: Final = "commit"
+_COMMIT_ORDER: Final = ("message", "offsets")
+"""The positional parameters that name what to settle; the C methods have no signature."""
+
+Settles = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Sequence[SettledOffset]]
+"""Consumer, its state, arguments of the call → what it settles."""
+
+
+@dataclass(slots=True)
+class _Settlement(Settlement):
+    """One call that settles, under way."""
+
+    positions: Positions
+
+    @guarded("Settlement.succeeded")
+    def succeeded(self, result: Any) -> None:
+        """The call returned: nothing, or each partition it settled with an error of its own or none."""
+        if result == {}:  # a share consumer had nothing to commit
+            return
+        settled, errors = self.settled, []
+        if isinstance(result, list) and result:
+            settled, errors = _committed(self.positions, result), [each.error for each in result]
+        elif isinstance(result, dict):
+            errors = list(result.values())
+        error = next((each for each in errors if each is not None), None)
+        if error is None:
+            self.hook.after(self.call, settled)
+            if self.call.operation == _COMMIT:
+                self.positions.remove(settled)
+        else:
+            code, description = self.describe(error)
+            self.hook.after(self.call, settled, error=code, description=description)
+
+
+def traced_settlement(
+    operation: str, settles: Settles, *, state_of: Callable[[Any], Any] = known_state, is_async: bool = False
+) -> Wrapper:
+    """Return the wrapper of a method that settles; ``operation`` is the client's own word for it."""
+
+    @guarded("Settlement.begin")
+    def begin(consumer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Settlement | None:
+        tracing = active.tracing
+        if tracing is None or not tracing.settings.settle_spans:
+            return None
+        state = state_of(consumer)
+        if state is None or state.silent:
+            return None
+        positions: Positions = state.positions
+        hook = positions.hook(tracing)
+        call = hook.before(operation)
+        if call is None:
+            return None
+        return _Settlement(hook, call, settles(consumer, state, args, kwargs), describe_error, positions)
+
+    return observed(begin, is_async=is_async)
+
+
+def offsets_of_call(
+    consumer: Any, state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Sequence[SettledOffset]:
+    """Return what a ``commit`` or ``store_offsets`` settles: one message, a list of offsets, or all handed over."""
+    positions: Positions = state.positions
+    given = {**dict(zip(_COMMIT_ORDER, args, strict=False)), **kwargs}
+    message, offsets = given.get("message"), given.get("offsets")
+    if is_message(message):
+        topic, partition, offset = message.topic() or "", message.partition(), message.offset()
+        creation = creation_of(indexed(header_pairs(message.headers())))
+        return [SettledOffset(topic, partition, None if offset is None else offset + 1, creation)]
+    return positions.unsettled(_assigned(consumer)) if offsets is None else _committed(positions, offsets)
+
+
+def _committed(positions: Positions, offsets: Sequence[TopicPartition]) -> list[SettledOffset]:
+    """Return the client's list of offsets as the hook's."""
+    return [positions.committed(each.topic, each.partition, each.offset) for each in offsets]
+
+
+def _assigned(consumer: Any) -> set[tuple[str, int]] | None:
+    """Return the assigned partitions; ``None`` where that cannot be read here and now (asyncio would have to wait)."""
+    if not isinstance(consumer, cimpl.Consumer):
+        return None
+    try:
+        return {(each.topic, each.partition) for each in consumer.assignment()}
+    except (KafkaException, RuntimeError):  # it is closed: the call itself will say so
+        return None

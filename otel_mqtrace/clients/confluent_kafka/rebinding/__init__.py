@@ -1,1 +1,0 @@
-"""Replace references to client classes that were imported before instrumentation."""

@@ -1,0 +1,237 @@
+"""Change a client's modules and classes, and put everything back: one list of changes, walked both ways."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from abc import ABCMeta
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._left_behind import end_left_behind
+from otel_mqtrace.hooks._once import Once
+from otel_mqtrace.hooks.process import MessageSource, sources
+
+if TYPE_CHECKING:
+    from otel_mqtrace.clients.state import ActiveTracing
+    from otel_mqtrace.hooks.tracing import Tracing
+
+__all__ = ["Change", "Observer", "Patches", "Wrapper", "Wrappers", "observed", "replacement_class"]
+
+_log: Final = logging.getLogger(__name__)
+_ABSENT: Final = object()
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any] | None]
+"""A client's method → what takes its place; ``None`` means that this one cannot be traced in place."""
+Wrappers = Mapping[str, Wrapper]
+"""Method → how to wrap it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One attribute of a module or class: ``before``, and ``after`` while instrumented."""
+
+    owner: Any
+    name: str
+    before: Any
+    after: Any
+
+    def apply(self) -> None:
+        """Set ``after``."""
+        setattr(self.owner, self.name, self.after)
+
+    def undo(self) -> None:
+        """Restore what was there, unless somebody else has changed it since."""
+        if vars(self.owner).get(self.name, _ABSENT) is not self.after:
+            return
+        if self.before is _ABSENT:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.before)
+
+
+class Patches:
+    """The changes made by one ``instrument()``; ``restore()`` undoes them in reverse order.
+
+    A subclass has the client's ``name``, its ``active`` tracing and its ``source`` of messages for ``process``, and
+    overrides :meth:`patch`, :meth:`stop` and :meth:`find_conflict`. ``untraceable`` names what could not be changed.
+    """
+
+    name: ClassVar[str]
+    active: ClassVar[ActiveTracing]
+    source: ClassVar[MessageSource]
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.untraceable: list[str] = []
+        self._conflict = Once()
+
+    @classmethod
+    def apply(cls, tracing: Tracing) -> Patches:
+        """Patch the client and start tracing; broken off half-way, nothing stays changed."""
+        patches = cls()
+        if cls.find_conflict() is not None:
+            patches._conflict.take()  # it was here first, and MQTRACE_ON_CONFLICT says to wrap all the same
+        cls.active.tracing = tracing
+        cls.active.on_new_client = patches.on_new_client
+        sources.append(cls.source)
+        try:
+            patches.patch(tracing)
+        except BaseException:
+            patches.restore()
+            raise
+        return patches
+
+    def patch(self, tracing: Tracing) -> None:
+        """Change the client."""
+        raise NotImplementedError
+
+    def stop(self) -> tuple[Callable[[], object], ...]:
+        """Return the steps that end what is open; one that fails does not keep the others."""
+        raise NotImplementedError
+
+    @staticmethod
+    def find_conflict() -> str | None:
+        """Return the other instrumentation that wraps the client, and how to switch it off."""
+        raise NotImplementedError
+
+    @guarded("Patches.on_new_client")
+    def on_new_client(self) -> None:
+        """Warn once if another instrumentation has wrapped the client after us."""
+        other = self.find_conflict() if self._conflict.is_left else None
+        if other is not None and self._conflict.take():
+            _log.warning(
+                "mqtrace: %s wraps %s on top of mqtrace, so messages are traced twice, or by it alone: "
+                "switch it off, or uninstrument mqtrace",
+                other,
+                self.name,
+            )
+
+    def restore(self) -> None:
+        """Undo every change and stop tracing; clients that are still alive go on untraced."""
+        self.active.stop()
+        undoing = [change.undo for change in reversed(self.changes)]
+        self.changes = []
+        for step in (*undoing, self._remove_source, *self.stop(), end_left_behind):
+            _run(step)
+
+    def survey(self) -> dict[str, list[str]]:
+        """Return what is not traced now, by kind, and ``wrappers``: other instrumentations. For ``mqtrace doctor``."""
+        conflict = self.find_conflict()
+        return {"untraceable": list(self.untraceable), "wrappers": [] if conflict is None else [conflict]}
+
+    def make(self, change: Change) -> None:
+        """Apply one change and remember it."""
+        change.apply()
+        self.changes.append(change)
+
+    def wrap_method(self, owner: type[Any], name: str, wrap: Wrapper) -> bool:
+        """Wrap a method, inherited or own; ``False`` where it does not exist or cannot be traced in place."""
+        before = vars(owner).get(name, _ABSENT)
+        method = getattr(owner, name, None) if before is _ABSENT else before
+        wrapped = None if method is None else wrap(method)
+        if wrapped is None:
+            return False
+        self.make(Change(owner, name, before, wrapped))
+        return True
+
+    def wrap_methods(self, owner: type[Any], wrappers: Wrappers) -> None:
+        """Wrap methods of one class; those that this version of the client does not have are noted."""
+        for name, wrap in wrappers.items():
+            if not self.wrap_method(owner, name, wrap):
+                self.untraceable.append(f"{owner.__module__}.{owner.__qualname__}.{name}")
+
+    def _remove_source(self) -> None:
+        if self.source in sources:
+            sources.remove(self.source)
+
+
+@guarded("Patches.restore")
+def _run(step: Callable[[], object]) -> None:
+    step()
+
+
+class Observer(Protocol):
+    """One call under way."""
+
+    def succeeded(self, result: Any) -> object:
+        """Take what the call returned."""
+        ...
+
+    def failed(self, raised: Any) -> object:
+        """Take what the call raised."""
+        ...
+
+
+Begin = Callable[[Any, tuple[Any, ...], dict[str, Any]], Observer | None]
+"""Client and arguments of a call → who observes it, if anybody. Must not raise; nor must the observer."""
+
+
+def observed(begin: Begin, *, is_async: bool = False) -> Wrapper:
+    """Return the wrapper of a method of which only the start and the end are recorded."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            observer = begin(self, args, kwargs)
+            if observer is None:
+                return original(self, *args, **kwargs)
+            try:
+                result = original(self, *args, **kwargs)
+            except:  # a KafkaError can be raised, and is no BaseException
+                observer.failed(sys.exc_info()[1])
+                raise
+            observer.succeeded(result)
+            return result
+
+        @wraps(original)
+        async def call_async(self: Any, *args: Any, **kwargs: Any) -> Any:
+            observer = begin(self, args, kwargs)
+            if observer is None:
+                return await original(self, *args, **kwargs)
+            try:
+                result = await original(self, *args, **kwargs)
+            except:  # as above
+                observer.failed(sys.exc_info()[1])
+                raise
+            observer.succeeded(result)
+            return result
+
+        return call_async if is_async else call
+
+    return wrap
+
+
+class _Replacement(ABCMeta):
+    """Keeps ``isinstance(x, Producer)`` true for everything it was true for before the name was rebound.
+
+    An ``ABCMeta``, because applications mix abstract bases into their clients and metaclasses must not clash.
+    """
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        original = cls.__dict__.get("_mqtrace_original")
+        return super().__instancecheck__(instance) if original is None else isinstance(instance, original)
+
+    def __subclasscheck__(cls, subclass: type[Any]) -> bool:
+        original = cls.__dict__.get("_mqtrace_original")
+        return super().__subclasscheck__(subclass) if original is None else issubclass(subclass, original)
+
+    def __dir__(cls) -> list[str]:
+        original = cls.__dict__.get("_mqtrace_original")  # our own bookkeeping is no member of the client's
+        return list(super().__dir__()) if original is None else dir(original)
+
+
+def replacement_class(original: type[Any], wrappers: Wrappers) -> type[Any]:
+    """Return a subclass of a C class, which cannot be changed, with ``wrappers`` in place and looking like it."""
+    body: dict[str, Any] = {
+        "__doc__": original.__doc__,
+        "__module__": original.__module__,
+        "_mqtrace_original": original,
+    }
+    for name, wrap in wrappers.items():
+        method = getattr(original, name, None)
+        if method is not None:
+            body[name] = wrap(method)
+    return _Replacement(original.__name__, (original,), body)

@@ -1,0 +1,212 @@
+"""Find the consumer and the open process span of a message that was handed over."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+from otel_mqtrace.clients.state import known_state
+from otel_mqtrace.hooks._calls import EndedIds, RecordedCall, ended_call
+from otel_mqtrace.hooks._unrecorded import UNHANDLED, note_unrecorded
+from otel_mqtrace.hooks.consume import ConsumeHook, ProcessCall
+from otel_mqtrace.hooks.process import OwnSpan, Responsibility
+from otel_mqtrace.hooks.tracing import ClientFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from otel_mqtrace.clients.state import ActiveTracing
+    from otel_mqtrace.hooks.incoming import IncomingMessage
+    from otel_mqtrace.hooks.tracing import Tracing
+
+__all__ = ["MAX_MESSAGES", "Entry", "LiveObjects", "MessageRegistry"]
+
+MAX_MESSAGES: Final = 10_000
+_T = TypeVar("_T")
+
+
+class LiveObjects(Generic[_T]):
+    """Objects held weakly; callable from any thread and from the garbage collector.
+
+    A ``WeakSet`` that is iterated while another thread adds to it raises; here every step is one atomic call.
+    """
+
+    def __init__(self) -> None:
+        self._objects: dict[int, weakref.ref[_T]] = {}
+
+    def add(self, item: _T) -> None:
+        """Include ``item`` for as long as it exists."""
+        self._objects[id(item)] = weakref.ref(item, _remover(self._objects, id(item)))
+
+    def all(self) -> list[_T]:
+        """Return what exists now."""
+        # Values, never items: those are tuples, and the collector may run whenever an object is created.
+        items = [reference() for reference in list(self._objects.values())]
+        return [each for each in items if each is not None]
+
+
+def _remover(objects: dict[int, weakref.ref[_T]], key: int) -> Callable[[weakref.ref[_T]], None]:
+    def remove(reference: weakref.ref[_T]) -> None:
+        if objects.get(key) is reference:  # an id is used again, but not before this
+            objects.pop(key, None)
+
+    return remove
+
+
+class _Consumer(Protocol):
+    """The tracing state of a consumer."""
+
+    def take(self, message: Any, call: ProcessCall) -> Responsibility: ...
+
+    def open(self, message: Any, tracing: Tracing) -> Responsibility | None: ...
+
+    def abandon(self) -> object: ...
+
+
+class _Adapter(Protocol):
+    """What the registry needs to know of a client's messages."""
+
+    active: ActiveTracing
+
+    def is_message(self, candidate: object) -> bool: ...
+
+    def position_of(self, message: Any) -> tuple[str, int | None, int | None]: ...
+
+    def incoming(self, message: Any) -> IncomingMessage: ...
+
+
+Entry = tuple[
+    str,
+    "int | None",
+    "int | None",
+    int,
+    "ProcessCall | weakref.ref[ProcessCall] | EndedIds | None",
+    bool,
+]
+"""Topic, partition and offset; the number of the consumer; its automatic span, if any; whether a block is awaited.
+
+An entry of plain values costs the garbage collector nothing, and there may be 10,000.
+"""
+_OWNER: Final = 3
+_AWAITED: Final = 5
+
+
+class MessageRegistry:
+    """The last messages that the traced consumers of one client have handed over; a source of ``process``.
+
+    A message is found by its identity, checked against its position; it is not kept alive. Callable from any thread
+    without a lock, which a fork could leave locked for ever: each step is one atomic call. The messages of a consumer
+    are forgotten with its state.
+    """
+
+    def __init__(self, adapter: _Adapter, *, max_messages: int = MAX_MESSAGES) -> None:
+        self._adapter = adapter
+        self._max = max_messages
+        # Not a plain dict: that one skips over everything dropped before to find its oldest entry.
+        self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._owners: dict[int, weakref.ref[Any]] = {}
+        self._numbers = itertools.count(1)
+
+    def __len__(self) -> int:
+        """How many messages are remembered."""
+        return len(self._entries)
+
+    def register(self, owner: Any) -> int:
+        """Return the number of a consumer's state; its messages are forgotten when it is collected."""
+        number = next(self._numbers)
+        self._owners[number] = weakref.ref(owner, lambda _: self._remove_owner(number))
+        return number
+
+    def add(
+        self,
+        messages: Sequence[Any],
+        positions: Sequence[IncomingMessage],
+        owner: int,
+        calls: Sequence[ProcessCall | None],
+        awaited: AbstractSet[int] = frozenset(),
+    ) -> None:
+        """Remember which consumer handed ``messages`` over and the automatic span of each.
+
+        ``owner`` is the number of :meth:`register`; ``awaited`` are the indexes of messages left to a block.
+        """
+        for index, (message, where, call) in enumerate(zip(messages, positions, calls, strict=True)):
+            kept = None if call is None else call.remembered
+            self.remember(id(message), (where.topic, where.partition, where.offset, owner, kept, index in awaited))
+
+    def remember(self, key: int, entry: Entry) -> None:
+        """Remember one message by its identity."""
+        entries = self._entries
+        before = entries.pop(key, None)  # an id that is used again goes to the end
+        if before is not None and before[_AWAITED]:
+            note_unrecorded(UNHANDLED)
+        entries[key] = entry
+        while len(entries) > self._max:
+            try:
+                dropped = entries.popitem(last=False)[1]
+            except KeyError:  # another thread was here as well
+                return
+            if dropped[_AWAITED]:
+                note_unrecorded(UNHANDLED)
+
+    def replace_ended(self, call: RecordedCall, key: int, entry: Entry) -> None:
+        """Keep only the ids of a message that was handled, if ``entry``, with its ``call``, is what is remembered."""
+        topic, partition, offset, owner, known, _ = entry
+        if known is call and self._entries.get(key) is entry:
+            self._entries[key] = (topic, partition, offset, owner, call.ended_ids, False)
+
+    def abandon(self) -> None:
+        """Defer the end of every message that is being handled now, and forget all: tracing is switched off."""
+        try:
+            for number in list(self._owners):
+                owner = self._owner(number)
+                if owner is not None:
+                    owner.abandon()
+        finally:
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget every message."""
+        self._drop(list(self._entries))
+
+    def responsibility(self, message: object, consumer: object | None) -> Responsibility | None:
+        """Take over the open span of ``message``, or open one under its consumer's group."""
+        adapter = self._adapter
+        tracing = adapter.active.tracing
+        if tracing is None or not adapter.is_message(message):
+            return None
+        key = id(message)
+        entry = self._entries.get(key)
+        owner: _Consumer | None = None
+        if entry is not None and entry[:_OWNER] == adapter.position_of(message):
+            owner = self._owner(entry[_OWNER])
+            topic, partition, offset, number, call, _ = entry
+            # Handled a second time it is a second attempt, with its own span.
+            if self._entries.get(key) is entry:
+                self._entries[key] = (topic, partition, offset, number, None if owner is not None else call, False)
+            held = call() if isinstance(call, weakref.ref) else call
+            if owner is not None and held is not None:
+                return owner.take(message, ended_call(held) if isinstance(held, EndedIds) else held)
+        own: _Consumer | None = known_state(consumer) or owner
+        if own is not None:
+            return own.open(message, tracing)
+        hook = ConsumeHook(tracing=tracing, facts=ClientFacts())  # never traced: no group and no server is known
+        calls = hook.before([adapter.incoming(message)])
+        return OwnSpan(hook, calls[0]) if calls else None
+
+    def _remove_owner(self, owner: int) -> None:
+        self._owners.pop(owner, None)
+        entries = self._entries
+        self._drop([key for key in list(entries) if (entry := entries.get(key)) is not None and entry[_OWNER] == owner])
+
+    def _drop(self, keys: list[int]) -> None:
+        for key in keys:
+            entry = self._entries.pop(key, None)
+            if entry is not None and entry[_AWAITED]:
+                note_unrecorded(UNHANDLED)
+
+    def _owner(self, number: int) -> _Consumer | None:
+        reference: Callable[[], _Consumer | None] | None = self._owners.get(number)
+        return None if reference is None else reference()

@@ -1,0 +1,177 @@
+"""Settlement: offsets committed or stored, transactions, and the creation context of each message."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_mqtrace.clients.registry import MAX_MESSAGES, LiveObjects
+from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._headers import Headers, indexed
+from otel_mqtrace.hooks._propagation import creation_of
+from otel_mqtrace.hooks.settle import SettleCall, SettledOffset, SettleHook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from opentelemetry.trace import SpanContext
+
+    from otel_mqtrace.clients.patching import Begin
+    from otel_mqtrace.hooks.incoming import IncomingMessage
+    from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
+    from otel_mqtrace.hooks.transaction import TransactionHook
+    from otel_mqtrace.model import TransactionState
+
+__all__ = ["Positions", "Settlement", "begin_transaction", "end_transaction", "find_creation_context"]
+
+
+class Positions:
+    """Where one consumer stands, and the creation contexts of the last 10,000 messages it handed over.
+
+    A settlement names offsets only. Consumers remember this as long as settlements are recorded.
+    """
+
+    def __init__(self, facts: ClientFacts) -> None:
+        self.facts = facts
+        self._hook: SettleHook | None = None
+        self._tracing: Tracing | None = None
+        self._headers: OrderedDict[tuple[str, int | None, int | None], Headers] = OrderedDict()
+        self._next: dict[tuple[str, int | None], int] = {}
+        _consumers.add(self)
+
+    def hook(self, tracing: Tracing) -> SettleHook:
+        """Return the hook of the Tracing in force."""
+        if self._hook is None or self._tracing is not tracing:
+            self._hook = SettleHook(tracing=tracing, facts=self.facts)
+            self._tracing = tracing
+        return self._hook
+
+    def add(self, received: Iterable[IncomingMessage]) -> None:
+        """Remember what was handed over."""
+        for message in received:
+            self._headers[message.topic, message.partition, message.offset] = message.headers
+            if message.offset is not None:
+                self._next[message.topic, message.partition] = message.offset + 1
+        while len(self._headers) > MAX_MESSAGES:
+            self._headers.popitem(last=False)
+
+    def creation_context(self, topic: str, partition: int | None, offset: int | None) -> SpanContext | None:
+        """Return the context in which the message there was created, while it is remembered."""
+        headers = self._headers.get((topic, partition, offset))
+        return None if headers is None else creation_of(indexed(headers))
+
+    def unsettled(self, assigned: Collection[tuple[str, int]] | None = None) -> list[SettledOffset]:
+        """Return where the application stands in each partition it was handed something of that is not settled yet.
+
+        What is not ``assigned`` any more, where that is known, is another consumer's to settle, and is forgotten.
+        """
+        if assigned is not None:
+            for position in [each for each in list(self._next) if each not in assigned]:
+                self._next.pop(position, None)
+        return [self.committed(*where, offset) for where in list(self._next) if (offset := self._next.get(where))]
+
+    def remove(self, settled: Iterable[SettledOffset]) -> None:
+        """Forget the positions that are committed."""
+        for each in settled:
+            where = each.topic, each.partition
+            if each.offset is not None and self._next.get(where, each.offset + 1) <= each.offset:
+                self._next.pop(where, None)
+
+    def next_offset(self, topic: str, partition: int) -> int | None:
+        """Return the offset behind the last message handed over."""
+        return self._next.get((topic, partition))
+
+    def committed(self, topic: str, partition: int | None, offset: int) -> SettledOffset:
+        """Return an offset to continue from; the message before it is the one that is settled last."""
+        return SettledOffset(topic, partition, offset, self.creation_context(topic, partition, offset - 1))
+
+
+_consumers: Final[LiveObjects[Positions]] = LiveObjects()
+
+
+def find_creation_context(
+    topic: str, partition: int, offset: int, *, server: str | None, group_name: str | None = None
+) -> SpanContext | None:
+    """Return what any consumer of ``server`` (and of the group, where it is known) remembers of a message."""
+    for each in _consumers.all():
+        if each.facts.server == server and group_name in {None, each.facts.group_name}:
+            creation = each.creation_context(topic, partition, offset)
+            if creation is not None:
+                return creation
+    return None
+
+
+@dataclass(slots=True)
+class Settlement:
+    """One call that settles, under way; ``describe`` returns type and text of what it raised."""
+
+    hook: SettleHook
+    call: SettleCall
+    settled: Sequence[SettledOffset]
+    describe: Callable[[Any], tuple[str, str]]
+
+    @guarded("Settlement.failed")
+    def failed(self, raised: Any) -> None:
+        """The call raised: an exception, or a ``KafkaError``, which is none to Python."""
+        error, description = self.describe(raised)
+        exception = raised if isinstance(raised, BaseException) else None
+        self.hook.after(self.call, self.settled, error=error, description=description, exception=exception)
+
+    @guarded("Settlement.succeeded")
+    def succeeded(self, result: Any) -> None:
+        """The call returned ``result``."""
+        del result
+        self.hook.after(self.call, self.settled)
+
+
+class _Beginning:
+    """A ``begin_transaction`` under way."""
+
+    def __init__(self, transaction: TransactionHook) -> None:
+        self._transaction = transaction
+
+    def succeeded(self, result: Any) -> None:
+        """What is sent from now on belongs to the transaction."""
+        del result
+        self._transaction.begin()
+
+    def failed(self, raised: Any) -> None:
+        """There is no transaction."""
+
+
+class _End:
+    """A commit or an abort under way; one that failed has not ended the transaction, and may be tried again."""
+
+    def __init__(self, transaction: TransactionHook, state: TransactionState) -> None:
+        self._transaction = transaction
+        self._state = state
+        self._start_ns = transaction.now_ns()
+
+    def succeeded(self, result: Any) -> None:
+        """The transaction is over."""
+        del result
+        self._transaction.ended(self._state, start_ns=self._start_ns)
+
+    def failed(self, raised: Any) -> None:
+        """It is not."""
+
+
+def begin_transaction(transaction_of: Callable[[Any], TransactionHook | None]) -> Begin:
+    """Return what observes ``begin_transaction``; ``transaction_of`` finds the transaction of a producer."""
+
+    def begin(producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _Beginning | None:
+        transaction = transaction_of(producer)
+        return None if transaction is None else _Beginning(transaction)
+
+    return begin
+
+
+def end_transaction(transaction_of: Callable[[Any], TransactionHook | None], state: TransactionState) -> Begin:
+    """Return what observes ``commit_transaction`` or ``abort_transaction``."""
+
+    def begin(producer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _End | None:
+        transaction = transaction_of(producer)
+        return None if transaction is None else _End(transaction, state)
+
+    return begin
