@@ -1,12 +1,22 @@
-"""The evidence that is kept of a piece of input that could not be mapped: what, why, and the messages it names."""
+"""Evidence of input that could not be mapped: what, why, and the messages it names."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
-from spark_jobs.mentions import mentioned_in
+__all__ = ["MESSAGE_ID", "SAMPLE_CHARACTERS", "bad_piece", "mentioned_in"]
 
-__all__ = ["SAMPLE_CHARACTERS", "bad_piece"]
+MESSAGE_ID: Final = r"(?<![0-9A-Fa-f])([0-9A-Fa-f]{56}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])"
+"""32 hexadecimal digits, or 56 from a host that has IPv6 addresses only (``MessageClientIDSetter``)."""
+
+_MESSAGE_ID: Final = re.compile(MESSAGE_ID)
+
+
+def mentioned_in(text: str) -> list[str]:
+    """Return the message ids readable in ``text``: distinct, upper case, in order of appearance."""
+    return list(dict.fromkeys(found.upper() for found in _MESSAGE_ID.findall(text)))
+
 
 SAMPLE_CHARACTERS: Final = 200
 """Characters of an offending text that are kept."""

@@ -22,8 +22,8 @@ from bridge.codec.records_json import body_json
 from bridge.otlp.aliases import ALIASES
 from bridge.otlp.containers import Bad, Message, read_messages
 from bridge.otlp.detect import Layout, Side
+from bridge.otlp.plain_span import attribute_text
 from bridge.otlp.spans import parse_message, spans_of
-from bridge.otlp.texts import attribute_text
 from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import TraceType
@@ -31,9 +31,7 @@ from otel_mqtrace.wire.native.decode import decode_body
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, absent
 from spark_jobs.jobs.writers import RecordSample, SpanSample, choose_writers
 from spark_jobs.sources.files import SourceFile, last_line, source_files
-from spark_jobs.sources.kafka.address import TopicAddress, apart
-from spark_jobs.sources.kafka.offsets import topic_ranges
-from spark_jobs.sources.kafka.reading import messages_in
+from spark_jobs.sources.kafka import TopicAddress, apart, messages_in, topic_ranges
 from spark_jobs.sources.writers import RecordSigns, SpanSigns, sample_records, sample_spans
 
 if TYPE_CHECKING:

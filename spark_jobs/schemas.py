@@ -148,9 +148,9 @@ EVENT: Final = pa.schema(
 NORMALISED: Final = EVENT.append(pa.field("bad", BAD))
 """What the reading of one side writes: every row is an event or says why it is none, so the input is parsed once."""
 
-LEDGER: Final = pa.schema({"due": _LONG, "tails": _LONG})
-"""What a reader tells of its input in rows of its own: ``due`` counts spans or records in a piece of input (1 for a
-piece that holds none), ``tails`` is 1 for a file cut off inside a message; null on all other rows."""
+LEDGER: Final = pa.schema({"expected": _LONG, "tails": _LONG})
+"""Counts of a reader in rows of their own: ``expected`` spans or records of its input (1 for a piece that holds none),
+and ``tails``, files cut off inside a message; null on all other rows."""
 
 READ_EVENT: Final = pa.schema([*NORMALISED, pa.field("extra", _LONG), *LEDGER])
 """What the normalisers yield: ``NORMALISED``; ``extra``, rows that stand for no record of their own; ``LEDGER``."""

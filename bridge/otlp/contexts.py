@@ -11,9 +11,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bridge.otlp.aliases import ALIASES, TRACE_TOPIC_NAMES, TRACE_TOPIC_PREFIX
-from bridge.otlp.plain_span import long_or_none
-from bridge.otlp.roles import Role, Told, role_of
-from bridge.otlp.texts import attribute_text
+from bridge.otlp.plain_span import attribute_text, long_or_none
+from bridge.otlp.roles import EventRole, SpanFacts, role_of
 from otel_mqtrace.model import (
     KEY_SEPARATOR,
     ContextCode,
@@ -35,7 +34,7 @@ __all__ = ["SpanContexts", "contexts_of"]
 
 _NS_PER_MS: Final = 1_000_000
 _NAMING: Final = ("msg_id", "kafka_offset", "offset_msg_id")
-_TOLD_FIELDS: Final = tuple(name for name in Told.__slots__ if name in ALIASES)
+_FACT_FIELDS: Final = tuple(name for name in SpanFacts.__slots__ if name in ALIASES)
 _TYPES: Final = {
     "publish": TraceType.PUB,
     "transaction_end": TraceType.END_TRANSACTION,
@@ -69,7 +68,7 @@ def contexts_of(span: Span) -> SpanContexts:
     scope = None
     for places, given_id in messages:
         message = _Message(span, places, given_id, len(messages))
-        role = role_of(message.told(unnamed=_is_unnamed(span), has_id=_text("msg_id", (own,)) is not None))
+        role = role_of(message.facts(unnamed=_is_unnamed(span), has_id=_text("msg_id", (own,)) is not None))
         if role is None or role.scope is not None or role.kind is None:
             scope = None if role is None else role.scope
         else:
@@ -104,10 +103,10 @@ class _Message:
     def __init__(self, span: Span, places: _Places, given_id: str | None, together: int) -> None:
         self._span, self._places, self._given_id, self._together = span, places, given_id, together
 
-    def told(self, *, unnamed: bool, has_id: bool) -> Told:
+    def facts(self, *, unnamed: bool, has_id: bool) -> SpanFacts:
         """Return what decides the role of the span."""
         topic = self._text("topic") or ""
-        return Told(
+        return SpanFacts(
             is_span=True,
             span_kind=self._span["kind"],
             library=self._span["scope"],
@@ -116,10 +115,10 @@ class _Message:
             has_id=has_id,
             linked=bool(self._span["links"]),
             unnamed=unnamed,
-            **{name: _text(name, self._places) for name in _TOLD_FIELDS},
+            **{name: _text(name, self._places) for name in _FACT_FIELDS},
         )
 
-    def contexts(self, role: Role) -> list[TraceContext]:
+    def contexts(self, role: EventRole) -> list[TraceContext]:
         """Return the records' contexts: two of a delivery, one of anything else."""
         bean = self._bean(role)
         common: dict[str, Any] = {
@@ -143,7 +142,7 @@ class _Message:
             halves.append(TraceContext(trace_type=TraceType.SUB_AFTER, timestamp_ms=end_ms, **common, **after))
         return halves
 
-    def _end(self, role: Role) -> dict[str, Any]:
+    def _end(self, role: EventRole) -> dict[str, Any]:
         took = self._whole("cost_ms")
         if took is None and self._span["start_ns"] and self._span["end_ns"]:
             took = cost_ms(self._span["start_ns"], self._span["end_ns"], self._whole("batch_count") or self._together)
@@ -154,7 +153,7 @@ class _Message:
             "context_code": ContextCode.__members__.get(code or ""),
         }
 
-    def _bean(self, role: Role) -> TraceBean:
+    def _bean(self, role: EventRole) -> TraceBean:
         place = self._place()
         own_id = None if self._dotted_place() is not None else _present(self._given_id)
         return TraceBean(
@@ -173,7 +172,7 @@ class _Message:
             from_transaction_check=role.from_transaction_check,
         )
 
-    def _group(self, role: Role) -> str | None:
+    def _group(self, role: EventRole) -> str | None:
         """Return the group; old names of the Java agent have it in the name of the listener's thread only."""
         group = self._present("group_name")
         if group is None and role.kind == "consume":

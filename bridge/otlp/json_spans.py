@@ -11,14 +11,23 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.otlp.plain_span import KINDS, NOT_A_SPAN, STATUSES, Span, enum_name, long_or_none, parent_or_none
-from bridge.otlp.texts import attribute_text, json_text
-from bridge.otlp.witness import ids_in
+from bridge.otlp.plain_span import (
+    KINDS,
+    NOT_A_SPAN,
+    STATUSES,
+    Span,
+    attribute_text,
+    enum_name,
+    json_text,
+    long_or_none,
+    parent_or_none,
+)
+from bridge.otlp.span_count import count_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["json_id_count", "json_scalar", "json_span_count", "json_spans", "json_usual_id_count", "parse_json"]
+__all__ = ["count_json_ids", "count_json_spans", "count_usual_json_ids", "json_scalar", "json_spans", "parse_json"]
 
 _SCOPE_SPANS: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
 _HEX_ID: Final = re.compile(r"(?:[0-9a-fA-F]{2})+")
@@ -112,19 +121,19 @@ def json_spans(one: Any) -> Iterator[Span]:
         yield _span_or_bad(span, service, scope)
 
 
-def json_span_count(one: Any) -> int:
+def count_json_spans(one: Any) -> int:
     """Return how many :func:`json_spans` must yield, odd ones included, without making any."""
     if not isinstance(one, dict):
         return 1
     return sum(len(_listed(part.get("spans"))) if isinstance(part, dict) else 1 for part in _parts(one))
 
 
-def json_id_count(one: Any) -> int:
+def count_json_ids(one: Any) -> int:
     """Return how many objects with a span id stand in what :func:`json_spans` makes spans of."""
-    return sum(ids_in(span) for _, _, span in _placed(one))
+    return sum(count_ids(span) for _, _, span in _placed(one))
 
 
-def json_usual_id_count(one: Any) -> int:
+def count_usual_json_ids(one: Any) -> int:
     """Return how many of them are spans and links, which are all where nothing is odd; it takes no walk to tell."""
     return sum(_usual_ids(span) for _, _, span in _placed(one) if isinstance(span, dict))
 

@@ -8,13 +8,12 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
-from bridge.otlp.plain_span import KINDS, STATUSES, Span, enum_name, parent_or_none
-from bridge.otlp.texts import attribute_text
+from bridge.otlp.plain_span import KINDS, STATUSES, Span, attribute_text, enum_name, parent_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["OLD_SCOPE_SPANS", "parse_proto", "proto_span_count", "proto_spans", "proto_value"]
+__all__ = ["OLD_SCOPE_SPANS", "count_parsed_spans", "parse_proto", "proto_spans", "proto_value"]
 
 OLD_SCOPE_SPANS: Final = 1000
 """The number of ``instrumentation_library_spans`` in ResourceSpans; its parts are numbered as those of ScopeSpans."""
@@ -40,7 +39,7 @@ def _take_old_parts(one: ResourceSpans) -> None:
             one.scope_spans.add().MergeFromString(field.data)
 
 
-def proto_span_count(one: ResourceSpans) -> int:
+def count_parsed_spans(one: ResourceSpans) -> int:
     """Return how many :func:`proto_spans` must yield, without making any."""
     return sum(len(part.spans) for part in one.scope_spans)
 

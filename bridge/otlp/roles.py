@@ -1,4 +1,4 @@
-"""This module knows what part a span plays and how it ended, told from the few texts that spans have in common.
+"""Decide what part a span plays and how it ended, from the few texts that spans have in common.
 
 Our own spans say what they are (``mqtrace.trace_type``); others go by operation and span kind. A span about no message
 (a poll, the parent of a batch send, other people's work, the trace topic's own traffic) leaves with the ``scope`` that
@@ -14,7 +14,7 @@ from bridge.otlp.aliases import OPERATIONS
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType
 
-__all__ = ["Role", "Told", "role_of"]
+__all__ = ["EventRole", "SpanFacts", "role_of"]
 
 _OUR_KINDS: Final = {
     semconv.TRACE_TYPE_PUB: "publish",
@@ -38,13 +38,13 @@ _OLD_AGENT: Final = f"{_AGENT}-old"
 _SEND_OK: Final = "SEND_OK"
 _BEFORE: Final = "before"
 _HALVES: Final = (_BEFORE, "after")
-_TOLD_CODES: Final = frozenset(code.name for code in ContextCode)
+_CODES: Final = frozenset(code.name for code in ContextCode)
 # RocketMQ calls a delivery that took too long successful (ConsumeReturnType.TIME_OUT with success=true), spans do not.
 _SUCCESSFUL_CODES: Final = (ContextCode.SUCCESS.name, ContextCode.TIME_OUT.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SpanFacts:
     """What a span says in words that it shares with many.
 
     Attributes:
@@ -84,7 +84,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
+class EventRole:
     """What that makes of its messages; ``None`` where nobody has said.
 
     Attributes:
@@ -106,103 +106,103 @@ class Role:
     is_alone: bool
 
 
-def role_of(told: Told) -> Role | None:
+def role_of(facts: SpanFacts) -> EventRole | None:
     """Return the role of a span, ``None`` where there is none."""
-    if not told.is_span:
+    if not facts.is_span:
         return None
-    kind, writer = _kind(told), _writer(told)
-    half = told.half if told.half in _HALVES else "whole"
+    kind, writer = _kind(facts), _writer(facts)
+    half = facts.half if facts.half in _HALVES else "whole"
     is_event, has_ended = kind in _EVENTS, half != _BEFORE
-    return Role(
+    return EventRole(
         kind=kind if is_event else None,
         half=half if is_event else None,
-        scope="TRACE_TRAFFIC" if told.is_trace_traffic else None if is_event else kind,
+        scope="TRACE_TRAFFIC" if facts.is_trace_traffic else None if is_event else kind,
         writer=writer,
-        msg_type=told.msg_type if told.msg_type is not None else _registry_type(told),
-        success=_success(told, kind, writer) if has_ended else None,
-        context_code=_context_code(told, kind, writer) if has_ended else None,
-        from_transaction_check=_is_true(told.from_transaction_check),
+        msg_type=facts.msg_type if facts.msg_type is not None else _registry_type(facts),
+        success=_success(facts, kind, writer) if has_ended else None,
+        context_code=_context_code(facts, kind, writer) if has_ended else None,
+        from_transaction_check=_is_true(facts.from_transaction_check),
         has_ended=has_ended,
-        is_alone=not _is_open_ended(told, kind, writer),
+        is_alone=not _is_open_ended(facts, kind, writer),
     )
 
 
-def _kind(told: Told) -> str:
+def _kind(facts: SpanFacts) -> str:
     """Return the kind of event, or in upper case the scope by which the span is none."""
-    ours = _OUR_KINDS.get(told.trace_type or "")
+    ours = _OUR_KINDS.get(facts.trace_type or "")
     if ours is not None:
         return ours
-    if told.operation is None:
-        by_span = _SPAN_KINDS.get(told.span_kind or "", _NOT_MESSAGING)
-        return _NOT_MESSAGING if told.system is None else by_span
-    found = OPERATIONS.get(told.operation.lower(), _NOT_MESSAGING)
-    return "BATCH_PARENT" if found == "publish" and told.unnamed and not told.has_id else found
+    if facts.operation is None:
+        by_span = _SPAN_KINDS.get(facts.span_kind or "", _NOT_MESSAGING)
+        return _NOT_MESSAGING if facts.system is None else by_span
+    found = OPERATIONS.get(facts.operation.lower(), _NOT_MESSAGING)
+    return "BATCH_PARENT" if found == "publish" and facts.unnamed and not facts.has_id else found
 
 
-def _writer(told: Told) -> str:
-    if told.trace_type is not None or told.library == _OUR_SCOPE:
+def _writer(facts: SpanFacts) -> str:
+    if facts.trace_type is not None or facts.library == _OUR_SCOPE:
         return "mqtrace"
-    if (told.library or "").startswith(_AGENT_SCOPES):
-        if told.operation_name is not None:
+    if (facts.library or "").startswith(_AGENT_SCOPES):
+        if facts.operation_name is not None:
             return f"{_AGENT}-new"
-        if told.old_operation is not None:
+        if facts.old_operation is not None:
             return _OLD_AGENT
     return "other"
 
 
-def _registry_type(told: Told) -> str | None:
-    return _REGISTRY_TYPES.get((told.registry_msg_type or "").lower())
+def _registry_type(facts: SpanFacts) -> str | None:
+    return _REGISTRY_TYPES.get((facts.registry_msg_type or "").lower())
 
 
 def _is_true(text: str | None) -> bool | None:
     return None if text is None else text == "true"
 
 
-def _success(told: Told, kind: str, writer: str) -> bool | None:
-    if told.success is not None:
-        return told.success == "true"
-    judge = _JUDGES_OF_SUCCESS.get(kind)
-    return None if judge is None else judge(told, writer)
+def _success(facts: SpanFacts, kind: str, writer: str) -> bool | None:
+    if facts.success is not None:
+        return facts.success == "true"
+    judge = _SUCCESS_RULES.get(kind)
+    return None if judge is None else judge(facts, writer)
 
 
-def _is_sent(told: Told, writer: str) -> bool | None:
+def _is_sent(facts: SpanFacts, writer: str) -> bool | None:
     """What RocketMQ would say, as far as the span tells it."""
-    if told.send_result is not None:
-        return told.send_result == _SEND_OK
-    if _has_failed(told):
+    if facts.send_result is not None:
+        return facts.send_result == _SEND_OK
+    if _has_failed(facts):
         return False
     return None if writer.startswith(_AGENT) else True
 
 
-def _is_consumed(told: Told, writer: str) -> bool | None:
-    code = _code_of_ending(told, writer)
+def _is_consumed(facts: SpanFacts, writer: str) -> bool | None:
+    code = _code_of_ending(facts, writer)
     if code is not None:
         return code in _SUCCESSFUL_CODES
-    return False if _has_failed(told) else None
+    return False if _has_failed(facts) else None
 
 
-_JUDGES_OF_SUCCESS: Final = {"publish": _is_sent, "consume": _is_consumed}
+_SUCCESS_RULES: Final = {"publish": _is_sent, "consume": _is_consumed}
 
 
-def _has_failed(told: Told) -> bool:
-    return told.error_type is not None or told.status == "ERROR"
+def _has_failed(facts: SpanFacts) -> bool:
+    return facts.error_type is not None or facts.status == "ERROR"
 
 
-def _context_code(told: Told, kind: str, writer: str) -> str | None:
-    if told.context_code is not None:
-        return told.context_code
-    return _code_of_ending(told, writer) if kind == "consume" else None
+def _context_code(facts: SpanFacts, kind: str, writer: str) -> str | None:
+    if facts.context_code is not None:
+        return facts.context_code
+    return _code_of_ending(facts, writer) if kind == "consume" else None
 
 
-def _code_of_ending(told: Told, writer: str) -> str | None:
+def _code_of_ending(facts: SpanFacts, writer: str) -> str | None:
     """Return the code of a delivery; the agent's old names tell nothing about how one ended."""
-    if told.error_type is not None:
-        return told.error_type if told.error_type in _TOLD_CODES else None
-    is_fine = writer != _OLD_AGENT and told.status not in {None, "ERROR"}
+    if facts.error_type is not None:
+        return facts.error_type if facts.error_type in _CODES else None
+    is_fine = writer != _OLD_AGENT and facts.status not in {None, "ERROR"}
     return ContextCode.SUCCESS.name if is_fine else None
 
 
-def _is_open_ended(told: Told, kind: str, writer: str) -> bool:
+def _is_open_ended(facts: SpanFacts, kind: str, writer: str) -> bool:
     """Say whether the span leaves open how many messages were in the call: ``create``, or a child of an old batch."""
-    is_child_of_old_batch = writer == _OLD_AGENT and kind == "consume" and told.linked
-    return is_child_of_old_batch or (told.operation or "").lower() == "create"
+    is_child_of_old_batch = writer == _OLD_AGENT and kind == "consume" and facts.linked
+    return is_child_of_old_batch or (facts.operation or "").lower() == "create"

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bridge.otlp import witness
+from bridge.otlp import span_count
 from bridge.otlp.json_spans import (
-    json_id_count,
-    json_span_count,
+    count_json_ids,
+    count_json_spans,
+    count_usual_json_ids,
     json_spans,
-    json_usual_id_count,
     parse_json,
 )
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from bridge.otlp.plain_span import Span
 
-__all__ = ["is_proto", "parse_message", "span_count", "spans_due", "spans_of"]
+__all__ = ["count_expected_spans", "count_spans", "is_proto", "parse_message", "spans_of"]
 
 
 def parse_message(payload: bytes) -> list[Any] | None:
@@ -55,13 +55,13 @@ def spans_of(resource_spans: list[Any]) -> Iterator[Span]:
         yield from spans(one)
 
 
-def span_count(resource_spans: list[Any]) -> int:
+def count_spans(resource_spans: list[Any]) -> int:
     """Return how many :func:`spans_of` must yield, odd ones included, without making any."""
-    count = _protobuf().proto_span_count if is_proto(resource_spans) else json_span_count
+    count = _protobuf().count_parsed_spans if is_proto(resource_spans) else count_json_spans
     return sum(map(count, resource_spans))
 
 
-def spans_due(payload: bytes, resource_spans: list[Any]) -> int:
+def count_expected_spans(payload: bytes, resource_spans: list[Any]) -> int:
     """Return how many spans a message holds by its bytes: what the parser dropped of it is due all the same.
 
     Args:
@@ -71,8 +71,8 @@ def spans_due(payload: bytes, resource_spans: list[Any]) -> int:
     if not resource_spans:
         return 0
     if is_proto(resource_spans):
-        return witness.proto_spans(payload)
-    written = witness.written_ids(payload)
-    if written <= sum(map(json_usual_id_count, resource_spans)):  # fewer where a name is written with escapes
-        return span_count(resource_spans)
-    return span_count(resource_spans) + max(written - sum(map(json_id_count, resource_spans)), 0)
+        return span_count.count_proto_spans(payload)
+    written = span_count.count_written_ids(payload)
+    if written <= sum(map(count_usual_json_ids, resource_spans)):  # fewer where a name is written with escapes
+        return count_spans(resource_spans)
+    return count_spans(resource_spans) + max(written - sum(map(count_json_ids, resource_spans)), 0)

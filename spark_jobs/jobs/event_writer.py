@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_mqtrace._clock import LAST_MS
+from spark_jobs.columns import greater, where
 from spark_jobs.judging.facts import Survey, merge_surveys, survey
-from spark_jobs.normalise.columns import greater, where
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.storage import committed
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from spark_jobs.normalise.columns import Column
+    from spark_jobs.columns import Column
 
 __all__ = ["EventFile", "Written", "write_events"]
 
@@ -35,7 +35,7 @@ class Written:
 
     Attributes:
         path: the file; ``None`` when there was no row to write.
-        due: records or spans in the input, counted apart from the events (``schemas.LEDGER``).
+        expected: records or spans in the input, counted apart from the events (``schemas.LEDGER``).
         tails: files that were cut off inside a frame.
         extra: rows that stand for no record or span of their own.
         by_place: events that know their message by its place only.
@@ -44,7 +44,7 @@ class Written:
     """
 
     path: str | None = None
-    due: int = 0
+    expected: int = 0
     tails: int = 0
     extra: int = 0
     by_place: int = 0
@@ -133,18 +133,18 @@ class EventFile:
 
 def _without_ledger(batch: pa.RecordBatch, written: Written) -> pa.RecordBatch:
     """Return the rows of ``batch`` that are events or malformed; those of the ledger are added up."""
-    due = batch.column("due")
-    if due.null_count == batch.num_rows:
+    expected = batch.column("expected")
+    if expected.null_count == batch.num_rows:
         return batch
-    written.due += pc.sum(due).as_py() or 0
+    written.expected += pc.sum(expected).as_py() or 0
     written.tails += pc.sum(batch.column("tails")).as_py() or 0
-    return batch.filter(due.is_null())
+    return batch.filter(expected.is_null())
 
 
 def _add(written: Written, rows: pa.RecordBatch) -> None:
     columns: dict[str, Column] = dict(zip(rows.schema.names, rows.columns, strict=True))
-    goes_by_place: Column = pc.equal(columns["msg_id"], columns["offset_msg_id"])
-    written.by_place += pc.sum(goes_by_place).as_py() or 0
+    identified_by_offset: Column = pc.equal(columns["msg_id"], columns["offset_msg_id"])
+    written.by_place += pc.sum(identified_by_offset).as_py() or 0
     known = (where(pc.invert(greater(columns[name], LAST_MS)), columns[name]) for name in ("start_ms", "end_ms"))
     latest = (written.last_ms, *(pc.max(times).as_py() for times in known))
     written.last_ms = max((time for time in latest if time is not None), default=None)

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from spark_jobs.judging.evidence import SLOWEST, TOTAL
 from spark_jobs.report.result import Exemplar, Interval, MalformedSample, MessageEvent, Sample
-from spark_jobs.sources.lines import line_numbers
+from spark_jobs.sources.splits import line_numbers
 from spark_jobs.taxonomy import Reason, Status
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from spark_jobs.jobs.options import reading
 from spark_jobs.jobs.reading import read_native, read_otlp
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.sources.files import source_files
-from spark_jobs.sources.kafka.address import apart
-from spark_jobs.sources.kafka.offsets import topic_ranges
+from spark_jobs.sources.kafka import apart, topic_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.jobs.options import Chosen, ReconcileOptions
     from spark_jobs.jobs.reading import ReadOptions
-    from spark_jobs.sources.kafka.address import TopicAddress
-    from spark_jobs.sources.kafka.offsets import PartitionRange
+    from spark_jobs.sources.kafka import PartitionRange, TopicAddress
 
 __all__ = ["STREAM", "Ingest", "find_new_ranges", "size_of"]
 

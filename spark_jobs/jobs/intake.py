@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.judging.facts import Survey
-    from spark_jobs.sources.kafka.offsets import PartitionRange
+    from spark_jobs.sources.kafka import PartitionRange
 
 __all__ = ["Intake", "survey_again"]
 

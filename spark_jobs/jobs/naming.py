@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from spark_jobs.columns import equal
 from spark_jobs.hashing import hash_texts
 from spark_jobs.jobs.event_writer import EventFile
-from spark_jobs.normalise.columns import equal
-from spark_jobs.normalise.places import CLAIM, claims_of, goes_by_place, name_places
+from spark_jobs.normalise.message_ids import CLAIM, claims_in, identified_by_offset, resolve_message_ids
 from spark_jobs.schemas import NORMALISED
 from spark_jobs.storage import committed, list_files, make_directory, remove_tree
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from spark_jobs.columns import Column
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.normalise.columns import Column
 
 __all__ = ["with_message_ids"]
 
@@ -80,11 +80,11 @@ def _count_by_place(path: str) -> int:
 def _is_waiting(columns: dict[str, Column]) -> npt.NDArray[np.bool_]:
     """Say of each row whether it is a span that goes by its place."""
     is_span = pc.fill_null(equal(columns["side"], "otlp"), False)  # noqa: FBT003
-    return np.asarray(pc.and_(is_span, goes_by_place(columns)))
+    return np.asarray(pc.and_(is_span, identified_by_offset(columns)))
 
 
 def _row_groups(path: str, names: Iterable[str]) -> Iterator[tuple[pa.Table, dict[str, Column]]]:
-    """Yield the row groups of a file, and each column in one piece."""
+    """Yield the row groups of a file, and each column in one split."""
     from pyarrow import parquet  # noqa: PLC0415  (tasks only)
 
     file = parquet.ParquetFile(path)
@@ -98,7 +98,7 @@ def _pack(directory: str, buckets: int, task: _Task) -> Iterator[tuple[int, byte
     """Yield sends as rows of ``CLAIM``, or the spans that wait for a name; write the other rows of their file."""
     if task.number is None:
         for _, columns in _row_groups(task.path, _KEY):
-            claims = claims_of(columns)
+            claims = claims_in(columns)
             yield from _split(claims, claims["place"].combine_chunks(), buckets)
         return
     with committed(f"{directory}/kept-{task.number:05d}.parquet") as unready, EventFile(unready) as file:
@@ -140,6 +140,6 @@ def _name(directory: str, bucket: int, blobs: Iterable[bytes]) -> None:
     with committed(f"{directory}/named-{bucket:05d}.parquet") as unready, EventFile(unready) as file:
         for table in tables:
             if table.column_names != CLAIM.names:
-                named = name_places(table["msg_id"].combine_chunks(), claims)
+                named = resolve_message_ids(table["msg_id"].combine_chunks(), claims)
                 for batch in table.set_column(at, NORMALISED.field(at), named).combine_chunks().to_batches():
                     file.write(batch)

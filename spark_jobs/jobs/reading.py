@@ -1,7 +1,7 @@
 """Read each side's sources into parquet files of canonical events: one map of an engine per side.
 
-The input is parsed once: events and what could not be mapped leave together (``NORMALISED``). What was due is counted
-from the input alone, what each record became by the task that wrote it, so that the balance of a run can really break.
+Each input is parsed once: events and bad records are written together (``NORMALISED``). The number of expected records
+is counted in the input, what became of them in the task that wrote them, so that a lost record breaks the balance.
 """
 
 from __future__ import annotations
@@ -18,23 +18,29 @@ from otel_mqtrace.wire.native.charsets import check_charset
 from otel_mqtrace.wire.native.layout import check_message_type_map
 from spark_jobs.jobs.event_writer import Written, write_events
 from spark_jobs.judging.facts import Survey, merge_surveys
+from spark_jobs.normalise.event_columns import event_batches
 from spark_jobs.normalise.native import native_batches
-from spark_jobs.normalise.otlp import event_batches
-from spark_jobs.sources.inputs import find_inputs
-from spark_jobs.sources.kafka.address import LAYOUT, TopicAddress, apart
-from spark_jobs.sources.kafka.offsets import PartitionRange, chunks, wanted_ranges
-from spark_jobs.sources.kafka.reading import message_batches, message_places
+from spark_jobs.sources.files import find_inputs
+from spark_jobs.sources.kafka import (
+    LAYOUT,
+    PartitionRange,
+    TopicAddress,
+    apart,
+    chunks,
+    message_batches,
+    message_places,
+    wanted_ranges,
+)
 from spark_jobs.sources.native import body_batches, find_bodies, message_bodies
-from spark_jobs.sources.otlp import find_spans
-from spark_jobs.sources.reading import message_batches as span_batches
-from spark_jobs.sources.reading import piece_batches
+from spark_jobs.sources.otlp import find_spans, split_batches
+from spark_jobs.sources.otlp import message_batches as span_batches
 from spark_jobs.storage import make_directory, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spark_jobs.exchange.engine import Engine
-    from spark_jobs.sources.inputs import Inputs
+    from spark_jobs.sources.files import Inputs
     from spark_jobs.sources.native import NativeFiles
     from spark_jobs.sources.otlp import OtlpFiles
 
@@ -196,10 +202,10 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What one task reads: pieces of files, or else a range of a topic."""
+    """What one task reads: splits of files, or else a range of a topic."""
 
     number: int
-    pieces: tuple[Any, ...] = ()
+    splits: tuple[Any, ...] = ()
     range: PartitionRange | None = None
 
 
@@ -219,13 +225,13 @@ def _read_side(
     make_directory(how.directory)
     ranges = wanted_ranges(addresses, how.options.client_config, how.options.ranges)
     done, left = _read_connected(engine, how, addresses, ranges)
-    pieces = [_Task(number, pieces=task) for number, task in enumerate(found.tasks)]
+    splits = [_Task(number, splits=task) for number, task in enumerate(found.tasks)]
     messages = [_Task(number, range=one) for number, one in enumerate(chunks(left))]
-    done += engine.map(partial(_run_task, how), [*pieces, *messages])
+    done += engine.map(partial(_run_task, how), [*splits, *messages])
     written = [one.written for one in done]
     return EventSide(
         files=tuple(sorted(one.path for one in written if one.path is not None)),
-        records_read=sum(one.due for one in written),
+        records_read=sum(one.expected for one in written),
         exploded=sum(one.extra for one in written),
         sources=(*found.files, *map(str, addresses)),
         layouts=tuple(sorted({*found.layouts, *((LAYOUT,) if addresses else ())})),
@@ -268,7 +274,7 @@ def _run_task(how: _Reading, task: _Task) -> _Done:
         return _run_messages(how, path, message_batches(task.range, how.options.client_config))
     done = _Done(Written())
     path = f"{how.directory}/files-{task.number:05d}.parquet"
-    batches = body_batches(task.pieces) if how.side == "native" else piece_batches(task.pieces)
+    batches = body_batches(task.splits) if how.side == "native" else split_batches(task.splits)
     done.written = write_events(path, _events(how, batches, done))
     return done
 

@@ -10,7 +10,7 @@ from bridge.otlp.detect import Side
 from bridge.page.wording import visible
 from otel_mqtrace._errors import UsageError
 from spark_jobs.policy.profiles import AUTO, MIXED
-from spark_jobs.sources.inputs import find_inputs
+from spark_jobs.sources.files import find_inputs
 from spark_jobs.sources.writers import (
     RecordSigns,
     SpanSigns,
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spark_jobs.jobs.reading import ReadOptions
-    from spark_jobs.sources.files import SourceFile
-    from spark_jobs.sources.inputs import Inputs
+    from spark_jobs.sources.files import Inputs, SourceFile
 
 __all__ = [
     "MOST_FILES",

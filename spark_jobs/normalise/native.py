@@ -15,11 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_mqtrace.model import TraceType
-from spark_jobs.distinct import each
-from spark_jobs.normalise.columns import binary_bytes, coalesced, equal, repeated, taken, where
-from spark_jobs.normalise.native_records import MOST_ROWS, MOST_TEXT, Due, record_columns
-from spark_jobs.normalise.read_event import event_batch
-from spark_jobs.normalise.text_rules import folded_id, key_sets, present
+from spark_jobs.columns import binary_bytes, coalesced, each, equal, repeated, taken, where
+from spark_jobs.normalise.native_records import MOST_ROWS, MOST_TEXT, RecordCount, record_columns
+from spark_jobs.normalise.values import event_batch, folded_id, key_sets, present
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from spark_jobs.normalise.columns import Column
+    from spark_jobs.columns import Column
 
 __all__ = ["BODY_COLUMNS", "native_batches"]
 
@@ -59,7 +57,7 @@ def native_batches(
     msg_type_map: str = "a",
     charset: str = "utf-8",
 ) -> Iterator[pa.RecordBatch]:
-    """Turn bodies into events, some thousand records at a time; at last comes a row of what was due.
+    """Turn bodies into events, some thousand records at a time; at last comes a row of what was expected.
 
     Args:
         bodies: ``BODY_COLUMNS``.
@@ -74,11 +72,11 @@ def native_batches(
     Raises:
         UsageError: no such map or charset; when the first batch is asked for.
     """
-    due = Due()
-    for records in record_columns(bodies, due, msg_type_map=msg_type_map, charset=charset):
+    expected = RecordCount()
+    for records in record_columns(bodies, expected, msg_type_map=msg_type_map, charset=charset):
         for messages in _messages(records):
             yield event_batch(_events(messages, partial(_name_writers, writer, writers)), len(messages["type"]))
-    yield event_batch({"due": pa.array([due.records], pa.int64()), "tails": pa.array([0], pa.int64())}, 1)
+    yield event_batch({"expected": pa.array([expected.records], pa.int64()), "tails": pa.array([0], pa.int64())}, 1)
 
 
 def _messages(records: Mapping[str, Column]) -> Iterator[dict[str, Column]]:

@@ -2,7 +2,7 @@
 
 Ordinary bodies are read column by column (``native_text``). The codec (``otel_mqtrace.wire.native.decode``) reads
 every body that is odd in any way, record by record, so positions and reasons of bad records are always the codec's.
-The records due are counted in the text of a body by other means, so that a record lost by a reader is noticed.
+The records expected are counted in the text of a body by other means, so that a record lost by a reader is noticed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from otel_mqtrace.wire.native.layout import (
     RECORD_TERMINATOR,
     check_message_type_map,
 )
-from spark_jobs.mentions import mentioned_in
-from spark_jobs.normalise.columns import binary_bytes, flags, greater, is_there, taken
+from spark_jobs.columns import binary_bytes, flags, greater, is_there, taken
+from spark_jobs.evidence import mentioned_in
 from spark_jobs.normalise.native_text import TERMINATOR, enum_texts, field_type, read_text
-from spark_jobs.normalise.row_hashes import hashed
+from spark_jobs.normalise.values import hashed
 from spark_jobs.schemas import BAD
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from otel_mqtrace.wire.native.layout import CloudSubAfter
-    from spark_jobs.normalise.columns import Column
+    from spark_jobs.columns import Column
 
-__all__ = ["MOST_ROWS", "MOST_TEXT", "Due", "record_columns"]
+__all__ = ["MOST_ROWS", "MOST_TEXT", "RecordCount", "record_columns"]
 
 MOST_ROWS: Final = 4096
 MOST_TEXT: Final = 8 << 20
@@ -75,7 +75,7 @@ _Decoded: TypeAlias = "tuple[tuple[list[str], CloudSubAfter | None], tuple[Any, 
 
 
 @dataclass(slots=True)
-class Due:
+class RecordCount:
     """How many ``records`` the bodies read so far hold; a glued pair counts once. A row without a body is one."""
 
     records: int = 0
@@ -124,17 +124,17 @@ class _Read:
 
 
 def record_columns(
-    bodies: Iterable[pa.RecordBatch], due: Due, *, msg_type_map: str, charset: str
+    bodies: Iterable[pa.RecordBatch], expected: RecordCount, *, msg_type_map: str, charset: str
 ) -> Iterator[dict[str, Column]]:
-    """Yield the records of bodies some thousand at a time, column by column; what is due is added to ``due``.
+    """Yield the records of bodies in columns of some thousand rows, and add how many there are to ``expected``.
 
     The columns are ``KEPT_FIELDS``; ``type``; ``bad`` (``schemas.BAD``); ``record_index``; ``call_size``: records of
-    the same listener call; ``surplus``: what has to be added to ``due`` for glued records; ``hash``: 64 bits of the
-    record's text; and ``arrival_ms``, ``path`` and ``line`` of its body.
+    the same listener call; ``surplus``: what glued records add to ``expected``; ``hash``: 64 bits of the record's text;
+    and ``arrival_ms``, ``path`` and ``line`` of its body.
 
     Args:
         bodies: columns ``body``, ``bad``, ``arrival_ms``, ``path`` and ``line`` of ``READ_BODY``.
-        due: added to.
+        expected: added to.
         msg_type_map: ``a`` or ``b``.
         charset: of the bodies.
 
@@ -143,7 +143,7 @@ def record_columns(
     """
     check_message_type_map(msg_type_map)
     check_charset(charset)
-    read = _Reader(due, msg_type_map, charset)
+    read = _Reader(expected, msg_type_map, charset)
     for batch in bodies:
         yield from _grouped(part for block in _blocks(batch) for part in read.block(block))
 
@@ -184,7 +184,7 @@ def _joined(parts: list[_Columns]) -> _Columns:
 class _Reader:
     """How bodies are read, and where their records are counted."""
 
-    due: Due
+    expected: RecordCount
     msg_type_map: str
     charset: str
 
@@ -200,7 +200,7 @@ class _Reader:
             if is_odd[start]:
                 yield from self._decoded(bodies, range(start, end))
             else:
-                self.due.records += data.count(TERMINATOR, bounds[start], bounds[end])
+                self.expected.records += data.count(TERMINATOR, bounds[start], bounds[end])
                 first, count = starts[start], starts[end] - starts[start]
                 yield {name: column.slice(first, count) for name, column in columns.items()}
 
@@ -222,7 +222,7 @@ class _Reader:
         for row in rows:
             is_bad = bodies.column("bad")[row].is_valid
             text = "" if is_bad else self._text(bodies.column("body")[row].as_py())
-            self.due.records += 1 if is_bad else _due_of(text)
+            self.expected.records += 1 if is_bad else _count_records(text)
             for part in [_UNREAD] if is_bad else _parts(text, self.msg_type_map):
                 read.add(row, part)
                 if read.is_enough:
@@ -289,7 +289,7 @@ def _parts(text: str, msg_type_map: str) -> Iterator[_Part]:
         first, characters, glued = first + len(decoded), 0, 0
 
 
-def _due_of(text: str) -> int:
+def _count_records(text: str) -> int:
     """Return how many records the text of a body holds, a glued pair as one, counted without splitting it."""
     return len(_NEXT_PIECE.findall(text)) + (text[:1] not in {"", RECORD_TERMINATOR})
 

@@ -27,14 +27,14 @@ from otel_mqtrace.wire.native.layout import (
     FieldKind,
     form_for,
 )
-from spark_jobs.normalise.columns import binary_bytes, flags, is_there, taken
-from spark_jobs.normalise.row_hashes import hashed
+from spark_jobs.columns import binary_bytes, flags, is_there, taken
+from spark_jobs.normalise.values import hashed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from otel_mqtrace.wire.native.layout import Form
-    from spark_jobs.normalise.columns import Column
+    from spark_jobs.columns import Column
 
 __all__ = ["SEPARATOR", "TERMINATOR", "TextRecords", "enum_texts", "field_type", "read_text"]
 

@@ -1,24 +1,40 @@
-"""This module knows how a SRC of the command line becomes files of one side: a file, a directory, a glob.
-
-A file that is named must be what it was named for; a directory or a glob may hold other things beside, which are passed
-over, as long as something is found.
-"""
+"""Find the files and topics behind the sources of one side."""
 
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from bridge.addresses import Kind, expand_files, parse_address
-from bridge.otlp.detect import LONGEST_LINE_BYTES, DamagedInputError, Layout, LineTooLongError, Side, detect
+from bridge.otlp.detect import (
+    LONGEST_LINE_BYTES,
+    OTLP_FORMATS,
+    DamagedInputError,
+    Layout,
+    LineTooLongError,
+    Side,
+    detect,
+)
 from otel_mqtrace._errors import UnreadableInputError, UsageError
+from spark_jobs.sources.kafka import apart, topic_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["SourceFile", "last_line", "source_files", "spark_path", "spark_target"]
+    from spark_jobs.sources.kafka import PartitionRange, TopicAddress
+
+__all__ = [
+    "Inputs",
+    "SourceFile",
+    "find_inputs",
+    "last_line",
+    "source_files",
+    "span_files",
+    "spark_path",
+    "spark_target",
+]
 
 _OF_LINES: Final = frozenset({Layout.JSON_LINES, Layout.LANDING_JSONL, Layout.KAFKA_DUMP})
 _CHUNK_BYTES: Final = 1 << 16
@@ -63,6 +79,13 @@ def source_files(
         if passed_over is not None:
             passed_over += others
     return tuple(found.values())
+
+
+def span_files(srcs: Sequence[str], *, layout: str | None = None) -> tuple[SourceFile, ...]:
+    """Return the files behind ``srcs``, or raise UsageError: there is no such layout; else as :func:`source_files`."""
+    if layout is not None and layout not in OTLP_FORMATS:
+        raise UsageError(f"unknown OTLP format {layout!r}; choose one of {', '.join(OTLP_FORMATS)}")
+    return source_files(srcs, Side.OTLP, layout=None if layout is None else Layout(layout))
 
 
 def _source_files(
@@ -114,7 +137,7 @@ def last_line(path: Path) -> bytes:
 
 
 def _pieces_behind_last_newline(path: Path) -> Iterator[bytes]:
-    """Yield what is behind the last newline, the last piece first."""
+    """Yield what is behind the last newline, the last split first."""
     with path.open("rb") as file:
         end = start = file.seek(0, io.SEEK_END)
         while start > 0:
@@ -146,3 +169,32 @@ def spark_path(path: Path) -> str:
 def spark_target(path: Path | str) -> str:
     """Return an absolute ``path`` as Spark must be given it to write: on this machine's disk, whatever the default."""
     return f"file://{path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What one side reads: files, and what each topic holds now."""
+
+    files: tuple[SourceFile, ...] = ()
+    topics: Mapping[TopicAddress, tuple[PartitionRange, ...]] = field(default_factory=dict)
+
+
+def find_inputs(
+    side: Side, srcs: Sequence[str], client_config: Mapping[str, str], *, layout: str | None = None
+) -> Inputs:
+    """Return what is behind the sources of a side; of files only the heads are read.
+
+    Args:
+        side: native or OTLP.
+        srcs: sources as the command line takes them.
+        client_config: properties of the Kafka client.
+        layout: of the spans, in place of detection.
+
+    Raises:
+        UsageError: a source names nothing, or there is no such layout.
+        UnreadableInputError: a file is not what it was given for.
+        PeerError: the broker of a topic does not answer, or has no such topic.
+    """
+    paths, addresses = apart(srcs)
+    files = source_files(paths, side) if side is Side.NATIVE else span_files(paths, layout=layout)
+    return Inputs(files, {address: topic_ranges(address, client_config) for address in addresses})

@@ -1,32 +1,35 @@
-"""This module knows how a ledger of losses is read, whoever kept it: our JSON, Prometheus text, OTLP metrics.
-
-Which of them a file is, its content says. A file that is named must be one; a directory may be empty, for a process
-that lost nothing writes none, and may hold other things beside.
-"""
+"""Read ledgers of losses: the JSON of mqtrace, Prometheus text, OTLP metrics."""
 
 from __future__ import annotations
 
 import glob
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.drops import CountedDrop
-from spark_jobs.sources.counters import increments
-from spark_jobs.sources.loss_counters import drops_of
-from spark_jobs.sources.otlp_metrics import otlp_points
-from spark_jobs.sources.prometheus_text import is_prometheus_text, prometheus_points
+from spark_jobs.sources.loss_counters import Point, drops_of, increments, series
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from spark_jobs.sources.counters import Point
 
-__all__ = ["MOST_BYTES", "MOST_ROWS", "LedgerRead", "read_ledgers"]
+__all__ = [
+    "MOST_BYTES",
+    "MOST_ROWS",
+    "LedgerRead",
+    "is_prometheus_text",
+    "otlp_points",
+    "prometheus_points",
+    "read_ledgers",
+]
 
 MOST_BYTES: Final = 64 << 20
 """A larger file is no ledger: ours never exceeds a few megabytes."""
@@ -251,3 +254,123 @@ def _name(row: dict[str, Any], name: str, place: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise UnreadableInputError(f"--ledger {place}: {name} {value!r} is no text")
     return value or None
+
+
+_DELTA: Final = frozenset({1, "1", "AGGREGATION_TEMPORALITY_DELTA"})
+_NO_VALUE: Final = 1  # DataPointFlags
+_NS_PER_MS: Final = 1_000_000
+
+
+def otlp_points(document: Mapping[str, Any]) -> Iterator[Point]:
+    """Yield the points of the sums in one ``resourceMetrics`` object; what is no sum, or has no value, is passed over.
+
+    Raises:
+        ValueError, TypeError, AttributeError, KeyError: the object is not shaped as OTLP metrics are.
+    """
+    for resource_metrics in document["resourceMetrics"]:
+        resource = _attributes((resource_metrics.get("resource") or {}).get("attributes"))
+        for scope_metrics in resource_metrics.get("scopeMetrics") or ():
+            for metric in scope_metrics.get("metrics") or ():
+                yield from _sum_points(metric, resource)
+
+
+def _sum_points(metric: Mapping[str, Any], resource: Mapping[str, str]) -> Iterator[Point]:
+    counted = metric.get("sum")
+    if not counted:
+        return
+    delta = counted.get("aggregationTemporality") in _DELTA
+    for point in counted.get("dataPoints") or ():
+        value = _value(point)
+        if value is not None:
+            key = series(str(metric["name"]), _attributes(point.get("attributes")), resource)
+            yield Point(key, value, _ms(point.get("startTimeUnixNano")), _ms(point.get("timeUnixNano")), delta)
+
+
+def _value(point: Mapping[str, Any]) -> float | None:
+    text = point.get("asInt", point.get("asDouble"))
+    if text is None or int(point.get("flags") or 0) & _NO_VALUE:
+        return None
+    value = float(text)
+    return value if math.isfinite(value) and 0 <= value <= _MOST_COUNT else None
+
+
+def _ms(text: Any) -> int | None:
+    instant_ms = int(text or 0) // _NS_PER_MS
+    return instant_ms if 0 < instant_ms <= LAST_MS else None
+
+
+def _attributes(pairs: Any) -> dict[str, str]:
+    found = {}
+    for pair in pairs or ():
+        value = pair.get("value") or {}
+        if value:
+            found[str(pair["key"])] = str(next(iter(value.values())))
+    return found
+
+
+_QUOTED_FIRST: Final = re.compile(r'\{\s*"(?:[^"\\]|\\.)*"\s*[,}]')
+_EXEMPLAR: Final = re.compile(r'((?:[^"#]|"(?:[^"\\]|\\.)*")*)#.*')
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.:]")
+_WORDS: Final = 2  # behind name and labels: the value, and perhaps a time
+_TARGET: Final = "target_info"
+_WHERE: Final = ("job", "instance")
+_LEAST_MS: Final = 100_000_000_000  # a smaller time is in seconds: 1973 in milliseconds, the year 5138 in seconds
+
+
+def is_prometheus_text(text: str) -> bool:
+    """Tell samples from JSON objects, by the first thing in the text."""
+    start = text.lstrip()
+    return not start.startswith("{") or bool(_QUOTED_FIRST.match(start))
+
+
+def prometheus_points(text: str, where: str) -> Iterator[Point]:
+    """Yield every sample of ``text`` as a cumulative point; ``target_info`` gives the samples of its target a resource.
+
+    Raises:
+        UnreadableInputError: a line is no sample; ``where`` is the file's name in the message.
+    """
+    samples = list(_samples(text, where))
+    targets = {_target(labels): labels for name, labels, _, _ in samples if name == _TARGET}
+    lone = next(iter(targets.values())) if len(targets) == 1 else {}
+    for name, labels, value, at_ms in samples:
+        if name != _TARGET and 0 <= value <= _MOST_COUNT:
+            yield Point(series(name, labels, targets.get(_target(labels), lone)), float(value), None, at_ms)
+
+
+def _target(labels: Mapping[str, str]) -> tuple[str | None, ...]:
+    return tuple(labels.get(name) for name in _WHERE)
+
+
+def _samples(text: str, where: str) -> Iterator[tuple[str, dict[str, str], float, int | None]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        bare = line.strip()
+        if not bare or bare.startswith("#"):
+            continue
+        try:
+            yield _sample(bare)
+        except (ValueError, IndexError, OverflowError):
+            raise UnreadableInputError(
+                f"--ledger {where}: line {number} is no sample of Prometheus text; give a ledger of mqtrace, OTLP "
+                "metrics as JSON lines, or what a /metrics endpoint answers"
+            ) from None
+
+
+def _sample(line: str) -> tuple[str, dict[str, str], float, int | None]:
+    # prometheus_client takes an exemplar's value, and the last of many numbers, for the time
+    exemplar = _EXEMPLAR.fullmatch(line)
+    plain = exemplar[1] if exemplar else line
+    _, closed, numbers = plain.rpartition("}")
+    if len(numbers.split()) > _WORDS + (not closed):
+        raise ValueError(line)
+    ((sample,),) = (family.samples for family in text_string_to_metric_families(plain))
+    return _NOT_IN_NAMES.sub("_", sample.name), sample.labels, sample.value, _at_ms(sample.timestamp)
+
+
+def _at_ms(thousandths: object) -> int | None:
+    """Return epoch milliseconds; ``prometheus_client`` has divided the number of the text by 1000."""
+    if thousandths is None:
+        return None
+    instant = float(str(thousandths)) * 1000
+    if not math.isfinite(instant):
+        raise ValueError(thousandths)
+    return round(instant if instant >= _LEAST_MS else instant * 1000)

@@ -20,19 +20,18 @@ from pyarrow import parquet
 from bridge.otlp.detect import Layout, Side
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.evidence import bad_piece
-from spark_jobs.lenient_json import read_json, text_of_json
+from spark_jobs.lenient import read_json, text_of_json, whole_number
 from spark_jobs.schemas import READ_BODY
 from spark_jobs.sources.files import last_line, source_files
-from spark_jobs.sources.kafka.reading import message_places
-from spark_jobs.sources.pieces import Piece, lines_of, pieces_of, tasks_of
-from spark_jobs.whole_numbers import whole_number
+from spark_jobs.sources.kafka import message_places
+from spark_jobs.sources.splits import Split, group_splits, read_lines, split_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from spark_jobs.sources.files import SourceFile
-    from spark_jobs.sources.pieces import Line
+    from spark_jobs.sources.splits import Line
 
 __all__ = [
     "BATCH_ROWS",
@@ -72,7 +71,7 @@ class NativeFiles:
         truncated_tails: files cut off inside a line; that line is not read.
     """
 
-    tasks: tuple[tuple[Piece, ...], ...]
+    tasks: tuple[tuple[Split, ...], ...]
     files: tuple[str, ...]
     layouts: tuple[str, ...]
     truncated_tails: int
@@ -88,12 +87,12 @@ def find_bodies(srcs: Sequence[str], *, parallelism: int) -> NativeFiles:
     files = source_files(srcs, Side.NATIVE)
     full = [file for file in files if file.layout is not Layout.EMPTY]
     torn = {file.path: size for file in full if file.layout is Layout.LANDING_JSONL and (size := _torn(file.path))}
-    pieces: list[Piece] = []
+    splits: list[Split] = []
     for file in full:
         is_parquet = file.layout is Layout.LANDING_PARQUET
-        pieces += _row_groups(file.path) if is_parquet else pieces_of(file, torn=torn.get(file.path, 0))
+        splits += _row_groups(file.path) if is_parquet else split_file(file, torn=torn.get(file.path, 0))
     return NativeFiles(
-        tasks=tuple(map(tuple, tasks_of(pieces, parallelism))),
+        tasks=tuple(map(tuple, group_splits(splits, parallelism))),
         files=tuple(str(file.path) for file in files),
         layouts=tuple(sorted({file.layout.value for file in full})),
         truncated_tails=len(torn),
@@ -111,13 +110,13 @@ def _torn(path: Path) -> int:
         return len(tail)
 
 
-def _row_groups(path: Path) -> Iterator[Piece]:
+def _row_groups(path: Path) -> Iterator[Split]:
     metadata = parquet.read_metadata(path)
     _check_columns(path, parquet.read_schema(path))
     end = 0
     for group in range(metadata.num_row_groups):
         begin, end = end, end + metadata.row_group(group).total_byte_size
-        yield Piece(str(path), Layout.LANDING_PARQUET, begin, end, group=group)
+        yield Split(str(path), Layout.LANDING_PARQUET, begin, end, group=group)
 
 
 def _check_columns(path: Path, schema: pa.Schema) -> None:
@@ -142,18 +141,18 @@ def _is_text_or_bytes(kind: Any) -> bool:
     return any(is_kind(value) for is_kind in fits)
 
 
-def body_batches(pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-    """Yield the bodies in ``pieces`` as batches of ``BODIES``.
+def body_batches(splits: Iterable[Split]) -> Iterator[pa.RecordBatch]:
+    """Yield the bodies in ``splits`` as batches of ``BODIES``.
 
     Raises:
         UnreadableInputError: a line is longer than memory should hold.
     """
-    for layout, some in groupby(pieces, key=lambda piece: piece.layout):
+    for layout, some in groupby(splits, key=lambda split: split.layout):
         if layout is Layout.LANDING_PARQUET:
-            for piece in some:
-                yield from _rows_of(piece)
+            for split in some:
+                yield from _rows_of(split)
         else:
-            yield from _line_batches(line for piece in some for line in lines_of(piece))
+            yield from _line_batches(line for split in some for line in read_lines(split))
 
 
 def first_bodies(file: SourceFile) -> Iterator[bytes]:
@@ -164,7 +163,7 @@ def first_bodies(file: SourceFile) -> Iterator[bytes]:
     """
     path, end = str(file.path), min(file.path.stat().st_size, _HEAD_BYTES)
     is_parquet = file.layout is Layout.LANDING_PARQUET
-    columns = _first_rows(file.path) if is_parquet else _first_lines(Piece(path, file.layout, 0, end))
+    columns = _first_rows(file.path) if is_parquet else _first_lines(Split(path, file.layout, 0, end))
     for column in columns:
         bodies: list[Any] = column.drop_null().to_pylist()
         yield from bodies
@@ -180,20 +179,20 @@ def _first_rows(path: Path) -> Iterator[Any]:
             yield _cast(batch.column(0), BODIES.field("body").type)
 
 
-def _first_lines(piece: Piece) -> Iterator[Any]:
-    for batch in _line_batches(lines_of(piece)):
+def _first_lines(split: Split) -> Iterator[Any]:
+    for batch in _line_batches(read_lines(split)):
         yield batch.column("body")
 
 
-def _rows_of(piece: Piece) -> Iterator[pa.RecordBatch]:
-    file: Any = parquet.ParquetFile(piece.path)
-    line = 1 + sum(file.metadata.row_group(group).num_rows for group in range(piece.group or 0))
+def _rows_of(split: Split) -> Iterator[pa.RecordBatch]:
+    file: Any = parquet.ParquetFile(split.path)
+    line = 1 + sum(file.metadata.row_group(group).num_rows for group in range(split.group or 0))
     columns = [name for name in ("source", "arrival_ms", "body") if name in file.schema_arrow.names]
-    for batch in file.iter_batches(BATCH_ROWS, row_groups=[piece.group], columns=columns, use_threads=False):
+    for batch in file.iter_batches(BATCH_ROWS, row_groups=[split.group], columns=columns, use_threads=False):
         rows = batch.num_rows
         given: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
         found = {name: _cast(given[name], BODIES.field(name).type) for name in columns}
-        found["path"] = pa.repeat(piece.path, rows)
+        found["path"] = pa.repeat(split.path, rows)
         found["line"] = pa.array(range(line, line + rows), pa.int64())
         found["bad"] = _bad_where(pc.is_null(found["body"]), "no body")
         yield _batch(found, rows)

@@ -1,25 +1,42 @@
-"""Find the spans behind sources: files of OTLP in any layout, cut into tasks.
-
-A large file of JSON lines is read in ranges, any other by one task: its layout has no line to split at.
-"""
+"""Find files of OTLP and read them, or messages of a topic, as batches of spans."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from bridge.otlp.detect import OTLP_FORMATS, Layout, Side
-from otel_mqtrace._errors import UsageError
-from spark_jobs.sources.files import source_files
-from spark_jobs.sources.pieces import pieces_of, tasks_of, torn_bytes
+import pyarrow as pa
+
+from bridge.otlp.containers import NOT_TRACES, Bad, Message, Tail, joined, read_messages
+from bridge.otlp.detect import Layout
+from bridge.otlp.json_spans import parse_json
+from bridge.otlp.spans import count_expected_spans, is_proto, parse_message, spans_of
+from spark_jobs.sources.files import span_files
+from spark_jobs.sources.otlp_json import read_json
+from spark_jobs.sources.span_batches import Counts, bad_row, batch_of, grouped, row_batches, span_row
+from spark_jobs.sources.splits import Line, Split, group_splits, read_lines, split_file, torn_tails
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from spark_jobs.sources.files import SourceFile
-    from spark_jobs.sources.pieces import Piece
+    from bridge.otlp.containers import Item
+    from spark_jobs.sources.span_batches import SpanColumns
 
-__all__ = ["OtlpFiles", "find_spans", "span_files"]
+    _Item = tuple[str, int | None, Item]  # path, line and what was found there
+
+__all__ = [
+    "OtlpFiles",
+    "block_batches",
+    "find_spans",
+    "item_batches",
+    "line_items",
+    "message_batches",
+    "read_json_block",
+    "split_batches",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +50,7 @@ class OtlpFiles:
         truncated_tails: files of JSON lines cut off inside a line; that line is not read.
     """
 
-    tasks: tuple[tuple[Piece, ...], ...]
+    tasks: tuple[tuple[Split, ...], ...]
     files: tuple[str, ...]
     layouts: tuple[str, ...]
     truncated_tails: int
@@ -48,18 +65,173 @@ def find_spans(srcs: Sequence[str], *, layout: str | None = None, parallelism: i
     """
     files = span_files(srcs, layout=layout)
     full = [file for file in files if file.layout is not Layout.EMPTY]
-    torn = torn_bytes(full)
-    pieces = [piece for file in full for piece in pieces_of(file, torn=torn.get(file.path, 0))]
+    torn = torn_tails(full)
+    splits = [split for file in full for split in split_file(file, torn=torn.get(file.path, 0))]
     return OtlpFiles(
-        tasks=tuple(map(tuple, tasks_of(pieces, parallelism))),
+        tasks=tuple(map(tuple, group_splits(splits, parallelism))),
         files=tuple(str(file.path) for file in files),
         layouts=tuple(sorted({file.layout.value for file in full})),
         truncated_tails=len(torn),
     )
 
 
-def span_files(srcs: Sequence[str], *, layout: str | None = None) -> tuple[SourceFile, ...]:
-    """Return the files behind ``srcs``, or raise what :func:`find_spans` would."""
-    if layout is not None and layout not in OTLP_FORMATS:
-        raise UsageError(f"unknown OTLP format {layout!r}; choose one of {', '.join(OTLP_FORMATS)}")
-    return source_files(srcs, Side.OTLP, layout=None if layout is None else Layout(layout))
+_MESSAGE_SAMPLE: Final = 64 << 10  # enough for the message ids in it
+_NO_VALUE: Final = "no value (a tombstone)"
+_MOST_BYTES: Final = 4 << 20
+_LEAST_BYTES: Final = 64 << 10
+_BLANKS: Final = b" \t\r\n"  # of JSON, which are fewer than those of Python
+
+
+def split_batches(splits: Iterable[Split]) -> Iterator[pa.RecordBatch]:
+    """Yield the spans in ``splits`` as batches of ``SPANS``, and at last one with the counts of all."""
+    counts = Counts()
+    read = (
+        block_batches(chain.from_iterable(map(read_lines, some)), read_json_block, line_items, counts)
+        if of_lines
+        else item_batches(chain.from_iterable(map(_items, some)), counts)
+        for of_lines, some in groupby(splits, key=lambda split: split.layout is Layout.JSON_LINES)
+    )
+    yield from grouped(chain.from_iterable(read))
+    yield counts.batch()
+
+
+def message_batches(messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the spans in ``messages`` (``path``, ``value``) as ``split_batches`` yields those of files."""
+    counts = Counts()
+    read = (
+        block_batches((Line(path, None, value or b"") for path, value in some), read_json_block, _message_items, counts)
+        if in_json
+        else item_batches(((path, None, item) for path, value in some for item in _value_items(value)), counts)
+        for in_json, some in groupby(_values(messages), key=lambda one: (one[1] or b"").startswith(b"{"))
+    )
+    yield from grouped(chain.from_iterable(read))
+    yield counts.batch()
+
+
+def _items(split: Split) -> Iterator[_Item]:
+    for item in read_messages(Path(split.path), split.layout, parse=parse_message):
+        yield split.path, item.ordinal, item
+
+
+def _values(messages: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes | None]]:
+    for batch in messages:
+        for path, value in zip(batch.column("path"), batch.column("value"), strict=True):
+            yield path.as_py(), value.as_py()
+
+
+def read_json_block(block: list[Line]) -> SpanColumns | None:
+    """Return the spans of lines of JSON, ``None`` when not all of them are ordinary."""
+    return read_json([line.text.strip(_BLANKS) for line in block])
+
+
+def line_items(line: Line) -> Iterator[Item]:
+    """Yield what stands in one line of a file."""
+    content = parse_json(line.text)
+    if content is None:
+        yield from joined(1, line.text, parse_json)
+    else:
+        yield Message(1, content, line.text)
+
+
+def _message_items(line: Line) -> Iterator[Item]:
+    yield from _value_items(line.text)
+
+
+def _value_items(value: bytes | None) -> Iterator[Item]:
+    content = None if value is None else parse_message(value)
+    if value is None:
+        yield Bad(1, _NO_VALUE, b"")
+    elif content is None:
+        yield Bad(1, NOT_TRACES, value[:_MESSAGE_SAMPLE])
+    else:
+        yield Message(1, content, value)
+
+
+def item_batches(items: Iterable[_Item], counts: Counts) -> Iterator[pa.RecordBatch]:
+    """Yield what stands in ``items`` as batches of ``SPANS``, in order; protobuf messages as blocks."""
+    for in_protobuf, some in groupby(items, key=_is_protobuf):
+        if in_protobuf:
+            lines = (Line(path, line, item.payload) for path, line, item in some if isinstance(item, Message))
+            yield from block_batches(lines, _read_protobuf_block, _message_items, counts)
+        else:
+            yield from row_batches(row for path, line, item in some for row in _rows(path, line, item, counts))
+
+
+def _is_protobuf(placed: _Item) -> bool:
+    item = placed[-1]
+    return isinstance(item, Message) and is_proto(item.content)
+
+
+def _read_protobuf_block(block: list[Line]) -> SpanColumns | None:
+    from spark_jobs.sources.otlp_protobuf import read_protobuf  # noqa: PLC0415  (JSON needs no protobuf)
+
+    return read_protobuf([line.text for line in block])
+
+
+def _rows(path: str, line: int | None, item: Item, counts: Counts) -> Iterator[dict[str, Any]]:
+    place = {"path": path, "line": line}
+    if isinstance(item, Tail):
+        counts.tails += 1
+    elif isinstance(item, Message):
+        counts.expected += count_expected_spans(item.payload, item.content)
+        yield from ({**span_row(span), **place} for span in spans_of(item.content))
+    else:
+        counts.expected += 1
+        yield {**place, **bad_row(None, item.reason, item.sample.decode("utf-8", errors="replace"))}
+
+
+def block_batches(
+    lines: Iterable[Line],
+    read: Callable[[list[Line]], SpanColumns | None],
+    items_of: Callable[[Line], Iterator[Item]],
+    counts: Counts,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the spans in ``lines``, one message each, as batches of ``SPANS``, in order.
+
+    They are read a block at a time. A block that ``read`` declines is halved and halved again, and what is left of it
+    is read message by message, as ``items_of`` says. The next blocks grow back: an odd message costs little.
+    """
+    blocks, most = _Blocks(lines), _MOST_BYTES
+    while block := blocks.take(most):
+        found = read(block)
+        if found is not None:
+            counts.expected += found.expected
+            yield _placed(found, block)
+            most = min(2 * most, _MOST_BYTES)
+        elif len(block) > 1 and most > _LEAST_BYTES:
+            most = min(most, blocks.give_back(block)) // 2
+        else:
+            items = ((line.path, line.number, item) for line in block for item in items_of(line))
+            yield from row_batches(row for path, line, item in items for row in _rows(path, line, item, counts))
+
+
+def _placed(found: SpanColumns, block: list[Line]) -> pa.RecordBatch:
+    paths = pa.array([line.path for line in block], pa.string())
+    numbers = pa.array([line.number for line in block], pa.int64())
+    message = pa.array(found.messages, pa.int64())
+    return batch_of({**found.columns, "path": paths.take(message), "line": numbers.take(message)}, len(message))
+
+
+class _Blocks:
+    """Lines, some at a time."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        self._lines = iter(lines)
+        self._again: deque[Line] = deque()
+
+    def take(self, most: int) -> list[Line]:
+        """Return the next lines of ``most`` bytes or a little more; none at the end."""
+        taken: list[Line] = []
+        held = 0
+        while held < most and (line := self._next()) is not None:
+            taken.append(line)
+            held += len(line.text)
+        return taken
+
+    def give_back(self, lines: list[Line]) -> int:
+        """Have these ``lines`` taken again, before the others; return how many bytes they are."""
+        self._again.extendleft(reversed(lines))
+        return sum(len(line.text) for line in lines)
+
+    def _next(self) -> Line | None:
+        return self._again.popleft() if self._again else next(self._lines, None)

@@ -18,7 +18,7 @@ from otel_mqtrace import semconv
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark_jobs.sources.kafka.offsets import PartitionRange
+    from spark_jobs.sources.kafka import PartitionRange
 
 __all__ = ["java_properties", "message_frame"]
 

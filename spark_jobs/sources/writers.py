@@ -18,7 +18,7 @@ from otel_mqtrace.wire.native.decode import decode_body
 from otel_mqtrace.wire.native.guess import WriterGuesses
 from otel_mqtrace.wire.native.layout import DIALECTS, absent
 from spark_jobs.policy.profiles import BY_DESIGN, CALL_WITHOUT_REGION
-from spark_jobs.sources.kafka.reading import messages_in
+from spark_jobs.sources.kafka import messages_in
 from spark_jobs.sources.native import first_bodies
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from otel_mqtrace.model import TraceContext
     from otel_mqtrace.wire.native.guess import Guess
     from spark_jobs.sources.files import SourceFile
-    from spark_jobs.sources.kafka.offsets import PartitionRange
+    from spark_jobs.sources.kafka import PartitionRange
 
 __all__ = [
     "MOST_MESSAGING_SPANS",

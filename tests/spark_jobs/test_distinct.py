@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.distinct import distinct_rows, each
+from spark_jobs.columns import distinct_rows, each
 
 WORDS = st.lists(st.sampled_from([None, "", "a", "b", "c"]), min_size=1, max_size=30)
 

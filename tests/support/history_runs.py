@@ -16,7 +16,7 @@ from spark_jobs.jobs.reading import EventSide
 from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workplace import open_workplace
 from spark_jobs.judging.facts import survey
-from spark_jobs.normalise.places import goes_by_place
+from spark_jobs.normalise.message_ids import identified_by_offset
 from spark_jobs.policy.policy import read_policy
 from spark_jobs.schemas import NORMALISED
 from tests.support.events import START_MS, publish
@@ -66,5 +66,5 @@ def _side(work: Path, events: list[dict[str, Any]], name: str) -> EventSide:
     path = work / f"{name}.parquet"
     parquet.write_table(rows, path)
     columns = {column: rows[column].combine_chunks() for column in ("msg_id", "offset_msg_id")}
-    by_place = sum(goes_by_place(columns).to_pylist()) if name == "otlp" else 0
+    by_place = sum(identified_by_offset(columns).to_pylist()) if name == "otlp" else 0
     return EventSide(files=(str(path),), records_read=len(rows), by_place=by_place, survey=survey(rows))

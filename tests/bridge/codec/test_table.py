@@ -21,7 +21,7 @@ from otel_mqtrace.wire.native import decode_body, encode_context, WriterGuesses
 from bridge.codec.tables import known_writers
 from otel_mqtrace import cli
 from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
-from tests.spark_jobs.normalise.made_bodies import told
+from tests.spark_jobs.normalise.made_bodies import read_bodies
 from tests.support.strategies import sayable
 from tools.generated_docs import wire_format_page
 
@@ -32,7 +32,7 @@ read = decode_body(body)
 guesses = WriterGuesses()
 guesses.take(read)
 (only,) = guesses.guesses()
-((event,), _) = told(body)
+((event,), _) = read_bodies(body)
 drawn, dialect, _ = find(
     sayable(), lambda one: one[1] == NAME and one[0].trace_type is TraceType.PUB, settings=settings(database=None, max_examples=5_000)
 )

@@ -1,4 +1,4 @@
-"""Every layout a Collector writes is told from its bytes, and read message by message with damage kept local."""
+"""Every layout a Collector writes is detected by its bytes, and read message by message with damage kept local."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from bridge.otlp.detect import Layout, Side, detect
 from bridge.otlp.spans import parse_message, spans_of
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.sources.files import SourceFile, source_files
-from spark_jobs.sources.pieces import pieces_of
-from spark_jobs.sources.reading import piece_batches
+from spark_jobs.sources.otlp import split_batches
+from spark_jobs.sources.splits import split_file
 
 OTLP = Path(__file__).parents[2] / "vectors" / "otlp"
 DUAL = OTLP.parent / "dual"
@@ -271,7 +271,7 @@ def test_half_a_surrogate_pair_and_numbers_without_end_can_be_written_on(tmp_pat
     assert bad == []
     assert span["name"] == "?"
     assert [span["attributes"][str(at)] for at in range(4)] == ["?", "😀", "\\ud800", "??"]
-    span, ledger = piece_batches(pieces_of(SourceFile(path, Layout.JSON_LINES, Side.OTLP)))
+    span, ledger = split_batches(split_file(SourceFile(path, Layout.JSON_LINES, Side.OTLP)))
     assert (span.num_rows, ledger.num_rows) == (1, 1)
 
 
@@ -338,12 +338,12 @@ def test_a_parquet_file_is_a_landing_only_with_bodies_in_it(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["append-after-kill/torn.pb.framed", "killed/kill.pb.zst.framed", "odd/traces.jsonl"])
-def test_what_is_due_is_told_apart_from_the_rows_that_come(name):
+def test_expected_spans_are_counted_apart_from_rows(name):
     """Spans due and cut-off tails stand in rows of their own, so that a span lost on the way is missed."""
     path = OTLP / name
-    pieces = pieces_of(SourceFile(path, detect(path).layout, Side.OTLP))
-    *listed, ledger = [row for batch in piece_batches(pieces) for row in batch.to_pylist()]
+    pieces = split_file(SourceFile(path, detect(path).layout, Side.OTLP))
+    *listed, ledger = [row for batch in split_batches(pieces) for row in batch.to_pylist()]
     spans, bad, tails = read(path)
-    assert {row["due"] for row in listed} == {None}
-    assert ledger["due"] == len(listed) == len(spans) + len(bad)
+    assert {row["expected"] for row in listed} == {None}
+    assert ledger["expected"] == len(listed) == len(spans) + len(bad)
     assert ledger["tails"] == len(tails)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.otlp.aliases import OPERATIONS
-from bridge.otlp.roles import Told, role_of
+from bridge.otlp.roles import SpanFacts, role_of
 from otel_mqtrace.model import ContextCode
 
 AGENT = "io.opentelemetry.rocketmq-client-4.8"
@@ -14,12 +14,12 @@ OLD = {"library": AGENT, "operation": "process", "old_operation": "process"}
 
 
 def role(**words):
-    return role_of(Told(is_span=True, **{"status": "UNSET", **words}))
+    return role_of(SpanFacts(is_span=True, **{"status": "UNSET", **words}))
 
 
 def test_what_is_no_span_plays_no_part():
     """A row of the ledger, or one that could not be read."""
-    assert role_of(Told(is_span=False, trace_type="Pub")) is None
+    assert role_of(SpanFacts(is_span=False, trace_type="Pub")) is None
 
 
 @pytest.mark.parametrize(
@@ -47,16 +47,16 @@ def test_what_is_no_span_plays_no_part():
 )
 def test_a_span_is_an_event_or_says_by_its_scope_why_it_is_none(words, kind, scope):
     """Ours say what they are; others go by operation, and by span kind where they have none."""
-    told = role(**words)
-    assert (told.kind, told.scope) == (kind, scope)
-    assert (told.half is None) == (kind is None)
+    facts = role(**words)
+    assert (facts.kind, facts.scope) == (kind, scope)
+    assert (facts.half is None) == (kind is None)
 
 
 def test_every_operation_of_the_table_has_a_part():
     """In any letter case."""
     for operation, part in OPERATIONS.items():
-        told = role(operation=operation.title())
-        assert part in {told.kind, told.scope}
+        facts = role(operation=operation.title())
+        assert part in {facts.kind, facts.scope}
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,15 @@ def test_who_wrote_a_span_is_told_by_its_library_and_its_names(words, writer):
 )
 def test_how_a_call_ended_is_told_as_far_as_the_span_tells_it(words, success, code):
     """Its own word first; an agent's silence says nothing of a send, and its old names nothing of a delivery."""
-    told = role(**words)
-    assert (told.success, told.context_code) == (success, code)
+    facts = role(**words)
+    assert (facts.success, facts.context_code) == (success, code)
 
 
 @pytest.mark.parametrize("code", ContextCode)
 def test_every_code_of_rocketmq_is_known_when_a_span_fails_by_it(code):
     """Of codes that RocketMQ calls successes, two are."""
-    told = role(operation="process", error_type=code.name)
-    assert (told.context_code, told.success) == (code.name, code.name in {"SUCCESS", "TIME_OUT"})
+    facts = role(operation="process", error_type=code.name)
+    assert (facts.context_code, facts.success) == (code.name, code.name in {"SUCCESS", "TIME_OUT"})
 
 
 @pytest.mark.parametrize(
@@ -147,16 +147,16 @@ def test_the_type_of_a_message_is_said_in_rocketmqs_words(words, msg_type):
 
 
 @pytest.mark.parametrize(
-    ("half", "told", "has_ended"),
+    ("half", "facts", "has_ended"),
     [("before", "before", False), ("after", "after", True), ("Before", "whole", True), (None, "whole", True)],
 )
-def test_a_span_of_the_first_half_only_has_not_ended(half, told, has_ended):
+def test_a_span_of_the_first_half_only_has_not_ended(half, facts, has_ended):
     """Other words for it are none."""
     seen = role(trace_type="Sub", half=half)
-    assert (seen.half, seen.has_ended) == (told, has_ended)
+    assert (seen.half, seen.has_ended) == (facts, has_ended)
 
 
-@pytest.mark.parametrize(("text", "told"), [(None, None), ("true", True), ("false", False), ("TRUE", False)])
-def test_a_check_of_a_transaction_is_one_when_the_span_says_so(text, told):
+@pytest.mark.parametrize(("text", "facts"), [(None, None), ("true", True), ("false", False), ("TRUE", False)])
+def test_a_check_of_a_transaction_is_one_when_the_span_says_so(text, facts):
     """In one spelling."""
-    assert role(from_transaction_check=text).from_transaction_check is told
+    assert role(from_transaction_check=text).from_transaction_check is facts

@@ -13,9 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import Producer as OwnProducer
 
 from otel_mqtrace._errors import PeerError
-from spark_jobs.sources.kafka.address import TopicAddress
-from spark_jobs.sources.kafka.offsets import topic_ranges
-from spark_jobs.sources.kafka.reading import messages_in
+from spark_jobs.sources.kafka import TopicAddress, messages_in, topic_ranges
 from tests.peers.kafka.broker import HERE
 from tests.peers.maven import jars_of
 
@@ -26,8 +24,8 @@ BY_CONNECTOR = """
 import json, sys
 from spark_jobs.exchange.spark import SparkEngine
 from spark_jobs.session import build_session
-from spark_jobs.sources.kafka.address import TopicAddress
-from spark_jobs.sources.kafka.offsets import topic_ranges
+from spark_jobs.sources.kafka import TopicAddress
+from spark_jobs.sources.kafka import topic_ranges
 from spark_jobs.sources.spark_kafka import message_frame
 
 servers, topic, jars = sys.argv[1:]

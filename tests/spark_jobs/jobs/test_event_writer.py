@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from spark_jobs.jobs import event_writer
 from spark_jobs.jobs.event_writer import write_events
-from spark_jobs.normalise.otlp import event_batches
+from spark_jobs.normalise.event_columns import event_batches
 from spark_jobs.schemas import NORMALISED
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
 
@@ -33,7 +33,9 @@ def test_file_holds_every_event_in_order_and_no_row_of_the_ledger(tmp_path):
     found = written(tmp_path, batch(*rows[:2]), batch(*rows[2:]))
     (file,) = tmp_path.iterdir()
     assert found.path == str(file)
-    expected = [{name: event[name] for name in NORMALISED.names} for event in events(*rows) if event["due"] is None]
+    expected = [
+        {name: event[name] for name in NORMALISED.names} for event in events(*rows) if event["expected"] is None
+    ]
     assert parquet.read_table(file).to_pylist() == expected
     assert (sum(row.rows for row in found.survey.rows), found.survey.malformed) == (3, {"otlp": 1})
 
@@ -42,19 +44,19 @@ def test_answer_counts_what_is_in_the_file(tmp_path):
     """Rows beyond a span's first, events known by their place only, the latest start or end."""
     rows = [span(OF_KAFKA), span({ID: "b,c,d"}, start_ns=9_000 * MS, end_ns=0), span({ID: "a"}, end_ns=8_000 * MS)]
     found = written(tmp_path, batch(*rows))
-    assert (found.extra, found.by_place, found.last_ms, found.due, found.tails) == (2, 1, 9_000, 0, 0)
+    assert (found.extra, found.by_place, found.last_ms, found.expected, found.tails) == (2, 1, 9_000, 0, 0)
 
 
 @given(dues=st.lists(st.integers(0, 9), max_size=5))
 def test_ledger_is_added_up_whatever_batch_its_rows_stand_in(tmp_path_factory, dues):
-    batches = [batch({**LEDGER_ROW, "due": due, "tails": 1}) for due in dues]
+    batches = [batch({**LEDGER_ROW, "expected": expected, "tails": 1}) for expected in dues]
     found = written(tmp_path_factory.mktemp("events"), *batches)
-    assert (found.due, found.tails) == (sum(dues), len(dues))
+    assert (found.expected, found.tails) == (sum(dues), len(dues))
 
 
 def test_task_without_an_event_writes_no_file(tmp_path):
     found = written(tmp_path, batch(LEDGER_ROW))
-    assert (found.path, found.due, found.extra, found.by_place, found.last_ms) == (None, 3, 0, 0, None)
+    assert (found.path, found.expected, found.extra, found.by_place, found.last_ms) == (None, 3, 0, 0, None)
     assert found.survey.rows == ()
     assert not list(tmp_path.iterdir())
 

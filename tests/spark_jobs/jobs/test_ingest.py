@@ -20,7 +20,7 @@ from spark_jobs.jobs.ingest import Ingest, find_new_ranges
 from spark_jobs.jobs.intake import Intake, survey_again
 from spark_jobs.jobs.options import ReconcileOptions, silent
 from spark_jobs.jobs.reading import read_native, read_otlp
-from spark_jobs.sources.kafka.address import TopicAddress
+from spark_jobs.sources.kafka import TopicAddress
 from tests.support.plain_engine import PlainEngine
 from tests.support.reading import rows_in
 

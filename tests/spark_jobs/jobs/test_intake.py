@@ -15,8 +15,7 @@ from spark_jobs.jobs.intake import Intake, survey_again
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.judging.facts import Survey, Surveyed, survey
 from spark_jobs.schemas import NORMALISED
-from spark_jobs.sources.kafka.address import TopicAddress
-from spark_jobs.sources.kafka.offsets import PartitionRange
+from spark_jobs.sources.kafka import PartitionRange, TopicAddress
 from spark_jobs.storage import list_files
 from tests.support.events import publish
 from tests.support.history_days import Here

@@ -1,4 +1,4 @@
-"""One side read by the tasks of an engine: its files, its books, and that both survive being written down."""
+"""One side read by the tasks of an engine: its files, its counts, and that both survive being written down."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pytest
 
 from spark_jobs.jobs import reading
 from spark_jobs.jobs.reading import EventSide, read_native, read_otlp
-from spark_jobs.sources import pieces, spark_kafka
-from spark_jobs.sources.kafka.address import TopicAddress
-from spark_jobs.sources.kafka.offsets import PartitionRange
-from spark_jobs.sources.kafka.reading import MESSAGE
+from spark_jobs.sources import spark_kafka, splits
+from spark_jobs.sources.kafka import MESSAGE, PartitionRange, TopicAddress
 from tests.support.plain_engine import PlainEngine
 from tests.support.reading import events_of, malformed_of, native_side, otlp_side, rows_in
 
@@ -29,8 +27,8 @@ def test_every_task_has_a_file_of_its_own_and_nothing_is_left_of_an_earlier_run(
     once = native_side(tmp_path, NATIVE)
     rows = rows_in(once.files)
     assert [Path(file).name for file in once.files] == ["files-00000.parquet"]
-    monkeypatch.setattr(pieces, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(pieces, "_LEAST_TASK_BYTES", 10_000)
+    monkeypatch.setattr(splits, "UNCUT_BYTES", 0)
+    monkeypatch.setattr(splits, "_LEAST_TASK_BYTES", 10_000)
     cut = native_side(tmp_path, NATIVE)
     assert len(cut.files) > 2
     assert {Path(file) for file in cut.files} == set((tmp_path / "native").iterdir())

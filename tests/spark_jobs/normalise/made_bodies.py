@@ -1,4 +1,4 @@
-"""Bodies made for a test: rows of ``READ_BODY`` as an Arrow batch, the events told from them, and what they should be."""
+"""Bodies made for a test: rows of ``READ_BODY`` as an Arrow batch, the events facts from them, and what they should be."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def batch(*bodies):
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
-def told(*bodies, **options):
-    """Return the events of the bodies as mappings, and how many records were due."""
+def read_bodies(*bodies, **options):
+    """Return the events of the bodies as mappings, and how many records were expected."""
     made = native_batches([batch(*bodies)], writer="mqtrace", **options)
     *events, ledger = (event for some in made for event in some.to_pylist())
-    return events, ledger["due"]
+    return events, ledger["expected"]
 
 
 def _present(text):

@@ -1,11 +1,11 @@
-"""Spans made for a test: rows of ``READ_SPAN`` and ``LEDGER`` as an Arrow batch, and the events told from them."""
+"""Spans made for a test: rows of ``READ_SPAN`` and ``LEDGER`` as an Arrow batch, and the events facts from them."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from spark_jobs.normalise.otlp import event_batches
-from spark_jobs.sources.read_batches import SPANS
+from spark_jobs.normalise.event_columns import event_batches
+from spark_jobs.sources.span_batches import SPANS
 
 SCHEMA = SPANS
 
@@ -26,7 +26,7 @@ _PLAIN = {
     "path": "made",
     "line": 1,
 }
-LEDGER_ROW = {"path": "made", "line": 1, "due": 3, "tails": 0}
+LEDGER_ROW = {"path": "made", "line": 1, "expected": 3, "tails": 0}
 BAD_ROW = {"path": "made", "line": 2, "bad": {"field": None, "reason": "torn", "text": "{", "mentions": []}}
 
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.otlp.aliases import ALIASES
-from spark_jobs.normalise.event_columns import RULES
-from spark_jobs.normalise.otlp import event_batches
+from spark_jobs.normalise.event_columns import RULES, event_batches
 from spark_jobs.schemas import LEDGER, READ_EVENT
 from tests.spark_jobs.normalise.made_spans import BAD_ROW, LEDGER_ROW, batch, events, span
 
@@ -40,10 +39,10 @@ def ordered(rows):
 @given(rows=ROWS.map(ordered))
 def test_every_row_comes_out_in_its_order_and_the_books_balance(rows):
     """Rows out are rows in and ``extra``; the messages of a span are numbered from 0."""
-    told = events(*rows)
-    assert len(told) == len(rows) + sum(event["extra"] or 0 for event in told)
-    assert [event["line"] for event in told if not event["extra"]] == list(range(len(rows)))
-    seen = [(event["line"], event["record_index"]) for event in told]
+    facts = events(*rows)
+    assert len(facts) == len(rows) + sum(event["extra"] or 0 for event in facts)
+    assert [event["line"] for event in facts if not event["extra"]] == list(range(len(rows)))
+    seen = [(event["line"], event["record_index"]) for event in facts]
     assert seen == sorted(seen, key=lambda place: (place[0], place[1] or 0))
     assert len(set(seen)) == len(seen)
 
@@ -71,13 +70,13 @@ def test_an_empty_batch_gives_none():
 
 
 def test_rows_of_the_ledger_go_through_and_say_nothing_else():
-    """What is due is counted where spans are read, beside what came of them."""
+    """What is expected is counted where spans are read, beside what came of them."""
     _, ledger, _ = events(span(), LEDGER_ROW, span())
     assert {name: value for name, value in ledger.items() if value is not None} == LEDGER_ROW
 
 
 def test_spans_without_a_ledger_are_read_as_well():
-    """A source may have kept its books before."""
+    """A source may have kept its counts before."""
     whole = batch(span({"messaging.system": "kafka"}))
     made = event_batches([whole.drop_columns(LEDGER.names)])
     assert [event for one in made for event in one.to_pylist()] == events(*whole.to_pylist())
@@ -159,7 +158,7 @@ def test_the_thread_of_a_listener_names_its_group(thread, group):
 
 
 @pytest.mark.parametrize(
-    ("own", "link", "kind", "told"),
+    ("own", "link", "kind", "facts"),
     [
         (1, 1, "process", True),
         (1, 257, "process", True),
@@ -170,10 +169,10 @@ def test_the_thread_of_a_listener_names_its_group(thread, group):
         (1, 257, "send", None),
     ],
 )
-def test_a_delivery_tells_of_its_send_what_honest_flags_say(own, link, kind, told):
+def test_a_delivery_tells_of_its_send_what_honest_flags_say(own, link, kind, facts):
     """A writer that never sets the bit says nothing by leaving it out."""
     (row,) = events(span({**SEND, "messaging.operation.type": kind}, links=[({}, link)], flags=own))
-    assert row["sent_sampled"] is told
+    assert row["sent_sampled"] is facts
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def ids(attributes, links=()):
     ],
 )
 def test_a_message_of_kafka_goes_by_its_place_when_it_has_no_id(attributes, msg_id, place):
-    """The place may be told in attributes, or as an id with dots; a part that is no number makes none."""
+    """The place may be facts in attributes, or as an id with dots; a part that is no number makes none."""
     assert ids(attributes) == [(msg_id, place)]
 
 

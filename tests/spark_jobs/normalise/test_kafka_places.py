@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from spark_jobs.normalise.places import claims_of, name_places
+from spark_jobs.normalise.message_ids import claims_in, resolve_message_ids
 from spark_jobs.schemas import EVENT
 from tests.support.reading import events_of, otlp_side
 
@@ -108,9 +108,9 @@ def test_a_place_is_called_by_the_message_that_was_sent_there(found):
     ]
     made = [{"side": "native", "kind": kind, "msg_id": msg_id, "offset_msg_id": place} for kind, msg_id, place in sends]
     columns = pa.Table.from_pylist([{**dict.fromkeys(EVENT.names), **row} for row in made], schema=EVENT)
-    claims = claims_of({name: columns[name].combine_chunks() for name in columns.column_names})
+    claims = claims_in({name: columns[name].combine_chunks() for name in columns.column_names})
     events = events_of(side)
-    ids = name_places(pa.array([row["msg_id"] for row in events]), claims).to_pylist()
+    ids = resolve_message_ids(pa.array([row["msg_id"] for row in events]), claims).to_pylist()
     named = {row["offset_msg_id"]: msg_id for row, msg_id in zip(events, ids, strict=True)}
     assert (named["a.b-3@77"], named["a.b-3@9"], named["orders-4@7"]) == (ID, "a.b-3@9", ID)
     assert named[OFFSET_ID] == "X"

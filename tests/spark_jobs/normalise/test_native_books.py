@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from otel_mqtrace.wire.native.decode import decode_body
 from spark_jobs.normalise import native_records
-from tests.spark_jobs.normalise.made_bodies import ID, told
+from tests.spark_jobs.normalise.made_bodies import ID, read_bodies
 from tests.support.reading import events_of, native_side
 
 RECORD = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
@@ -35,17 +35,17 @@ def test_each_call_of_a_long_body_has_its_own_size(tmp_path):
 
 
 def test_a_glued_pair_is_due_once_and_told_to_be_two_by_itself():
-    """What is due is counted in the text: three events are two pieces and one that has no end of its own."""
-    events, due = told((RECORD + GLUED + RECORD).encode())
-    assert (len(events), due, [event["extra"] for event in events]) == (3, 2, [1, 0, 0])
+    """What is expected is counted in the text: three events are two pieces and one that has no end of its own."""
+    events, expected = read_bodies((RECORD + GLUED + RECORD).encode())
+    assert (len(events), expected, [event["extra"] for event in events]) == (3, 2, [1, 0, 0])
 
 
 def test_a_record_that_the_codec_loses_is_missing_from_the_books(monkeypatch):
-    """It is due all the same, whoever reads the records."""
+    """It is expected all the same, whoever reads the records."""
     read = native_records.decode_values
     monkeypatch.setattr(native_records, "decode_values", lambda *text, **how: list(read(*text, **how))[1:])
-    events, due = told((RECORD + GLUED + RECORD).encode())
-    assert due + sum(event["extra"] for event in events) == len(events) + 1
+    events, expected = read_bodies((RECORD + GLUED + RECORD).encode())
+    assert expected + sum(event["extra"] for event in events) == len(events) + 1
 
 
 PIECES = st.sampled_from(
@@ -57,9 +57,9 @@ PIECES = st.sampled_from(
 def test_what_is_due_and_what_is_glued_is_what_the_codec_reads(pieces):
     """Two ways to count, whatever stands beside what."""
     body = "".join(pieces).encode()
-    events, due = told(body)
+    events, expected = read_bodies(body)
     read = decode_body(body)
-    assert due + sum(event["extra"] for event in events) == len(events) == len(read.contexts) + len(read.errors)
+    assert expected + sum(event["extra"] for event in events) == len(events) == len(read.contexts) + len(read.errors)
 
 
 def test_a_time_at_the_end_of_time_tells_nothing_about_how_far_the_data_reaches(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from otel_mqtrace.model import TraceType
 from otel_mqtrace.wire.native.layout import FIELDS, FORMS, FieldKind
 from spark_jobs.normalise.native import native_batches
-from tests.spark_jobs.normalise.made_bodies import ID, UNREAD, batch, expected, in_words, told
+from tests.spark_jobs.normalise.made_bodies import ID, UNREAD, batch, expected, in_words, read_bodies
 
 WORDS = (
     "Pub",
@@ -42,12 +42,12 @@ JUNK = (
 
 
 def assert_read_as_expected(bodies):
-    """Read without Spark, as its workers do it; every record must be there, and the books must balance."""
-    read, due = told(*bodies)
+    """Read without Spark, as its workers do it; every record must be there, and the counts must balance."""
+    read, count = read_bodies(*bodies)
     good, bad = ([row for row in read if (row["bad"] is None) is is_good] for is_good in (True, False))
     found = in_words(good, [row | row["bad"] for row in bad])
     assert found == expected(bodies)
-    assert due + sum(row["extra"] for row in read) == len(read)
+    assert count + sum(row["extra"] for row in read) == len(read)
 
 
 texts = st.sampled_from(WORDS + JUNK) | st.text(max_size=6)
@@ -105,24 +105,24 @@ def test_every_field_of_every_form_is_spoilt_in_every_way_alike():
 
 
 def test_a_row_without_a_body_stays_what_it_is_among_records_good_and_bad():
-    """It is one piece that was due, and keeps the words of who could not read it."""
+    """It is one piece that was expected, and keeps the words of who could not read it."""
     good = f"Recall\x015\x01r\x01g\x01t\x01{ID}\x01true\x02"
-    read, due = told((good + "junk\x02").encode(), UNREAD, good.encode())
+    read, count = read_bodies((good + "junk\x02").encode(), UNREAD, good.encode())
     found = [(row["line"], row["record_index"], row["bad"] and row["bad"]["reason"]) for row in read]
     assert found == [(1, 0, None), (1, 1, "unknown record type"), (9, 0, "no body"), (3, 0, None)]
-    assert (due, {row["side"] for row in read}) == (4, {"native"})
+    assert (count, {row["side"] for row in read}) == (4, {"native"})
 
 
 def test_half_a_character_of_a_strange_charset_is_a_question_mark():
     """UTF-7 can say one; no column of text can hold it, and no other record may be lost for it."""
     body = f"Recall\x015\x01r\x01g\x01t+2AA-\x01{ID}\x01true\x02".encode()
-    read, _ = told(body, charset="utf-7")
+    read, _ = read_bodies(body, charset="utf-7")
     assert [row["topic"] for row in read] == ["t?"]
 
 
 def test_bodies_of_separators_or_of_nothing_hold_no_record():
     """However long they are, and where there is none at all."""
-    assert told(b"\x02" * (9 << 20), b"", {"path": "made", "line": 3, "body": None}) == ([], 0)
+    assert read_bodies(b"\x02" * (9 << 20), b"", {"path": "made", "line": 3, "body": None}) == ([], 0)
 
 
 def test_a_batch_send_of_thousands_is_laid_out_some_at_a_time():
@@ -137,9 +137,9 @@ def test_a_batch_send_of_thousands_is_laid_out_some_at_a_time():
 
 
 def test_what_stood_otherwise_on_the_wire_has_another_hash():
-    """Copies in the same bytes are told from those that say the same: CLOUD leaves an empty field, or no end."""
+    """Copies in the same bytes are facts from those that say the same: CLOUD leaves an empty field, or no end."""
     fields = f"SubAfter\x01REQ\x01{ID}\x013\x01true\x01null\x010"
-    read, _ = told(f"{fields}\x02{fields}\x01\x02{fields}\x02".encode())
+    read, _ = read_bodies(f"{fields}\x02{fields}\x01\x02{fields}\x02".encode())
     one, other, again = (row["raw_hash"] for row in read)
     assert one == again != other
 
@@ -147,6 +147,6 @@ def test_what_stood_otherwise_on_the_wire_has_another_hash():
 def test_long_bodies_are_laid_into_columns_apart():
     """Thousands of records are several batches; nothing depends on where one ends."""
     body = "".join(f"Recall\x01{at}\x01r\x01g\x01t\x01{ID}\x01true\x02" for at in range(3_000)).encode()
-    read, due = told(body, body, body)
+    read, count = read_bodies(body, body, body)
     assert [(row["line"], row["record_index"]) for row in read] == [(at, n) for at in (1, 2, 3) for n in range(3_000)]
-    assert (due, len({row["raw_hash"] for row in read})) == (9_000, 3_000)
+    assert (count, len({row["raw_hash"] for row in read})) == (9_000, 3_000)

@@ -17,10 +17,10 @@ from otel_mqtrace.model import ContextCode, TraceType
 from otel_mqtrace.wire.native.charsets import text_of
 from otel_mqtrace.wire.native.decode import BadRecord, decode_values
 from otel_mqtrace.wire.native.layout import CLOUD_SUB_AFTER, FIELDS, FORMS, KEPT_FIELDS, FieldKind
-from spark_jobs.mentions import mentioned_in
+from spark_jobs.evidence import mentioned_in
 from spark_jobs.normalise import native_records
 from spark_jobs.normalise.native import native_batches
-from spark_jobs.normalise.native_records import Due, record_columns
+from spark_jobs.normalise.native_records import RecordCount, record_columns
 from spark_jobs.schemas import READ_BODY
 from tests.support.native_vectors import RECORDED, VECTORS, json_lines
 
@@ -30,33 +30,33 @@ CHARSETS = ("utf-8", "UTF8", "gbk", "gb18030", "latin-1", "ascii", "utf-8-sig", 
 
 
 def read(rows, *, msg_type_map="a", charset="utf-8", cut=None):
-    """Return the records of rows (a body each, or ``NO_BODY``) as mappings, and how many were due."""
+    """Return the records of rows (a body each, or ``NO_BODY``) as mappings, and how many were count."""
     placed = [
         {"path": f"p{line % 3}", "line": line, "arrival_ms": line * 10}
         | ({"bad": row} if isinstance(row, dict) else {"body": row})
         for line, row in enumerate(rows)
     ]
-    batch, due = pa.RecordBatch.from_pylist(placed, schema=READ_BODY), Due()
+    batch, count = pa.RecordBatch.from_pylist(placed, schema=READ_BODY), RecordCount()
     batches = [batch] if cut is None else [batch.slice(at, cut) for at in range(0, len(batch), cut)]
-    parts = record_columns(batches, due, msg_type_map=msg_type_map, charset=charset)
-    return [row for part in parts for row in pa.table(part).to_pylist()], due.records
+    parts = record_columns(batches, count, msg_type_map=msg_type_map, charset=charset)
+    return [row for part in parts for row in pa.table(part).to_pylist()], count.records
 
 
 def expected(rows, *, msg_type_map="a", charset="utf-8"):
     """Return the same as the codec reads it, without any column."""
-    found, due = [], 0
+    found, count = [], 0
     for line, row in enumerate(rows):
         body = {"path": f"p{line % 3}", "line": line, "arrival_ms": line * 10}
         if isinstance(row, dict):
             empty = {**dict.fromkeys(KEPT_FIELDS), "type": None, "hash": hash_of("")}
             found.append({**body, **empty, "bad": row, "record_index": 0, "call_size": 1, "surplus": 0})
-            due += 1
+            count += 1
             continue
         text = text_of(row or b"", charset).encode("utf-8", "replace").decode()
         pieces = sum(1 for piece in text.split("\x02") if piece)
         records = list(decode_values(text, msg_type_map=msg_type_map))
         calls = Counter(call_of(fields) for (fields, _), _ in records)
-        due += pieces
+        count += pieces
         for index, ((fields, quirk), values) in enumerate(records):
             own_text = "\x01".join(fields) + ("\x01" if quirk else "")
             found.append(
@@ -69,7 +69,7 @@ def expected(rows, *, msg_type_map="a", charset="utf-8"):
                     "hash": hash_of(own_text),
                 }
             )
-    return found, due
+    return found, count
 
 
 def value_columns(fields, values):
@@ -92,8 +92,8 @@ def hash_of(text):
 
 def assert_equal_to_codec(rows, **options):
     cut = options.pop("cut", None)
-    (found, due), (wanted, wanted_due) = read(rows, **options, cut=cut), expected(rows, **options)
-    assert due == wanted_due
+    (found, count), (wanted, wanted_count) = read(rows, **options, cut=cut), expected(rows, **options)
+    assert count == wanted_count
     assert [dict(sorted(row.items())) for row in found] == [dict(sorted(row.items())) for row in wanted]
 
 
@@ -231,7 +231,7 @@ def test_one_odd_body_leaves_the_others_to_the_columns(monkeypatch):
 
 
 def test_record_lost_by_the_columns_is_missing_from_due(monkeypatch):
-    """What is due is counted in the bytes, whatever the reader makes of them."""
+    """What is count is counted in the bytes, whatever the reader makes of them."""
     read_text = native_records.read_text
 
     def read_less(data, bounds, **how):
@@ -240,8 +240,8 @@ def test_record_lost_by_the_columns_is_missing_from_due(monkeypatch):
         return type(found)(columns, found.body[1:], found.is_odd)
 
     monkeypatch.setattr(native_records, "read_text", read_less)
-    found, due = read(ordinary_bodies(3))
-    assert (len(found), due) == (179, 180)
+    found, count = read(ordinary_bodies(3))
+    assert (len(found), count) == (179, 180)
 
 
 @pytest.mark.parametrize("name", ["app-4.9.8-dup", "scenarios-5.3.3-old"])

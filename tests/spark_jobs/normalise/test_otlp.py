@@ -10,12 +10,11 @@ import pytest
 
 from bridge.otlp.containers import Message, read_messages
 from bridge.otlp.detect import detect
+from bridge.otlp.plain_span import text_attributes
 from bridge.otlp.spans import parse_message, spans_of
-from bridge.otlp.texts import text_attributes
 from otel_mqtrace._errors import UsageError
 from spark_jobs.schemas import EVENT
-from spark_jobs.sources.otlp import find_spans
-from spark_jobs.sources.reading import piece_batches
+from spark_jobs.sources.otlp import find_spans, split_batches
 from tests.support.reading import events_of, malformed_of, otlp_side
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -77,7 +76,7 @@ def test_json_lines_are_read_as_the_container_reader_reads_them():
     for name in ("otlp/layouts/traces.jsonl", "otlp/odd/traces.jsonl", "dual/app-4.9.8-dup/otlp.jsonl"):
         path = VECTORS / name
         pieces = [piece for task in find_spans([str(path)], parallelism=1).tasks for piece in task]
-        read = [row for batch in piece_batches(pieces) for row in batch.to_pylist() if row["due"] is None]
+        read = [row for batch in split_batches(pieces) for row in batch.to_pylist() if row["expected"] is None]
         seen = [{**row, "attributes": dict(row["attributes"]), "links": _links(row["links"])} for row in read]
         plain = [
             one
@@ -113,7 +112,7 @@ def _numbers(attributes):
 
 
 def test_every_layout_gives_the_same_events(tmp_path):
-    """Six layouts of the same 209 spans in one job: each event comes out six times, and the books balance."""
+    """Six layouts of the same 209 spans in one job: each event comes out six times, and the counts balance."""
     names = (
         "layouts/traces.jsonl",
         "layouts/traces.json.zst.framed",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.normalise.row_hashes import row_hashes
+from spark_jobs.normalise.values import row_hashes
 from tests.spark_jobs.normalise.made_spans import SCHEMA, batch, span
 
 TEXT = st.sampled_from([None, "", "a", "ab", "b"])

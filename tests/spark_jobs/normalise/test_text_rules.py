@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
-from spark_jobs.normalise.json_arrays import json_texts
-from spark_jobs.normalise.text_rules import first_text, folded_id, integer, key_set, key_sets, present
+from spark_jobs.normalise.values import first_text, folded_id, integer, json_texts, key_set, key_sets, present
 
 WORDS = ("", " ", "null", " null", "dKey", "abc", " aBc1 ", "\tab", "ﬀ", "ab ", "xyz", "\U0001d4b3", "\x00")
 NUMBERS = (
@@ -38,7 +37,7 @@ def asked_of_spark(spark, given_texts, **columns):
     return [tuple(row[name] for name in columns) for row in sorted(rows, key=lambda row: row["at"])]
 
 
-def told(some, *rules):
+def read_bodies(some, *rules):
     return list(zip(*(rule(pa.array(some, pa.string())).to_pylist() for rule in rules), strict=True))
 
 
@@ -54,13 +53,13 @@ def test_ids_are_folded_and_words_for_nothing_are_null(some):
     known = [None if text in ABSENT_TEXTS else text for text in asked]
     trimmed = [None if text.strip(" ") in ABSENT_TEXTS else text.strip(" ") for text in asked]
     folded = [text.upper() if text and set(text) <= set("0123456789abcdefABCDEF") else text for text in trimmed]
-    assert told(asked, present, folded_id) == list(zip(known, folded, strict=True))
+    assert read_bodies(asked, present, folded_id) == list(zip(known, folded, strict=True))
 
 
 @given(some=st.lists(st.none() | st.text("ab \tnul", max_size=6) | st.sampled_from(sorted(ABSENT_TEXTS)), max_size=8))
 def test_the_keys_of_a_text_are_a_set(some):
     """One, several or none; null where nothing is left."""
-    assert told(some, key_sets) == [(keys_in([text]) or None,) for text in some]
+    assert read_bodies(some, key_sets) == [(keys_in([text]) or None,) for text in some]
 
 
 ONE_KEY = st.text("ab\U0001d4b3\\\t\x7f", min_size=1, max_size=4) | st.sampled_from(sorted(ABSENT_TEXTS))
@@ -70,8 +69,8 @@ ONE_KEY = st.text("ab\U0001d4b3\\\t\x7f", min_size=1, max_size=4) | st.sampled_f
 def test_arrays_of_one_key_each_are_read_as_any_other(some):
     """Alone or beside an array that has to be taken apart."""
     expected = [(None if text is None else keys_in(json.loads(text)),) for text in some]
-    assert told(some, key_set) == expected
-    assert told([*some, '["x","y"]'], key_set) == [*expected, (["x", "y"],)]
+    assert read_bodies(some, key_set) == expected
+    assert read_bodies([*some, '["x","y"]'], key_set) == [*expected, (["x", "y"],)]
 
 
 @pytest.mark.spark
@@ -81,7 +80,7 @@ def test_a_text_is_the_number_that_spark_casts_it_to(spark, some):
     """White space and control characters around it are nothing; what does not fit is no number."""
     asked = [*NUMBERS, *some]
     seen = asked_of_spark(spark, asked, int=F.col("text").try_cast("int"), long=F.col("text").try_cast("bigint"))
-    assert seen == told(asked, partial(integer, kind=pa.int32()), partial(integer, kind=pa.int64()))
+    assert seen == read_bodies(asked, partial(integer, kind=pa.int32()), partial(integer, kind=pa.int64()))
 
 
 @pytest.mark.spark
@@ -92,14 +91,16 @@ def test_an_array_of_texts_is_read_as_spark_reads_it(spark, some):
     asked = [*ARRAYS, *KEYS, *some]
     array = F.from_json("text", "array<string>")
     seen = asked_of_spark(spark, asked, array=array, first=F.get(array, F.lit(0)))
-    assert seen == list(zip(map(json_texts, asked), (first for (first,) in told(asked, first_text)), strict=True))
-    assert told(asked, key_set) == [(None if read is None else keys_in(read),) for read, _ in seen]
+    assert seen == list(
+        zip(map(json_texts, asked), (first for (first,) in read_bodies(asked, first_text)), strict=True)
+    )
+    assert read_bodies(asked, key_set) == [(None if read is None else keys_in(read),) for read, _ in seen]
 
 
 def test_what_is_no_text_at_all_is_nothing_by_every_rule():
     """Null goes in and comes out."""
     rules = (present, folded_id, first_text, key_set, partial(integer, kind=pa.int64()))
-    assert told([None, None], *rules) == [(None,) * len(rules)] * 2
+    assert read_bodies([None, None], *rules) == [(None,) * len(rules)] * 2
 
 
 def test_a_number_in_an_array_is_its_own_json():

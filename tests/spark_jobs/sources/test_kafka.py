@@ -1,4 +1,4 @@
-"""Topics of a Kafka are sources like files: the same records and spans, each with its place, and offsets for the books."""
+"""Topics of a Kafka are sources like files: the same records and spans, each with its place, and offsets for the counts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from spark_jobs.inspect import Inventory, inspect_sources
 from spark_jobs.jobs.reading import ReadOptions, check_inputs
-from spark_jobs.sources.kafka.address import TopicAddress, apart
-from spark_jobs.sources.kafka.offsets import PartitionRange, chunks, topic_ranges
-from spark_jobs.sources.kafka.reading import messages_in
+from spark_jobs.sources.kafka import PartitionRange, TopicAddress, apart, chunks, messages_in, topic_ranges
 from spark_jobs.sources.spark_kafka import java_properties
 from tests.support.reading import events_of, malformed_of, native_side, otlp_side
 
@@ -119,7 +117,7 @@ def test_a_topic_is_inspected_like_a_file(kafka):
     traces, spans, empty = found.values()
     assert (traces.side, traces.layout, traces.items, traces.malformed) == ("native", "kafka", 271, 4)
     assert (spans.side, spans.items, spans.malformed) == ("otlp", 2 * 209, 3)
-    assert {piece.path.partition("@")[0] for piece in spans.bad} == {"spans-0", "spans-1"}
+    assert {split.path.partition("@")[0] for split in spans.bad} == {"spans-0", "spans-1"}
     assert (empty.side, empty.items, empty.malformed) == ("empty", 0, 0)
 
 

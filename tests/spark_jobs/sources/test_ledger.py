@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.drops import CountedDrop
 from spark_jobs.sources import ledger
-from spark_jobs.sources.counters import Point, increments, series
 from spark_jobs.sources.ledger import read_ledgers
-from spark_jobs.sources.loss_counters import drops_of
+from spark_jobs.sources.loss_counters import Point, drops_of, increments, series
 
 SECOND_NS = 1_000_000_000
 ROW = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.sources import native, pieces
+from spark_jobs.sources import native, splits
 from spark_jobs.sources.native import BODIES, body_batches, decode_base64, find_bodies
 
 LINE = {"source": "T", "arrival_ms": 7, "body_base64": "YQ=="}
@@ -148,8 +148,8 @@ def test_every_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts,
     path.write_bytes(b"".join(text + b"\n" for text in [first, *texts]))
     with pytest.MonkeyPatch.context() as patched:
         whole = bodies_in(path)
-        patched.setattr(pieces, "WHOLE_BYTES", 0)
-        patched.setattr(pieces, "_LEAST_TASK_BYTES", size)
+        patched.setattr(splits, "UNCUT_BYTES", 0)
+        patched.setattr(splits, "_LEAST_TASK_BYTES", size)
         cut = bodies_in(path, parallelism=1000)
     assert whole[0]["bad"] is None
     assert [row["line"] for row in whole] == [1, *(at for at, text in enumerate(texts, 2) if text.strip())]

@@ -8,10 +8,9 @@ import json
 import pytest
 import zstandard
 
-from bridge.otlp import containers, detect, documents
-from bridge.otlp.containers import Bad, Message, Tail, read_messages
+from bridge.otlp import containers, detect
+from bridge.otlp.containers import Bad, Document, Message, Tail, read_messages
 from bridge.otlp.detect import Layout, Side
-from bridge.otlp.documents import Piece
 from bridge.otlp.spans import parse_message
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.sources import files
@@ -27,35 +26,35 @@ def short_lines(monkeypatch):
         monkeypatch.setattr(module, "LONGEST_LINE_BYTES", 1000)
 
 
-def pieces(text, **options):
-    return list(documents.documents(io.BytesIO(text.encode()), **options))
+def documents_in(text, **options):
+    return list(containers.documents(io.BytesIO(text.encode()), **options))
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
 def test_documents_come_one_by_one_however_they_are_cut_into_pieces(monkeypatch, piece_bytes):
     """Pretty-printed, side by side, with commas or a byte order mark: each as it stands, and what is none as a line."""
-    monkeypatch.setattr(documents, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(containers, "_PIECE_BYTES", piece_bytes)
     one, other, torn = json.dumps(REQUEST, indent=2), json.dumps({"text": 'é "}{" \\', "number": 9}), '{"resourceS'
-    assert pieces(f"\ufeff{one}\n{other},{other} no document {torn}\n\n{one} {torn}") == [
-        Piece(one, True, False),
-        Piece(other, True, False),
-        Piece(other, True, False),
-        Piece(f"no document {torn}\n", False, False),
-        Piece(one, True, False),
-        Piece(torn, False, True),
+    assert documents_in(f"\ufeff{one}\n{other},{other} no document {torn}\n\n{one} {torn}") == [
+        Document(one, True, False),
+        Document(other, True, False),
+        Document(other, True, False),
+        Document(f"no document {torn}\n", False, False),
+        Document(one, True, False),
+        Document(torn, False, True),
     ]
 
 
 def test_a_document_that_never_ends_is_given_up_at_the_most_characters():
     """What follows it is read all the same."""
-    found = pieces("[" + "1," * 900 + "\n" + json.dumps(REQUEST), most_characters=1000)
-    assert [piece.is_document for piece in found if piece.text == json.dumps(REQUEST)] == [True]
+    found = documents_in("[" + "1," * 900 + "\n" + json.dumps(REQUEST), most_characters=1000)
+    assert [split.is_document for split in found if split.text == json.dumps(REQUEST)] == [True]
 
 
 def test_many_documents_need_no_more_memory_than_one():
     """A megabyte of them is taken piece by piece; what was taken is let go."""
     file = io.BytesIO((json.dumps(REQUEST, indent=1) + "\n").encode() * 20_000)
-    read = documents.documents(file)
+    read = containers.documents(file)
     first = next(read)
     assert first.is_document
     assert file.tell() <= 2 << 20

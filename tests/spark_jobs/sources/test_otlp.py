@@ -1,4 +1,4 @@
-"""What an executor does with files and messages: the fast way as long as it can, the books kept, in one task."""
+"""What an executor does with files and messages: the fast way as long as it can, the counts kept, in one task."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pyarrow as pa
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from spark_jobs.sources import json_lines
-from spark_jobs.sources.json_columns import json_columns
-from spark_jobs.sources.json_lines import json_batches, line_items
-from spark_jobs.sources.pieces import Line
-from spark_jobs.sources.read_batches import Books, grouped
-from spark_jobs.sources.reading import message_batches
+from spark_jobs.sources import otlp
+from spark_jobs.sources.otlp import block_batches, line_items, message_batches, read_json_block
+from spark_jobs.sources.otlp_json import read_json
+from spark_jobs.sources.span_batches import Counts, grouped
+from spark_jobs.sources.splits import Line
 
 SPAN = {"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "s", "kind": 4, "startTimeUnixNano": "5"}
 ODD = {**SPAN, "name": "odd", "status": "OK"}
@@ -32,24 +31,24 @@ def rows(batches):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Let a block be of a thousand bytes to sixteen thousand."""
-    monkeypatch.setattr(json_lines, "_LEAST_BYTES", 1000)
-    monkeypatch.setattr(json_lines, "_MOST_BYTES", 16_000)
+    monkeypatch.setattr(otlp, "_LEAST_BYTES", 1000)
+    monkeypatch.setattr(otlp, "_MOST_BYTES", 16_000)
 
 
 @pytest.mark.parametrize(("odd", "most_slow"), [((), 0), ((500,), 9), ((0, 999), 18), (range(1000), 1000)])
 def test_an_odd_line_takes_only_its_neighbours_the_slow_way(small_blocks, odd, most_slow):
-    """Rows come in order all the same, and nothing is due that does not come."""
-    slow, books = [], Books()
+    """Rows come in order all the same, and nothing is expected that does not come."""
+    slow, counts = [], Counts()
 
     def counted(line):
         slow.append(line.number)
         return line_items(line)
 
     lines = [Line("p", at, message(ODD if at in odd else SPAN)) for at in range(1000)]
-    read = rows(json_batches(lines, counted, books))
+    read = rows(block_batches(lines, read_json_block, counted, counts))
     assert [row["line"] for row in read] == list(range(1000))
     assert [row["line"] for row in read if row["bad"]] == list(odd)
-    assert (books.due, books.tails) == (1000, 0)
+    assert (counts.expected, counts.tails) == (1000, 0)
     assert set(odd) <= set(slow)
     assert len(slow) <= most_slow
 
@@ -57,14 +56,18 @@ def test_an_odd_line_takes_only_its_neighbours_the_slow_way(small_blocks, odd, m
 @pytest.mark.parametrize("line", [b"null", b"{} null", b"{}null{}", b" null {}", b"{", b"", b"[]", b"{}\x00"])
 def test_a_line_that_could_end_the_parser_s_process_never_reaches_it(line):
     """Arrow's parser does not survive a null in place of an object."""
-    assert json_columns([line, message(SPAN)]) is None
-    assert json_columns([message(SPAN), line]) is None
+    assert read_json([line, message(SPAN)]) is None
+    assert read_json([message(SPAN), line]) is None
 
 
 @pytest.mark.parametrize("blank", [b" ", b"\t", b"\r", b"\x0b", b"\x0c", b"\xef\xbb\xbf"])
 def test_what_is_blank_to_python_and_not_to_json_makes_a_line_no_message(blank):
     """Each line is what it would be alone."""
-    read = rows(json_batches([Line("p", 1, blank + message(SPAN)), Line("p", 2, message(SPAN))], line_items, Books()))
+    read = rows(
+        block_batches(
+            [Line("p", 1, blank + message(SPAN)), Line("p", 2, message(SPAN))], read_json_block, line_items, Counts()
+        )
+    )
     is_blank = blank not in {b"\x0b", b"\x0c"}
     assert [row["line"] for row in read if row["bad"]] == ([] if is_blank else [1])
     assert [row["line"] for row in read if not row["bad"]] == [1, 2]
@@ -74,30 +77,30 @@ def test_what_is_blank_to_python_and_not_to_json_makes_a_line_no_message(blank):
 def test_a_word_that_only_arrow_takes_for_a_number_makes_a_line_no_message(word):
     """In a text it is one; where Python's parser takes one too the line is read."""
     written = message({**SPAN, "a": "word"})
-    assert json_columns([written.replace(b"word", word.encode())]) is not None
-    assert json_columns([written.replace(b'"word"', word.encode())]) is None
-    assert json_columns([written.replace(b'"word"', b"Infinity")]) is not None
+    assert read_json([written.replace(b"word", word.encode())]) is not None
+    assert read_json([written.replace(b'"word"', word.encode())]) is None
+    assert read_json([written.replace(b'"word"', b"Infinity")]) is not None
 
 
 def test_whole_messages_on_one_line_are_all_read(tmp_path):
     """Behind a torn one, which is one bad piece, or behind each other."""
     torn = message(SPAN)[:60]
     for parts, bad in (((torn, message(SPAN), message(SPAN, SPAN)), 1), ((message(SPAN), message(SPAN, SPAN)), 0)):
-        books = Books()
-        read = rows(json_batches([Line("p", 1, b"".join(parts))], line_items, books))
+        counts = Counts()
+        read = rows(block_batches([Line("p", 1, b"".join(parts))], read_json_block, line_items, counts))
         assert [row["span_id"] for row in read if not row["bad"]] == ["cd" * 8] * 3
-        assert (len(read), books.due) == (3 + bad, 3 + bad)
+        assert (len(read), counts.expected) == (3 + bad, 3 + bad)
 
 
 def test_messages_of_a_topic_are_told_one_by_one_and_read_together():
-    """JSON, protobuf, tombstones and what is neither, in their order, with one row for the books of all."""
+    """JSON, protobuf, tombstones and what is neither, in their order, with one row for the counts of all."""
     data = TracesData()
     span = data.resource_spans.add().scope_spans.add().spans.add(name="proto", span_id=b"\xcd" * 8)
     span.attributes.add(key="a").value.array_value.values.add(string_value="x")
     span.links.add(trace_id=b"\xab" * 16, flags=1).attributes.add(key="b").value.int_value = 7
     values = [message(SPAN), message(SPAN, ODD), data.SerializeToString(), None, b"neither", b"", message(SPAN), b"{"]
     asked = pa.RecordBatch.from_pydict({"path": [f"t-0@{at}" for at in range(len(values))], "value": values})
-    *read, books = rows(message_batches([asked]))
+    *read, counts = rows(message_batches([asked]))
     assert [(row["path"][-1], row["name"], (row["bad"] or {}).get("reason")) for row in read] == [
         ("0", "s", None),
         ("1", "s", None),
@@ -112,7 +115,7 @@ def test_messages_of_a_topic_are_told_one_by_one_and_read_together():
         [("a", '["x"]')],
         [{"trace_id": "ab" * 16, "span_id": None, "flags": 1, "attributes": [("b", "7")]}],
     )
-    assert (books["due"], books["tails"]) == (8, 0)
+    assert (counts["expected"], counts["tails"]) == (8, 0)
 
 
 def test_small_batches_are_handed_on_together():
@@ -132,10 +135,10 @@ def test_who_reads_json_lines_needs_no_protobuf(tmp_path):
     code = (
         "import sys\n"
         "from bridge.otlp.detect import Layout\n"
-        "from spark_jobs.sources.pieces import Piece\n"
-        "from spark_jobs.sources.reading import piece_batches\n"
-        f"piece = Piece({str(path)!r}, Layout.JSON_LINES, 0, {path.stat().st_size})\n"
-        "print(sum(batch.num_rows for batch in piece_batches([piece])))\n"
+        "from spark_jobs.sources.splits import Split\n"
+        "from spark_jobs.sources.otlp import split_batches\n"
+        f"split = Split({str(path)!r}, Layout.JSON_LINES, 0, {path.stat().st_size})\n"
+        "print(sum(batch.num_rows for batch in split_batches([split])))\n"
         "assert not {'google.protobuf', 'opentelemetry.proto'} & set(sys.modules)\n"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,29 +1,75 @@
-"""This module knows which messages a span is about: one per link that names one, else its own id or ids, else one.
-
-Ids joined with commas are all there is to say of a batch. An id that is equal for all messages stands on the span
-although each has a link. Nearly every batch of rows has one message per span; its columns are not copied.
-"""
+"""A batch of spans: their attributes, the messages they are about, the role of each."""
 
 from __future__ import annotations
 
+from functools import cache
 from operator import methodcaller
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.normalise.attributes import Attributes
-from spark_jobs.normalise.columns import coalesced, is_there, opened, repeated, taken
+from bridge.otlp.aliases import ALIASES, TRACE_TOPIC_PREFIX
+from bridge.otlp.roles import EventRole, SpanFacts, role_of
+from spark_jobs.columns import coalesced, distinct_rows, each, is_there, opened, repeated, taken
+from spark_jobs.normalise.values import first_text, key_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from numpy.typing import NDArray
 
-    from spark_jobs.normalise.columns import Column
+    from spark_jobs.columns import Column
 
-__all__ = ["Messages"]
+__all__ = ["Attributes", "Messages", "SpanBatch"]
+
+_NAMES: Final = sorted({name for alias in ALIASES.values() for name in (*alias.names, *alias.arrays)})
+_CODES: Final = {name: code for code, name in enumerate(_NAMES)}
+_TEXTS: Final = pa.list_(pa.string())
+
+
+class Attributes:
+    """The attributes of the spans of a batch, or of their links: a column of maps, and texts found in it."""
+
+    def __init__(self, maps: Column) -> None:
+        bounds, (keys, self._values) = opened(maps, maps.keys, maps.items)
+        codes: Column = pc.index_in(keys, pa.array(_NAMES, pa.string()))
+        known = np.flatnonzero(is_there(codes) & is_there(self._values))
+        found = codes.fill_null(0).to_numpy()[known]
+        order = np.argsort(found, kind="stable")
+        self._places = known[order]
+        self._owners = np.repeat(np.arange(len(maps)), np.diff(bounds))[self._places]
+        self._starts = np.searchsorted(found[order], np.arange(len(_NAMES) + 1)).tolist()
+        self._count = len(maps)
+
+    def text(self, field: str) -> Column:
+        """Return a field as text: the first name that is there, else the first text in the first array that is."""
+        firsts = (first_text(column) for column in self._named(ALIASES[field].arrays))
+        return self._first([*self._named(ALIASES[field].names), *firsts], pa.string())
+
+    def own_text(self, field: str) -> Column:
+        """Return a field as text where it has an attribute of its own."""
+        return self._first(self._named(ALIASES[field].names), pa.string())
+
+    def keys(self) -> Column:
+        """Return the keys of the message, the first array that is there, as a set; it may be empty."""
+        found = self._named(ALIASES["keys"].arrays)
+        return self._first([key_set(column) for column in found], _TEXTS)
+
+    def _named(self, names: Iterable[str]) -> list[Column]:
+        """Return a column for each of the names that occurs."""
+        pieces = (slice(self._starts[code], self._starts[code + 1]) for code in map(_CODES.__getitem__, names))
+        return [self._column(piece) for piece in pieces if piece.start < piece.stop]
+
+    def _column(self, piece: slice) -> Column:
+        rows = np.full(self._count, -1)
+        rows[self._owners[piece]] = self._places[piece]
+        return taken(self._values, rows)
+
+    def _first(self, columns: list[Column], kind: Any) -> Column:
+        return coalesced(*columns) if columns else pa.nulls(self._count, kind)
+
 
 _JOINED: Final = ","
 _NAMING: Final = ("msg_id", "kafka_offset", "offset_msg_id")
@@ -103,8 +149,8 @@ class Messages:
         starts = np.where(self._is_link, self._link, self._first_link[self._span])
         links = pa.array(np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], counts))
         places = pa.StructArray.from_arrays([self._links.field(name).take(links) for name in _PLACE], _PLACE)
-        told = self._is_link | (self.at == 0) & is_there(self._spans["links"])[self._span]
-        return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), places, mask=pa.array(~told))
+        has_links = self._is_link | (self.at == 0) & is_there(self._spans["links"])[self._span]
+        return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), places, mask=pa.array(~has_links))
 
     def _ids(self) -> Column:
         look = methodcaller("text", "msg_id")
@@ -125,3 +171,50 @@ class Messages:
 
     def _spread(self, column: Column) -> Column:
         return column.take(pa.array(self._span)) if self._is_copied else column
+
+
+_BOOLEANS: Final = frozenset({"success", "from_transaction_check", "has_ended", "is_alone"})
+_ROLE_TYPES: Final = {name: pa.bool_() if name in _BOOLEANS else pa.string() for name in EventRole.__slots__}
+_FACT_FIELDS: Final = tuple(name for name in SpanFacts.__slots__ if name in ALIASES)
+
+
+class SpanBatch:
+    """One batch of spans (``schemas.READ_SPAN`` and ``LEDGER``) as the rules see it.
+
+    Attributes:
+        messages: what the spans are about.
+        text: the column of a field of ``aliases.ALIASES``, as text; looked for once.
+        is_row: which messages are rows of spans, good or bad, and not of the ledger.
+        roles: a column for each attribute of ``roles.EventRole``.
+    """
+
+    def __init__(self, spans: Mapping[str, Column], trace_topics: Collection[str]) -> None:
+        self.messages = Messages(spans)
+        self.text = cache(self.messages.text)
+        self.is_row = self.messages.of_span("expected").is_null()
+        rows, like = distinct_rows(self._facts(trace_topics))
+        roles = [role_of(SpanFacts(**row)) for row in rows]
+        self.roles = {
+            name: pa.array([None if role is None else getattr(role, name) for role in roles], kind).take(like)
+            for name, kind in _ROLE_TYPES.items()
+        }
+
+    def __len__(self) -> int:
+        return len(self.is_row)
+
+    def _facts(self, trace_topics: Collection[str]) -> dict[str, Column]:
+        def is_traffic(topic: str) -> bool:
+            return topic in trace_topics or topic.startswith(TRACE_TOPIC_PREFIX)
+
+        messages = self.messages
+        return {
+            "is_span": pc.and_(self.is_row, messages.of_span("bad").is_null()),
+            "span_kind": messages.of_span("kind"),
+            "library": messages.of_span("scope"),
+            "status": messages.of_span("status"),
+            "is_trace_traffic": each(self.text("topic"), is_traffic, pa.bool_()),
+            "has_id": messages.given_id.is_valid(),
+            "linked": pa.array(messages.linked),
+            "unnamed": pa.array(messages.unnamed),
+            **{name: self.text(name) for name in _FACT_FIELDS},
+        }

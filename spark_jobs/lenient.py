@@ -1,4 +1,4 @@
-"""Read JSON as leniently as Spark reads it: single quotes are quotes, and what follows the value is ignored."""
+"""Read JSON and whole numbers as leniently as Spark reads them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any, Final
 
-__all__ = ["read_json", "text_of_json"]
+__all__ = ["read_json", "text_of_json", "whole_number"]
 
 _DECODER: Final = json.JSONDecoder()
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -47,3 +47,19 @@ def _double_quoted(quoted: re.Match[str]) -> str:
 
 def _escaped(part: re.Match[str]) -> str:
     return "'" if part[1] == "'" else '\\"' if part[2] else part[0]
+
+
+_AROUND: Final = "".join(map(chr, (*range(0x21), 0x7F)))
+_INTEGER: Final = re.compile(r"([+-]?)0*([0-9]{1,19})")
+
+
+def whole_number(text: str, *, bits: int) -> int | None:
+    """Return the number that ``text`` is, as Spark's ``try_cast`` reads it; ``None`` where it is none.
+
+    Args:
+        text: ASCII digits, a sign before them, blanks and control characters around them.
+        bits: the width of a signed integer that must hold the number.
+    """
+    found = _INTEGER.fullmatch(text.strip(_AROUND))
+    number = None if found is None else int(found[1] + found[2])
+    return number if number is not None and -(1 << bits - 1) <= number < 1 << bits - 1 else None

@@ -1,4 +1,4 @@
-"""Messages in protobuf read into columns say what their spans say one by one."""
+"""Messages in protobuf are read as columns as they are read span by span."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from bridge.otlp.containers import Message
 from bridge.otlp.spans import parse_message, spans_of
-from spark_jobs.sources.packed_spans import KnownAttributes
-from spark_jobs.sources.proto_columns import proto_batches
-from spark_jobs.sources.read_batches import SPANS, Books
-from spark_jobs.sources.span_rows import item_batches, span_row
+from spark_jobs.sources.otlp import item_batches
+from spark_jobs.sources.otlp_protobuf import read_protobuf
+from spark_jobs.sources.span_batches import SPANS, Counts, span_row
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 keys = st.sampled_from(["service.name", "a", "b", ""])
@@ -88,26 +87,59 @@ def varint(number):
     return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
 
 
+def rows_of(payloads):
+    """Return the rows that the reader of files makes of messages, and how many it expected."""
+    counts = Counts()
+    items = [("p", None, Message(1, parse_message(payload), payload)) for payload in payloads]
+    return [row for batch in item_batches(items, counts) for row in batch.to_pylist()], counts.expected
+
+
+def one_by_one(payloads):
+    rows = [{**span_row(span), "path": "p"} for payload in payloads for span in spans_of(parse_message(payload))]
+    return pa.RecordBatch.from_pylist(rows, schema=SPANS).to_pylist()
+
+
 @settings(deadline=None)
 @given(st.lists(messages(), max_size=3))
 def test_spans_in_columns_are_the_spans_one_by_one(payloads):
     """Values of every kind, keys that are there twice, times that no column holds, links and old names."""
-    expected = [span_row(span) for payload in payloads for span in spans_of(parse_message(payload))]
-    found = [row for batch in proto_batches(("p", None, payload) for payload in payloads) for row in batch.to_pylist()]
-    placed = [{**row, "path": "p"} for row in expected]
-    assert repr(found) == repr(pa.RecordBatch.from_pylist(placed, schema=SPANS).to_pylist())
-    items = [("p", None, Message(1, parse_message(payload), payload)) for payload in payloads]
-    books = Books()
-    assert repr([row for batch in item_batches(items, books) for row in batch.to_pylist()]) == repr(found)
-    assert books.due == len(found)
+    assert read_protobuf(payloads) is not None
+    found, expected = rows_of(payloads)
+    assert repr(found) == repr(one_by_one(payloads))
+    assert expected == len(found)
 
 
-def test_attributes_are_remembered_up_to_a_limit():
-    """Whatever a producer writes, neither many nor long ones fill the memory."""
-    known = KnownAttributes()
-    packed = [KeyValue(key=str(at), value=AnyValue(int_value=at)).SerializeToString() for at in range(20_000)]
-    assert known.texts(packed) == {str(at): str(at) for at in range(20_000)}
-    assert len(known) < 20_000
-    known.clear()
-    assert known.texts([KeyValue(key="k" * 300).SerializeToString()]) == {"k" * 300: None}
-    assert not known
+odd_fields = st.binary(max_size=6) | st.sampled_from(
+    [
+        b"\x08\x05",  # a number where an id stands
+        b"\x12\x01\xab",  # the span id once more
+        b"\x7a\x02\x18\x01",  # a status, or a second one
+        b"\x7a\x02\x18\x01\x7a\x02\x12\x00",
+        b"\xd3\x06\xd4\x06",  # a group
+        b"\x30\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # kind -1
+        b"\x50\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # a count of more than 32 bits
+        b"\xaa\x06\x01x",  # a field of number 101
+        b"\xfa\xff\xff\xff\x0f\x00",  # one of the highest number
+        b"\x4a\x06\x12\x02\x10\x01\x0a\x00",  # an attribute, its value first
+        b"\x4a\x08\x0a\x01a\x12\x03\x10\x80\x01",
+        b"\x4a\x09\x0a\x01a\x12\x04\x2a\x02\x0a\x00",
+        b"\x4a\x0b\x0a\x01a\x12\x06\x2a\x02\x0a\x00\x10\x01",  # a value twice
+        b"\x4a\x07\x0a\x01a\x12\x00\x12\x00",
+        b"\x6a\x04\x22\x02\x0a\x00",
+    ]
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(spans, st.lists(odd_fields, max_size=3)), min_size=1, max_size=3))
+def test_odd_fields_are_read_as_they_are_one_by_one(parts):
+    """Repeated, unknown, of another type or in another order: read as columns, or declined and read by protobuf."""
+    packed = [span.SerializeToString() + b"".join(more) for span, more in parts]
+    scope = b"".join(b"\x12" + varint(len(one)) + one for one in packed)
+    resource = b"\x12" + varint(len(scope)) + scope
+    payload = b"\x0a" + varint(len(resource)) + resource
+    if parse_message(payload) is None:
+        return
+    found, expected = rows_of([payload])
+    assert repr(found) == repr(one_by_one([payload]))
+    assert expected == len(found) == len(packed)

@@ -9,11 +9,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.sources.json_columns import json_columns
-from spark_jobs.sources.json_lines import json_batches, line_items
-from spark_jobs.sources.pieces import Line
-from spark_jobs.sources.read_batches import Books
-from spark_jobs.sources.span_rows import item_batches
+from spark_jobs.sources.otlp import block_batches, item_batches, line_items, read_json_block
+from spark_jobs.sources.otlp_json import read_json
+from spark_jobs.sources.span_batches import Counts
+from spark_jobs.sources.splits import Line
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 LONG = 2**63 - 1
@@ -189,24 +188,24 @@ JUNK = (
 )
 
 
-def lines_of(texts):
+def read_lines(texts):
     return [Line("p", number, text) for number, text in enumerate(texts, start=1) if text.strip()]
 
 
-def read(batches, books):
+def read(batches, counts):
     rows = [repr(row) for batch in batches for row in batch.to_pylist()]
-    return rows, books.due, books.tails
+    return rows, counts.expected, counts.tails
 
 
 def by_columns(texts):
-    books = Books()
-    return read(json_batches(lines_of(texts), line_items, books), books)
+    counts = Counts()
+    return read(block_batches(read_lines(texts), read_json_block, line_items, counts), counts)
 
 
 def one_by_one(texts):
-    books = Books()
-    items = ((line.path, line.number, item) for line in lines_of(texts) for item in line_items(line))
-    return read(item_batches(items, books), books)
+    counts = Counts()
+    items = ((line.path, line.number, item) for line in read_lines(texts) for item in line_items(line))
+    return read(item_batches(items, counts), counts)
 
 
 @settings(deadline=None)
@@ -214,7 +213,7 @@ def one_by_one(texts):
 def test_what_exporters_write_is_read_as_columns_and_says_the_same(messages):
     """Nothing of the ordinary kind is declined: all is read fast, and every value is the slow way's."""
     texts = [json.dumps(message).encode() for message in messages]
-    assert json_columns(texts) is not None
+    assert read_json(texts) is not None
     assert by_columns(texts) == one_by_one(texts)
 
 

@@ -16,9 +16,9 @@ from spark_jobs.taxonomy import Kind
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_jobs.normalise.columns import Column
+    from spark_jobs.columns import Column
 
-__all__ = ["CLAIM", "claims_of", "goes_by_place", "name_places"]
+__all__ = ["CLAIM", "claims_in", "identified_by_offset", "resolve_message_ids"]
 
 pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
 
@@ -26,21 +26,21 @@ CLAIM: Final = pa.schema({"place": pa.string(), "claimed": pa.string()})
 """A native send's word that the message at ``place`` has the id ``claimed``."""
 
 
-def goes_by_place(columns: Mapping[str, Column]) -> Column:
+def identified_by_offset(columns: Mapping[str, Column]) -> Column:
     """Tell which events (``msg_id``, ``offset_msg_id``) have no other id than the place of their message."""
     return pc.fill_null(pc.equal(columns["msg_id"], columns["offset_msg_id"]), False)  # noqa: FBT003
 
 
-def claims_of(columns: Mapping[str, Column]) -> pa.Table:
+def claims_in(columns: Mapping[str, Column]) -> pa.Table:
     """Return ``CLAIM`` of the native sends among events (``side``, ``kind``, ``msg_id``, ``offset_msg_id``)."""
     is_send = pc.and_(pc.equal(columns["side"], "native"), pc.equal(columns["kind"], Kind.PUBLISH.value))
     is_named = pc.and_(pc.is_valid(columns["msg_id"]), pc.is_valid(columns["offset_msg_id"]))
-    chosen = pc.and_(pc.and_(pc.fill_null(is_send, False), is_named), pc.invert(goes_by_place(columns)))  # noqa: FBT003
+    chosen = pc.and_(pc.and_(pc.fill_null(is_send, False), is_named), pc.invert(identified_by_offset(columns)))  # noqa: FBT003
     found = [columns[name].filter(chosen).cast(pa.string()) for name in ("offset_msg_id", "msg_id")]
     return pa.table(found, schema=CLAIM)
 
 
-def name_places(msg_ids: Column, claims: pa.Table) -> Column:
+def resolve_message_ids(msg_ids: Column, claims: pa.Table) -> Column:
     """Return ``msg_ids``, each place that is claimed for one id only replaced by that id.
 
     A place that two ids claim (the topic was made anew) stays what it is.

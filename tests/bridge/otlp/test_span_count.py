@@ -1,4 +1,4 @@
-"""How many spans there are is told by the bytes of a message, so that a span which a parser drops is missed."""
+"""How many spans there are is facts by the bytes of a message, so that a span which a parser drops is missed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from bridge.otlp.containers import Message, read_messages
 from bridge.otlp.detect import Layout, detect
-from bridge.otlp.spans import parse_message, span_count, spans_due, spans_of
-from bridge.otlp.witness import proto_spans, written_ids
+from bridge.otlp.span_count import count_proto_spans, count_written_ids
+from bridge.otlp.spans import count_expected_spans, count_spans, parse_message, spans_of
 from tests.support.reading import otlp_side
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -66,7 +66,7 @@ def test_what_is_due_of_a_message_is_what_is_read_of_it(tmp_path, line, rows):
     path = tmp_path / "x.jsonl"
     path.write_text(line + "\n", encoding="utf-8")
     items = list(read_messages(path, Layout.JSON_LINES, parse=parse_message))
-    due = sum(spans_due(item.payload, item.content) if isinstance(item, Message) else 1 for item in items)
+    due = sum(count_expected_spans(item.payload, item.content) if isinstance(item, Message) else 1 for item in items)
     read = sum(len(list(spans_of(item.content))) if isinstance(item, Message) else 1 for item in items)
     assert due == read == rows
 
@@ -75,8 +75,8 @@ def test_a_span_that_the_parser_of_json_drops_is_due_all_the_same():
     """One list of two is kept: the ids in the text say that there were more."""
     content = parse_message(TWICE.encode())
     assert content is not None
-    assert span_count(content) == 1
-    assert spans_due(TWICE.encode(), content) > 1
+    assert count_spans(content) == 1
+    assert count_expected_spans(TWICE.encode(), content) > 1
 
 
 @pytest.mark.parametrize("name", ["traces.pb.framed", "traces.pb.zst.framed"])
@@ -86,7 +86,7 @@ def test_every_message_of_a_collector_is_walked_as_it_is_parsed(name):
     messages = [
         item for item in read_messages(path, detect(path).layout, parse=parse_message) if isinstance(item, Message)
     ]
-    assert sum(proto_spans(item.payload) for item in messages) == 209
+    assert sum(count_proto_spans(item.payload) for item in messages) == 209
 
 
 def test_spans_under_their_protobuf_name_of_before_2022_are_read_and_counted():
@@ -99,10 +99,10 @@ def test_spans_under_their_protobuf_name_of_before_2022_are_read_and_counted():
     content = parse_message(payload)
     assert content is not None
     assert [span["name"] for span in spans_of(content)] == ["old"]
-    assert spans_due(payload, content) == 1
+    assert count_expected_spans(payload, content) == 1
     broken = b"\x0a\x05\xc2\x3e\x02\x12\x7f"
     assert parse_message(broken) is None
-    assert written_ids(json.dumps(part).encode()) == 1
+    assert count_written_ids(json.dumps(part).encode()) == 1
 
 
 @pytest.mark.parametrize("body", [b"Pub\x011\x02", b"\x50\x01", b"plain text"])
@@ -122,9 +122,9 @@ def test_the_walk_agrees_with_the_parser_on_any_message(shape, junk):
             for name in spans:
                 scope.spans.add(trace_id=name, start_time_unix_nano=7, flags=3)
     payload = data.SerializeToString()
-    assert proto_spans(payload) == sum(len(spans) for parts in shape for spans in parts)
+    assert count_proto_spans(payload) == sum(len(spans) for parts in shape for spans in parts)
     try:
         parsed = TracesData.FromString(payload + junk)
     except Exception:  # noqa: BLE001  (the library's own error class)
         return
-    assert proto_spans(payload + junk) == sum(len(s.spans) for r in parsed.resource_spans for s in r.scope_spans)
+    assert count_proto_spans(payload + junk) == sum(len(s.spans) for r in parsed.resource_spans for s in r.scope_spans)

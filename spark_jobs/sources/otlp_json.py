@@ -1,45 +1,39 @@
-"""This module knows OTLP/JSON of the ordinary kind as Arrow columns: a block of messages at once, no step per span.
-
-It is the fast way to what ``json_spans`` says, and never another answer: a block that holds anything of which the two
-could think differently is declined as a whole, for whoever asked to have it read there. The parser itself refuses what
-is not of the ordinary ``json_shape``; the rest is looked for in the bytes and in the parsed columns.
-"""
+"""Read a block of ordinary OTLP/JSON messages as Arrow columns."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
 from bridge.otlp.json_spans import json_scalar
-from bridge.otlp.plain_span import KINDS, STATUSES, enum_name, long_or_none
-from bridge.otlp.texts import attribute_text, json_text
-from bridge.otlp.witness import written_ids
-from spark_jobs.distinct import each
-from spark_jobs.sources.arrow_values import (
+from bridge.otlp.plain_span import KINDS, STATUSES, attribute_text, enum_name, long_or_none
+from bridge.otlp.span_count import count_written_ids
+from spark_jobs.columns import (
     DIGITS,
     HEX,
-    JSON_PLAIN,
     LOWER_HEX,
     Array,
+    each,
     fields_of,
     has_repeats,
     is_made_of,
+    json_arrays,
     lists_of,
     maps_of,
+    null_where_empty,
+    null_where_zeros,
     offsets_of,
     parents_of,
     pc,
 )
-from spark_jobs.sources.json_shape import shape_of
+from spark_jobs.sources.span_batches import SpanColumns
 
-__all__ = ["JsonColumns", "json_columns"]
+__all__ = ["read_json", "shape_of"]
 
 _HEAD_BYTES: Final = 64 << 10
 _SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
@@ -56,23 +50,14 @@ _REFUSED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class JsonColumns:
-    """The spans of a block: columns of ``READ_SPAN`` but for their place, and which message each one stands in."""
-
-    columns: dict[str, Array]
-    messages: npt.NDArray[np.int64]
-    ids: int
-
-
 class _DeclinedError(Exception):
     """The block holds something that is not read here."""
 
 
-def json_columns(lines: list[bytes]) -> JsonColumns | None:
+def read_json(lines: list[bytes]) -> SpanColumns | None:
     """Return the spans of ``lines``, each one message; ``None`` when not all is of the ordinary kind.
 
-    No span was lost by the parser in what is returned: it has as many span ids as the text (``witness``).
+    The columns have as many span ids as the text, so the parser has lost no span.
     """
     block = b"\n".join(lines)
     if not _is_plain(lines, block):
@@ -81,7 +66,7 @@ def json_columns(lines: list[bytes]) -> JsonColumns | None:
     found = _read(block, head, len(lines))
     if found is None and (whole := shape_of(block)) != head:
         found = _read(block, whole, len(lines))
-    return found if found is not None and found.ids == written_ids(block) else None
+    return found[0] if found is not None and found[1] == count_written_ids(block) else None
 
 
 def _is_plain(lines: list[bytes], block: bytes) -> bool:
@@ -95,7 +80,7 @@ def _is_plain(lines: list[bytes], block: bytes) -> bool:
     return not any(word.search(block) and refused.search(block) for word, refused in _REFUSED)
 
 
-def _read(block: bytes, shape: pa.Schema, messages: int) -> JsonColumns | None:
+def _read(block: bytes, shape: pa.Schema, messages: int) -> tuple[SpanColumns, int] | None:
     source: Any = pa.BufferReader(block)
     try:
         table = arrow_json.read_json(
@@ -111,7 +96,8 @@ def _read(block: bytes, shape: pa.Schema, messages: int) -> JsonColumns | None:
         return None
 
 
-def _columns(listed: Array) -> JsonColumns:
+def _columns(listed: Array) -> tuple[SpanColumns, int]:
+    """Return the spans, and how many span ids they and their links have."""
     resources = _objects(listed)
     parts = _objects(resources["scopeSpans"])
     spans = _objects(parts["spans"])
@@ -119,12 +105,12 @@ def _columns(listed: Array) -> JsonColumns:
     part_of, resource_of = parents_of(parts["spans"]), parents_of(resources["scopeSpans"])
     of_resource = resource_of[part_of]
     service = _services(fields_of(resources["resource"])["attributes"])
-    scope = _without_empty(fields_of(parts["scope"])["name"])
+    scope = null_where_empty(fields_of(parts["scope"])["name"])
     linked, linked_ids = _links(links)
     columns = {
         "trace_id": _id(spans["traceId"]),
         "span_id": _id(spans["spanId"]),
-        "parent_span_id": _without_zeros(_id(spans["parentSpanId"])),
+        "parent_span_id": null_where_zeros(_id(spans["parentSpanId"])),
         "name": pc.fill_null(spans["name"], ""),
         "kind": _enum(spans["kind"], KINDS, "SPAN_KIND_"),
         "start_ns": _time(spans["startTimeUnixNano"]),
@@ -139,7 +125,8 @@ def _columns(listed: Array) -> JsonColumns:
         "dropped_links": _long(spans["droppedLinksCount"]),
     }
     ids = len(spans["spanId"]) - spans["spanId"].null_count + linked_ids
-    return JsonColumns(columns, parents_of(listed)[of_resource], ids)
+    messages = parents_of(listed)[of_resource]
+    return SpanColumns(columns, messages, len(messages)), ids
 
 
 def _objects(lists: Array) -> dict[str, Array]:
@@ -168,19 +155,7 @@ def _id(ids: Array) -> Array:
         if not is_made_of(ids, HEX) or pc.any(pc.equal(pc.bit_wise_and(pc.binary_length(ids), 1), 1)).as_py():
             raise _DeclinedError
         ids = pc.ascii_lower(ids)
-    return _without_empty(ids)
-
-
-def _without_empty(texts: Array) -> Array:
-    return _null_where(texts, pc.equal(pc.binary_length(texts), 0))
-
-
-def _without_zeros(ids: Array) -> Array:
-    return _null_where(ids, pc.equal(pc.binary_length(pc.ascii_ltrim(ids, "0")), 0))
-
-
-def _null_where(texts: Array, empty: Array) -> Array:
-    return pc.if_else(empty, None, texts) if pc.any(empty).as_py() else texts
+    return null_where_empty(ids)
 
 
 def _enum(values: Array, names: tuple[str, ...], prefix: str) -> Array:
@@ -249,11 +224,84 @@ def _scalar_text(name: str, value: Any) -> str | None:
 
 def _arrays(lists: Array) -> Array:
     """Return arrays of scalars as JSON arrays of texts."""
-    items = _texts(fields_of(lists.flatten()))
-    quoted = _enclosed('"', items, '"') if is_made_of(items, JSON_PLAIN) else each(items, json_text, pa.string())
-    texts = lists_of(offsets_of(lists), pc.fill_null(quoted, "null"))
-    return _enclosed("[", pc.binary_join(texts, ","), "]")
+    return json_arrays(offsets_of(lists), _texts(fields_of(lists.flatten())))
 
 
-def _enclosed(before: str, texts: Array, behind: str) -> Array:
-    return pc.binary_join_element_wise(before, texts, behind, "")
+_TIMES: Final = ("startTimeUnixNano", "endTimeUnixNano")
+_COUNTS: Final = ("droppedAttributesCount", "droppedLinksCount")
+_LEAVES: Final[dict[str, Any]] = {
+    **dict.fromkeys(_TIMES, pa.string()),
+    **dict.fromkeys(("kind", "code", "flags", *_COUNTS), pa.int64()),
+    "intValue": pa.string(),
+    "doubleValue": pa.float64(),
+}
+"""How a leaf is written when it is written as most exporters do, which is how the JSON of protobuf has it."""
+_OTHER_TYPE: Final[dict[Any, Any]] = {pa.string(): pa.int64(), pa.int64(): pa.string(), pa.float64(): pa.string()}
+_FIRST: Final = {name: re.compile(rf'"{name}"\s*:\s*("|[-0-9])'.encode()) for name in _LEAVES}
+
+
+def shape_of(block: bytes) -> pa.Schema:
+    """Return the types of a block of messages: of each leaf that which its first occurrence has."""
+    return _shape(frozenset(name for name, first in _FIRST.items() if _is_other(name, first.search(block))))
+
+
+def _is_other(name: str, found: re.Match[bytes] | None) -> bool:
+    return found is not None and (found[1] == b'"') != pa.types.is_string(_LEAVES[name])
+
+
+@lru_cache
+def _shape(others: frozenset[str]) -> pa.Schema:
+    """Return the types of a message in which the leaves ``others`` are written the other way."""
+    leaf = {name: _OTHER_TYPE[usual] if name in others else usual for name, usual in _LEAVES.items()}
+    attributes = _list_of({"key": pa.string(), "value": _value(leaf)})
+    part = {
+        "scope": _object({"name": pa.string()}),
+        "spans": _list_of(_span(leaf, attributes)),
+        **_nothing("instrumentationLibrary"),
+    }
+    resource = {
+        "resource": _object({"attributes": attributes}),
+        "scopeSpans": _list_of(part),
+        **_nothing("scope_spans", "instrumentationLibrarySpans"),
+    }
+    bare = ("resource_spans", "scopeSpans", "scope_spans", "instrumentationLibrarySpans")
+    message = {"resourceSpans": _list_of(resource), **_nothing("result", *bare, "resourceMetrics", "resourceLogs")}
+    return pa.schema(message)
+
+
+def _span(leaf: dict[str, Any], attributes: Any) -> dict[str, Any]:
+    ids = {**dict.fromkeys(("traceId", "spanId"), pa.string()), **_nothing("trace_id", "span_id")}
+    return {
+        **ids,
+        **dict.fromkeys(("parentSpanId", "name"), pa.string()),
+        **{name: leaf[name] for name in ("kind", "flags", *_TIMES, *_COUNTS)},
+        "status": _object({"code": leaf["code"]}),
+        "attributes": attributes,
+        "links": _list_of({**ids, "flags": leaf["flags"], "attributes": attributes}),
+        "events": _list_of({"attributes": attributes}),  # read by nobody, but odd ones make a span odd
+        **_nothing("parent_span_id", "start_time_unix_nano", "end_time_unix_nano"),
+        **_nothing("dropped_attributes_count", "dropped_links_count"),
+    }
+
+
+def _value(leaf: dict[str, Any]) -> Any:
+    scalars = {
+        **dict.fromkeys(("stringValue", "bytesValue"), pa.string()),
+        "boolValue": pa.bool_(),
+        **{name: leaf[name] for name in ("intValue", "doubleValue")},
+        **_nothing("arrayvalue", "kvlistValue", "kvlistvalue"),
+    }
+    array = {"values": _list_of({**scalars, **_nothing("arrayValue")})}
+    return _object({**scalars, "arrayValue": _object(array)})
+
+
+def _list_of(fields: dict[str, Any]) -> Any:
+    return pa.list_(pa.struct(fields))
+
+
+def _object(fields: dict[str, Any]) -> Any:
+    return pa.struct(fields)
+
+
+def _nothing(*names: str) -> dict[str, Any]:
+    return dict.fromkeys(names, pa.null())

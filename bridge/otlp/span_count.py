@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ID_NAME", "ids_in", "proto_spans", "written_ids"]
+__all__ = ["ID_NAME", "count_ids", "count_proto_spans", "count_written_ids"]
 
 ID_NAME: Final = r'"span(?:Id|_id)"\s*:(?!\s*null)'
 """What gives an object of OTLP/JSON a span id. A quote inside a text is escaped, so no text can look like it."""
@@ -28,7 +28,7 @@ _SCOPE_SPANS: Final = frozenset({2, 1000})  # of ResourceSpans; 1000 was instrum
 _SPANS: Final = frozenset({2})  # of ScopeSpans and of InstrumentationLibrarySpans
 
 
-def proto_spans(payload: bytes) -> int:
+def count_proto_spans(payload: bytes) -> int:
     """Return how many spans a protobuf ``TracesData`` holds.
 
     Raises:
@@ -42,19 +42,19 @@ def proto_spans(payload: bytes) -> int:
     )
 
 
-def written_ids(payload: bytes) -> int:
+def count_written_ids(payload: bytes) -> int:
     """Return how many objects of a JSON message have a span id, by its text."""
     return len(_ID_NAME.findall(payload))
 
 
-def ids_in(value: Any) -> int:
+def count_ids(value: Any) -> int:
     """Return how many objects have a span id in JSON that was parsed."""
     if isinstance(value, list):
-        return sum(map(ids_in, value))
+        return sum(map(count_ids, value))
     if not isinstance(value, Mapping):
         return 0
     own = (value.get("spanId") is not None) + (value.get("span_id") is not None)
-    return own + sum(ids_in(item) for item in value.values() if isinstance(item, (list, Mapping)))
+    return own + sum(count_ids(item) for item in value.values() if isinstance(item, (list, Mapping)))
 
 
 def _fields(data: bytes, at: int, end: int, wanted: frozenset[int]) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,251 @@
+"""Functions of whole Arrow columns."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from bridge.otlp.plain_span import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+    from numpy.typing import NDArray
+
+__all__ = [
+    "DIGITS",
+    "HEX",
+    "JSON_PLAIN",
+    "LOWER_HEX",
+    "Array",
+    "Column",
+    "binary_bytes",
+    "coalesced",
+    "distinct_rows",
+    "each",
+    "equal",
+    "fields_of",
+    "flags",
+    "greater",
+    "has_repeats",
+    "is_made_of",
+    "is_there",
+    "json_arrays",
+    "lists_of",
+    "maps_of",
+    "null_where_empty",
+    "null_where_zeros",
+    "offsets_from",
+    "offsets_of",
+    "opened",
+    "parents_of",
+    "pc",
+    "repeated",
+    "sliced",
+    "taken",
+    "where",
+]
+
+_ROOM: Final = 1 << 62
+
+
+def each(column: Any, function: Callable[[Any], Any], kind: Any) -> Any:
+    """Return ``function`` of every value of an Arrow column as a column of type ``kind``; null stays null."""
+    if column.null_count == len(column):
+        return pa.nulls(len(column), kind)
+    is_double = pa.types.is_floating(column.type)  # their bits are told apart, not the numbers: -0.0 equals 0.0
+    coded = (column.view(pa.int64()) if is_double else column).dictionary_encode()
+    distinct = coded.dictionary.view(column.type) if is_double else coded.dictionary
+    return pa.array(map(function, distinct.to_pylist()), kind).take(coded.indices)
+
+
+def distinct_rows(columns: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Any]:
+    """Return the distinct rows of columns of the same length, and for each row the index of its like."""
+    coded = {name: column.dictionary_encode() for name, column in columns.items() if column.null_count < len(column)}
+    codes, room = np.zeros(len(next(iter(columns.values()))), np.int64), 1
+    for column in coded.values():
+        size = len(column.dictionary) + 1
+        if room * size > _ROOM:
+            codes = np.unique(codes, return_inverse=True)[1]
+            room = len(codes)
+        codes, room = codes * size + column.indices.fill_null(size - 1).to_numpy(), room * size
+    _, examples, like = np.unique(codes, return_index=True, return_inverse=True)
+    rows = pa.array(examples)
+    values = {name: column.take(rows).to_pylist() for name, column in columns.items()}
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)], pa.array(like)
+
+
+Column: TypeAlias = Any
+"""A column of a batch. ``pyarrow`` has a type for each kind and for what each operation makes of it: not told apart."""
+
+
+def equal(column: Column, value: object) -> Column:
+    """Say of each row whether it is ``value``; null stays null."""
+    return pc.equal(column, pa.scalar(value, column.type))
+
+
+def greater(column: Column, number: int) -> Column:
+    """Say of each row whether it is greater than ``number``; null stays null."""
+    return pc.greater(column, pa.scalar(number, column.type))
+
+
+def where(condition: Column, column: Column) -> Column:
+    """Return the column where the condition holds, null elsewhere."""
+    return pc.if_else(condition, column, pa.scalar(None, column.type))
+
+
+def coalesced(first: Column, *others: Column) -> Column:
+    """Return in each row the first value that is there; a column that has them all is left as it is."""
+    return reduce(lambda one, other: pc.coalesce(one, other) if one.null_count else one, others, first)
+
+
+def taken(column: Column, rows: NDArray[np.int64]) -> Column:
+    """Return rows of a column by number; null for a negative one."""
+    return column.take(pa.array(rows, mask=rows < 0))
+
+
+def repeated(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return for so many copies of each row which row each copy is of, and which of its copies it is."""
+    rows = np.repeat(np.arange(len(counts)), counts)
+    return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def is_there(column: Column) -> NDArray[np.bool_]:
+    """Say of each row whether it has a value."""
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
+
+
+def flags(condition: Column) -> NDArray[np.bool_]:
+    """Return where a condition holds; it does not where it is null."""
+    return np.asarray(pc.fill_null(condition, pa.scalar(value=False)).to_numpy(zero_copy_only=False))
+
+
+def opened(lists: Column, *inner: Column) -> tuple[NDArray[np.int64], list[Column]]:
+    """Return what is in the lists, or maps, of these rows, and where in it each begins and the last one ends.
+
+    ``inner`` are the columns of their contents, which know nothing of the rows that were chosen.
+    """
+    bounds = lists.offsets.to_numpy().astype(np.int64)
+    return bounds - bounds[0], [column.slice(bounds[0], bounds[-1] - bounds[0]) for column in inner]
+
+
+def binary_bytes(column: Column) -> tuple[bytes, NDArray[np.int64]]:
+    """Return all bytes of a column of texts or bytes, and where each value begins and the last one ends."""
+    _, offsets, data = column.buffers()
+    if not len(column) or data is None:
+        return b"", np.zeros(len(column) + 1, np.int64)
+    at = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    return data.slice(at[0], at[-1] - at[0]).to_pybytes(), at - at[0]
+
+
+Array: TypeAlias = Any
+"""An Arrow array of any kind."""
+pc: Final[Any] = pyarrow.compute
+"""Arrow's functions of whole columns; the stubs know fewer of their forms than there are."""
+
+_BYTES: Final = 256
+_WIDEST_TABLE: Final = 1 << 23
+
+
+def _alphabet(characters: bytes) -> npt.NDArray[np.bool_]:
+    table = np.zeros(_BYTES, dtype=bool)
+    table[list(characters)] = True
+    return table
+
+
+DIGITS: Final = _alphabet(b"0123456789")
+"""What a number that is not negative is made of."""
+LOWER_HEX: Final = _alphabet(b"0123456789abcdef")
+"""What an id is made of as the specification has it, in lower case."""
+HEX: Final = _alphabet(b"0123456789abcdefABCDEF")
+"""What an id is made of as the specification has it."""
+JSON_PLAIN: Final = _alphabet(bytes(set(range(0x20, _BYTES)) - set(b'"\\')))
+"""What stands in a text of JSON as it is."""
+
+
+def is_made_of(texts: Array, alphabet: npt.NDArray[np.bool_]) -> bool:
+    """Return whether every byte of every text is one of ``alphabet``."""
+    _, offsets, data = texts.buffers()
+    if data is None or not len(texts):
+        return True
+    bounds = np.frombuffer(offsets, dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return bool(alphabet[np.frombuffer(data, dtype=np.uint8)[bounds[0] : bounds[-1]]].all())
+
+
+def fields_of(objects: Array) -> dict[str, Array]:
+    """Return the fields of objects by name; those of an object that is null are null."""
+    return dict(zip((field.name for field in objects.type), objects.flatten(), strict=True))
+
+
+def parents_of(lists: Array) -> npt.NDArray[np.int64]:
+    """Return for each item of ``lists.flatten()`` the position of the list that holds it."""
+    return np.asarray(pc.list_parent_indices(lists))
+
+
+def offsets_of(lists: Array) -> Array:
+    """Return where each list begins in ``lists.flatten()``, and where the last one ends; a null list holds nothing."""
+    return offsets_from(np.asarray(pc.fill_null(pc.list_value_length(lists), 0)))
+
+
+def has_repeats(owners: npt.NDArray[np.int64], keys: Array) -> bool:
+    """Return whether any owner has a key twice; ``owners`` ascend, one for each of ``keys``."""
+    if not len(keys):
+        return False
+    coded = keys.dictionary_encode()
+    width = len(coded.dictionary)
+    pairs = owners * width + np.asarray(coded.indices)
+    if (cells := (int(owners[-1]) + 1) * width) > _WIDEST_TABLE:
+        return len(np.unique(pairs)) < len(pairs)
+    seen = np.zeros(cells, dtype=bool)
+    seen[pairs] = True
+    return int(np.count_nonzero(seen)) < len(pairs)
+
+
+def sliced(kind: Any, bounds: NDArray[np.int64], data: Any) -> Column:
+    """Return ``data`` cut at ``bounds`` as a column of texts or bytes; nothing is copied."""
+    buffers: Any = [None, pa.py_buffer(bounds.astype(np.int32).data), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(bounds) - 1, buffers)
+
+
+def offsets_from(counts: NDArray[np.int64]) -> Array:
+    """Return where each of some lists begins, and where the last one ends, by their lengths."""
+    return pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+
+
+def lists_of(offsets: Array, items: Array) -> Array:
+    """Return lists of ``items``; see :func:`offsets_of`."""
+    return pa.ListArray.from_arrays(offsets, items)
+
+
+def maps_of(offsets: Array, keys: Array, values: Array) -> Array:
+    """Return maps of ``keys`` to ``values``; see :func:`offsets_of`."""
+    return pa.MapArray.from_arrays(offsets, keys, values)
+
+
+def null_where_empty(texts: Array) -> Array:
+    """Return texts, null in place of empty ones."""
+    return _null_where(texts, pc.equal(pc.binary_length(texts), 0))
+
+
+def null_where_zeros(ids: Array) -> Array:
+    """Return ids, null in place of those that are nothing but zeros."""
+    return _null_where(ids, pc.equal(pc.binary_length(pc.ascii_ltrim(ids, "0")), 0))
+
+
+def _null_where(texts: Array, empty: Array) -> Array:
+    return pc.if_else(empty, None, texts) if pc.any(empty).as_py() else texts
+
+
+def json_arrays(offsets: Array, texts: Array) -> Array:
+    """Return lists of texts, which may be null, as JSON; see :func:`offsets_of`."""
+    quoted = _enclosed('"', texts, '"') if is_made_of(texts, JSON_PLAIN) else each(texts, json_text, pa.string())
+    return _enclosed("[", pc.binary_join(lists_of(offsets, pc.fill_null(quoted, "null")), ","), "]")
+
+
+def _enclosed(before: str, texts: Array, behind: str) -> Array:
+    return pc.binary_join_element_wise(before, texts, behind, "")

@@ -1,0 +1,225 @@
+"""Normalise the values of events: texts, numbers, arrays, hashes."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from functools import partial
+from hashlib import blake2b
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from otel_mqtrace.wire.native.layout import ABSENT_TEXTS, KEY_SEPARATOR
+from spark_jobs.columns import binary_bytes, each, opened, where
+from spark_jobs.lenient import whole_number
+from spark_jobs.schemas import READ_EVENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from spark_jobs.columns import Column
+
+__all__ = [
+    "event_batch",
+    "first_text",
+    "folded_id",
+    "hashed",
+    "integer",
+    "json_texts",
+    "key_set",
+    "key_sets",
+    "present",
+    "row_hashes",
+]
+
+_ABSENT: Final = pa.array(sorted(ABSENT_TEXTS))
+_HEX: Final = r"\A[0-9A-Fa-f]+\z"
+_ONE_KEY: Final = r'\A\["[^"\\\x00-\x20]+"\]\z'
+
+
+def present(texts: Column) -> Column:
+    """Return the texts, null where a writer says "nothing" (``otel_mqtrace.wire.native.layout.absent``)."""
+    return where(pc.invert(pc.is_in(texts, _ABSENT)), texts)
+
+
+def folded_id(texts: Column) -> Column:
+    """Return ids in upper case where they are hexadecimal, as they are otherwise, null where absent."""
+    known = present(pc.utf8_trim(texts, " "))
+    upper = pc.ascii_upper(known)
+    if known.equals(upper):  # as nearly all ids are written; matching is most of the cost
+        return known
+    return pc.if_else(pc.match_substring_regex(known, _HEX), upper, known)
+
+
+def integer(texts: Column, kind: Any) -> Column:
+    """Return the numbers that Spark's ``try_cast`` sees in the texts, null where it sees none of type ``kind``."""
+    return each(texts, partial(whole_number, bits=kind.bit_width), kind)
+
+
+def first_text(texts: Column) -> Column:
+    """Return of each JSON array of texts the first, null where there is none."""
+    return each(texts, _first_text, pa.string())
+
+
+def key_set(texts: Column) -> Column:
+    """Return of each JSON array of texts the keys in it: blanks out, distinct, sorted; null where it is no array."""
+    if not pc.any(pc.invert(pc.match_substring_regex(texts, _ONE_KEY))).as_py():
+        keys = pc.utf8_slice_codeunits(texts, len('["'), -len('"]'))
+        if not pc.any(pc.is_in(keys, _ABSENT)).as_py():
+            return _alone(keys)
+    return each(texts, _key_set, pa.list_(pa.string()))
+
+
+def key_sets(texts: Column) -> Column:
+    """Return of each text of keys, as native records have it, the keys in it: as ``key_set`` does."""
+    if pc.any(pc.match_substring(texts, KEY_SEPARATOR)).as_py():
+        return each(texts, _keys_of_text, pa.list_(pa.string()))
+    return _alone(present(texts))
+
+
+def _alone(keys: Column) -> Column:
+    """Return each key as the only one of its set."""
+    return pa.ListArray.from_arrays(pa.array(np.arange(len(keys) + 1), pa.int32()), keys, mask=keys.is_null())
+
+
+def _first_text(text: str) -> str | None:
+    return next(iter(json_texts(text) or ()), None)
+
+
+def _key_set(text: str) -> list[str] | None:
+    keys = json_texts(text)
+    return None if keys is None else _distinct(joined for joined in keys if joined)
+
+
+def _keys_of_text(text: str) -> list[str] | None:
+    return _distinct((text,)) or None
+
+
+def _distinct(joined: Iterable[str]) -> list[str]:
+    return sorted({key for keys in joined for key in keys.split(KEY_SEPARATOR)} - ABSENT_TEXTS)
+
+
+_DECODER: Final = json.JSONDecoder()
+_SPACE: Final = " \t\n\r"
+_ONE_PLAIN_TEXT: Final = re.compile(r'\["([^"\\\x00-\x1f]*)"\]')
+# A quote that is never closed takes the rest along.
+_QUOTED: Final = re.compile(r""""((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|["'].*""", re.DOTALL)
+_ESCAPED_OR_QUOTE: Final = re.compile(r"""\\(.)|(")""", re.DOTALL)
+
+
+def json_texts(text: str) -> list[str | None] | None:
+    """Return the elements of a JSON array as texts; ``None`` where the text does not begin with one.
+
+    What is no text is its own JSON. Quotes may be single; what follows the array is not looked at.
+    """
+    plain = _ONE_PLAIN_TEXT.fullmatch(text)
+    if plain:
+        return [plain[1]]
+    value = _value(text)
+    if value is None and "'" in text:
+        value = _value(_QUOTED.sub(_double_quoted, text))
+    return [_element_text(item) for item in value] if isinstance(value, list) else None
+
+
+def _value(text: str) -> Any:
+    try:
+        return _DECODER.raw_decode(text.lstrip(_SPACE))[0]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _double_quoted(quoted: re.Match[str]) -> str:
+    inside = quoted[1] if quoted[2] is None else quoted[2]
+    return quoted[0] if inside is None else f'"{_ESCAPED_OR_QUOTE.sub(_escaped, inside)}"'
+
+
+def _escaped(part: re.Match[str]) -> str:
+    return "'" if part[1] == "'" else '\\"' if part[2] else part[0]
+
+
+def _element_text(item: Any) -> str | None:
+    if item is None:
+        return None
+    if isinstance(item, float) and not math.isfinite(item):
+        return f'"{json.dumps(item)}"'
+    text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace").decode()  # half of a surrogate pair is no text
+
+
+_TEXTS: Final = ("trace_id", "span_id", "parent_span_id", "name", "kind", "status", "service", "scope")
+_NUMBERS: Final = ("start_ns", "end_ns", "flags", "dropped_attributes", "dropped_links")
+_LINK_TEXTS: Final = ("trace_id", "span_id")
+_EMPTY: Final = blake2b(digest_size=8)
+
+
+def row_hashes(spans: Mapping[str, Column]) -> Column:
+    """Return a number for each row of ``schemas.READ_SPAN``; its place in a file does not count."""
+    links = spans["links"]
+    bounds, (linked,) = opened(links, links.values)
+    numbers = [column for name in _NUMBERS for column in _number(spans[name])]
+    parts = _parts([spans[name] for name in _TEXTS], [*numbers, np.diff(bounds)], spans["attributes"])
+    if len(linked):
+        of_links = _parts([linked.field(name) for name in _LINK_TEXTS], [], linked.field("attributes"))
+        data, at = binary_bytes(_joined(of_links))
+        parts.append(_pieces(data, at[bounds]))
+    data, at = binary_bytes(_joined(parts))
+    return hashed(data[start:end] for start, end in pairwise(at.tolist()))
+
+
+def hashed(rows: Iterable[bytes]) -> Column:
+    """Return a number of 64 bits for the bytes of each row."""
+    digests = b"".join(map(_digest, rows))
+    return pa.array(np.frombuffer(digests, "<i8"))
+
+
+def _digest(row: bytes) -> bytes:
+    found = _EMPTY.copy()  # parsing the arguments of blake2b() takes longer than hashing a row
+    found.update(row)
+    return found.digest()
+
+
+def _parts(texts: Sequence[Column], numbers: Sequence[NDArray[np.int64]], maps: Column) -> list[Column]:
+    """Return the bytes of each row, in several columns."""
+    bounds, (keys, values) = opened(maps, maps.keys, maps.items)
+    head = np.stack([*map(_lengths, texts), *numbers, np.diff(bounds)], axis=1).astype("<i8")
+    lengths = np.stack([_lengths(keys), _lengths(values)], axis=1).astype("<i4")
+    return [
+        _pieces(head.tobytes(), np.arange(len(head) + 1) * head.strides[0]),
+        *(text.fill_null("").cast(pa.binary()) for text in texts),
+        _pieces(lengths.tobytes(), bounds * lengths.strides[0]),
+        *(_pieces(data, at[bounds]) for data, at in map(binary_bytes, (keys, values.fill_null("")))),
+    ]
+
+
+def _joined(parts: Sequence[Column]) -> Column:
+    """Return the parts of each row one after the other."""
+    return pc.binary_join_element_wise(*parts, b"")
+
+
+def _pieces(data: bytes, bounds: NDArray[np.int64]) -> Column:
+    """Return ``data`` cut at ``bounds``, as a column."""
+    offsets: Any = pa.py_buffer(bounds.astype(np.int32).tobytes())
+    return pa.BinaryArray.from_buffers(pa.binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(data)])
+
+
+def _number(column: Column) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return a column without nulls, and where they were."""
+    return column.fill_null(0).to_numpy(), column.is_null().to_numpy(zero_copy_only=False)
+
+
+def _lengths(texts: Column) -> NDArray[np.int64]:
+    lengths: Column = pc.binary_length(texts)
+    return np.asarray(lengths.fill_null(-1).to_numpy())
+
+
+def event_batch(columns: Mapping[str, Column], rows: int) -> pa.RecordBatch:
+    """Return ``columns`` as a batch of ``READ_EVENT``; those not given are null."""
+    arrays = [columns[one.name] if one.name in columns else pa.nulls(rows, one.type) for one in READ_EVENT]
+    return pa.RecordBatch.from_arrays(arrays, schema=READ_EVENT)

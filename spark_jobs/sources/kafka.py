@@ -1,0 +1,269 @@
+"""Read a Kafka topic: its address, the offsets a run reads, the messages in them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bridge.addresses import parse_address
+from otel_mqtrace import semconv
+from otel_mqtrace._clock import SystemClock
+from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+
+    from otel_mqtrace._clock import Clock
+
+__all__ = [
+    "ANSWER_MS",
+    "LAYOUT",
+    "MESSAGE",
+    "PartitionRange",
+    "TopicAddress",
+    "apart",
+    "chunks",
+    "client_properties",
+    "message_batches",
+    "message_places",
+    "messages_in",
+    "said",
+    "topic_ranges",
+    "wanted_ranges",
+]
+
+LAYOUT: Final = "kafka"
+"""What the layout of a topic is called, beside those of files."""
+
+_SCHEME: Final = "kafka://"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAddress:
+    """One topic: ``bootstrap_servers`` is ``host:port[,host:port…]``; its text is the SRC it came from."""
+
+    bootstrap_servers: str
+    topic: str
+
+    def __str__(self) -> str:
+        return f"{_SCHEME}{self.bootstrap_servers}/{self.topic}"
+
+
+def apart(srcs: Iterable[str]) -> tuple[tuple[str, ...], tuple[TopicAddress, ...]]:
+    """Return the sources that are files, and the topics among them, each once and in order.
+
+    Raises:
+        UsageError: a source starts as a topic's address and is none.
+    """
+    srcs = tuple(srcs)
+    addresses = [parse_address(src) for src in srcs if src.startswith(_SCHEME)]
+    topics = [TopicAddress(each.servers, each.topic) for each in addresses]
+    return tuple(src for src in srcs if not src.startswith(_SCHEME)), tuple(dict.fromkeys(topics))
+
+
+ANSWER_MS: Final = 10_000
+"""How long one answer of the broker may take."""
+_CHUNK_OFFSETS: Final = 50_000  # what one task reads: enough to pay for a connection, few enough to spread
+_logger = logging.getLogger(__name__)
+_NOBODY: Final = "mqtrace-reconcile"  # a consumer must name a group; it never joins one and commits nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRange:
+    """The offsets ``[first, end)`` of one partition; ``first`` above 0 is what retention has left."""
+
+    address: TopicAddress
+    partition: int
+    first: int
+    end: int
+
+
+def client_properties(address: TopicAddress, given: Mapping[str, str]) -> dict[str, Any]:
+    """Return librdkafka's properties of a reader that changes nothing at the broker; they may hold passwords."""
+    return {
+        "isolation.level": "read_committed",
+        "queued.max.messages.kbytes": 8192,
+        **given,
+        "bootstrap.servers": address.bootstrap_servers,
+        "group.id": given.get("group.id", _NOBODY),
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",  # what retention removes while we read is counted, not an error
+        "log_level": 0,
+    }
+
+
+def topic_ranges(
+    address: TopicAddress, given: Mapping[str, str], *, timeout_ms: int = ANSWER_MS
+) -> tuple[PartitionRange, ...]:
+    """Return every partition of the topic with the offsets it holds now, empty ones included.
+
+    Args:
+        address: the topic.
+        given: further client properties (TLS, SASL), in librdkafka's words.
+        timeout_ms: how long one answer of the broker may take.
+
+    Raises:
+        MissingExtraError: confluent-kafka is not installed.
+        UsageError: the client refuses a property.
+        PeerError: nobody answers, or there is no such topic.
+    """
+    try:
+        from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415  (optional extra)
+        from confluent_kafka.cimpl import Consumer  # noqa: PLC0415  (the client's own: never an instrumented one)
+    except ImportError as error:
+        raise MissingExtraError("reading a Kafka topic", "kafka") from error
+    try:
+        consumer: Any = Consumer(client_properties(address, given), logger=_logger)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise UsageError(f"the client of {address} cannot be built: {said(error)}; check --client-config") from error
+    try:
+        known = consumer.list_topics(address.topic, timeout=timeout_ms / 1e3).topics[address.topic]
+        if known.error is not None:
+            raise PeerError(f"{address} cannot be read: {known.error.str()}; check the topic's name and rights")
+        marks = {
+            number: consumer.get_watermark_offsets(TopicPartition(address.topic, number), timeout=timeout_ms / 1e3)
+            for number in sorted(known.partitions)
+        }
+    except KafkaException as error:
+        raise PeerError(f"{address} does not answer: {said(error)}; check the address and --client-config") from error
+    finally:
+        consumer.close()
+    return tuple(
+        PartitionRange(address=address, partition=number, first=max(low, 0), end=max(high, low, 0))
+        for number, (low, high) in marks.items()
+    )
+
+
+def wanted_ranges(
+    addresses: Sequence[TopicAddress], given: Mapping[str, str], ranges: Sequence[PartitionRange] | None
+) -> tuple[PartitionRange, ...]:
+    """Return what to read of the topics: those of ``ranges``, or all that they hold now.
+
+    Raises:
+        MissingExtraError, UsageError, PeerError: as ``topic_ranges``.
+    """
+    if ranges is None:
+        return tuple(one for address in addresses for one in topic_ranges(address, given))
+    return tuple(one for address in addresses for one in ranges if one.address == address)
+
+
+def said(error: Exception) -> str:
+    """Return what the client says of an error, on one line; it never quotes the value of a password."""
+    reason = error.args[0] if error.args else error
+    text = reason.str() if hasattr(reason, "str") else str(reason)
+    return " ".join(text.split()) or type(error).__name__
+
+
+def chunks(ranges: Sequence[PartitionRange], *, offsets: int = _CHUNK_OFFSETS) -> tuple[PartitionRange, ...]:
+    """Return ranges of at most so many ``offsets`` that together are ``ranges``: what a task each reads."""
+    return tuple(
+        PartitionRange(address=one.address, partition=one.partition, first=first, end=min(first + offsets, one.end))
+        for one in ranges
+        for first in range(one.first, one.end, offsets)
+    )
+
+
+_POLL_S: Final = 0.2
+_NS_PER_MS: Final = 1_000_000
+_BATCH_ROWS: Final = 2000
+_BATCH_BYTES: Final = 4 << 20
+_TYPES: Final[dict[str, Any]] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "arrival_ms": pa.int64(),  # the broker's timestamp; null where it has none
+    "keys": pa.string(),  # the last header KEYS
+    "value": pa.binary(),  # null is a tombstone
+}
+MESSAGE: Final = pa.schema(_TYPES)
+"""One message of a topic."""
+
+
+def message_batches(
+    span: PartitionRange, given: Mapping[str, str], *, timeout_ms: int = ANSWER_MS
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a range that are still there as batches of ``MESSAGE``; see ``messages_in``."""
+    yield from _batched(messages_in(span, given, timeout_ms=timeout_ms))
+
+
+def message_places(messages: pa.RecordBatch) -> Any:
+    """Return where each message (``MESSAGE``) stands, as ``topic-partition@offset``."""
+    join: Any = pc.binary_join_element_wise
+    topic, partition, offset = (messages.column(name).cast(pa.string()) for name in ("topic", "partition", "offset"))
+    return join(join(topic, partition, "-"), offset, "@")
+
+
+def _batched(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    some: list[dict[str, Any]] = []
+    held_bytes = 0
+    for row in rows:
+        some.append(row)
+        held_bytes += len(row["value"] or b"")
+        if len(some) >= _BATCH_ROWS or held_bytes >= _BATCH_BYTES:
+            yield pa.RecordBatch.from_pylist(some, schema=MESSAGE)
+            some, held_bytes = [], 0
+    if some:
+        yield pa.RecordBatch.from_pylist(some, schema=MESSAGE)
+
+
+def messages_in(
+    span: PartitionRange, given: Mapping[str, str], *, timeout_ms: int = ANSWER_MS, clock: Clock | None = None
+) -> Generator[dict[str, Any], None, None]:
+    """Yield the messages of ``span`` that are still there, in order of offset.
+
+    Args:
+        span: what to read.
+        given: further client properties (TLS, SASL).
+        timeout_ms: how long the broker may be silent before it is given up.
+        clock: what measures that.
+
+    Raises:
+        PeerError: the broker stopped answering, or refuses.
+    """
+    try:
+        from confluent_kafka import KafkaError, TopicPartition  # noqa: PLC0415  (optional extra)
+        from confluent_kafka.cimpl import Consumer  # noqa: PLC0415  (the client's own: never an instrumented one)
+    except ImportError as missing:
+        raise MissingExtraError("reading a Kafka topic", "kafka") from missing
+    clock = clock or SystemClock()
+    consumer: Any = Consumer(client_properties(span.address, given), logger=_logger)
+    try:
+        consumer.assign([TopicPartition(span.address.topic, span.partition, span.first)])
+        heard_ns, behind = clock.monotonic_ns(), span.first
+        while behind < span.end:
+            message = consumer.poll(_POLL_S)
+            error = None if message is None else message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  (its public name)
+                if error.fatal() or not error.retriable():
+                    raise PeerError(f"{span.address} [{span.partition}] cannot be read: {error.str()}")
+                message = None
+            if message is None:
+                if clock.monotonic_ns() - heard_ns > timeout_ms * _NS_PER_MS:
+                    raise PeerError(f"{span.address} [{span.partition}] has been silent at offset {behind}")
+                continue
+            heard_ns, offset = clock.monotonic_ns(), message.offset()
+            if error is None and offset < span.end:
+                yield _row(message)
+            behind = offset if error is not None else offset + 1
+    finally:
+        consumer.close()
+
+
+def _row(message: Any) -> dict[str, Any]:
+    _, timestamp_ms = message.timestamp()
+    keys = [value for name, value in message.headers() or () if name == semconv.HEADER_KEYS]
+    text = keys[-1] if keys else None
+    return {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "arrival_ms": timestamp_ms if timestamp_ms > 0 else None,
+        "keys": text.decode("utf-8", "replace") if isinstance(text, bytes) else text,
+        "value": message.value(),
+    }

@@ -1,0 +1,121 @@
+"""Arrow batches of spans, and the counts that go with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from bridge.otlp.plain_span import LONG_MAX, text_attributes
+from spark_jobs.evidence import SAMPLE_CHARACTERS, mentioned_in
+from spark_jobs.schemas import LEDGER, READ_SPAN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bridge.otlp.plain_span import Span
+
+__all__ = ["LINK", "SPANS", "Counts", "SpanColumns", "bad_row", "batch_of", "grouped", "row_batches", "span_row"]
+
+_BATCH_ROWS: Final = 2000
+"""How many rows make a batch worth handing on."""
+_BATCH_BYTES: Final = 8 << 20
+"""How many bytes make one: a span may be a megabyte."""
+SPANS: Final = pa.schema([*READ_SPAN, *LEDGER])
+"""What a reader yields: spans, and rows that count what was expected."""
+LINK: Final[Any] = SPANS.field("links").type.value_type
+"""A link as ``schemas.SPAN`` holds it."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What is ``expected`` of the input read so far, and how many ``tails`` were cut off: ``LEDGER``."""
+
+    expected: int = 0
+    tails: int = 0
+
+    def batch(self) -> pa.RecordBatch:
+        """Return the ledger as one row of ``SPANS``."""
+        return pa.RecordBatch.from_pylist([{"expected": self.expected, "tails": self.tails}], schema=SPANS)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanColumns:
+    """The spans of a block of messages: columns of ``READ_SPAN`` without their positions.
+
+    Attributes:
+        columns: by name.
+        messages: the number of each span's message in the block.
+        expected: how many spans the block holds by its bytes.
+    """
+
+    columns: dict[str, Any]
+    messages: NDArray[np.int64]
+    expected: int
+
+
+def batch_of(columns: dict[str, Any], rows: int) -> pa.RecordBatch:
+    """Return ``columns`` as a batch of ``SPANS``; those not given are null."""
+    arrays = [columns[one.name] if one.name in columns else pa.nulls(rows, one.type) for one in SPANS]
+    return pa.RecordBatch.from_arrays(arrays, schema=SPANS)
+
+
+def row_batches(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    """Yield ``rows`` as batches of ``SPANS``."""
+    some: list[dict[str, Any]] = []
+    for row in rows:
+        some.append(row)
+        if len(some) >= _BATCH_ROWS:
+            yield pa.RecordBatch.from_pylist(some, schema=SPANS)
+            some = []
+    if some:
+        yield pa.RecordBatch.from_pylist(some, schema=SPANS)
+
+
+def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in batches that are not small, but for the last, and not empty."""
+    some: list[pa.RecordBatch] = []
+    rows = held = 0
+    for batch in batches:
+        some.append(batch)
+        rows, held = rows + batch.num_rows, held + batch.nbytes
+        if rows >= _BATCH_ROWS or held >= _BATCH_BYTES:
+            yield from _joined(some)
+            some, rows, held = [], 0, 0
+    if rows:
+        yield from _joined(some)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
+
+
+_NOT_PLAIN: Final = frozenset({"attributes", "links", "path", "line", "raw_hash", "bad", "expected", "tails"})
+_PLAIN: Final = tuple(name for name in SPANS.names if name not in _NOT_PLAIN)
+
+
+def span_row(span: Span) -> dict[str, Any]:
+    """Return a span as a row of ``schemas.READ_SPAN``, its place left out."""
+    if span["bad"] is not None:
+        name, reason, text = span["bad"]
+        known = [span["attributes"], *(link["attributes"] for link in span["links"])]
+        values = (value for attributes in known for value in text_attributes(attributes).values())
+        return bad_row(name, reason, text, within="\n".join([text, *filter(None, values)]))
+    links = [{**link, "attributes": _items(link["attributes"])} for link in span["links"]]
+    times = {name: min(span[name], LONG_MAX) for name in ("start_ns", "end_ns")}
+    plain = {name: span[name] for name in _PLAIN}
+    return {**plain, **times, "attributes": _items(span["attributes"]), "links": links}
+
+
+def bad_row(name: str | None, reason: str, text: str, *, within: str | None = None) -> dict[str, Any]:
+    """Return a row for input that is no span; ``within`` is where messages are mentioned, ``text`` by default."""
+    mentions = mentioned_in(text if within is None else within)
+    return {"bad": {"field": name, "reason": reason, "text": text[:SAMPLE_CHARACTERS], "mentions": mentions}}
+
+
+def _items(attributes: dict[str, Any]) -> list[tuple[str, str | None]]:
+    return list(text_attributes(attributes).items())

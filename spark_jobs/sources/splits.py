@@ -1,0 +1,121 @@
+"""Cut inputs into tasks: large files of lines in ranges, small files in groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bridge.otlp.detect import LONGEST_LINE_BYTES, Layout, LineTooLongError
+from bridge.otlp.json_spans import parse_json
+from otel_mqtrace._errors import UnreadableInputError
+from spark_jobs.sources.files import last_line
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from spark_jobs.sources.files import SourceFile
+
+__all__ = ["UNCUT_BYTES", "Line", "Split", "group_splits", "line_numbers", "read_lines", "split_file", "torn_tails"]
+
+_MOST_TASK_BYTES: Final = 32 << 20
+_LEAST_TASK_BYTES: Final = 4 << 20
+_TASKS_PER_CORE: Final = 2
+UNCUT_BYTES: Final = 4 << 20
+"""The largest file that is not cut: its lines have numbers, for evidence."""
+_OF_LINES: Final = frozenset({Layout.JSON_LINES, Layout.LANDING_JSONL})
+_BUFFER_BYTES: Final = 1 << 20
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The bytes of a file from ``begin`` to ``end``, packed as ``layout`` says.
+
+    Only a file of lines is cut anywhere; a ``group`` is a row group of parquet.
+    """
+
+    path: str
+    layout: Layout
+    begin: int
+    end: int
+    is_uncut: bool = True
+    group: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line without its end, and where it stands: ``number`` from 1, ``None`` where lines were not counted."""
+
+    path: str
+    number: int | None
+    text: bytes
+
+
+def torn_tails(files: Iterable[SourceFile]) -> dict[Path, int]:
+    """Return how long the last line of each file of JSON lines is that was cut off inside it."""
+    tails = {file.path: last_line(file.path) for file in files if file.layout is Layout.JSON_LINES}
+    return {path: len(tail) for path, tail in tails.items() if tail.strip() and parse_json(tail) is None}
+
+
+def split_file(file: SourceFile, *, torn: int = 0) -> list[Split]:
+    """Return what is to be read of ``file``, but for its last ``torn`` bytes."""
+    path, size = str(file.path), file.path.stat().st_size
+    if file.layout not in _OF_LINES or size <= UNCUT_BYTES:
+        return [Split(path, file.layout, 0, size - torn)]
+    cuts = range(0, size - torn, _LEAST_TASK_BYTES)
+    return [Split(path, file.layout, at, min(at + _LEAST_TASK_BYTES, size - torn), is_uncut=False) for at in cuts]
+
+
+def group_splits(splits: Sequence[Split], parallelism: int) -> list[list[Split]]:
+    """Return ``splits`` in order, as many together as are worth a task: some tasks for every core, of bounded size."""
+    size = sum(split.end - split.begin for split in splits)
+    wanted = -(-size // max(1, _TASKS_PER_CORE * parallelism))
+    most = min(max(wanted, _LEAST_TASK_BYTES), _MOST_TASK_BYTES)
+    ends = accumulate(split.end - split.begin for split in splits)
+    begins = ((end - split.end + split.begin, split) for end, split in zip(ends, splits, strict=True))
+    return [[split for _, split in some] for _, some in groupby(begins, key=lambda one: one[0] // most)]
+
+
+def read_lines(split: Split) -> Iterator[Line]:
+    """Yield the lines of ``split`` that are not blank.
+
+    Raises:
+        UnreadableInputError: a line is longer than memory should hold.
+    """
+    with Path(split.path).open("rb", buffering=_BUFFER_BYTES) as file:
+        at = split.begin
+        if at:
+            file.seek(at - 1)
+            at += len(_bounded(file.readline(LONGEST_LINE_BYTES + 1), split)) - 1
+        number = 0
+        while at < split.end and (line := _bounded(file.readline(LONGEST_LINE_BYTES + 1), split)):
+            text = (line if at else line.removeprefix(_BYTE_ORDER_MARK)).removesuffix(b"\n")
+            at, number = at + len(line), number + 1
+            if text.strip():
+                yield Line(split.path, number if split.is_uncut else None, text)
+
+
+def _bounded(line: bytes, split: Split) -> bytes:
+    if len(line) > LONGEST_LINE_BYTES:
+        raise UnreadableInputError(f"{split.path} {LineTooLongError()}")
+    return line
+
+
+def line_numbers(path: Path, beginnings: Collection[str]) -> dict[str, list[int]]:
+    """Return where in a local file lines begin with each of ``beginnings``: numbers from 1, in order.
+
+    For the few lines of a large file that a report shows. One pass, a chunk in memory at a time; what is not a local
+    file has no numbers.
+    """
+    found: dict[str, list[int]] = {beginning: [] for beginning in beginnings}
+    lengths = {len(beginning) for beginning in found}
+    if not path.is_file():
+        return found
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            for length in lengths:
+                if length <= len(line) and (beginning := line[:length]) in found:
+                    found[beginning].append(number)
+    return found

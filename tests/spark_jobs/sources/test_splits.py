@@ -1,0 +1,111 @@
+"""Files are cut into splits at any byte, and every line is read once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.otlp.detect import Layout, Side
+from otel_mqtrace._errors import UnreadableInputError
+from spark_jobs.sources import splits
+from spark_jobs.sources.files import SourceFile
+from spark_jobs.sources.splits import group_splits, line_numbers, read_lines, split_file, torn_tails
+
+MESSAGE = json.dumps({"resourceSpans": []}).encode()
+
+
+def file_of(path, content, layout=Layout.JSON_LINES):
+    path.write_bytes(content)
+    return SourceFile(path, layout, Side.OTLP)
+
+
+def texts_of(file, **options):
+    return [line.text for split in split_file(file, **options) for line in read_lines(split)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=6).map(lambda text: text.replace(b"\n", b"")), max_size=9), st.integers(1, 20))
+def test_every_line_is_read_once_wherever_a_file_is_cut(tmp_path_factory, texts, size):
+    """A range owns the lines that begin in it, to their end; blank ones are nothing."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(splits, "UNCUT_BYTES", 0)
+        patched.setattr(splits, "_LEAST_TASK_BYTES", size)
+        file = file_of(tmp_path_factory.mktemp("cut") / "x", b"\n".join([b"first", *texts]))
+        assert texts_of(file) == [text for text in (b"first", *texts) if text.strip()]
+
+
+def test_lines_have_numbers_in_a_file_that_one_task_reads(tmp_path, monkeypatch):
+    """Blank lines count; in ranges nobody knows how many lines came before."""
+    file = file_of(tmp_path / "x", b"\xef\xbb\xbfa\r\n\n \nb\xff\n\x00")
+    (split,) = split_file(file)
+    assert [(line.number, line.text) for line in read_lines(split)] == [(1, b"a\r"), (4, b"b\xff"), (5, b"\x00")]
+    monkeypatch.setattr(splits, "UNCUT_BYTES", 3)
+    assert {line.number for split in split_file(file) for line in read_lines(split)} == {None}
+
+
+@pytest.mark.parametrize(
+    ("tail", "is_torn"),
+    [(b"", False), (b"  ", False), (MESSAGE, False), (MESSAGE[:-1], True), (b"\xff{", True)],
+)
+def test_a_line_that_the_file_ends_inside_of_is_read_by_nobody(tmp_path, tail, is_torn):
+    """A last line without an end is none only when it is no whole message."""
+    file = file_of(tmp_path / "x", MESSAGE + b"\n" + tail)
+    torn = torn_tails([file])
+    assert torn == ({file.path: len(tail)} if is_torn else {})
+    expected = [MESSAGE, tail] if tail == MESSAGE else [MESSAGE]
+    assert texts_of(file, torn=torn.get(file.path, 0)) == expected
+
+
+def test_small_files_share_a_task_and_no_other_layout_is_cut(tmp_path, monkeypatch):
+    """Many thousands of files are not as many tasks; order is kept."""
+    monkeypatch.setattr(splits, "_LEAST_TASK_BYTES", 100)
+    monkeypatch.setattr(splits, "_MOST_TASK_BYTES", 100)
+    monkeypatch.setattr(splits, "UNCUT_BYTES", 150)
+    small = [file_of(tmp_path / str(number), b"x" * 30) for number in range(10)]
+    large = file_of(tmp_path / "large", b"x" * 250)
+    packed = file_of(tmp_path / "packed", b"x" * 250, Layout.PROTO_FRAMED)
+    known = [split for file in (*small, large, packed) for split in split_file(file)]
+    assert [(split.begin, split.end) for split in known[10:]] == [(0, 100), (100, 200), (200, 250), (0, 250)]
+    tasks = group_splits(known, parallelism=1)
+    assert [len(task) for task in tasks] == [4, 3, 3, 1, 1, 2]
+    assert [split for task in tasks for split in task] == known
+
+
+def test_a_line_longer_than_memory_should_hold_is_refused_in_the_executor(tmp_path, monkeypatch):
+    """Behind the first one, which is looked at before Spark starts."""
+    monkeypatch.setattr(splits, "LONGEST_LINE_BYTES", 1000)
+    (split,) = split_file(file_of(tmp_path / "x.jsonl", b"{}\n" + b"x" * 1001 + b"\n"))
+    with pytest.raises(UnreadableInputError, match=r"x\.jsonl has a line of more than"):
+        list(read_lines(split))
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Six lines: one begins like another, one holds U+2028 and a carriage return, one is no UTF-8."""
+    written = tmp_path / "traces.jsonl"
+    written.write_bytes("first\nsecond one\nsecond two\n\u2028 odd\rline\n".encode() + b"\xff\xfe bytes\nlast")
+    return written
+
+
+def test_a_line_is_found_by_how_it_begins(path):
+    """Numbers count U+000A only, as the reader does; beginnings may be of any length."""
+    found = line_numbers(path, {"first", "\u2028 odd", "last", "nowhere"})
+    assert found == {"first": [1], "\u2028 odd": [4], "last": [6], "nowhere": []}
+
+
+def test_lines_that_begin_alike_are_all_named(path):
+    """Who asks can tell that the text does not decide."""
+    assert line_numbers(path, {"second", "second two"}) == {"second": [2, 3], "second two": [3]}
+
+
+def test_bytes_that_are_no_text_do_not_hide_the_lines_behind_them(path):
+    """They read as replacement characters, as in the report."""
+    assert line_numbers(path, {"\ufffd\ufffd bytes"}) == {"\ufffd\ufffd bytes": [5]}
+
+
+def test_what_is_no_local_file_has_no_lines(tmp_path):
+    """A path on a cluster's file system is left without a number."""
+    assert line_numbers(tmp_path / "elsewhere", {"x"}) == {"x": []}
