@@ -14,8 +14,8 @@ from bridge.page.wording import counted
 from otel_mqtrace._clock import MonotonicNs, SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.config import Settings
-from otel_mqtrace.exporters.batching import pack
-from otel_mqtrace.exporters.delivery_failures import DeliveryFailures
+from otel_mqtrace.exporters.delivery import DeliveryFailures
+from otel_mqtrace.exporters.packing import pack
 from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.wire.native import encode_context
 from otel_mqtrace.wire.native.dialects import dialect_named
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from bridge.forwarder.pairing import Place
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.exporters.batching import TraceMessage
-    from otel_mqtrace.exporters.trace_producer import MessageDelivery
+    from otel_mqtrace.exporters.delivery import MessageDelivery
+    from otel_mqtrace.exporters.packing import TraceMessage
     from otel_mqtrace.landing.writer import LandingWriter
     from otel_mqtrace.model import TraceContext
 
@@ -191,7 +191,7 @@ def open_native(  # noqa: PLR0913 - what the options say, each by its name
 def _kafka_delivery(
     address: Address, client_config: Mapping[str, str], dialect: str, timeout_ms: float, clock: Clock
 ) -> MessageDelivery:
-    from otel_mqtrace.exporters.trace_producer import TraceProducer  # noqa: PLC0415 - optional extra
+    from otel_mqtrace.exporters.kafka_delivery import TraceProducer  # noqa: PLC0415 - optional extra
 
     settings = Settings.from_env({"trace_topic": address.topic})
     return TraceProducer(
@@ -207,7 +207,7 @@ def _kafka_delivery(
 def _rocketmq_delivery(
     address: Address, client_config: Mapping[str, str], dialect: str, timeout_ms: float, clock: Clock
 ) -> MessageDelivery:
-    from otel_mqtrace.exporters.rocketmq_producer import RocketMqTraceProducer  # noqa: PLC0415 - one kind is used
+    from otel_mqtrace.exporters.rocketmq_delivery import RocketMqTraceProducer  # noqa: PLC0415 - one kind is used
 
     said = {
         "trace_topic": address.topic,
@@ -224,7 +224,7 @@ class _LastFailure(DeliveryFailures):
 
     text = ""
 
-    def tell(self, text: str, *, kind: str | None = None, hopeless: bool = False) -> None:  # noqa: ARG002 - as declared
+    def report(self, text: str, *, kind: str | None = None, rejected: bool = False) -> None:  # noqa: ARG002 - as declared
         self.text = text
 
 

@@ -152,7 +152,7 @@ def _open_source(options: ForwardOptions) -> OpenSource:
 
 
 def _client_config(options: ForwardOptions) -> dict[str, str]:
-    from otel_mqtrace.exporters.connection import read_properties  # noqa: PLC0415 - rarely needed
+    from otel_mqtrace.client_properties import read_properties  # noqa: PLC0415 - rarely needed
 
     return {} if options.client_config is None else read_properties(options.client_config)
 

@@ -1,17 +1,15 @@
-"""This module knows how native trace messages are written to landing files, with no broker and no extra package."""
+"""The native file exporter: trace messages in landing files, with no broker and no extra package."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Final
-
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import MqTraceError
 from otel_mqtrace.config import Settings
-from otel_mqtrace.exporters.native_spans import SpanPacker, has_record
+from otel_mqtrace.exporters.native_delivery import NativeExporter
+from otel_mqtrace.exporters.packing import SpanPacker
 from otel_mqtrace.landing.layout import LandedMessage
 from otel_mqtrace.landing.writer import LandingWriter
 from otel_mqtrace.wire.native import DIALECTS, encode_context
@@ -20,19 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from opentelemetry.sdk.trace import ReadableSpan
-
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.exporters.batching import Encode
-    from otel_mqtrace.spans.stats import ExportOutcome
+    from otel_mqtrace.exporters.packing import Encode, TraceMessage
 
 __all__ = ["NativeFileSpanExporter"]
 
-_logger = logging.getLogger(__name__)
 _NS_PER_MS: Final = 1_000_000
 
 
-class NativeFileSpanExporter(SpanExporter):
+class NativeFileSpanExporter(NativeExporter):
     """Writes spans with ``mqtrace.trace_type`` as RocketMQ trace messages into ``native/date=…/part-*.jsonl``.
 
     Args:
@@ -46,14 +40,11 @@ class NativeFileSpanExporter(SpanExporter):
         encode: The encoder; a test or a demo may wrap it.
         clock: Time.
 
-    A wrong value is told once, and what the environment or the default says is used: no exporter is lost for it.
+    A wrong value is a warning, and the environment's or the default is used: no exporter is lost for it.
     """
 
-    exports_starts: Final = True
-    takes_records: Final = True  # every one: spans of sends and process spans
-    wants = staticmethod(has_record)  # what has none is not offered to this lane
-    ledger_side: Final = "native"
     component_type: Final = "otel_mqtrace.exporters.native_file.NativeFileSpanExporter"
+    _loss = "written"
 
     def __init__(  # noqa: PLR0913 - plain keyword values, as declarative configuration gives them
         self,
@@ -72,50 +63,38 @@ class NativeFileSpanExporter(SpanExporter):
         settings = Settings.from_env({**said, "landing_dir": directory}, choices={"dialect": DIALECTS})
         self._source = settings.trace_topic
         self._clock = clock or SystemClock()
-        self._packer = SpanPacker(
+        packer = SpanPacker(
             encode=encode,
             dialect=settings.dialect,
             max_message_bytes=settings.max_message_bytes,
             region_id=region_id,
         )
+        super().__init__(packer)
         self._writer = LandingWriter(
             settings.landing_dir, max_part_bytes=max_part_bytes, max_part_age_ms=max_part_age_millis, clock=self._clock
         )
         self._writing = threading.Lock()
         self._closed = False
-        self._told: set[str] = set()
-        self._outcome: ExportOutcome | None = None
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Append ``spans`` to the open part; readers see them when it is finished, by size, age or flush."""
-        packed = self._packer.pack(spans)
+    def _send(self, messages: Sequence[TraceMessage], timeout_millis: float | None) -> Sequence[TraceMessage]:  # noqa: ARG002 - a local file has no peer to wait for
+        """Append ``messages`` to the open part; readers see them when it is finished, by size, age or flush."""
         arrival_ms = self._clock.wall_ns() // _NS_PER_MS
-        messages = [
+        landed = [
             LandedMessage(source=self._source, arrival_ms=arrival_ms, keys=message.keys, body=message.value)
-            for message in packed.messages
+            for message in messages
         ]
-        written = self._write(messages)
-        self._outcome = self._packer.settle(spans, packed, () if written else packed.messages)
-        if packed.first_error is not None:
-            self._tell_once(packed.first_error)
-        return SpanExportResult.SUCCESS if written else SpanExportResult.FAILURE
-
-    def take_outcome(self) -> ExportOutcome | None:
-        """Return the fate of the last batch, span by span, once."""
-        outcome, self._outcome = self._outcome, None
-        return outcome
-
-    def stats(self) -> dict[str, int | dict[str, int]]:
-        """Return totals: spans, messages, undelivered_messages, body_bytes, replaced, keys_left_out, refused."""
-        return self._packer.counts.as_dict()
+        if self._closed or not self._try(lambda: self._writer.write(landed)):
+            return messages
+        self._try(self._writer.finish_due)  # if that fails, the batch is written, and finished by the next attempt
+        return ()
 
     def on_idle(self) -> None:
         """Finish parts that have grown old while nothing came."""
-        self._did(self._writer.finish_due)
+        self._try(self._writer.finish_due)
 
     def force_flush(self, timeout_millis: float = 30_000) -> bool:  # noqa: ARG002 - a local file has no peer to wait for
         """Finish the open parts: readers see everything exported so far."""
-        return self._did(self._writer.finish)
+        return self._try(self._writer.finish)
 
     def shutdown(self) -> None:
         """Finish the open parts and refuse further batches."""
@@ -123,30 +102,17 @@ class NativeFileSpanExporter(SpanExporter):
         self.force_flush()
 
     def after_fork(self) -> None:
-        """In a child: leave the parent's part alone and begin one of one's own."""
+        """In a child: leave the parent's part alone and begin one of its own."""
         self._writing = threading.Lock()
         self._writer.after_fork()
-        self._packer.after_fork()
+        super().after_fork()
 
-    def _write(self, messages: Sequence[LandedMessage]) -> bool:
-        if self._closed:
-            return not messages
-        if not self._did(lambda: self._writer.write(messages)):
-            return False
-        self._did(self._writer.finish_due)  # however that ends, the batch is written, and finished by the next attempt
-        return True
-
-    def _did(self, act: Callable[[], object]) -> bool:
-        """Whether the writer could; if not, why is told."""
+    def _try(self, act: Callable[[], object]) -> bool:
+        """Call the writer; log a failure and return whether there was none."""
         try:
             with self._writing:
                 act()
         except (MqTraceError, OSError) as error:
-            self._tell_once(str(error))
+            self._warn_once(str(error))
             return False
         return True
-
-    def _tell_once(self, text: str) -> None:
-        level = logging.DEBUG if text in self._told else logging.WARNING
-        self._told.add(text)
-        _logger.log(level, "mqtrace: native traces are not written: %s (said once; counted in stats())", text)

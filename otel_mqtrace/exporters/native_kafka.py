@@ -1,4 +1,4 @@
-"""This module knows OpenTelemetry's side of the native Kafka exporter: spans come in, trace messages are delivered."""
+"""The native Kafka exporter: trace messages on a topic."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.config import Settings
-from otel_mqtrace.exporters.native_delivery import NativeDeliveryExporter, kept_in_spool
-from otel_mqtrace.exporters.native_spans import SpanPacker
+from otel_mqtrace.exporters.kafka_delivery import TraceProducer
+from otel_mqtrace.exporters.native_delivery import NativeDeliveryExporter, with_spool
+from otel_mqtrace.exporters.packing import SpanPacker
 from otel_mqtrace.exporters.spooled import PATIENCE_MS
-from otel_mqtrace.exporters.trace_producer import TraceProducer
 from otel_mqtrace.wire.native import DIALECTS, encode_context
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.exporters.batching import Encode
+    from otel_mqtrace.exporters.packing import Encode
 
 __all__ = ["NativeKafkaSpanExporter"]
 
@@ -38,7 +38,7 @@ class NativeKafkaSpanExporter(NativeDeliveryExporter):
         encode: The encoder; a test or a demo may wrap it.
         clock: Time.
 
-    A wrong value is told once, and what the environment or the default says is used: no exporter is lost for it.
+    A wrong value is a warning, and the environment's or the default is used: no exporter is lost for it.
     ``export`` returns ``SUCCESS`` only when the broker has acknowledged, or the spool taken, all of the batch.
     """
 
@@ -76,8 +76,8 @@ class NativeKafkaSpanExporter(NativeDeliveryExporter):
             timeout_ms=export_timeout_millis,
             clock=clock,
         )
-        delivery = kept_in_spool(producer, settings, spool_dir, timeout_ms=export_timeout_millis, clock=clock)
+        delivery = with_spool(producer, settings, spool_dir, timeout_ms=export_timeout_millis, clock=clock)
         if delivery is not producer:
-            producer.timeout_ms = min(producer.timeout_ms, PATIENCE_MS)  # its verdict must come while the spool waits
-            producer.failures.kept = True
+            producer.timeout_ms = min(producer.timeout_ms, PATIENCE_MS)  # its answer must come while the spool waits
+            producer.failures.has_spool = True
         super().__init__(packer, delivery, timeout_ms=export_timeout_millis, clock=clock)

@@ -1,4 +1,4 @@
-"""This module knows OpenTelemetry's side of the native RocketMQ exporter: what mqadmin and the dashboard then show."""
+"""The native RocketMQ exporter: a broker's trace topic, which mqadmin and the dashboard show."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace.config import Settings
-from otel_mqtrace.exporters.native_delivery import NativeDeliveryExporter, kept_in_spool
-from otel_mqtrace.exporters.native_spans import SpanPacker
-from otel_mqtrace.exporters.rocketmq_producer import RocketMqTraceProducer
+from otel_mqtrace.exporters.native_delivery import NativeDeliveryExporter, with_spool
+from otel_mqtrace.exporters.packing import SpanPacker
+from otel_mqtrace.exporters.rocketmq_delivery import RocketMqTraceProducer
 from otel_mqtrace.model import AccessChannel
 from otel_mqtrace.wire.native import DIALECTS, encode_context
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.exporters.batching import Encode
-    from otel_mqtrace.exporters.trace_producer import MessageDelivery
+    from otel_mqtrace.exporters.delivery import MessageDelivery
+    from otel_mqtrace.exporters.packing import Encode
 
 __all__ = ["NativeRocketMqSpanExporter"]
 
@@ -46,7 +46,7 @@ class NativeRocketMqSpanExporter(NativeDeliveryExporter):
         encode: The encoder; a test or a demo may wrap it.
         clock: Time.
 
-    A wrong value is told once, and what the environment or the default says is used: no exporter is lost for it.
+    A wrong value is a warning, and the environment's or the default is used: no exporter is lost for it.
     ``export`` returns ``SUCCESS`` only when a broker has acknowledged, or the spool taken, all of the batch.
     """
 
@@ -87,8 +87,8 @@ class NativeRocketMqSpanExporter(NativeDeliveryExporter):
         )
         delivery: MessageDelivery = producer
         if channel is AccessChannel.LOCAL:
-            delivery = kept_in_spool(producer, settings, spool_dir, timeout_ms=export_timeout_millis, clock=clock)
-            producer.failures.kept = delivery is not producer
+            delivery = with_spool(producer, settings, spool_dir, timeout_ms=export_timeout_millis, clock=clock)
+            producer.failures.has_spool = delivery is not producer
         elif spool_dir or settings.spool_dir:
             _logger.warning(
                 "mqtrace: an outage of the trace broker will lose traces: a spool does not keep the region, which "

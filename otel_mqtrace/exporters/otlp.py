@@ -3,6 +3,9 @@
 Endpoint, headers, TLS, compression, time-outs, retries and self-metrics stay OpenTelemetry's. Its exporter modules call
 one function, ``encode_spans``, for the message; a second instance of the module gets another function of that name. The
 stock exporters keep theirs. What that saves is the row ``mqtrace_otlp`` of the benchmark. Needs the ``otlp`` extra.
+
+Over HTTP the session resolves proxies, certificates and netrc of the environment at the first request, where
+``requests`` reads the environment and ``~/.netrc`` for each one.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -23,7 +26,7 @@ from otel_mqtrace.spans.told import attributes_of, plainly
 from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
     from opentelemetry.metrics import MeterProvider
@@ -41,9 +44,17 @@ _PROTOCOL_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORT
 _EXPORT_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 
+_MAX_JOINED_BYTES: Final = 1 << 20
+"""Batches are joined up to this size: a gRPC server takes 4 MiB unless told otherwise."""
+_CREDENTIAL_VARIABLES: Final = (
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """What a stock exporter takes for a protobuf message."""
+    """An encoded request in place of a protobuf message."""
 
     body: bytes
 
@@ -86,6 +97,8 @@ def open_stock_exporter(protocol: str, encode: Callable[[Any], bytes], **setting
     except ImportError as error:
         raise MissingExtraError(f"OTLP over {protocol.removesuffix('/protobuf')}", "otlp") from error
     given = {name: value for name, value in settings.items() if value is not None}
+    if protocol == HTTP and not any(map(os.environ.get, _CREDENTIAL_VARIABLES)):
+        given.setdefault("session", _session())
     module.__dict__["encode_spans"] = lambda batch: _Message(encode(batch))
     if protocol == GRPC:
         module.__dict__["TraceServiceStub"] = _BytesStub
@@ -102,6 +115,47 @@ def _second_instance(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _session() -> Any:
+    """Return a ``requests.Session`` that prepares a request once for each URL, and then exchanges the body."""
+    import requests  # noqa: PLC0415 - optional extra
+
+    class Session(requests.Session):
+        def __init__(self) -> None:
+            super().__init__()
+            self._prepared: dict[Any, Any] = {}
+            self._environment: dict[Any, Any] = {}
+
+        def prepare_request(self, request: Any) -> Any:
+            body = request.data
+            if self.cookies or not isinstance(body, bytes):
+                return super().prepare_request(request)
+            key = request.method, request.url
+            if key not in self._prepared:
+                self._prepared[key] = super().prepare_request(request)
+            prepared = self._prepared[key].copy()
+            prepared.body = body
+            prepared.headers["Content-Length"] = str(len(body))
+            return prepared
+
+        def merge_environment_settings(self, url: Any, *given: Any) -> Any:
+            known = self._environment.get(url)
+            if known is None:
+                known = self._environment[url] = super().merge_environment_settings(url, *given)
+            return dict(known)
+
+    return Session()
+
+
+class _Request(NamedTuple):
+    """Spans of one request: how many, and its bytes."""
+
+    spans: int
+    body: bytes
+
+    def __len__(self) -> int:  # the stock exporter's metrics count by it
+        return self.spans
 
 
 class OtlpSpanExporter(SpanExporter):
@@ -132,11 +186,10 @@ class OtlpSpanExporter(SpanExporter):
         meter_provider: MeterProvider | None = None,
         **settings: Any,
     ) -> None:
-        self._errors: dict[int, Exception] = {}
         self._outcome: ExportOutcome | None = None
         self._exporter = open_stock_exporter(
             _chosen_protocol(protocol),
-            self._encode,
+            attrgetter("body"),
             endpoint=endpoint,
             headers=headers,
             timeout=timeout,
@@ -147,13 +200,26 @@ class OtlpSpanExporter(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send ``spans`` in one request; returns once it is accepted or given up."""
-        self._errors = {}
-        result = self._exporter.export(spans)
-        self._outcome = self._settle(len(spans), delivered=result is SpanExportResult.SUCCESS)
-        return result
+        return self.export_batches([spans])
+
+    def export_batches(self, batches: Sequence[Sequence[ReadableSpan]]) -> SpanExportResult:
+        """Send several batches joined in as few requests as a megabyte each allows; ``FAILURE`` if any is lost."""
+        lost: dict[int, str] = {}
+        position = 0
+        for request, errors in _joined(batches):
+            spans = range(position, position + request.spans)
+            position = spans.stop
+            if self._exporter.export(request) is not SpanExportResult.SUCCESS:  # type: ignore[arg-type]  # it only encodes it
+                lost |= dict.fromkeys(spans, EXPORT_FAILED)
+            lost |= dict.fromkeys((spans.start + each for each in errors), ENCODE_ERROR)
+        reasons = Counter(lost.values())
+        failed = reasons.pop(EXPORT_FAILED, 0)
+        exported = position - failed - reasons.total()
+        self._outcome = ExportOutcome(exported=exported, failed=failed, dropped=dict(reasons), lost=lost)
+        return SpanExportResult.FAILURE if failed else SpanExportResult.SUCCESS
 
     def take_outcome(self) -> ExportOutcome | None:
-        """Return the fate of the last batch, span by span, once."""
+        """Return the fate of the last export, span by span, once."""
         outcome, self._outcome = self._outcome, None
         return outcome
 
@@ -165,21 +231,26 @@ class OtlpSpanExporter(SpanExporter):
         """Refuse further batches; a retry that waits is given up."""
         self._exporter.shutdown()
 
-    def _encode(self, spans: Sequence[ReadableSpan]) -> bytes:
-        request = encode_spans(spans, plainly, attributes_of)
-        self._errors = request.errors
-        for error, number in Counter(map(repr, request.errors.values())).items():
-            _logger.error("mqtrace: %d spans cannot be written as OTLP and are left out: %s", number, error)
-        return request.body
 
-    def _settle(self, number: int, *, delivered: bool) -> ExportOutcome:
-        refused = dict.fromkeys(self._errors, ENCODE_ERROR)
-        left = number - len(refused)
-        dropped = {ENCODE_ERROR: len(refused)} if refused else {}
-        if delivered:
-            return ExportOutcome(exported=left, dropped=dropped, lost=refused)
-        failed = {position: EXPORT_FAILED for position in range(number) if position not in refused}
-        return ExportOutcome(failed=left, dropped=dropped, lost={**failed, **refused})
+def _joined(batches: Sequence[Sequence[ReadableSpan]]) -> Iterator[tuple[_Request, list[int]]]:
+    """Yield requests of whole batches, each with the positions of the spans that could not be encoded.
+
+    Messages of protobuf are joined by joining their bytes.
+    """
+    bodies: list[bytes] = []
+    errors: list[int] = []
+    spans = 0
+    for batch in batches:
+        body, unencoded = encode_spans(batch, plainly, attributes_of)
+        for error, number in Counter(map(repr, unencoded.values())).items():
+            _logger.error("mqtrace: %d spans cannot be written as OTLP and are left out: %s", number, error)
+        if bodies and sum(map(len, bodies)) + len(body) > _MAX_JOINED_BYTES:
+            yield _Request(spans, b"".join(bodies)), errors
+            bodies, spans, errors = [], 0, []
+        bodies.append(body)
+        errors += [spans + position for position in unencoded]
+        spans += len(batch)
+    yield _Request(spans, b"".join(bodies)), errors
 
 
 def _chosen_protocol(given: str | None) -> str:

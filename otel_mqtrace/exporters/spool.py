@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.exporters.batching import TraceMessage
+    from otel_mqtrace.exporters.packing import TraceMessage
 
 __all__ = ["Spool", "Waiting"]
 
@@ -55,7 +55,7 @@ class _Written:
 class Spool:
     """At most ``max_bytes`` of waiting messages below ``directory``; what does not fit is refused, the newest first.
 
-    Any thread may use it, one at a time. What the disk refuses is told once; ``torn`` counts the bytes it lost.
+    Any thread may use it, one at a time. Disk errors are logged once; ``corrupt_bytes`` counts lost bytes.
 
     Raises:
         UsageError: the directory cannot be written, or this platform has no file locks.
@@ -69,7 +69,7 @@ class Spool:
         self._clock = clock or SystemClock()
         self._number = 0
         self._told: set[str] = set()
-        self.torn = 0
+        self.corrupt_bytes = 0
         self._begin()
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -118,11 +118,11 @@ class Spool:
             return self._synced(written)
 
     def oldest(self, count: int) -> list[Waiting]:
-        """Return up to ``count`` of the messages that have waited longest; they stay until :meth:`took`."""
+        """Return up to ``count`` of the messages that have waited longest; they stay until :meth:`ack`."""
         with self._used():
             return list(itertools.islice(self._readable(), count))
 
-    def took(self, delivered: Sequence[Waiting]) -> None:
+    def ack(self, delivered: Sequence[Waiting]) -> None:
         """Mark ``delivered`` as taken; a segment of which nothing waits any more is removed.
 
         What the disk will not note now is forgotten here all the same: another process may send it once more.
@@ -204,7 +204,7 @@ class Spool:
             for offset in list(segment.frames):
                 message = segment.read(offset)
                 if message is None:  # the file was cut or damaged behind our back
-                    self.torn += segment.forget(offset)
+                    self.corrupt_bytes += segment.forget(offset)
                 else:
                     yield Waiting(message, segment, offset)
 
@@ -240,7 +240,7 @@ class Spool:
         if segment is None:
             return
         try:
-            self.torn += segment.load()
+            self.corrupt_bytes += segment.load()
         except OSError as error:
             self._tell_once(error)
             segment.close()

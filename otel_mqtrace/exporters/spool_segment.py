@@ -15,7 +15,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_mqtrace.exporters.batching import TraceMessage
+from otel_mqtrace.exporters.packing import TraceMessage
 
 try:
     import fcntl

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import MonotonicNs
-from otel_mqtrace.exporters.trace_producer import Undelivered
+from otel_mqtrace.exporters.delivery import Undelivered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from otel_mqtrace._clock import Clock
-    from otel_mqtrace.exporters.batching import TraceMessage
+    from otel_mqtrace.exporters.delivery import MessageDelivery
+    from otel_mqtrace.exporters.packing import TraceMessage
     from otel_mqtrace.exporters.spool import Spool
-    from otel_mqtrace.exporters.trace_producer import MessageDelivery
 
 __all__ = ["PATIENCE_MS", "SpooledDelivery"]
 
@@ -34,7 +34,7 @@ _REPLAY_AT_ONCE: Final = 100
 
 
 class SpooledDelivery:
-    """Keep on disk what another :class:`~otel_mqtrace.exporters.trace_producer.MessageDelivery` could not send.
+    """Keep on disk what another :class:`~otel_mqtrace.exporters.delivery.MessageDelivery` could not send.
 
     A message taken by the spool counts as delivered. It reaches the broker once, unless the process dies between the
     broker's answer and the mark, or the broker took what it never acknowledged: then twice.
@@ -115,7 +115,7 @@ class SpooledDelivery:
             "replayed": self.replayed,
             "replay_refused": self.refused,
             "spool_waiting": self._spool.waiting,
-            "spool_torn_bytes": self._spool.torn,
+            "spool_torn_bytes": self._spool.corrupt_bytes,
         }
 
     @contextmanager
@@ -134,7 +134,7 @@ class SpooledDelivery:
     def _kept(self, left: Undelivered) -> Undelivered:
         taken = self._spool.put(left.retriable) if left.retriable else 0
         self.spooled += taken
-        return Undelivered(left.retriable[taken:], left.hopeless)
+        return Undelivered(left.retriable[taken:], left.rejected)
 
     def _replay(self, deadline: MonotonicNs, count: int) -> bool:
         """Send some of what waits; return whether the broker took it all."""
@@ -143,11 +143,11 @@ class SpooledDelivery:
             return True
         left = self._inner.deliver([each.message for each in waiting], deadline)
         self._note(left, len(waiting))
-        retriable, hopeless = set(map(id, left.retriable)), set(map(id, left.hopeless))
+        retriable, rejected = set(map(id, left.retriable)), set(map(id, left.rejected))
         done = [each for each in waiting if id(each.message) not in retriable]
-        self.refused += len(hopeless)
-        self.replayed += len(done) - len(hopeless)
-        self._spool.took(done)
+        self.refused += len(rejected)
+        self.replayed += len(done) - len(rejected)
+        self._spool.ack(done)
         return not left.retriable
 
     def _note(self, left: Undelivered, count: int) -> None:

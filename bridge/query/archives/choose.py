@@ -79,7 +79,7 @@ def _open_topic(
         from bridge.query.archives.kafka import TopicArchive  # noqa: PLC0415 - optional extra
     except ModuleNotFoundError as error:
         raise MissingExtraError("searching a Kafka topic", "kafka") from error
-    from otel_mqtrace.exporters.connection import read_properties  # noqa: PLC0415 - keep `mqtrace --help` fast
+    from otel_mqtrace.client_properties import read_properties  # noqa: PLC0415 - keep `mqtrace --help` fast
 
     file = options["kafka_config"]
     return closing(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_mqtrace.exporters.batching import MAX_KEYS_BYTES, pack
+from otel_mqtrace.exporters.packing import MAX_KEYS_BYTES, pack
 from otel_mqtrace.model import MessageType, TraceType, TransactionState
 from otel_mqtrace.wire.native import EncodedContext, decode_body, encode_context
 from tests.support.native_spans import bean, pub, sub

@@ -109,7 +109,7 @@ def test_a_part_that_cannot_be_finished_is_told_and_tried_again(tmp_path, caplog
     [in_progress] = day.iterdir()
     taken = day / in_progress.name.removeprefix(".").removesuffix(".inprogress")
     taken.mkdir()  # no file can have this name now
-    with caplog.at_level(logging.WARNING, logger="otel_mqtrace.exporters.native_file"):
+    with caplog.at_level(logging.WARNING, logger="otel_mqtrace.exporters.native_delivery"):
         assert not processor.force_flush()
     assert "native traces are not written" in caplog.text
     taken.rmdir()
@@ -139,12 +139,12 @@ def test_a_directory_that_cannot_be_written_fails_the_batch_and_is_told_once(tmp
     """Never an exception, never a line per batch."""
     (tmp_path / "file").touch()
     processor, trace = traced(NativeFileSpanExporter(directory=tmp_path / "file"), max_export_batch_size=1)
-    with caplog.at_level(logging.WARNING, logger="otel_mqtrace.exporters.native_file"):
+    with caplog.at_level(logging.WARNING, logger="otel_mqtrace.exporters.native_delivery"):
         for number in range(3):
             trace(pub(number))
             processor.run_once()
     assert processor.stats()["NativeFileSpanExporter"]["failed"] == 3
-    assert len([r for r in caplog.records if r.name == "otel_mqtrace.exporters.native_file"]) == 1
+    assert len([r for r in caplog.records if r.name == "otel_mqtrace.exporters.native_delivery"]) == 1
 
 
 @pytest.mark.parametrize("said", ["in the environment", "in code"])

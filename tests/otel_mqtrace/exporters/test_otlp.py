@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import SpanContext
 
 from otel_mqtrace import MqTraceSpanProcessor
+from otel_mqtrace.exporters import otlp
 from otel_mqtrace.exporters.otlp import OtlpSpanExporter
 from otel_mqtrace.testing import RecordingExporter, recording_provider
 from tests.support.otlp_receiver import OtlpReceiver
@@ -126,3 +127,48 @@ def test_behind_our_processor_every_span_arrives():
         provider.force_flush()
         provider.shutdown()
     assert len(receiver.spans) == 250
+
+
+def test_waiting_batches_share_one_request_bounded_by_size(monkeypatch):
+    with OtlpReceiver() as receiver:
+        exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
+        provider = TracerProvider()
+        processor = MqTraceSpanProcessor(exporter, max_export_batch_size=10, background=False)
+        provider.add_span_processor(processor)
+        tracer = provider.get_tracer("shop")
+        for number in range(35):
+            tracer.start_span(f"span {number}").end()
+        assert processor.run_once() == 30
+        assert len(receiver.paths) == 1
+        monkeypatch.setattr(otlp, "_MAX_JOINED_BYTES", 1)
+        for number in range(35, 50):
+            tracer.start_span(f"span {number}").end()
+        assert processor.run_once() == 20
+        assert len(receiver.paths) == 1 + 2
+    assert len(receiver.spans) == 50
+
+
+def test_span_of_a_failed_request_among_joined_batches_is_named(spans, monkeypatch):
+    monkeypatch.setattr(otlp, "_MAX_JOINED_BYTES", 1)
+    with OtlpReceiver() as receiver:
+        exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint=f"{receiver.endpoint}/v1/traces")
+        receiver.status = 400
+        result = exporter.export_batches([[spans[0]], [_broken(), spans[1]]])
+        outcome = exporter.take_outcome()
+    assert result is SpanExportResult.FAILURE
+    assert (outcome.failed, outcome.dropped, outcome.exported) == (2, {"encode_error": 1}, 0)
+    assert outcome.lost == {0: "export_failed", 1: "encode_error", 2: "export_failed"}
+
+
+def test_http_session_reads_the_environment_once_and_honours_it(spans, monkeypatch):
+    """Proxies, certificates and netrc as for the stock exporter; ``requests`` looks them up for every request."""
+    with OtlpReceiver() as receiver:
+        monkeypatch.setenv("HTTP_PROXY", receiver.endpoint)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        exporter = OtlpSpanExporter(protocol="http/protobuf", endpoint="http://collector.invalid/v1/traces")
+        assert exporter.export(spans) is SpanExportResult.SUCCESS
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+        assert exporter.export(spans[:1]) is SpanExportResult.SUCCESS
+    assert receiver.paths == ["http://collector.invalid/v1/traces"] * 2
+    assert len(receiver.spans) == 2

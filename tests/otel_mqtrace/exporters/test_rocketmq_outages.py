@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from otel_mqtrace.exporters import rocketmq_producer
+from otel_mqtrace.exporters import rocketmq_delivery
 from otel_mqtrace.exporters.native_rocketmq import NativeRocketMqSpanExporter
 from otel_mqtrace.rocketmq.commands import RequestCode, ResponseCode
 from otel_mqtrace.rocketmq.frames import response_to
@@ -50,6 +50,7 @@ def test_a_broker_that_failed_is_not_asked_first_again(cluster):
     processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
     for number in range(6):
         trace(pub(number))
+        processor.run_once()
     assert processor.force_flush()
     assert len(failing.asked(SEND)) == 1
     assert len(other.asked(SEND)) == 6
@@ -78,7 +79,7 @@ def test_what_is_taken_at_once_costs_no_pause(cluster, monkeypatch):
             pauses.append(timeout)
             return super().wait(timeout)
 
-    monkeypatch.setattr(rocketmq_producer, "Event", Counted)
+    monkeypatch.setattr(rocketmq_delivery, "Event", Counted)
     cluster.brokers[0].answer_first(SEND, ResponseCode.SYSTEM_BUSY)
     processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
     for number in range(3):
@@ -133,7 +134,7 @@ def test_a_missing_trace_topic_is_told_once_with_the_mend(cluster, caplog):
         for number in range(2):
             trace(pub(number))
             processor.run_once()
-    [line] = [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.delivery_failures"]
+    [line] = [r.getMessage() for r in caplog.records if r.name == "otel_mqtrace.exporters.delivery"]
     assert TOPIC in line
     assert "traceTopicEnable=true" in line
     assert processor.stats()[NAME]["failed"] == 2
@@ -142,7 +143,7 @@ def test_a_missing_trace_topic_is_told_once_with_the_mend(cluster, caplog):
 
 def test_a_topic_that_goes_with_its_broker_is_waited_for(cluster, monkeypatch):
     """A name server forgets both while a broker restarts; a topic that never was there has little time."""
-    monkeypatch.setattr(rocketmq_producer, "_TOPIC_WAIT_MS", 0)
+    monkeypatch.setattr(rocketmq_delivery, "_TOPIC_WAIT_MS", 0)
     processor, trace = traced(exporter_to(cluster), max_export_batch_size=1)
     asked = RequestCode.GET_ROUTEINFO_BY_TOPIC
     cluster.name_server.answer_first(asked, *[ResponseCode.TOPIC_NOT_EXIST] * 2)

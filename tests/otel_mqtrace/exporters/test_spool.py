@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.exporters.batching import TraceMessage
+from otel_mqtrace.exporters.packing import TraceMessage
 from otel_mqtrace.exporters.spool import Spool
 from otel_mqtrace.testing import ManualClock
 
@@ -44,9 +44,9 @@ def test_what_was_taken_is_gone_and_so_is_its_file(tmp_path):
     """Also from the disk."""
     spool = Spool(tmp_path, max_bytes=PLENTY)
     spool.put([message("a"), message("b"), message("c")])
-    spool.took(spool.oldest(2))
+    spool.ack(spool.oldest(2))
     assert values(spool) == ["c"]
-    spool.took(spool.oldest(1))
+    spool.ack(spool.oldest(1))
     assert (spool.waiting, spool.waiting_bytes, list(tmp_path.iterdir())) == (0, 0, [])
     assert spool.put([message("d")]) == 1
 
@@ -55,7 +55,7 @@ def test_a_full_spool_refuses_the_newest(tmp_path):
     """As the queue does, and it takes again when there is room."""
     spool = Spool(tmp_path, max_bytes=100)
     assert spool.put([message("a" * 30), message("b" * 30), message("c" * 30)]) == 2
-    spool.took(spool.oldest(1))
+    spool.ack(spool.oldest(1))
     assert spool.put([message("d" * 30)]) == 1
     assert values(spool) == ["b" * 30, "d" * 30]
 
@@ -67,7 +67,7 @@ def test_the_next_process_adopts_what_a_dead_one_left(tmp_path):
     from otel_mqtrace.exporters.spool import Spool
     spool = Spool(sys.argv[1], max_bytes=10**6)
     spool.put([message("taken"), message("waits"), message("waits too")])
-    spool.took(spool.oldest(1))
+    spool.ack(spool.oldest(1))
     os.kill(os.getpid(), signal.SIGKILL)
     """
     done = subprocess.run(
@@ -103,7 +103,7 @@ def test_a_torn_tail_costs_only_itself(tmp_path_factory, cut):
     os.truncate(path, kept)
     reopened = Spool(directory, max_bytes=PLENTY)
     assert values(reopened) == ["a" * 40, "b" * 40, "c" * 40][: kept // frame_bytes]
-    assert reopened.torn == kept % frame_bytes
+    assert reopened.corrupt_bytes == kept % frame_bytes
 
 
 def test_a_damaged_frame_ends_its_segment(tmp_path):
@@ -115,7 +115,7 @@ def test_a_damaged_frame_ends_its_segment(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"bad", b"BAD"))
     reopened = Spool(tmp_path, max_bytes=PLENTY)
     assert values(reopened) == ["good"]
-    assert reopened.torn > 0
+    assert reopened.corrupt_bytes > 0
 
 
 def test_a_directory_that_is_a_file_is_refused_in_one_line(tmp_path):
@@ -149,7 +149,7 @@ def test_a_spool_is_a_queue_whatever_happens_to_its_process(tmp_path_factory, st
             assert spool.put([message(text) for text in new]) == count
             oracle += new
         elif step == "took":
-            spool.took(spool.oldest(count))
+            spool.ack(spool.oldest(count))
             oracle = oracle[count:]
         else:
             spool.close()
@@ -235,7 +235,7 @@ def test_a_file_cut_behind_our_back_loses_only_what_was_cut(tmp_path):
     (path,) = tmp_path.iterdir()
     os.truncate(path, path.stat().st_size - 1)
     assert values(spool) == ["whole"]
-    assert (spool.waiting, spool.torn > 0) == (1, True)
+    assert (spool.waiting, spool.corrupt_bytes > 0) == (1, True)
 
 
 def test_marks_that_the_disk_refuses_are_remembered_at_least_here(tmp_path, monkeypatch):
@@ -248,7 +248,7 @@ def test_marks_that_the_disk_refuses_are_remembered_at_least_here(tmp_path, monk
 
     with monkeypatch.context() as broken:
         broken.setattr(os, "pwrite", refuse)
-        spool.took(spool.oldest(2))
+        spool.ack(spool.oldest(2))
     assert values(spool) == ["c"]
 
 
@@ -260,7 +260,7 @@ def test_a_closed_spool_touches_no_descriptor_of_the_applications(tmp_path):
     spool.close()
     with (tmp_path / "of the application").open("w+b", buffering=0) as file:
         file.write(b"own data")
-        spool.took(waiting)
+        spool.ack(waiting)
         spool.close()
         spool.after_fork()
         file.seek(0)

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
 from otel_mqtrace import MqTraceSpanProcessor
-from otel_mqtrace.exporters.native_spans import has_record
+from otel_mqtrace.exporters.packing import has_record
 from otel_mqtrace.hooks._start import SpanStart
 from otel_mqtrace.hooks._unread import PlainLink, UnreadSpan
 from otel_mqtrace.hooks.send import SendHook

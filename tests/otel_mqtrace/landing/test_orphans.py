@@ -22,6 +22,7 @@ from otel_mqtrace.exporters.native_file import NativeFileSpanExporter
 from tests.support.native_spans import bean, sub, traced
 
 processor, trace = traced(NativeFileSpanExporter(directory=sys.argv[1]), max_export_batch_size=1)
+processor.lanes[0]._side.batches_at_once = 1  # the start alone
 trace(sub(bean(1)))
 processor.run_once()
 os.kill(os.getpid(), signal.SIGKILL)

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
 from otel_mqtrace import MqTraceSpanProcessor
-from otel_mqtrace.exporters.native_spans import SpanPacker, has_record
+from otel_mqtrace.exporters.packing import SpanPacker, has_record
 from otel_mqtrace.hooks._calls import RecordedCall
 from otel_mqtrace.hooks.consume import ConsumeHook, IncomingMessage
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing

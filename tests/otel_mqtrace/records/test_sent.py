@@ -17,7 +17,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from otel_mqtrace.exporters.native_spans import SpanPacker
+from otel_mqtrace.exporters.packing import SpanPacker
 from otel_mqtrace.hooks.send import SendHook
 from otel_mqtrace.hooks.tracing import ClientFacts, Tracing
 from otel_mqtrace.records.sent import SentSpan

@@ -1,7 +1,7 @@
-"""This module knows how trace messages reach a RocketMQ broker: spread over queues, tried elsewhere, within a deadline.
+"""Delivery of trace messages to a RocketMQ broker: spread over queues, retried on other brokers, within a deadline.
 
-Connections are opened at the first delivery, so that an application that never sends a message never opens one, and a
-forked child opens its own.
+Connections are opened at the first delivery: an application that never sends a message never opens one, and a forked
+child opens its own.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
-from otel_mqtrace.exporters.delivery_failures import DeliveryFailures
-from otel_mqtrace.exporters.trace_producer import Undelivered
+from otel_mqtrace.exporters.delivery import DeliveryFailures, Undelivered
 from otel_mqtrace.message_id import new_unique_id
 from otel_mqtrace.model import AccessChannel
 from otel_mqtrace.rocketmq.answers import Outgoing, Sent
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.config import Settings
-    from otel_mqtrace.exporters.batching import TraceMessage
+    from otel_mqtrace.exporters.packing import TraceMessage
     from otel_mqtrace.rocketmq.routes import Queue
 
 __all__ = ["RocketMqTraceProducer", "trace_topic_of"]
@@ -40,11 +39,11 @@ _NO_REGION: Final = "null"
 """What Java's client makes of an absent region, in the name of a topic, too."""
 _SEND_TIMEOUT_MS: Final = 5_000  # as Java's trace producer
 _SHUN_MS: Final = 30_000
-_TOPIC_WAIT_MS: Final = 5_000  # a topic that is not there is told before the export times out
+_TOPIC_WAIT_MS: Final = 5_000  # a missing topic is reported before the export times out
 _NS_PER_MS, _NS_PER_S = 1_000_000, 1e9
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-_HOPELESS: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL})
-"""What no later time and no other broker mends: the message itself is at fault."""
+_REJECTED: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL})
+"""Errors of the message itself, which no later attempt and no other broker avoids."""
 
 
 @dataclass(slots=True)
@@ -59,19 +58,19 @@ class _Attempt:
 
     @property
     def is_open(self) -> bool:
-        return not (self.is_sent or self.is_hopeless)
+        return not (self.is_sent or self.is_rejected)
 
     @property
-    def is_hopeless(self) -> bool:
-        return isinstance(self.error, RefusedError) and self.error.code in _HOPELESS
+    def is_rejected(self) -> bool:
+        return isinstance(self.error, RefusedError) and self.error.code in _REJECTED
 
 
 class RocketMqTraceProducer:
-    """A :class:`~otel_mqtrace.exporters.trace_producer.MessageDelivery` to the trace topic of a RocketMQ. Never raises.
+    """A :class:`~otel_mqtrace.exporters.delivery.MessageDelivery` to the trace topic of a RocketMQ. Never raises.
 
     What one broker does not take is tried with another, and again after a pause that grows to two seconds, until the
     deadline or for ``timeout_ms``; a topic that never was there is waited for five seconds only. Over the channel
-    ``CLOUD`` every region has a topic of its own. ``failures`` tells why something was not delivered.
+    ``CLOUD`` every region has a topic of its own. ``failures`` logs why something was not delivered.
     """
 
     def __init__(
@@ -131,16 +130,16 @@ class RocketMqTraceProducer:
             attempts = [self._attempt(message) for message in messages]
             self._deliver(self._connected(), attempts, min(deadline, self._after(self._timeout_ms)))
         except MqTraceError as error:
-            self.failures.tell(str(error), kind=_kind_of(error))
+            self.failures.report(str(error), kind=_kind_of(error))
             return Undelivered(tuple(messages))
         finally:
             self._delivering.release()
         for each in attempts:
             if each.error is not None and not each.is_sent:
-                self.failures.tell(str(each.error), kind=_kind_of(each.error), hopeless=each.is_hopeless)
+                self.failures.report(str(each.error), kind=_kind_of(each.error), rejected=each.is_rejected)
         return Undelivered(
             tuple(each.message for each in attempts if each.is_open),
-            tuple(each.message for each in attempts if each.is_hopeless),
+            tuple(each.message for each in attempts if each.is_rejected),
         )
 
     def _deliver(self, client: RemotingClient, attempts: Sequence[_Attempt], deadline: MonotonicNs) -> None:

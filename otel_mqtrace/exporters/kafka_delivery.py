@@ -1,7 +1,7 @@
-"""This module knows how trace messages reach a Kafka topic: by a producer of our own, never traced, within a deadline.
+"""Delivery of trace messages to a Kafka topic by a producer of our own, never traced, within a deadline.
 
-The producer is built at the first delivery, from the thread that delivers, so that an application that never sends a
-message never opens a connection, and a forked child opens its own.
+The producer is built at the first delivery, by the thread that delivers: an application that never sends a message
+never opens a connection, and a forked child opens its own.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 import ctypes
 import logging
 from concurrent.futures import wait
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace import semconv
 from otel_mqtrace._clock import MonotonicNs
-from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError
-from otel_mqtrace.exporters.connection import connection_of
-from otel_mqtrace.exporters.delivery_failures import DeliveryFailures, kafka_failure, servers_of
+from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
+from otel_mqtrace.client_properties import read_properties
+from otel_mqtrace.config import application_kafka_config
+from otel_mqtrace.exporters.delivery import DeliveryFailures, Undelivered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.config import Settings
-    from otel_mqtrace.exporters.batching import TraceMessage
+    from otel_mqtrace.exporters.packing import TraceMessage
 
-__all__ = ["MessageDelivery", "TraceProducer", "Undelivered"]
+__all__ = ["TraceProducer", "connection_of"]
 
 _logger = logging.getLogger(__name__)
 _POLL_S: Final = 0.05
@@ -37,61 +37,90 @@ _REPORT_SHARE: Final = 0.8
 """Part of the export timeout after which librdkafka gives a message up: its verdict arrives while we still wait."""
 _SETTLE_S: Final = 1.0
 _TOPIC_WAIT_NS: Final = 10_000_000_000
-_HOPELESS: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE"})
-"""What no later time mends: the message itself is at fault."""
+_REJECTED: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE"})
+"""Errors of the message itself, which no later attempt avoids."""
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "client.id": "mqtrace-native",
     "compression.type": "lz4",
     "enable.idempotence": True,  # a retry must not double a record: doubles are what the reconciliation looks for
     "linger.ms": 5,
-    "reconnect.backoff.max.ms": 2_000,  # a spool asks for two seconds whether the broker is back
-    "topic.metadata.propagation.max.ms": 5_000,  # a topic that is not there is told before the export times out
+    "reconnect.backoff.max.ms": 2_000,  # a spool probes for two seconds whether the broker is back
+    "topic.metadata.propagation.max.ms": 5_000,  # a missing topic is reported before the export times out
     "log_level": 0,  # our own lines are rate-limited, librdkafka's are not
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Undelivered:
-    """What a delivery could not send: ``retriable`` another time, ``hopeless`` never, for the broker refuses it."""
+_NO_TOPIC: Final = (
+    "the trace topic {topic} does not exist: create it, let MQTRACE_CREATE_TRACE_TOPIC=true create it, or name another "
+    "one in MQTRACE_TRACE_TOPIC"
+)
+_NO_ANSWER: Final = (
+    "the broker at {servers} did not take what is for the trace topic {topic} in time: see that it runs and can be "
+    "reached from here, or name another one in MQTRACE_BOOTSTRAP_SERVERS"
+)
+_NOT_ALLOWED: Final = (
+    "the broker at {servers} does not let this client write to the trace topic {topic} ({code}): allow it, or give "
+    "other credentials in the file of MQTRACE_KAFKA_CONFIG"
+)
+_ANY_OTHER: Final = "the broker at {servers} did not take what is for the trace topic {topic}: {text}"
+_TEXTS: Final[Mapping[str, str]] = {
+    "UNKNOWN_TOPIC_OR_PART": _NO_TOPIC,
+    "_UNKNOWN_TOPIC": _NO_TOPIC,
+    "_MSG_TIMED_OUT": _NO_ANSWER,
+    "_TIMED_OUT": _NO_ANSWER,
+    "_TRANSPORT": _NO_ANSWER,
+    "_ALL_BROKERS_DOWN": _NO_ANSWER,
+    "_PURGE_QUEUE": _NO_ANSWER,  # it was our own purge, at the deadline
+    "_PURGE_INFLIGHT": _NO_ANSWER,
+    "_AUTHENTICATION": _NOT_ALLOWED,
+    "SASL_AUTHENTICATION_FAILED": _NOT_ALLOWED,
+    "TOPIC_AUTHORIZATION_FAILED": _NOT_ALLOWED,
+    "CLUSTER_AUTHORIZATION_FAILED": _NOT_ALLOWED,
+}
+"""librdkafka's name of an error → what it means here."""
 
-    retriable: tuple[TraceMessage, ...] = ()
-    hopeless: tuple[TraceMessage, ...] = ()
 
-    @property
-    def messages(self) -> tuple[TraceMessage, ...]:
-        """Both."""
-        return self.retriable + self.hopeless
+def _failure_text(code: str, text: str, *, topic: str, properties: Mapping[str, object]) -> str:
+    """Return what an error of librdkafka, ``text`` under the name ``code``, means for the trace topic."""
+    return _TEXTS.get(code, _ANY_OTHER).format(topic=topic, servers=_servers_of(properties), code=code, text=text)
 
 
-class MessageDelivery(Protocol):
-    """What the exporter needs of the way to the trace topic."""
+def _servers_of(properties: Mapping[str, object]) -> str:
+    """Return the brokers that client properties name."""
+    return str(properties.get("bootstrap.servers") or properties.get("metadata.broker.list"))
 
-    def deliver(self, messages: Sequence[TraceMessage], deadline: MonotonicNs) -> Undelivered:
-        """Send ``messages`` and return those that were not taken by ``deadline``."""
-        ...
 
-    def idle(self) -> None:
-        """Use a quiet moment."""
-        ...
+def connection_of(
+    settings: Settings,
+    *,
+    bootstrap_servers: str | None = None,
+    kafka_config: str | Path | Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return client properties with ``bootstrap.servers``. They may hold passwords: never log them.
 
-    def flush(self, deadline: MonotonicNs) -> bool:
-        """Return whether nothing is on its way any more."""
-        ...
+    A dedicated trace broker never inherits the application's credentials: once an address is given, here or by
+    ``MQTRACE_BOOTSTRAP_SERVERS`` or in the file of ``MQTRACE_KAFKA_CONFIG``, the application's own settings stay out.
 
-    def close(self, deadline: MonotonicNs) -> None:
-        """Refuse further messages, end a running ``deliver`` early, and let go by ``deadline``."""
-        ...
-
-    def after_fork(self) -> None:
-        """Begin anew in a child."""
-        ...
+    Raises:
+        UsageError: no address is known, or the properties file cannot be read.
+    """
+    given = kafka_config if kafka_config is not None else settings.kafka_config
+    properties = read_properties(Path(given)) if isinstance(given, (str, Path)) else dict(given or {})
+    address = bootstrap_servers or settings.bootstrap_servers
+    if address:
+        properties["bootstrap.servers"] = address
+    if not (properties.get("bootstrap.servers") or properties.get("metadata.broker.list")):
+        properties = {**(application_kafka_config() or {}), **properties}
+    if not (properties.get("bootstrap.servers") or properties.get("metadata.broker.list")):
+        raise UsageError("no broker is known for the trace topic: set MQTRACE_BOOTSTRAP_SERVERS")
+    return properties
 
 
 class TraceProducer:
     """Delivers to ``settings.trace_topic`` of the broker that :func:`connection_of` finds. Never raises.
 
     ``timeout_ms`` is what librdkafka may take for a message at most, and may be lowered until the first delivery;
-    ``dialect`` is said in a header; ``failures`` tells why something was not delivered.
+    ``dialect`` is sent in a header; ``failures`` logs why something was not delivered.
     """
 
     def __init__(  # noqa: PLR0913 - collaborators by their names
@@ -106,7 +135,7 @@ class TraceProducer:
     ) -> None:
         self._settings = settings
         self._dialect = dialect
-        # Held by functions: what shows the attributes of an exporter, a crash report say, shows no password.
+        # Held by functions: a crash report that prints the exporter's attributes must show no password.
         self._connection: Callable[[], Mapping[str, Any]] = lambda: connection_of(
             settings, bootstrap_servers=bootstrap_servers, kafka_config=kafka_config
         )
@@ -126,7 +155,7 @@ class TraceProducer:
         return self._producer is None or self._producer.flush(self._left_s(deadline)) == 0
 
     def close(self, deadline: MonotonicNs) -> None:
-        """Refuse further messages, end a running ``deliver`` early, let the producer go by ``deadline``."""
+        """Refuse further messages, end a running ``deliver`` early, close the producer by ``deadline``."""
         self._closed = True
         producer, self._producer = self._producer, None
         if producer is not None and producer.flush(self._left_s(deadline)):
@@ -136,7 +165,7 @@ class TraceProducer:
         """In a child: build a producer of one's own when needed, and never touch the parent's."""
         inherited, self._producer = self._producer, None
         if inherited is not None:
-            # Its destructor would join threads that do not exist here, for ever: let it never run.
+            # Its destructor would join threads that do not exist here and hang: it must never run.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
         self.failures.after_fork()
 
@@ -145,7 +174,7 @@ class TraceProducer:
         try:
             producer = self._connected(deadline)
         except MqTraceError as error:
-            self.failures.tell(str(error))
+            self.failures.report(str(error))
             return Undelivered(tuple(messages))
         delivery = _Delivery(messages)
         for position, message in enumerate(messages):
@@ -154,12 +183,12 @@ class TraceProducer:
         while delivery.waiting and self._may_wait(deadline):
             producer.poll(_POLL_S)
         if delivery.waiting:
-            # What is given up must not arrive later: purged messages are reported, and so settled, at once.
+            # A message that is given up must not arrive later: purged ones are reported at once.
             producer.purge(in_queue=True, in_flight=True, blocking=True)
             producer.poll(_SETTLE_S)
         for code, text in delivery.errors.items():
-            said = kafka_failure(code, text, topic=self._settings.trace_topic, properties=self._properties())
-            self.failures.tell(said, hopeless=code in _HOPELESS)
+            failure = _failure_text(code, text, topic=self._settings.trace_topic, properties=self._properties())
+            self.failures.report(failure, rejected=code in _REJECTED)
         return delivery.undelivered()
 
     def _produce(
@@ -207,9 +236,9 @@ class TraceProducer:
         try:
             return Producer({**_DEFAULTS, **bounds, **properties}, logger=_logger)
         except (KafkaException, TypeError, ValueError) as error:
-            mend = "mend the properties in the file of MQTRACE_KAFKA_CONFIG, or in kafka_config"
+            fix = "correct the properties in the file of MQTRACE_KAFKA_CONFIG, or in kafka_config"
             raise PeerError(
-                f"the trace producer for {servers_of(properties)} cannot be built: {error}: {mend}"
+                f"the trace producer for {_servers_of(properties)} cannot be built: {error}: {fix}"
             ) from error
 
     def _topic_created(self, deadline: MonotonicNs) -> bool:
@@ -248,7 +277,7 @@ class _Delivery:
     def __init__(self, messages: Sequence[TraceMessage]) -> None:
         self._messages = messages
         self._delivered: set[int] = set()
-        self._hopeless: set[int] = set()
+        self._rejected: set[int] = set()
         self.waiting: set[int] = set()
         self.errors: dict[str, str] = {}
 
@@ -263,8 +292,8 @@ class _Delivery:
             else:
                 name = _name_of(error)
                 self.errors[name] = str(error)
-                if name in _HOPELESS:
-                    self._hopeless.add(position)
+                if name in _REJECTED:
+                    self._rejected.add(position)
 
         return report
 
@@ -272,8 +301,8 @@ class _Delivery:
         """Return the messages without a good report."""
         left = [position for position in range(len(self._messages)) if position not in self._delivered]
         return Undelivered(
-            tuple(self._messages[position] for position in left if position not in self._hopeless),
-            tuple(self._messages[position] for position in left if position in self._hopeless),
+            tuple(self._messages[position] for position in left if position not in self._rejected),
+            tuple(self._messages[position] for position in left if position in self._rejected),
         )
 
 

@@ -1,0 +1,374 @@
+"""Spans to trace messages: grouped by source topic and region, within bounds, no batch refused whole.
+
+RocketMQ groups the same way (``AsyncTraceDispatcher`` of apache/rocketmq), but tests its size after adding and counts
+characters where the broker counts bytes, so that a full batch is refused whole (apache/rocketmq#4507, and again since
+5.3.1). Here bytes are checked before adding, and what does not fit is split. No clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from otel_mqtrace import semconv
+from otel_mqtrace._errors import EncodeError
+from otel_mqtrace.model import KEY_SEPARATOR
+from otel_mqtrace.records.span import NativeRecord
+from otel_mqtrace.spans.limits import limits_hit, lost_its_type, was_cut
+from otel_mqtrace.spans.mapping import trace_context_of
+from otel_mqtrace.spans.stats import ENCODE_ERROR, EXPORT_FAILED, TOO_LARGE, TRUNCATED, ExportOutcome
+from otel_mqtrace.spans.told import plainly, told
+from otel_mqtrace.wire.native import encode_context
+from otel_mqtrace.wire.native.dialects import dialect_named
+from otel_mqtrace.wire.native.layout import FIRST_BEAN_ONLY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from otel_mqtrace.model import TraceBean, TraceContext
+    from otel_mqtrace.wire.native import EncodedContext
+
+__all__ = ["MAX_KEYS_BYTES", "Encode", "NativeCounts", "Packed", "SpanPacker", "TraceMessage", "has_record", "pack"]
+
+_logger = logging.getLogger(__name__)
+MAX_KEYS_BYTES: Final = 22_767
+"""Bound of the ``KEYS`` text: RocketMQ's own of 5.1.1-5.3.0. Its brokers refuse properties of 32 767 bytes and more
+(apache/rocketmq#6579); the rest is for the other headers."""
+_TOO_LOW: Final = (
+    "mqtrace: native traces are incomplete: the span limit %s (by that variable, a more general one, or SpanLimits) is "
+    "too low: raise it to OpenTelemetry's default or unset it (logged once; counted as %s in stats())"
+)
+
+
+class Encode(Protocol):
+    """``otel_mqtrace.wire.native.encode_context``, or something that wraps it."""
+
+    def __call__(self, trace_ctx: TraceContext, dialect: str) -> EncodedContext:
+        """Return the records and the key set of one context."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TraceMessage:
+    """One message for the trace topic: concatenated records of one source topic and region.
+
+    ``keys`` is the ``KEYS`` header; ``origins`` are the positions, in what was packed, of the contexts inside.
+    """
+
+    topic: str | None
+    region_id: str | None
+    value: bytes
+    keys: str
+    origins: frozenset[int]
+    contexts: int
+
+
+@dataclass(slots=True)
+class Packed:
+    """The messages of some contexts, and what is not in them.
+
+    ``refused`` maps the position of a context that is not, or not completely, in ``messages`` to the reason.
+    ``first_error`` is the encoder's first complaint. ``replaced`` counts separator characters written as ``_``;
+    ``keys_left_out`` counts keys that found no room beside their own record.
+    """
+
+    messages: list[TraceMessage] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
+    replaced: int = 0
+    keys_left_out: int = 0
+    first_error: str | None = None
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """How many contexts were refused, by reason."""
+        return Counter(self.refused.values())
+
+
+# -- contexts to messages ----------------------------------------------------------------------------------------------
+def pack(
+    contexts: Iterable[tuple[int, TraceContext]],
+    *,
+    encode: Encode,
+    dialect: str,
+    max_message_bytes: int,
+    max_keys_bytes: int = MAX_KEYS_BYTES,
+) -> Packed:
+    """Encode ``contexts``, each with its position, into as few trace messages as the bounds allow.
+
+    Order is kept within a source topic and region. A context that is too large alone is split by its messages; one
+    message that is too large alone, or that cannot be encoded, is refused under its reason, and its neighbours stay.
+    """
+    packing = _Packing(encode, dialect, max_message_bytes, max_keys_bytes)
+    for origin, trace_ctx in contexts:
+        packing.add_context(origin, trace_ctx)
+    packing.finish_messages()
+    return packing.packed
+
+
+class _Packing:
+    """Fills one message for each source topic and region at a time."""
+
+    def __init__(
+        self, encode: Encode, dialect: str, max_message_bytes: int, max_keys_bytes: int = MAX_KEYS_BYTES
+    ) -> None:
+        self.packed = Packed()
+        self._encode = encode
+        self._dialect = dialect
+        self._max_message_bytes = max_message_bytes
+        self._max_keys_bytes = max_keys_bytes
+        self._filling: dict[tuple[str | None, str | None], _Filling] = {}
+
+    def add_record(self, origin: int, record: NativeRecord) -> None:
+        """Add a record that is encoded already and not too large."""
+        self._add(origin, record[:2], record.body, record.keys)
+
+    def add_context(self, origin: int, trace_ctx: TraceContext) -> None:
+        """Encode and add a context: whole if it fits, else message by message."""
+        packed, pieces = self.packed, _pieces(trace_ctx)
+        while pieces:
+            piece = pieces.pop(0)
+            try:
+                encoded = self._encode(piece, self._dialect)
+            except EncodeError as error:
+                packed.first_error = packed.first_error or str(error)
+                reason = ENCODE_ERROR
+            else:
+                if len(encoded.body) <= self._max_message_bytes:
+                    if encoded.body:
+                        packed.replaced += encoded.replaced
+                        group = (piece.beans[0].topic if piece.beans else None, piece.region_id)
+                        self._add(origin, group, encoded.body, self._bounded_keys(piece, encoded.keys))
+                    continue
+                reason = TOO_LARGE
+            pieces[:0] = _split(piece)  # one bad message must not take the others of its call along
+            if len(piece.beans) <= 1:
+                packed.refused[origin] = reason
+
+    def finish_messages(self) -> None:
+        """Close the messages that are being filled."""
+        self.packed.messages += [filling.message(*group) for group, filling in self._filling.items()]
+        self._filling = {}
+
+    def _add(self, origin: int, group: tuple[str | None, str | None], body: bytes, keys: frozenset[str]) -> None:
+        filling = self._filling.get(group)
+        if filling is not None:
+            if filling.add(origin, body, keys, self._max_message_bytes, self._max_keys_bytes):
+                return
+            self.packed.messages.append(filling.message(*group))
+        filling = self._filling[group] = _Filling()
+        filling.add(origin, body, keys, self._max_message_bytes, self._max_keys_bytes)
+
+    def _bounded_keys(self, trace_ctx: TraceContext, keys: frozenset[str]) -> frozenset[str]:
+        """Return the keys of one piece that fit the bound; message ids come first, they are what is searched."""
+        bound = self._max_keys_bytes
+        if sum(map(_key_bytes, keys)) <= bound:
+            return keys
+        ids = {bean.msg_id for bean in trace_ctx.beans}
+        kept: set[str] = set()
+        for key in sorted(keys, key=lambda key: (key not in ids, _key_bytes(key), key)):
+            bound -= _key_bytes(key)
+            if bound < 0:
+                break
+            kept.add(key)
+        self.packed.keys_left_out += len(keys) - len(kept)
+        return frozenset(kept)
+
+
+class _Filling:
+    """A trace message that is being filled."""
+
+    __slots__ = ("_bodies", "_body_bytes", "_keys", "_keys_bytes", "_origins")
+
+    def __init__(self) -> None:
+        self._bodies: list[bytes] = []
+        self._body_bytes = 0
+        self._keys: set[str] = set()
+        self._keys_bytes = 0
+        self._origins: set[int] = set()
+
+    def add(self, origin: int, body: bytes, keys: frozenset[str], max_bytes: int, max_keys_bytes: int) -> bool:
+        """Add one piece unless a bound would be exceeded; return whether it was added. The first piece always is."""
+        body_bytes, keys_bytes = self._body_bytes + len(body), self._keys_bytes
+        new = keys - self._keys
+        for key in new:
+            keys_bytes += _key_bytes(key)
+        if self._bodies and (body_bytes > max_bytes or (new and keys_bytes > max_keys_bytes)):
+            return False
+        self._bodies.append(body)
+        self._body_bytes, self._keys_bytes = body_bytes, keys_bytes
+        self._keys |= new
+        self._origins.add(origin)
+        return True
+
+    def message(self, topic: str | None, region_id: str | None) -> TraceMessage:
+        """Return the message."""
+        return TraceMessage(
+            topic=topic,
+            region_id=region_id,
+            value=b"".join(self._bodies),
+            keys=KEY_SEPARATOR.join(sorted(self._keys)),
+            origins=frozenset(self._origins),
+            contexts=len(self._bodies),
+        )
+
+
+def _pieces(trace_ctx: TraceContext) -> list[TraceContext]:
+    """Return ``trace_ctx`` as contexts of one source topic each, with as many messages as a record may have."""
+    if trace_ctx.trace_type in FIRST_BEAN_ONLY:
+        return _split(trace_ctx) or [trace_ctx]
+    by_topic: dict[str | None, list[TraceBean]] = {}
+    for bean in trace_ctx.beans:
+        by_topic.setdefault(bean.topic, []).append(bean)
+    if len(by_topic) <= 1:
+        return [trace_ctx]
+    return [replace(trace_ctx, beans=tuple(beans)) for beans in by_topic.values()]
+
+
+def _split(trace_ctx: TraceContext) -> list[TraceContext]:
+    return [replace(trace_ctx, beans=(bean,)) for bean in trace_ctx.beans] if len(trace_ctx.beans) > 1 else []
+
+
+def _key_bytes(key: str) -> int:
+    return (len(key) if key.isascii() else len(key.encode("utf-8", "replace"))) + len(KEY_SEPARATOR)
+
+
+# -- spans to messages -------------------------------------------------------------------------------------------------
+def has_record(span: ReadableSpan) -> bool:
+    """Whether ``span``, as far as it has come, is a record: an ended one of any trace type, a started ``Sub``.
+
+    A span whose type was taken by span limits is one too: it will be counted.
+    """
+    if getattr(span, "is_record", False):
+        return True
+    trace_type = told(span, semconv.MQTRACE_TRACE_TYPE)  # on the application's thread
+    if trace_type is None:
+        return lost_its_type(span)
+    return span.end_time is not None or trace_type == semconv.TRACE_TYPE_SUB
+
+
+@dataclass(slots=True)
+class NativeCounts:
+    """Totals of one exporter since this process began; ``body_bytes`` counts encoded values, delivered or not."""
+
+    spans: int = 0
+    messages: int = 0
+    undelivered_messages: int = 0
+    body_bytes: int = 0
+    replaced: int = 0
+    keys_left_out: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def as_dict(self) -> dict[str, int | dict[str, int]]:
+        """Return the totals by name; ``refused`` by reason."""
+        numbers: dict[str, int | dict[str, int]] = {
+            name: getattr(self, name) for name in self.__slots__ if name != "refused"
+        }
+        return numbers | {"refused": dict(self.refused)}
+
+
+class SpanPacker:
+    """Turns batches of spans into trace messages and counts, span by span, what became of them."""
+
+    def __init__(self, *, encode: Encode, dialect: str, max_message_bytes: int, region_id: str | None) -> None:
+        self._encode = encode
+        self._writes_records = encode is encode_context
+        self._dialect = dialect_named(dialect).name
+        self._max_message_bytes = max_message_bytes
+        self._region_id = region_id
+        self.counts = NativeCounts()
+        self._logged: set[str] = set()
+
+    @property
+    def dialect(self) -> str:
+        """The dialect written."""
+        return self._dialect
+
+    def pack(self, spans: Sequence[ReadableSpan]) -> Packed:
+        """Return the trace messages of ``spans``; a span without a record takes no part."""
+        return self.pack_batches([spans])
+
+    def pack_batches(self, batches: Sequence[Sequence[ReadableSpan]]) -> Packed:
+        """Return the trace messages of each of ``batches``; positions go on from batch to batch."""
+        packing = _Packing(self._encode, self._dialect, self._max_message_bytes)
+        unmapped: dict[int, str] = {}
+        origin = 0
+        for batch in batches:
+            for span in batch:
+                try:
+                    piece = self._read(origin, span, unmapped)
+                except Exception:  # noqa: BLE001 - a span with impossible attributes must not take its batch along
+                    piece, unmapped[origin] = None, ENCODE_ERROR
+                if isinstance(piece, NativeRecord):
+                    packing.add_record(origin, piece)
+                elif piece is not None:
+                    packing.add_context(origin, piece)
+                origin += 1
+            packing.finish_messages()
+        for position, reason in unmapped.items():
+            packing.packed.refused.setdefault(position, reason)
+        return packing.packed
+
+    def settle(self, spans: int, packed: Packed, undelivered: Iterable[TraceMessage]) -> ExportOutcome:
+        """Count and return what became of so many spans; one fails if a message with its records is undelivered."""
+        lost = list(undelivered)
+        failed = {origin for message in lost for origin in message.origins}
+        refused = {origin: reason for origin, reason in packed.refused.items() if origin not in failed}
+        dropped = Counter(refused.values())
+        self.counts.spans += spans
+        self.counts.messages += len(packed.messages)
+        self.counts.undelivered_messages += len(lost)
+        self.counts.body_bytes += sum(len(message.value) for message in packed.messages)
+        self.counts.replaced += packed.replaced
+        self.counts.keys_left_out += packed.keys_left_out
+        self.counts.refused.update(packed.refused.values())
+        return ExportOutcome(
+            exported=spans - len(failed) - dropped.total(),
+            failed=len(failed),
+            dropped=dict(dropped),
+            lost={**dict.fromkeys(failed, EXPORT_FAILED), **refused},
+        )
+
+    def after_fork(self) -> None:
+        """Count anew in a child."""
+        self.counts = NativeCounts()
+        self._logged = set()
+
+    def _read(self, origin: int, span: ReadableSpan, unmapped: dict[int, str]) -> NativeRecord | TraceContext | None:
+        """Return the record of ``span``, encoded already where that is possible; ``None`` where it has none.
+
+        ``unmapped`` gets the reason where the record is not whole.
+        """
+        write = getattr(span, "to_native", None)
+        if write is not None and self._writes_records:
+            record: NativeRecord | None = write(self._dialect)
+            if record is not None and len(record.body) <= self._max_message_bytes:
+                return record
+        read = plainly(span)
+        trace_ctx = trace_context_of(read)
+        if hit := limits_hit(read):
+            unmapped[origin] = TRUNCATED
+            self._warn_once(hit)
+            trace_ctx = trace_ctx and _with_whole_names(trace_ctx, span)
+        if trace_ctx is None or not trace_ctx.beans:
+            return None
+        is_missing = trace_ctx.region_id is None and self._region_id is not None
+        return replace(trace_ctx, region_id=self._region_id) if is_missing else trace_ctx
+
+    def _warn_once(self, limits: Iterable[str]) -> None:
+        for limit in set(limits) - self._logged:
+            self._logged.add(limit)
+            _logger.warning(_TOO_LOW, limit, TRUNCATED)
+
+
+def _with_whole_names(trace_ctx: TraceContext, span: ReadableSpan) -> TraceContext:
+    """Return ``trace_ctx`` without messages whose topic or id is cut: under a wrong name a record misleads."""
+    whole = [
+        bean
+        for bean in trace_ctx.beans
+        if bean.topic and bean.msg_id and not (was_cut(bean.topic, span) or was_cut(bean.msg_id, span))
+    ]
+    return replace(trace_ctx, beans=tuple(whole))
