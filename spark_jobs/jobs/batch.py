@@ -1,4 +1,4 @@
-"""Reconcile once: read both sides, judge every key, add up, report, leave the rest to the next run."""
+"""Reconcile once: read both sides, judge every key, add up, report, and keep what is open for the next run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_jobs.jobs.options import (
 )
 from spark_jobs.jobs.reading import read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
-from spark_jobs.jobs.workplace import open_workplace
+from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.jobs.writers import name_native_writers
 
 if TYPE_CHECKING:
@@ -46,31 +46,24 @@ def run(
 
     Args:
         options: what to reconcile, and how.
-        spark: a session to use; built from the options when absent.
-        progress: told the name of each stage as it begins.
-        report: given the result before the history remembers the run.
-        clock: tells how long the run took, and when it ended.
+        spark: a session to use; built from the options by default.
+        progress: called with the name of each stage as it begins.
+        report: called with the result before the history is committed.
+        clock: measures the run.
 
     Raises:
         UsageError: an option, a policy or a source is wrong.
         UnreadableInputError: a source exists but is not what it should be.
-        MissingExtraError, PeerError: there is no Spark or no Java to run it, or Spark gave up.
+        MissingExtraError, PeerError: Spark or Java is missing, or Spark failed.
     """
     ledger, clock = counted_losses(options), clock or SystemClock()
     start = engine_opener(options, spark, progress, clock)
     chosen = checked(options)
     options, policy = chosen.options, chosen.policy
-    with open_workplace(options.out, options.history, start, clock) as place:
-        sides = read_sides(place.engine, options, place.work, progress)
-        result = reconcile(
-            place,
-            sides,
-            policy,
-            most_samples=options.samples,
-            progress=progress,
-            ledger=ledger,
-        )
-        return conclude(place, result, report, out=options.out)
+    with open_workspace(options.out, options.history, start, clock) as workspace:
+        sides = read_sides(workspace.engine, options, workspace.work, progress)
+        result = reconcile(workspace, sides, policy, most_samples=options.samples, progress=progress, ledger=ledger)
+        return conclude(workspace, result, report, out=options.out)
 
 
 def read_sides(

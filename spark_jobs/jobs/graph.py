@@ -105,7 +105,7 @@ def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callab
     try:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--out {options.out} cannot be made: {error.strerror}; name a directory that can") from error
+        raise UsageError(f"cannot create --out {options.out}: {error.strerror}; choose another directory") from error
     # A cancelled task may still be writing there, which must not hide that it was cancelled.
     temporary = tempfile.TemporaryDirectory(prefix=".work-", dir=options.out, ignore_cleanup_errors=True)
     opened = _engine(options, progress) if engine is None else nullcontext(engine)
@@ -120,7 +120,7 @@ def _policy(options: GraphOptions) -> Policy:
         raise UsageError("nothing says what to draw: give --native SRC, --otlp SRC, or both")
     policy = read_policy(None, profile="mqtrace", native_writer=options.native_writer)
     if None not in (options.begin_ms, options.end_ms) and options.begin_ms > options.end_ms:  # type: ignore[operator]
-        raise UsageError("--begin is later than --end; exchange them")
+        raise UsageError("--begin is later than --end: swap them")
     grace_ms = policy.grace_ms if options.grace_ms is None else options.grace_ms
     return replace(policy, grace_ms=grace_ms, begin_ms=options.begin_ms, end_ms=options.end_ms)
 

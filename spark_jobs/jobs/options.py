@@ -1,4 +1,4 @@
-"""What to reconcile and how: the options of a run, and what can be checked of them before anything is read."""
+"""The options of a run, and every check of them that needs no reading of the input."""
 
 from __future__ import annotations
 
@@ -37,12 +37,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileOptions:
-    """What to reconcile, and how. ``native`` and ``otlp`` are sources as the command line takes them.
+    """What to reconcile, and how.
 
-    ``grace_ms`` of ``None`` leaves it to the policy; ``is_complete`` says that nothing more will arrive. ``begin_ms``
-    and ``end_ms`` are epoch milliseconds, both included: a key belongs to the window when its start does, by whichever
-    side knows it. ``history`` is the directory in which
-    runs leave to the next one what is still open; ``None`` keeps none.
+    Attributes:
+        native, otlp, ledger: sources as on the command line.
+        grace_ms: ``None`` takes that of the policy.
+        is_complete: nothing more will arrive.
+        begin_ms, end_ms: the window in epoch milliseconds, both included; a key belongs to it if its start does.
+        samples: events in the report, at most.
+        engine: ``spark`` or ``local``; ``None`` takes Spark where it can run.
+        master: ``None`` takes that of ``spark-submit`` or ``SPARK_REMOTE``, else this machine.
+        conf: further settings of Spark.
+        history: the directory that carries open keys from run to run; ``None`` keeps none.
     """
 
     native: tuple[str, ...]
@@ -56,17 +62,17 @@ class ReconcileOptions:
     begin_ms: int | None = None
     end_ms: int | None = None
     strict: bool = False
-    engine: str | None = None  # spark, local; None: Spark where it can run
-    master: str | None = None  # None: where spark-submit or SPARK_REMOTE says, else this machine
+    engine: str | None = None
+    master: str | None = None
     driver_memory: str = DEFAULT_DRIVER_MEMORY
-    conf: Mapping[str, str] = field(default_factory=dict)  # further settings of Spark's
+    conf: Mapping[str, str] = field(default_factory=dict)
     msg_type_map: str = "a"
     otlp_format: str | None = None
     charset: str = "utf-8"
     client_config: Path | None = None
-    samples: int = evidence.TOTAL  # events laid open in the report, at most
+    samples: int = evidence.TOTAL
     history: Path | None = None
-    ledger: tuple[str, ...] = ()  # counted losses: files, directories, globs
+    ledger: tuple[str, ...] = ()
 
 
 def silent(_stage: str) -> None:
@@ -79,9 +85,9 @@ def unreported(_result: Result) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The options of a run with both writers named, its policy, and why each writer that no option names was chosen.
+    """The options of a run with both writers, its policy, and the reason for each detected writer.
 
-    ``is_settled`` tells that no writer is a mere default, which more of the input may still prove wrong.
+    ``is_settled`` is false while a writer is a default that further input may prove wrong.
     """
 
     options: ReconcileOptions
@@ -91,7 +97,7 @@ class Chosen:
 
 
 def checked(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
-    """Look at everything that can be wrong before Spark starts, choose the writers, and make ``out``.
+    """Check the options and sources before Spark starts, choose the writers, and create ``out``.
 
     Args:
         options: what to reconcile, and how.
@@ -106,11 +112,11 @@ def checked(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = Ma
 
 
 def choose(options: ReconcileOptions, known: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Chosen:
-    """Look at the sources, and name the writers that the options leave to them.
+    """Check the sources, and detect the writers that the options leave open.
 
     Args:
         options: what to reconcile, and how.
-        known: the writers chosen before, each with its reason, by ``profile`` and ``native_writer``.
+        known: writers chosen before, each with its reason, by ``profile`` and ``native_writer``.
 
     Raises:
         UsageError: a source or an option is wrong, or the input does not show a writer.
@@ -148,7 +154,7 @@ def reading(options: ReconcileOptions) -> ReadOptions:
 def _policy(options: ReconcileOptions) -> Policy:
     policy, _ = read_open_policy(options.policy, profile=options.profile, native_writer=options.native_writer)
     if None not in (options.begin_ms, options.end_ms) and options.begin_ms > options.end_ms:  # type: ignore[operator]
-        raise UsageError("--begin is later than --end; exchange them")
+        raise UsageError("--begin is later than --end: swap them")
     policy = with_grace(policy, options.grace_ms, is_complete=options.is_complete)
     return replace(policy, begin_ms=options.begin_ms, end_ms=options.end_ms, strict=options.strict)
 
@@ -157,4 +163,4 @@ def _make(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--out {out} cannot be made: {error.strerror}; name a directory that can") from error
+        raise UsageError(f"cannot create --out {out}: {error.strerror}; choose another directory") from error

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spark_jobs.jobs.examples import SortedEvent
     from spark_jobs.jobs.judge_tasks import Counted, JudgedBucket
     from spark_jobs.jobs.reading import EventSide
-    from spark_jobs.jobs.workplace import Workplace
+    from spark_jobs.jobs.workspace import Workspace
     from spark_jobs.judging.durations import Durations
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
@@ -73,7 +73,7 @@ class _Verdicts:
 
 
 def reconcile(  # noqa: PLR0913 - what the run was asked for
-    place: Workplace,
+    place: Workspace,
     sides: tuple[EventSide, EventSide],
     policy: Policy,
     *,
@@ -129,7 +129,7 @@ def reconcile(  # noqa: PLR0913 - what the run was asked for
     return replace(result, ledger=budgets.summarise(), policy_hash=policy_hash(policy))
 
 
-def conclude(place: Workplace, result: Result, report: Callable[[Result], object], *, out: Path) -> Result:
+def conclude(place: Workspace, result: Result, report: Callable[[Result], object], *, out: Path) -> Result:
     """Add what the run cost and the trend it ends, have it reported, and commit it to the history.
 
     The verdicts replace those of the last run below ``out``. An interrupt waits until all of it is done: the reports of
@@ -150,7 +150,7 @@ def conclude(place: Workplace, result: Result, report: Callable[[Result], object
     return result
 
 
-def _bucket_plan(place: Workplace, policy: Policy, known: Facts, budgets: Budgets, most_samples: int) -> BucketPlan:
+def _bucket_plan(place: Workspace, policy: Policy, known: Facts, budgets: Budgets, most_samples: int) -> BucketPlan:
     past = place.past
     return BucketPlan(
         plan=make_plan(policy, data_end_ms=known.data_end_ms, horizon_ms=known.horizon_ms),
@@ -178,7 +178,7 @@ def _bucket_plan(place: Workplace, policy: Policy, known: Facts, budgets: Budget
 
 
 def _pieces(
-    place: Workplace, sides: tuple[EventSide, EventSide], carried: CarriedOver, trace_topics: Sequence[str]
+    place: Workspace, sides: tuple[EventSide, EventSide], carried: CarriedOver, trace_topics: Sequence[str]
 ) -> list[Piece]:
     """Return the row groups to be judged, spans that know their message by its place named by native sends."""
     native, otlp = sides
@@ -194,7 +194,7 @@ def _pieces(
 
 
 def _write_verdicts(
-    place: Workplace, pieces: list[Piece], *, again: Sequence[str], plan: BucketPlan, how: Explanation
+    place: Workspace, pieces: list[Piece], *, again: Sequence[str], plan: BucketPlan, how: Explanation
 ) -> _Verdicts:
     """Judge the pieces, explain what has no reason, and write the verdicts into the work directory."""
     engine = place.engine
@@ -219,7 +219,7 @@ def _write_verdicts(
     )
 
 
-def _leave(place: Workplace, history: History, counted: Sequence[Counted], budgets: Budgets) -> None:
+def _leave(place: Workspace, history: History, counted: Sequence[Counted], budgets: Budgets) -> None:
     """Write what the next run takes over beside the events, which the tasks have written."""
     if history.events is None:
         return
@@ -229,7 +229,7 @@ def _leave(place: Workplace, history: History, counted: Sequence[Counted], budge
     place.past.keep_used_drops(budgets.used())
 
 
-def _look_closer(place: Workplace, run: JudgedRun, found: _Verdicts, most_samples: int) -> Result:
+def _look_closer(place: Workspace, run: JudgedRun, found: _Verdicts, most_samples: int) -> Result:
     """Draw the graph, find the messages behind the samples and the first malformed rows, all by one map."""
     samples = read_samples(run.samples, at_most=most_samples)
     msg_ids = sorted({sample.verdict["msg_id"] for sample in samples if sample.verdict["msg_id"] is not None})

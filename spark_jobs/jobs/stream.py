@@ -1,47 +1,66 @@
-"""Reconcile again and again: what is new is read and taken in, then everything is judged as one batch.
+"""Reconcile again and again: ingest what is new, then judge everything as one batch.
 
-Spark's file stream only says which files are new; readers, normalisers and judge are those of the batch run. What was
-taken in stays under ``out / "stream"``, so that a run that is killed anywhere goes on where it was, and one on the next
-day reads what has come since.
+Spark's file stream only lists new files; readers, normalisers and judge are those of the batch run. What was ingested
+stays under ``out / "stream"``: a killed run continues where it was, and the next day's run reads only what is new.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from functools import partial, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
+
+from bridge.otlp.detect import Layout, Side
 from otel_mqtrace._clock import SystemClock, pause
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
 from spark_jobs.engine import is_connect
 from spark_jobs.history.history import lock_directory
 from spark_jobs.interrupt import unlogged
 from spark_jobs.jobs.engines import choose_engine, open_engine, session_starter
-from spark_jobs.jobs.ingest import STREAM, Ingest, size_of
-from spark_jobs.jobs.intake import survey_again
-from spark_jobs.jobs.new_files import FILES_PER_BATCH
-from spark_jobs.jobs.options import checked, choose, counted_losses, silent, unreported
+from spark_jobs.jobs.ingested import Ingested, survey_again
+from spark_jobs.jobs.options import checked, choose, counted_losses, reading, silent, unreported
+from spark_jobs.jobs.reading import read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
-from spark_jobs.jobs.workplace import open_workplace
+from spark_jobs.jobs.workspace import open_workspace
+from spark_jobs.jobs.writers import name_native_writers
+from spark_jobs.sources.files import source_files, spark_path, spark_target
+from spark_jobs.sources.kafka import apart, topic_ranges
 from spark_jobs.taxonomy import ExitCode, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from otel_mqtrace._clock import Clock
-    from spark_jobs.jobs.intake import Intake
+    from spark_jobs.exchange.engine import Engine
     from spark_jobs.jobs.options import Chosen, ReconcileOptions
-    from spark_jobs.jobs.workplace import Workplace
+    from spark_jobs.jobs.reading import ReadOptions
+    from spark_jobs.jobs.workspace import Workspace
     from spark_jobs.report.result import Result
+    from spark_jobs.sources.kafka import PartitionRange, TopicAddress
 
-__all__ = ["run"]
+__all__ = ["FILES_PER_BATCH", "Ingest", "each_batch_of_new_files", "find_new_ranges", "run"]
 
+FILES_PER_BATCH: Final = 1_000
+"""Files of one source in one batch: what a killed run reads again, and what one job lists."""
+
+_STREAM: Final = "stream"  # the directory under ``out``
 _MS_PER_S: Final = 1_000
+_READERS: Final = {"native": read_native, "otlp": read_otlp}
+_HOW: Final = "how.json"
+_WRITERS: Final = "writers"
+_NATIVE_WRITER: Final = "--native-writer"
 
 
 def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
@@ -55,18 +74,18 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     wait: Callable[[float], None] = pause,
     files_per_batch: int = FILES_PER_BATCH,
 ) -> Result:
-    """Take in what is new, judge everything, report; once, or until SIGINT or SIGTERM. Return the last result.
+    """Ingest what is new, judge everything and report, once or until SIGINT or SIGTERM. Return the last result.
 
     Args:
         options: what to reconcile, and how; ``history`` as in a batch run.
-        every_ms: from the end of one round to the beginning of the next; ``None`` is a single round. A round that
-            brings nothing is not reported, except the first.
-        spark: a session to use; built from the options when absent.
-        progress: told the name of each stage as it begins.
-        report: given each result before the history remembers its run.
-        clock: tells how long a run took, and when it ended.
-        wait: sleeps for so many seconds.
-        files_per_batch: files of one source in one batch, at most: what a kill makes to be read again.
+        every_ms: pause between two rounds; ``None`` is a single round. A round without new data is reported only if
+            it is the first.
+        spark: a session to use; built from the options by default.
+        progress: called with the name of each stage as it begins.
+        report: called with each result before the history is committed.
+        clock: measures the run.
+        wait: sleeps for a number of seconds.
+        files_per_batch: files of one source in one batch, at most.
 
     Raises:
         UsageError, UnreadableInputError, MissingExtraError, PeerError: as a batch run does.
@@ -80,21 +99,21 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     clock = clock or SystemClock()
     last: Result | None = None
     start = session_starter(options, spark, progress)
-    with lock_directory(options.out / STREAM, name="--out"), _end_by_signals(several=every_ms is not None):
+    with lock_directory(options.out / _STREAM, name="--out"), _end_by_signals(several=every_ms is not None):
         ingest.use(chosen)
         try:
             with unlogged():
-                session = _own(start())
+                session = _require_own(start())
             while True:
                 if not chosen.is_settled:
                     chosen = choose(options, ingest.known_writers())
                     ingest.use(chosen)
                 opener = partial(open_engine, "spark", lambda: session, clock=clock)
                 with opener() as engine:
-                    brought = ingest.take_in(engine, session)
-                if brought or last is None:
-                    with open_workplace(options.out, options.history, opener, clock) as place:
-                        last = _judge(place, ingest.intake, chosen, progress=progress, report=report)
+                    has_new = ingest.ingest(engine, session)
+                if has_new or last is None:
+                    with open_workspace(options.out, options.history, opener, clock) as workspace:
+                        last = _judge(workspace, ingest.ingested, chosen, progress=progress, report=report)
                 if every_ms is None:
                     return last
                 progress("waiting for what is new")
@@ -106,42 +125,42 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
 
 
 def _judge(
-    place: Workplace,
-    intake: Intake,
+    workspace: Workspace,
+    ingested: Ingested,
     chosen: Chosen,
     *,
     progress: Callable[[str], None],
     report: Callable[[Result], object],
 ) -> Result:
-    """Judge everything taken in, as a batch run would, report it and commit it to the history."""
-    native, spans = intake.sides()
+    """Judge everything ingested as a batch run would, report it and commit it to the history."""
+    native, spans = ingested.sides()
     options = chosen.options
     result = reconcile(
-        place,
-        (native, survey_again(place.engine, spans, native.trace_topics)),
+        workspace,
+        (native, survey_again(workspace.engine, spans, native.trace_topics)),
         chosen.policy,
         most_samples=options.samples,
         progress=progress,
         ledger=counted_losses(options),
         trace_topics=native.trace_topics,
     )
-    return conclude(place, _doubted(result, intake), report, out=options.out)
+    return conclude(workspace, _doubt_grown_files(result, ingested), report, out=options.out)
 
 
-def _doubted(result: Result, intake: Intake) -> Result:
-    """Call a result inconclusive when a file has grown since it was read: the stream does not read it again."""
-    grown = [path for path, size in intake.sizes().items() if size_of(path) > size]
+def _doubt_grown_files(result: Result, ingested: Ingested) -> Result:
+    """Make a result inconclusive if a file has grown since it was read: the stream does not read it again."""
+    grown = [path for path, size in ingested.sizes().items() if _size_of(path) > size]
     if not grown or not result.conservation.holds:
         return result
     more = f" and {len(grown) - 1} more files have" if len(grown) > 1 else " has"
     doubt = (
-        f"{grown[0]}{more} grown since it was read: a stream takes a file once, when it is complete; "
-        "give it only what is written beside and renamed, or rotated, and start with another --out"
+        f"{grown[0]}{more} grown since it was read: a stream reads a file once, when it is complete; "
+        "give it only files that are renamed into place or rotated, and start with another --out"
     )
     return replace(result, doubt=doubt, verdict=Verdict.INCONCLUSIVE.value, exit_code=int(ExitCode.INCONCLUSIVE))
 
 
-def _own(session: SparkSession) -> SparkSession:
+def _require_own(session: SparkSession) -> SparkSession:
     if is_connect(session):
         raise UsageError("--stream needs a Spark of its own, not Spark Connect: give another --master")
     return session
@@ -149,7 +168,7 @@ def _own(session: SparkSession) -> SparkSession:
 
 @contextmanager
 def _end_by_signals(*, several: bool) -> Iterator[None]:
-    """Let SIGTERM end the block as SIGINT does, where a stream goes on until it is told; handlers are given back."""
+    """Let SIGTERM end the block of an endless stream as SIGINT does, then restore the handlers."""
     if not several:
         yield
         return
@@ -168,3 +187,236 @@ def _end_by_signals(*, several: bool) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+# -- ingest ------------------------------------------------------------------------------------------------------------
+class Ingest:
+    """One stream over the sources of ``options``; at most ``files_per_batch`` files of a source make one batch."""
+
+    def __init__(self, options: ReconcileOptions, *, files_per_batch: int, progress: Callable[[str], None]) -> None:
+        self._options = options
+        self._files_per_batch = files_per_batch
+        self._progress = progress
+        self._directory = options.out / _STREAM
+        self._how = self._directory / _HOW
+        self.ingested = Ingested(self._directory / "events")
+
+    def known_writers(self) -> dict[str, tuple[str, str]]:
+        """Return the writers that earlier batches showed, as :func:`spark_jobs.jobs.options.choose` takes them."""
+        return {name: (value, why) for name, (value, why) in self._read_how().get(_WRITERS, {}).items()}
+
+    def use(self, chosen: Chosen) -> None:
+        """Read with these options from now on.
+
+        Raises:
+            UsageError: earlier batches were read with other options.
+        """
+        self._options = chosen.options
+        how = reading(chosen.options)
+        given = {
+            _NATIVE_WRITER: how.native_writer if chosen.is_settled else None,
+            "--msg-type-map": how.msg_type_map,
+            "--charset": how.charset,
+            "--otlp-format": how.otlp_format,
+        }
+        before = self._read_how() or given
+        for name, value in given.items():
+            is_open = name == _NATIVE_WRITER and None in {value, before.get(name)}
+            if before.get(name) != value and not is_open:
+                raise UsageError(
+                    f"{self._directory} was read with {name} {before.get(name)}: give the same, or another --out"
+                )
+        writers = {name: (getattr(chosen.options, name), why) for name, why in chosen.reasons.items()}
+        self._how.write_text(json.dumps({**given, _WRITERS: writers}), encoding="utf-8")
+
+    def _read_how(self) -> dict[str, Any]:
+        return dict(json.loads(self._how.read_text(encoding="utf-8"))) if self._how.exists() else {}
+
+    def ingest(self, engine: Engine, session: SparkSession) -> int:
+        """Read and keep what is new, topics first; return the number of new batches."""
+        self._progress("looking for what is new")
+        before = set(self.ingested.names())
+        files = [apart(srcs)[0] for srcs in (self._options.native, self._options.otlp)]
+        srcs = tuple(dict.fromkeys(src for one in files for src in one))
+        checkpoint = self._directory / "checkpoint" / _digest(srcs)
+        self._read_topics(engine)
+        read = partial(self._read_files, engine)
+        each_batch_of_new_files(session, srcs, read, checkpoint=checkpoint, files_per_batch=self._files_per_batch)
+        count = len(set(self.ingested.names()) - before)
+        self.ingested.compact()
+        return count
+
+    def _read_topics(self, engine: Engine) -> None:
+        """Read the topics behind the offsets of earlier batches; a killed batch has left none."""
+        how = reading(self._options)
+        topics = {"native": apart(self._options.native)[1], "otlp": apart(self._options.otlp)[1]}
+        taken = self.ingested.offsets()
+        behind = {side: find_new_ranges(names, how.client_config, taken[side]) for side, names in topics.items()}
+        if not any(behind.values()):
+            return
+        self._progress("reading new messages")
+        ends = {(side, one.address, one.partition): one.end for side in topics for one in (*taken[side], *behind[side])}
+        name = f"topics-{sum(ends.values()):020d}"
+        srcs = {side: [str(address) for address in topics[side]] for side in topics if behind[side]}
+        self._read(engine, name, srcs, {side: replace(how, ranges=behind[side]) for side in srcs})
+
+    def _read_files(self, engine: Engine, name: str, paths: Sequence[Path]) -> None:
+        known = {
+            source
+            for batch, sides in self.ingested.batches().items()
+            if batch != name
+            for side in sides.values()
+            for source in side.sources
+        }
+        fresh = frozenset(path for path in (path.resolve() for path in paths) if str(path) not in known)
+        how = reading(self._options)
+        layout = None if how.otlp_format is None else Layout(how.otlp_format)
+        native = source_files(apart(self._options.native)[0], Side.NATIVE, only=fresh)
+        otlp = source_files(apart(self._options.otlp)[0], Side.OTLP, layout=layout, only=fresh)
+        files = {"native": [str(file.path) for file in native], "otlp": [str(file.path) for file in otlp]}
+        srcs = {side: paths for side, paths in files.items() if paths}
+        if srcs:
+            self._progress(f"reading {len(native) + len(otlp)} new files")
+            self._read(engine, name, srcs, dict.fromkeys(srcs, how))
+
+    def _read(
+        self, engine: Engine, name: str, srcs: Mapping[str, Sequence[str]], how: Mapping[str, ReadOptions]
+    ) -> None:
+        """Read the sources of each side as batch ``name``."""
+        sizes = {path: size for paths in srcs.values() for path in paths if (size := _size_of(path))}
+        incoming = self.ingested.incoming(name)
+        sides = {}
+        for side, paths in srcs.items():
+            options = name_native_writers(paths, how[side]) if side == "native" else how[side]
+            sides[side] = _READERS[side](engine, paths, str(incoming / side), options=options)
+        self.ingested.commit(name, sides, sizes=sizes)
+
+
+def find_new_ranges(
+    addresses: Iterable[TopicAddress], client_config: Mapping[str, str], taken: Iterable[PartitionRange]
+) -> tuple[PartitionRange, ...]:
+    """Return the ranges of the topics behind ``taken``, without empty ones.
+
+    A range begins where the last one ended. Offsets that expired meanwhile count as offsets without a message.
+
+    Raises:
+        PeerError: a broker does not answer, has no such topic, or the topic was created again.
+    """
+    ends: dict[tuple[TopicAddress, int], int] = {}
+    for one in taken:
+        ends[one.address, one.partition] = max(one.end, ends.get((one.address, one.partition), 0))
+    held = [one for address in addresses for one in topic_ranges(address, client_config)]
+    behind = [replace(one, first=_first(one, ends.get((one.address, one.partition)))) for one in held]
+    return tuple(one for one in behind if one.first < one.end)
+
+
+def _first(held: PartitionRange, end: int | None) -> int:
+    if end is None:
+        return held.first
+    if end > held.end:
+        raise PeerError(
+            f"{held.address} ends at offset {held.end} of partition {held.partition}, but {end} were read before: "
+            "the topic was created again; use another --out"
+        )
+    return end
+
+
+def _size_of(path: str) -> int:
+    """Return the size of a file in bytes, 0 if it is gone."""
+    with suppress(OSError):
+        return Path(path).stat().st_size
+    return 0
+
+
+def _digest(srcs: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(srcs).encode()).hexdigest()[:16]
+
+
+# -- new files: Spark's file stream lists them, its checkpoint remembers them ------------------------------------------
+_LISTING: Final = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
+_FOREVER: Final = "36500d"  # a file that arrives with an old time of modification is new, too
+_POLL_S: Final = 0.5  # an interrupt gets through between two polls
+_MAGIC: Final = re.compile(r"[*?\[]")
+
+
+def each_batch_of_new_files(
+    spark: SparkSession,
+    srcs: Sequence[str],
+    take: Callable[[str, list[Path]], None],
+    *,
+    checkpoint: Path,
+    files_per_batch: int = FILES_PER_BATCH,
+) -> None:
+    """Call ``take(name, paths)`` for the files that are new since the last call with this ``checkpoint``.
+
+    A batch whose ``take`` did not return comes again with the same name and paths. A file counts once, by its path;
+    hidden files are left out, other files beside the data are not.
+
+    Args:
+        spark: a session with a JVM of its own.
+        srcs: files, directories, globs; the same ones every time.
+        take: called with the name (checkpoint id and batch number) and the files of a batch.
+        checkpoint: a directory for this stream alone.
+        files_per_batch: files of one source in one batch, at most.
+
+    Raises:
+        MqTraceError: raised by ``take``.
+        PeerError: the stream failed otherwise.
+    """
+    if not srcs:
+        return
+    failures: list[MqTraceError] = []
+
+    def take_batch(frame: DataFrame, batch: int) -> None:
+        try:
+            name = f"{_query_id(checkpoint)}-{batch:09d}"
+            take(name, sorted({Path(row["path"]) for row in frame.collect()}))
+        except MqTraceError as error:
+            failures.append(error)  # Spark returns it as text, wrapped several times
+            raise
+
+    listed = reduce(lambda one, other: one.unionByName(other), (_listing(spark, src, files_per_batch) for src in srcs))
+    writer = listed.writeStream.foreachBatch(take_batch).option(
+        "checkpointLocation", spark_target(checkpoint.absolute())
+    )
+    query = writer.trigger(availableNow=True).start()
+    try:
+        while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]  # seconds may be a fraction
+            pass
+    except StreamingQueryException as error:
+        if failures:
+            raise failures[0] from error
+        raise PeerError(f"Spark gave up: {_first_line(error)}; fix that and run it again") from error
+    finally:
+        query.stop()
+
+
+def _listing(spark: SparkSession, src: str, files_per_batch: int) -> DataFrame:
+    reader = (
+        spark.readStream.format("binaryFile")
+        .schema(_LISTING)
+        .options(
+            recursiveFileLookup=True, maxFilesPerTrigger=files_per_batch, maxFileAge=_FOREVER, ignoreMissingFiles=True
+        )
+    )
+    path = F.regexp_replace("path", "^file:/+", "/").alias("path")
+    return reader.load(_listed_path(src)).select(path)
+
+
+def _listed_path(src: str) -> str:
+    """Return the path that Spark lists for a source; ``**``, unknown to Hadoop, lists everything below its root."""
+    path = Path(src.removeprefix("file://")).absolute()
+    if path.exists():
+        return spark_path(path)
+    if "**" in path.parts:
+        return spark_path(Path(*path.parts[: next(at for at, part in enumerate(path.parts) if _MAGIC.search(part))]))
+    return spark_target(re.sub(r"([{}\\])", r"\\\1", str(path)))
+
+
+def _query_id(checkpoint: Path) -> str:
+    """Return Spark's id of the stream of this checkpoint; a restart keeps it."""
+    return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])[:8]
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]

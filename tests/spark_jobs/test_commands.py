@@ -26,7 +26,7 @@ AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grac
         ([*SIDES, "--out", "o", "--policy", "none.toml"], "none.toml cannot be read"),
         ([*SIDES, "--out", "o", "--begin", "9" * 30], "is not between the years"),
         ([*SIDES, "--out", "o", "--grace", f"{10**22}"], "longer than a hundred years"),
-        ([*SIDES, "--out", "taken"], "taken cannot be made"),
+        ([*SIDES, "--out", "taken"], "cannot create --out taken"),
         (["--native", "gone", *SIDES[2:], "--out", "o"], "no such file, directory or match: gone"),
         ([*SIDES[:2], "--otlp", "gone", "--out", "o"], "no such file, directory or match: gone"),
         (["--native", SIDES[3], *SIDES[2:], "--out", "o"], "not native"),

@@ -14,7 +14,7 @@ from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.jobs.options import silent, unreported
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.jobs.reconcile import conclude, reconcile
-from spark_jobs.jobs.workplace import open_workplace
+from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.judging.facts import survey
 from spark_jobs.normalise.message_ids import identified_by_offset
 from spark_jobs.policy.policy import read_policy
@@ -54,7 +54,7 @@ def both(msg_id: str, at_ms: int, **fields: Any) -> list[dict[str, Any]]:
 def run(root: Path, events: list[dict[str, Any]], *, ledger: LedgerRead | None = None, **policy: Any) -> Told:
     """Run once over ``events`` on the history below ``root``."""
     rules = replace(read_policy(None), **policy)
-    with open_workplace(root, root / "history", LocalEngine, ManualClock(wall_ns=NOON_NS)) as place:
+    with open_workspace(root, root / "history", LocalEngine, ManualClock(wall_ns=NOON_NS)) as place:
         sides = _side(place.work, events, "native"), _side(place.work, events, "otlp")
         found = reconcile(place, sides, rules, most_samples=10, progress=silent, ledger=ledger)
         result = conclude(place, found, unreported, out=root)

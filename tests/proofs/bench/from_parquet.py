@@ -20,7 +20,7 @@ from spark_jobs.jobs.engines import engine_opener
 from spark_jobs.jobs.options import ReconcileOptions, checked, silent
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.jobs.reconcile import conclude, reconcile
-from spark_jobs.jobs.workplace import open_workplace
+from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.report.files import write_reports
 from spark_jobs.report.html import PageOptions
 from tests.proofs.bench.rivals import MASTER, MEMORY, acted
@@ -49,7 +49,7 @@ def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
     options, clock = _options(Path((tables / "day").read_text(encoding="utf-8")), out, engine), SystemClock()
     start = engine_opener(options, None, silent, clock)
     policy = checked(options)
-    with open_workplace(out, options.history, start, clock) as place:
+    with open_workspace(out, options.history, start, clock) as place:
         sides = (_side(tables, "native"), _side(tables, "otlp"))
         result = reconcile(place, sides, policy, most_samples=options.samples, progress=silent)
         page = PageOptions(samples=options.samples)

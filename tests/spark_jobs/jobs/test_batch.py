@@ -220,5 +220,5 @@ def test_a_result_is_plain_json(app):
 
 def test_a_window_that_ends_before_it_begins_is_refused_before_spark_starts(tmp_path):
     """The line says how to mend it."""
-    with pytest.raises(UsageError, match="exchange them"):
+    with pytest.raises(UsageError, match="swap them"):
         run(options("app-4.9.8-dup", tmp_path, "rocketmq-4.9.8", begin_ms=2, end_ms=1))

@@ -9,7 +9,7 @@ import pytest
 from otel_mqtrace.testing import ManualClock
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.history.history import RUNS
-from spark_jobs.jobs.workplace import open_workplace
+from spark_jobs.jobs.workspace import open_workspace
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
 from tests.support.history_runs import DAY_MS, MINUTE_MS, both, run
 
@@ -81,7 +81,7 @@ def last(root, thursday):
 
 def failing(root):
     """Write a state, and fail before it is committed."""
-    with open_workplace(root, root / "history", LocalEngine, ManualClock()) as place:
+    with open_workspace(root, root / "history", LocalEngine, ManualClock()) as place:
         place.past.make_events_directory()
         raise ZeroDivisionError
 

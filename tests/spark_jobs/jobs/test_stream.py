@@ -2,50 +2,54 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka.cimpl import Producer
 
-from otel_mqtrace._errors import UsageError
+from otel_mqtrace._errors import PeerError, UsageError
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
 from spark_jobs.history.history import lock_directory
 from spark_jobs.jobs import batch, stream
 from spark_jobs.jobs.batch import ReconcileOptions
+from spark_jobs.jobs.ingested import survey_again
+from spark_jobs.jobs.options import reading, silent
+from spark_jobs.jobs.reading import read_native, read_otlp
+from spark_jobs.jobs.stream import Ingest, find_new_ranges
+from spark_jobs.sources.kafka import TopicAddress
+from tests.support.plain_engine import PlainEngine
+from tests.support.reading import rows_in
 from tests.support.verdict_rows import read_verdicts
-
-pytestmark = pytest.mark.spark
 
 DUAL = Path(__file__).parents[2] / "vectors" / "dual" / "app-4.9.8-dup"
 ODD_NAME = "part [1] %41+ü.jsonl"  # Hadoop would take it for a pattern, a URL for an escape
 
-# The stream as it is, but for one thing: it kills itself at the given moment of the given batch.
+# The stream, but it kills itself after it has committed its second batch, before Spark knows of it.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
 from spark_jobs.jobs import stream
 from spark_jobs.jobs.batch import ReconcileOptions
-from spark_jobs.jobs.intake import Intake
+from spark_jobs.jobs.ingested import Ingested
 
-moment, number, native, otlp, out = sys.argv[1:]
-take_in, taken = Intake.take_in, []
+native, otlp, out = sys.argv[1:]
+commit, committed = Ingested.commit, []
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
+def commit_and_die(self, name, sides, **others):
+    commit(self, name, sides, **others)
+    committed.append(name)
+    if len(committed) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def dying(self, name, sides, **others):
-    taken.append(name)
-    last = len(taken) == int(number)
-    if last and moment == "written":
-        die()
-    take_in(self, name, sides, **others)
-    if last and moment == "taken in":
-        die()
-
-Intake.take_in = dying
+Ingested.commit = commit_and_die
 options = ReconcileOptions(native=(native,), otlp=(otlp,), out=Path(out), profile="java-agent",
     native_writer="rocketmq-4.9.8", grace_ms=0, master="local[1]")
 stream.run(options, files_per_batch=1)
@@ -128,6 +132,7 @@ def streamed(spark, recorded, tmp_path_factory):
     return reported, last, waits, sorted(found)
 
 
+@pytest.mark.spark
 def test_what_came_in_pieces_gets_the_verdicts_of_one_batch(whole, streamed):
     """Halves of one delivery, a send and its span, in different files and rounds: row by row the same."""
     batched, expected = whole
@@ -141,6 +146,7 @@ def test_what_came_in_pieces_gets_the_verdicts_of_one_batch(whole, streamed):
     assert last.conservation.holds, last.conservation
 
 
+@pytest.mark.spark
 def test_a_round_that_brings_nothing_is_not_reported(streamed):
     """Three rounds, two of which brought something; each is a run of the history; the signal ended the fourth wait."""
     reported, last, waits, _ = streamed
@@ -150,8 +156,9 @@ def test_a_round_that_brings_nothing_is_not_reported(streamed):
     assert reported[0].status != last.status
 
 
+@pytest.mark.spark
 def test_what_a_round_left_open_the_next_one_resolves(streamed):
-    """Nothing is judged twice: what is carried is what the intake still holds, and counts once."""
+    """Nothing is judged twice: what is carried is what the ingested still holds, and counts once."""
     reported, last, _, _ = streamed
     assert reported[0].lifecycle["new"] > 0
     assert last.lifecycle["resolved"] > 0
@@ -159,41 +166,38 @@ def test_what_a_round_left_open_the_next_one_resolves(streamed):
     assert native.carried == native.read_again > 0
 
 
-def test_a_stream_that_is_killed_goes_on_where_it_was(spark, recorded, whole, tmp_path):
-    """Before a batch is taken in and after it, but before Spark knows: no row lost, none twice; then nothing is new."""
-    out = tmp_path / "out"
-    for moment, number in (("written", "2"), ("taken in", "1")):
-        killed = subprocess.run(
-            [sys.executable, "-c", KILLED, moment, number, *map(str, recorded), str(out)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert len(list((out / "stream" / "events").glob("batch=*"))) == 2
-    result = stream.run(options(*recorded, out), spark=spark, files_per_batch=1)
-    batched, expected = whole
-    assert rows(out) == expected
-    assert result.status == batched.status
-    assert not list((out / "stream" / "events").glob(".incoming-*"))
-
-
-def test_a_file_that_grows_after_it_was_read_leaves_the_run_undecided(spark, recorded, tmp_path):
-    """What is appended is not seen again, and the run says so instead of calling it lost."""
+@pytest.mark.spark
+def test_killed_stream_continues_and_a_file_that_grows_later_makes_it_inconclusive(spark, recorded, whole, tmp_path):
+    """No row is lost or read twice; what is appended to a file is not read, and the run says so."""
     native, otlp = (Path(shutil.copytree(side, tmp_path / side.name)) for side in recorded)
-    grown = native / "date=2026-11-21" / "part-0.jsonl"
+    out = tmp_path / "out"
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(native), str(otlp), str(out)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    events = out / "stream" / "events"
+    names = sorted(path.name for path in events.glob("batch=*"))
+    assert len(names) == 2
+    half_written = events / names[1].replace("batch=", ".incoming-")
+    half_written.mkdir()
 
     def append(_result):
-        with grown.open("ab") as file:
+        with (native / "date=2026-11-21" / "part-0.jsonl").open("ab") as file:
             file.write(b"{}\n")
 
-    out = tmp_path / "out"
-    first = stream.run(options(native, otlp, out), spark=spark, report=append)
+    result = stream.run(options(native, otlp, out), spark=spark, files_per_batch=1, report=append)
+    batched, expected = whole
+    assert sorted(row.replace(str(tmp_path), str(recorded[0].parent)) for row in rows(out)) == expected
+    assert (result.status, result.doubt, result.exit_code) == (batched.status, None, 0)
+    assert not half_written.exists()
+
     again = stream.run(options(native, otlp, out), spark=spark)
-    assert (first.doubt, first.exit_code) == (None, 0)
     assert (again.verdict, again.exit_code) == ("INCONCLUSIVE", 4)
-    assert str(grown) in again.doubt
+    assert "part-0.jsonl has grown since it was read" in again.doubt
 
 
 def test_a_stream_is_read_one_way_only(recorded, tmp_path):
@@ -205,6 +209,7 @@ def test_a_stream_is_read_one_way_only(recorded, tmp_path):
         stream.run(options(*recorded, tmp_path))
 
 
+@pytest.mark.spark
 def test_writers_are_chosen_at_the_first_data_and_kept(spark, recorded, whole, tmp_path):
     """The first round finds empty files; what a later run finds beside the recording changes nothing."""
     sides, out = (tmp_path / "native", tmp_path / "otlp"), tmp_path / "out"
@@ -248,3 +253,87 @@ def test_rounds_without_a_pause_are_refused(recorded, tmp_path):
 def test_stream_needs_spark(recorded, tmp_path):
     with pytest.raises(UsageError, match="--engine local does not take --stream"):
         stream.run(options(*recorded, tmp_path, engine="local"))
+
+
+# -- topics
+MINE = "my-traces"
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    """A trace topic of a name of its own, and spans among which are the sends of trace messages to it."""
+    with EmbeddedKafka() as running:
+        running.create_topic(MINE, 2)
+        running.create_topic("spans", 1)
+        yield running
+
+
+def send(kafka, topic, values):
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    for at, value in enumerate(values):
+        producer.produce(topic, value, partition=at % 2 if topic == MINE else 0, timestamp=1_795_262_480_000)
+    assert producer.flush(30) == 0
+
+
+def events_of(sides):
+    """Return the rows of both sides, without the scope, which judging and surveying find again."""
+    return [Counter(repr({**row, "scope": None}) for row in rows_in(side.files)) for side in sides]
+
+
+def balance_of(sides):
+    """Return what is counted of each side, in any order of its survey, without partitions that hold nothing."""
+    return [
+        (
+            replace(side, files=(), survey=None, offsets=tuple(one for one in side.offsets if one.first < one.end)),
+            sorted(map(repr, side.survey.rows)),
+        )
+        for side in sides
+    ]
+
+
+def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp_path):
+    """Spans of a first round, records of a second one that show which topic is a trace topic: as read in one go."""
+    bodies = [base64.b64decode(json.loads(line)["body_base64"]) for line in (DUAL / "native.jsonl").open()]
+    spans = [
+        line.replace(b"RMQ_SYS_TRACE_TOPIC", MINE.encode()) for line in (DUAL / "otlp.jsonl").read_bytes().splitlines()
+    ]
+    native, otlp = (f"kafka://{kafka.bootstrap_servers}/{topic}" for topic in (MINE, "spans"))
+    given = ReconcileOptions(native=(native,), otlp=(otlp,), out=tmp_path, native_writer="rocketmq-4.9.8")
+    ingest, engine = Ingest(given, files_per_batch=1, progress=silent), PlainEngine()
+
+    def sides():
+        native_side, span_side = ingest.ingested.sides()
+        return native_side, survey_again(engine, span_side, native_side.trace_topics)
+
+    send(kafka, "spans", spans)
+    counts = [ingest.ingest(engine, None)]
+    send(kafka, MINE, bodies)
+    counts += [ingest.ingest(engine, None), ingest.ingest(engine, None)]
+    assert counts == [1, 1, 0]
+    in_rounds = sides()
+
+    how = reading(given)
+    one_native = read_native(engine, [native], str(tmp_path / "once-native"), options=how)
+    how = replace(how, trace_topics=one_native.trace_topics)
+    at_once = one_native, read_otlp(engine, [otlp], str(tmp_path / "once-otlp"), options=how)
+    assert events_of(in_rounds) == events_of(at_once)
+    assert balance_of(in_rounds) == balance_of(at_once)
+    assert "TRACE_TRAFFIC" in {row.scope for row in in_rounds[1].survey.rows}
+
+    events = events_of(in_rounds)
+    ingest.ingested.compact(most_batches=1)
+    assert events_of(sides()) == events
+    assert balance_of(sides()) == balance_of(in_rounds)
+    assert ingest.ingest(engine, None) == 0
+
+
+def test_a_topic_that_was_made_anew_is_told_instead_of_passed_over(kafka):
+    """Offsets that end before those read already cannot be the same topic's."""
+    kafka.create_topic("anew", 1)
+    send(kafka, "anew", [b"1", b"2"])
+    address = TopicAddress(kafka.bootstrap_servers, "anew")
+    (held,) = find_new_ranges([address], {}, [])
+    assert (held.first, held.end) == (0, 2)
+    assert find_new_ranges([address], {}, [held]) == ()
+    with pytest.raises(PeerError, match="created again"):
+        find_new_ranges([address], {}, [replace(held, end=3)])

@@ -1,7 +1,7 @@
-"""What a stream has taken in: canonical events and their books, one directory a batch.
+"""The batches that a stream has ingested: canonical events and their balance, one directory a batch.
 
-A batch is written beside its place and renamed, events of both sides and books at once: it is there whole or not at
-all, and the same batch again replaces itself. Together they are what one batch run would have read.
+A batch is written beside its place and renamed, so that it exists whole or not at all; the same batch again replaces
+itself. All batches together are what one batch run would have read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spark_jobs.judging.facts import Survey
     from spark_jobs.sources.kafka import PartitionRange
 
-__all__ = ["Intake", "survey_again"]
+__all__ = ["Ingested", "survey_again"]
 
 _SIDES: Final = ("native", "otlp")
 _BOOKS: Final = "books.json"
@@ -46,8 +46,8 @@ _SURVEYED: Final = ["side", "kind", "scope", "topic", "group_name", "start_ms", 
 _FILES: Final = 8  # of a side when batches are joined
 
 
-class Intake:
-    """The batches below one directory; the name of a batch is its own and never another's."""
+class Ingested:
+    """The batches below one directory, by their unique names."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.absolute()
@@ -59,7 +59,7 @@ class Intake:
         path.mkdir(parents=True)
         return path
 
-    def take_in(
+    def commit(
         self,
         name: str,
         sides: Mapping[str, EventSide],
@@ -67,11 +67,11 @@ class Intake:
         sizes: Mapping[str, int] | None = None,
         instead_of: Sequence[str] = (),
     ) -> None:
-        """Let what was written to :meth:`incoming` count as batch ``name``.
+        """Make the content of :meth:`incoming` batch ``name``.
 
         Args:
             name: of the batch.
-            sides: those read, by ``native`` and ``otlp``; their files are those in the batch's directories.
+            sides: the sides that were read, by ``native`` and ``otlp``, without their files.
             sizes: bytes of each source file when it was read.
             instead_of: batches that this one replaces.
         """
@@ -84,7 +84,7 @@ class Intake:
         incoming.rename(final)
 
     def compact(self, *, most_batches: int = _MOST_BATCHES) -> None:
-        """Make one batch of all when there are more than ``most_batches``: reading takes longer with every file."""
+        """Join all batches if there are more than ``most_batches``: reading takes longer with every file."""
         batches = self.batches()
         if len(batches) <= most_batches:
             return
@@ -93,47 +93,46 @@ class Intake:
         joined = {side: _join(found) for side in _SIDES if (found := _of_side(batches, side))}
         for side, read in joined.items():
             _join_files(read.files, incoming / side)
-        old = self._on_disk()  # what a killed run had joined already, too
-        self.take_in(name, joined, sizes=self.sizes(), instead_of=sorted(old))
+        old = self._on_disk()  # with those that a killed run had joined
+        self.commit(name, joined, sizes=self.sizes(), instead_of=sorted(old))
         for batch in old:
             shutil.rmtree(self._path(batch))
 
     def names(self) -> tuple[str, ...]:
-        """Return the batches taken in, without those that a killed run left half-written or had joined already."""
-        found = self._on_disk()
-        joined = [name for name in found if name.startswith(_JOINED)]
+        """Return the committed batches, without those that a killed run had joined."""
+        on_disk = self._on_disk()
+        joined = [name for name in on_disk if name.startswith(_JOINED)]
         replaced = {name for each in joined for name in self._plain(each)[_INSTEAD_OF]}
-        return tuple(sorted(found - replaced))
+        return tuple(sorted(on_disk - replaced))
 
     def batches(self) -> dict[str, dict[str, EventSide]]:
-        """Return every batch taken in, per side.
+        """Return every batch by name and side.
 
         Raises:
-            UnreadableInputError: the books of a batch cannot be read.
+            UnreadableInputError: the balance of a batch cannot be read.
         """
         return {name: self._read(name) for name in self.names()}
 
     def offsets(self) -> dict[str, tuple[PartitionRange, ...]]:
-        """Return what has been taken in of each partition of topics, per side."""
+        """Return the range read of each partition of topics, by side."""
         batches = self.batches()
         return {side: _join_offsets(_of_side(batches, side)) for side in _SIDES}
 
     def sizes(self) -> dict[str, int]:
-        """Return how many bytes each source file had when it was read."""
+        """Return the size in bytes of each source file when it was read."""
         return {path: size for name in self.names() for path, size in self._plain(name)[_SIZES].items()}
 
     def sides(self) -> tuple[EventSide, EventSide]:
-        """Return both sides of everything taken in so far, as one batch run would have read them.
+        """Return both sides as one batch run would have read them.
 
-        The native side's ``trace_topics`` are those of all batches. A span of an earlier one may be trace traffic that
-        only a later one shows: its ``scope``, and the survey of its side, are those of before (:func:`survey_again`).
+        A later batch may show that an earlier span was trace traffic; :func:`survey_again` corrects the survey.
         """
         batches = self.batches()
         native, otlp = (_join(_of_side(batches, side)) for side in _SIDES)
         return native, replace(otlp, trace_topics=())
 
     def _times_joined(self) -> int:
-        """Return how often batches were joined: the number of the last time, for that batch is there until the next."""
+        """Return the number of the last join."""
         numbers = (name.removeprefix(_JOINED) for name in self._on_disk() if name.startswith(_JOINED))
         return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
@@ -161,7 +160,7 @@ class Intake:
 
 
 def survey_again(engine: Engine, spans: EventSide, topics: Sequence[str]) -> EventSide:
-    """Return the OTLP side of a stream with the survey that it has where ``topics`` are trace topics."""
+    """Return the OTLP side with its survey where ``topics`` are trace topics."""
     if not topics:
         return spans
     return replace(spans, survey=merge_surveys(engine.map(partial(_survey_file, tuple(topics)), spans.files)))
@@ -201,7 +200,7 @@ def _of_side(batches: Mapping[str, Mapping[str, EventSide]], side: str) -> list[
 
 
 def _join(batches: Sequence[EventSide]) -> EventSide:
-    """Return what one side of several batches comes to."""
+    """Return the sum of one side of several batches."""
     ends = [batch.last_event_ms for batch in batches if batch.last_event_ms is not None]
     return EventSide(
         files=tuple(path for batch in batches for path in batch.files),
@@ -220,7 +219,7 @@ def _join(batches: Sequence[EventSide]) -> EventSide:
 
 
 def _join_offsets(batches: Iterable[EventSide]) -> tuple[PartitionRange, ...]:
-    """Return what was read of each partition, from the first offset of any batch to the last."""
+    """Return the range of each partition over all batches."""
     found: dict[tuple[str, str, int], PartitionRange] = {}
     for one in (one for batch in batches for one in batch.offsets):
         key = (one.address.bootstrap_servers, one.address.topic, one.partition)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.jobs.workplace import work_directory
+from spark_jobs.jobs.workspace import work_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _KILLED_WITHIN = """
 import os, pathlib, signal, sys
-from spark_jobs.jobs.workplace import work_directory
+from spark_jobs.jobs.workspace import work_directory
 with work_directory(pathlib.Path(sys.argv[1])) as work:
     (work / "rows.parquet").write_bytes(b"half of it")
     os.kill(os.getpid(), signal.SIGKILL)

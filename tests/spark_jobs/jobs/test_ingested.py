@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from otel_mqtrace._errors import UnreadableInputError
-from spark_jobs.jobs.intake import Intake, survey_again
+from spark_jobs.jobs.ingested import Ingested, survey_again
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.judging.facts import Survey, Surveyed, survey
 from spark_jobs.schemas import NORMALISED
@@ -37,77 +37,77 @@ def rows_of(paths):
     return [row["msg_id"] for path in paths for row in parquet.read_table(path).to_pylist()]
 
 
-def take(intake, name, msg_ids, given=None, *, of="native"):
-    directory = intake.incoming(name) / of
+def take(ingested, name, msg_ids, given=None, *, of="native"):
+    directory = ingested.incoming(name) / of
     directory.mkdir()
     for number, msg_id in enumerate(msg_ids):
         rows = pa.Table.from_pylist([{**publish(of, msg_id), "bad": None}], schema=NORMALISED)
         parquet.write_table(rows, directory / f"part-{number:05d}.parquet")
-    intake.take_in(name, {of: given or side()}, sizes={"a.jsonl": 10})
+    ingested.commit(name, {of: given or side()}, sizes={"a.jsonl": 10})
 
 
 def test_batch_counts_once_it_is_taken_in(tmp_path):
-    intake = Intake(tmp_path)
-    intake.incoming("b-1")
-    assert intake.names() == ()
-    take(intake, "b-1", "AB")
-    assert intake.names() == ("b-1",)
+    ingested = Ingested(tmp_path)
+    ingested.incoming("b-1")
+    assert ingested.names() == ()
+    take(ingested, "b-1", "AB")
+    assert ingested.names() == ("b-1",)
     files = tuple(list_files(str(tmp_path / "batch=b-1" / "native")))
-    assert intake.batches() == {"b-1": {"native": side(files=files)}}
-    assert intake.sizes() == {"a.jsonl": 10}
+    assert ingested.batches() == {"b-1": {"native": side(files=files)}}
+    assert ingested.sizes() == {"a.jsonl": 10}
 
 
 def test_same_batch_again_replaces_itself(tmp_path):
-    intake = Intake(tmp_path)
-    take(intake, "b-1", "AB")
-    take(intake, "b-1", "C")
+    ingested = Ingested(tmp_path)
+    take(ingested, "b-1", "AB")
+    take(ingested, "b-1", "C")
     assert rows_of(list_files(str(tmp_path / "batch=b-1" / "native"))) == ["C"]
 
 
 def test_offsets_of_several_batches_are_one_range_a_partition(tmp_path):
-    intake = Intake(tmp_path)
-    take(intake, "b-1", "A", side(offsets=(span_range(0, 5), span_range(2, 3, partition=1))))
-    take(intake, "b-2", "B", side(offsets=(span_range(5, 9),)))
-    assert intake.offsets() == {"native": (span_range(0, 9), span_range(2, 3, partition=1)), "otlp": ()}
+    ingested = Ingested(tmp_path)
+    take(ingested, "b-1", "A", side(offsets=(span_range(0, 5), span_range(2, 3, partition=1))))
+    take(ingested, "b-2", "B", side(offsets=(span_range(5, 9),)))
+    assert ingested.offsets() == {"native": (span_range(0, 9), span_range(2, 3, partition=1)), "otlp": ()}
 
 
 def test_joined_batches_hold_the_same_rows_in_few_files(tmp_path):
-    intake = Intake(tmp_path)
+    ingested = Ingested(tmp_path)
     for number in range(6):
-        take(intake, f"b-{number}", [f"{number}{name}" for name in "ABCD"], side(last_event_ms=number))
-    take(intake, "b-6", "S", side(sources=("s.jsonl",)), of="otlp")
+        take(ingested, f"b-{number}", [f"{number}{name}" for name in "ABCD"], side(last_event_ms=number))
+    take(ingested, "b-6", "S", side(sources=("s.jsonl",)), of="otlp")
     before = rows_of(sorted(map(str, tmp_path.glob("batch=*/native/*.parquet"))))
     copies = [shutil.copytree(batch, tmp_path / f"copy-{batch.name}") for batch in tmp_path.glob("batch=*")]
-    intake.compact(most_batches=6)
-    (joined,) = intake.names()
+    ingested.compact(most_batches=6)
+    (joined,) = ingested.names()
     files = list_files(str(tmp_path / f"batch={joined}" / "native"))
     assert len(files) == 8
     assert rows_of(files) == before
-    read = intake.batches()[joined]
+    read = ingested.batches()[joined]
     assert (read["native"].records_read, read["native"].last_event_ms) == (12, 5)
     assert read["otlp"].sources == ("s.jsonl",)
-    assert intake.sizes() == {"a.jsonl": 10}
+    assert ingested.sizes() == {"a.jsonl": 10}
     for copy in copies:  # as when it was killed before they were removed
         copy.rename(tmp_path / copy.name.removeprefix("copy-"))
-    assert intake.names() == (joined,)
+    assert ingested.names() == (joined,)
 
 
 def test_few_batches_are_left_as_they_are(tmp_path):
-    intake = Intake(tmp_path)
-    take(intake, "b-1", "A")
-    intake.compact()
-    assert intake.names() == ("b-1",)
+    ingested = Ingested(tmp_path)
+    take(ingested, "b-1", "A")
+    ingested.compact()
+    assert ingested.names() == ("b-1",)
 
 
 def test_batches_can_be_joined_as_often_as_a_stream_goes_on(tmp_path):
     """The name of what was joined gets no longer, and none comes back."""
-    intake = Intake(tmp_path)
+    ingested = Ingested(tmp_path)
     names = []
     for number in range(60):
-        intake.incoming(f"0c8d41aa-{number:09d}")
-        intake.take_in(f"0c8d41aa-{number:09d}", {})
-        intake.compact(most_batches=1)
-        names += intake.names()
+        ingested.incoming(f"0c8d41aa-{number:09d}")
+        ingested.commit(f"0c8d41aa-{number:09d}", {})
+        ingested.compact(most_batches=1)
+        names += ingested.names()
     assert names[0] == "0c8d41aa-000000000"
     assert len({*names}) == len(names)
     assert {len(name) for name in names[1:]} == {len(names[1])}
@@ -115,38 +115,38 @@ def test_batches_can_be_joined_as_often_as_a_stream_goes_on(tmp_path):
 
 
 def test_small_row_groups_are_read_at_once_after_joining(tmp_path):
-    intake = Intake(tmp_path)
+    ingested = Ingested(tmp_path)
     for number in range(2):
-        take(intake, f"b-{number}", ["A"] * 20)
-    intake.compact(most_batches=1)
-    (joined,) = intake.names()
+        take(ingested, f"b-{number}", ["A"] * 20)
+    ingested.compact(most_batches=1)
+    (joined,) = ingested.names()
     files = list_files(str(tmp_path / f"batch={joined}" / "native"))
     assert {parquet.read_metadata(path).num_row_groups for path in files} == {1}
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{"])
 def test_batch_without_readable_books_is_refused(tmp_path, text):
-    intake = Intake(tmp_path)
-    take(intake, "b-1", "A")
+    ingested = Ingested(tmp_path)
+    take(ingested, "b-1", "A")
     (tmp_path / "batch=b-1" / "books.json").write_text(text)
     with pytest.raises(UnreadableInputError, match="to read everything again"):
-        intake.batches()
+        ingested.batches()
 
 
 def test_books_are_plain_json(tmp_path):
-    intake = Intake(tmp_path)
-    take(intake, "b-1", "A", side(offsets=(span_range(0, 5),)))
+    ingested = Ingested(tmp_path)
+    take(ingested, "b-1", "A", side(offsets=(span_range(0, 5),)))
     plain = json.loads((tmp_path / "batch=b-1" / "books.json").read_text())
     assert plain["native"]["offsets"] == [["broker:9092", "spans", 0, 0, 5]]
     assert plain["instead_of"] == []
 
 
 def test_sides_are_what_one_batch_run_would_have_read(tmp_path):
-    intake = Intake(tmp_path)
-    take(intake, "b-1", "A", side(sources=("s.jsonl",)), of="otlp")
-    take(intake, "b-2", "BC", side(trace_topics=("mine",), offsets=(span_range(0, 5),)))
-    take(intake, "b-3", "D", side(trace_topics=("also",), last_event_ms=None))
-    native, otlp = intake.sides()
+    ingested = Ingested(tmp_path)
+    take(ingested, "b-1", "A", side(sources=("s.jsonl",)), of="otlp")
+    take(ingested, "b-2", "BC", side(trace_topics=("mine",), offsets=(span_range(0, 5),)))
+    take(ingested, "b-3", "D", side(trace_topics=("also",), last_event_ms=None))
+    native, otlp = ingested.sides()
     assert (rows_of(native.files), rows_of(otlp.files)) == (["B", "C", "D"], ["A"])
     assert (native.records_read, native.last_event_ms, native.offsets) == (4, 7, (span_range(0, 5),))
     assert (native.trace_topics, otlp.trace_topics) == (("also", "mine"), ())
@@ -169,21 +169,21 @@ def test_everything_that_a_side_tells_is_joined(tmp_path):
         "survey": Survey((Surveyed("native", "publish", None, 1, 1, 1, 1),), {"native": 1}),
     }
     assert {*full, "files"} == {field.name for field in fields(EventSide)}
-    intake = Intake(tmp_path)
-    take(intake, "b-1", "A", EventSide(**full))
-    (native, _) = intake.sides()
+    ingested = Ingested(tmp_path)
+    take(ingested, "b-1", "A", EventSide(**full))
+    (native, _) = ingested.sides()
     assert replace(native, files=()) == EventSide(**full)
-    intake.compact(most_batches=0)
-    assert replace(intake.sides()[0], files=()) == EventSide(**full)
+    ingested.compact(most_batches=0)
+    assert replace(ingested.sides()[0], files=()) == EventSide(**full)
 
 
 def test_nothing_taken_in_has_two_empty_sides(tmp_path):
-    assert Intake(tmp_path).sides() == (EventSide(), EventSide())
+    assert Ingested(tmp_path).sides() == (EventSide(), EventSide())
 
 
 def test_survey_of_spans_is_made_again_for_topics_that_a_later_batch_shows(tmp_path):
     """An earlier batch took the sends to a trace topic for the application's."""
-    intake = Intake(tmp_path)
+    ingested = Ingested(tmp_path)
     rows = pa.Table.from_pylist(
         [
             {**publish("otlp", name, topic=topic), "bad": None}
@@ -191,12 +191,12 @@ def test_survey_of_spans_is_made_again_for_topics_that_a_later_batch_shows(tmp_p
         ],
         schema=NORMALISED,
     )
-    directory = intake.incoming("b-1") / "otlp"
+    directory = ingested.incoming("b-1") / "otlp"
     directory.mkdir()
     parquet.write_table(rows, directory / "part.parquet")
-    intake.take_in("b-1", {"otlp": side(survey=survey(rows))})
-    take(intake, "b-2", "C", side(trace_topics=("mine",)))
-    native, otlp = intake.sides()
+    ingested.commit("b-1", {"otlp": side(survey=survey(rows))})
+    take(ingested, "b-2", "C", side(trace_topics=("mine",)))
+    native, otlp = ingested.sides()
     again = survey_again(Here(), otlp, native.trace_topics)
     assert {row.scope: row.rows for row in otlp.survey.rows} == {None: 2}
     assert {row.scope: row.rows for row in again.survey.rows} == {None: 1, "TRACE_TRAFFIC": 1}

@@ -1,4 +1,4 @@
-"""What a run works with: an engine, a work directory that goes with it, its history."""
+"""The resources of a run: an engine, a temporary work directory, the history."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.history.history import History
 
-__all__ = ["Workplace", "open_workplace", "work_directory"]
+__all__ = ["Workspace", "open_workspace", "work_directory"]
 
 _WORK: Final = ".work-"
 _LOCK: Final = "lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workplace:
-    """Where a run works: its engine, a directory that goes with it, its history; ``started_ns`` is when it began."""
+class Workspace:
+    """The engine, the work directory and the history of a run that began at ``started_ns``."""
 
     engine: Engine
     work: Path
@@ -44,44 +44,44 @@ class Workplace:
 
 
 @contextmanager
-def open_workplace(
+def open_workspace(
     out: Path, history: Path | None, start: Callable[[], AbstractContextManager[Engine]], clock: Clock
-) -> Iterator[Workplace]:
-    """Give a run all it works with.
+) -> Iterator[Workspace]:
+    """Open the resources of a run.
 
     Args:
-        out: a directory that exists; the work is done in a hidden one below it.
-        history: what earlier runs left and this one leaves to, or ``None``.
+        out: an existing directory; the work directory is a hidden one below it.
+        history: the directory of the history, or ``None``.
         start: starts the engine.
-        clock: measures how long the run takes, and tells when it ended.
+        clock: measures the run.
 
     Raises:
         UsageError: another run is using the history.
-        PeerError: Spark gave up within the block.
+        PeerError: Spark failed within the block.
     """
     started = clock.monotonic_ns()
     with open_history(history) as past, work_directory(out) as work, start() as engine:
-        yield Workplace(engine=engine, work=work, past=past, clock=clock, started_ns=started)
+        yield Workspace(engine=engine, work=work, past=past, clock=clock, started_ns=started)
 
 
 @contextmanager
 def work_directory(out: Path) -> Iterator[Path]:
-    """Give an empty hidden directory below ``out`` that goes with the block; those of killed runs are removed now."""
+    """Yield an empty hidden directory below ``out``, removed with the block; remove those of killed runs first."""
     for left in out.glob(f"{_WORK}*"):
         if _is_abandoned(left):
             shutil.rmtree(left, ignore_errors=True)
-    # A cancelled job may still be writing there, which must not hide that it was cancelled.
+    # A cancelled job may still write there; that error must not hide the cancellation.
     with (
         tempfile.TemporaryDirectory(prefix=_WORK, dir=out, ignore_cleanup_errors=True) as made,
         (Path(made) / _LOCK).open("wb") as lock,
     ):
-        with suppress(OSError):  # where nothing can be locked, nothing is taken for abandoned
+        with suppress(OSError):  # without locks no directory counts as abandoned
             fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
         yield Path(made)
 
 
 def _is_abandoned(work: Path) -> bool:
-    """Tell whether no process holds the lock in a work directory; it ends with the process."""
+    """Return whether no process holds the lock of a work directory."""
     try:
         with (work / _LOCK).open("rb") as lock:
             fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
