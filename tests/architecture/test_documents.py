@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 import sys
+from functools import cache
 from importlib import import_module
 from itertools import pairwise
 
@@ -47,6 +48,7 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
+@cache
 def _options_of(command: str) -> set[str]:
     """The options on the generated page, which holds what the command itself says."""
     page = PAGES["reference/command-line.md"]()

@@ -56,6 +56,7 @@ def line_count(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
+@cache
 def functions_of(path: Path) -> list[Function]:
     """Every function in a file, nested ones included."""
     return list(_walk(path, tree_of(path), prefix="", public=True))
