@@ -169,11 +169,11 @@ def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str
 
 def _print_policy(path: Path | None, profile: str, native_writer: str, grace: str | None, *, complete: bool) -> int:
     from spark_jobs.policy import policy as policies  # noqa: PLC0415
-    from spark_jobs.policy.text import policy_text  # noqa: PLC0415
+    from spark_jobs.policy.text import print_policy  # noqa: PLC0415
 
     found, open_writers = policies.read_open_policy(path, profile=profile, native_writer=native_writer)
     found = policies.with_grace(found, _durations(policies, grace=grace)["grace_ms"], is_complete=complete)
-    sys.stdout.write(policy_text(found, open_writers=open_writers))
+    sys.stdout.write(print_policy(found, open_writers=open_writers))
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_jobs.policy.policy import DEFAULT_GATES, read_policy
 from spark_jobs.policy.profiles import BY_DESIGN, ByDesign
-from spark_jobs.policy.rules import (
+from spark_jobs.policy.settings import (
     FIELD_SETTINGS,
     GATE_SETTINGS,
     SETTINGS,

@@ -1,15 +1,23 @@
-"""What a message's other legs say about one leg: its topic, its sender, and what became of it."""
+"""Follow messages over their legs: the topic and the sender of each leg, and how each message ended."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from otel_mqtrace.model import MessageType, TransactionState
-from spark_jobs.judging.columns import NullableInts, encode, find_groups, is_true, join_codes
+from spark_jobs.judging.columns import (
+    NullableInts,
+    as_rows,
+    encode,
+    find_groups,
+    is_known,
+    is_true,
+    join_codes,
+    take_rows,
+)
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
@@ -17,7 +25,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Codes, Column, Ints, Mask
 
-__all__ = ["FATES", "ORIGINS", "End", "Journeys", "follow"]
+__all__ = ["COUNTS", "FATES", "NAMES", "NUMBERS", "ORIGINS", "follow"]
 
 FATES: Final = (
     "consumed",
@@ -31,9 +39,18 @@ FATES: Final = (
     "delayed",
     "never_consumed",
 )
-"""What became of a sent message, the first that applies; only of ``never_consumed`` is a delivery missing."""
+"""How a sent message ended, the first that applies; only of ``never_consumed`` is a delivery missing."""
 ORIGINS: Final = ("published", "unidentified", "unjudged", "never_published")
 """Whether the send of a delivered message is known, the first that applies."""
+
+NAMES: Final = ("kind", "party", "topic", "service", "group", "namespace", "sender")
+NUMBERS: Final = ("event_ms", "retry_times", "busy_ms", "queue_ms")
+COUNTS: Final = (
+    *("legs", "messages", "failures", "outcome_unknown", "again", "via_retry", "via_dlq", "open", "native", "otlp"),
+    *(f"fate_{name}" for name in FATES),
+    *(f"origin_{name}" for name in ORIGINS[1:]),
+)
+"""What is counted on every edge; all of it adds up over edges."""
 
 _REPLY_TOPIC: Final = "_REPLY_TOPIC"  # RocketMQ appends it to the cluster's name
 _PUBLISH, _CONSUME = Kind.PUBLISH.value, Kind.CONSUME.value
@@ -41,9 +58,8 @@ _WORDS: Final = ("kind", "via", "namespace", "bare_topic", "group", "service")
 _LAST: Final = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, slots=True)
-class End:
-    """What legs of a kind have in common.
+class _End(NamedTuple):
+    """The names that legs have in common.
 
     ``party`` is the producer (its service, else its group) or the consumer group (else its service). ``folded`` is the
     topic of a leg over a retry or dead-letter topic whose message's own topic is not known.
@@ -59,43 +75,17 @@ class End:
 
     @property
     def folded(self) -> str | None:
-        """The name of a retry or dead-letter topic without its namespace."""
         return None if self.via is None or self.bare_topic is None else f"%{self.via}%{self.bare_topic}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Journeys:
-    """The sends and deliveries inside the window; arrays have a value for each.
-
-    Attributes:
-        legs: of each its row in ``LEG``.
-        ends, end: the distinct ends, and which is each leg's.
-        topics, topic: the distinct business topics, and which is each leg's, -1 for none; a retry or dead-letter topic
-            is folded into the topic that its message was sent to.
-        senders, sender: the parties that sent messages, and which sent each leg's, -1 where that is not known.
-        is_consume: whether it is a delivery.
-        is_first: whether it stands for its message: one leg per message, topic and party does.
-        fate: of first sends the place in ``FATES``, else -1.
-        origin: of first deliveries the place in ``ORIGINS``, else -1.
-    """
-
-    legs: Ints
-    ends: list[End]
-    end: Ints
-    topics: list[str]
-    topic: Ints
-    senders: list[str]
-    sender: Ints
-    is_consume: Mask
-    is_first: Mask
-    fate: Ints
-    origin: Ints
 
 
 def follow(
     legs: pa.Table, owned: Mapping[tuple[str, str], str], *, opening_ms: int | None, horizon_ms: int | None
-) -> Journeys:
-    """Return the journeys of messages.
+) -> pa.Table:
+    """Return the sends and deliveries inside the window, each with its ends and what is counted of it.
+
+    Columns: ``NAMES`` as texts (``topic``: a retry or dead-letter topic is folded into the topic that its message was
+    sent to; ``sender``: the party that sent the message, null where unknown), the flags ``COUNTS``, and ``NUMBERS`` as
+    in ``LEG``.
 
     Args:
         legs: ``LEG``, all legs of each message that has any.
@@ -118,19 +108,43 @@ def follow(
     origin[deliveries] = _find_origins(given, messages, rows[deliveries], opening_ms, horizon_ms)
     inside = np.flatnonzero(given.inside[rows])
     sender = messages.sender[message[inside]]
-    return Journeys(
-        legs=rows[inside],
-        ends=given.ends,
-        end=end[inside],
-        topics=given.topics,
-        topic=topic[inside],
-        senders=given.parties,
-        sender=np.where(sender == _LAST, -1, sender),
-        is_consume=~is_publish[inside],
-        is_first=is_first[inside],
-        fate=fate[inside],
-        origin=origin[inside],
+    names = {
+        **{name: _texts(given.names(name), end[inside]) for name in ("kind", "party", "service", "group", "namespace")},
+        "topic": _texts(given.topics, topic[inside]),
+        "sender": _texts(given.parties, np.where(sender == _LAST, -1, sender)),
+    }
+    flags = _count_flags(given, rows[inside], is_first[inside])
+    flags |= {f"fate_{name}": fate[inside] == place for place, name in enumerate(FATES)}
+    flags |= {f"origin_{name}": origin[inside] == place for place, name in enumerate(ORIGINS)}
+    numbers: Any = legs.select(NUMBERS).take(as_rows(rows[inside]))
+    return pa.table(
+        {
+            **{name: names[name] for name in NAMES},
+            **{name: pa.array(flags[name]) for name in COUNTS},
+            **{name: numbers[name] for name in NUMBERS},
+        }
     )
+
+
+def _texts(words: Sequence[str | None], places: Ints) -> Column:
+    """Return the word at each place, null for a negative one."""
+    return take_rows(pa.array(words, pa.string()), places)
+
+
+def _count_flags(given: _Given, rows: Ints, is_first: Mask) -> dict[str, Mask]:
+    """Return what is counted of each leg; one whose message was sent or delivered there before is ``again``."""
+    found: dict[str, Mask] = {
+        "legs": np.ones(len(rows), bool),
+        "messages": is_first,
+        "failures": (given.has_outcome & ~given.is_accepted)[rows],
+        "outcome_unknown": ~given.has_outcome[rows],
+        "again": (~is_first & given.identified[rows]) | (given.retries[rows] > 0),
+        "open": given.is_open[rows],
+        "native": given.on_native[rows],
+        "otlp": given.on_otlp[rows],
+    }
+    via = np.array(given.names("via"), object)
+    return found | {f"via_{word.lower()}": (via == word)[given.end[rows]] for word in ("RETRY", "DLQ")}
 
 
 class _Given:
@@ -141,12 +155,12 @@ class _Given:
         coded = [encode(columns[name]) for name in _WORDS]
         examples, self.end = find_groups(join_codes(*((one.values, one.room) for one in coded)))
         words = zip(*(_words_of(one, examples) for one in coded), strict=True)
-        self.ends = [_end(some, owned) for some in words]
-        self.topics = _distinct(name for end in self.ends for name in (end.bare_topic, end.folded))
-        self.parties = _distinct(end.party for end in self.ends)
-        self.bare_topics = _places((end.bare_topic for end in self.ends), self.topics)
-        self.folded = _places((end.folded for end in self.ends), self.topics)
-        self.party = _places((end.party for end in self.ends), self.parties)
+        self._ends = [_make_end(some, owned) for some in words]
+        self.topics = _distinct(name for end in self._ends for name in (end.bare_topic, end.folded))
+        self.parties = _distinct(end.party for end in self._ends)
+        self.bare_topics = _places((end.bare_topic for end in self._ends), self.topics)
+        self.folded = _places((end.folded for end in self._ends), self.topics)
+        self.party = _places((end.party for end in self._ends), self.parties)
         self.is_publish = self._where(lambda end: end.kind == _PUBLISH)
         self.is_consume = self._where(lambda end: end.kind == _CONSUME)
         self.is_recall = self._where(lambda end: end.kind == Kind.RECALL.value)
@@ -155,11 +169,18 @@ class _Given:
         self.identified, self.inside = is_true(columns["identified"]), is_true(columns["inside"])
         self.event = NullableInts.of(columns["event_ms"])
         self.retries = NullableInts.of(columns["retry_times"]).filled(0)
-        self.is_accepted = is_true(columns["success"].fill_null(True))  # noqa: FBT003 - Arrow's own signature
+        self.has_outcome = is_known(columns["success"])
+        self.is_accepted = ~self.has_outcome | is_true(columns["success"])
+        self.is_open = is_known(columns["finished"]) & ~is_true(columns["finished"])
+        self.on_native, self.on_otlp = is_true(columns["on_native"]), is_true(columns["on_otlp"])
         self.types, self.states = (encode(columns[name]) for name in ("msg_type", "transaction_state"))
 
+    def names(self, name: str) -> list[str | None]:
+        """Return one name of every distinct end."""
+        return [getattr(end, name) for end in self._ends]
+
     def _where(self, holds: Any) -> Mask:
-        found: Mask = np.array([holds(end) for end in self.ends], bool)[self.end]
+        found: Mask = np.array([holds(end) for end in self._ends], bool)[self.end]
         return found
 
 
@@ -168,11 +189,11 @@ def _words_of(coded: Codes, rows: Ints) -> list[str | None]:
     return [words[place] for place in coded.values[rows].tolist()]
 
 
-def _end(words: Sequence[Any], owned: Mapping[tuple[str, str], str]) -> End:
+def _make_end(words: Sequence[Any], owned: Mapping[tuple[str, str], str]) -> _End:
     kind, via, namespace, bare_topic, group, service = words
     service = owned.get((kind, group)) if service is None else service
     best, other = (service, group) if kind == _PUBLISH else (group, service)
-    return End(kind, via, namespace, bare_topic, group, service, other if best is None else best)
+    return _End(kind, via, namespace, bare_topic, group, service, other if best is None else best)
 
 
 def _distinct(names: Iterable[str | None]) -> list[str]:

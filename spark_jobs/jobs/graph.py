@@ -19,12 +19,9 @@ from otel_mqtrace._errors import UsageError
 from otel_mqtrace.client_properties import read_properties
 from spark_jobs.exchange.local import LocalEngine
 from spark_jobs.exchange.packing import count_buckets, group_pieces, open_blobs, pack_pieces, pieces_of
-from spark_jobs.graph.build import MOST_EDGES, build_graph
-from spark_jobs.graph.calls import count_direct_calls
+from spark_jobs.graph.edges import MOST_EDGES, add_up, build_graph, find_judged_span, merge_parts
 from spark_jobs.graph.legs import LEG, choose_owners, find_owners, make_legs, merge_owners
-from spark_jobs.graph.parts import add_up, merge_parts
-from spark_jobs.graph.ties import tie_spans
-from spark_jobs.jobs.drawing import judged_span
+from spark_jobs.graph.spans import count_direct_calls, tie_spans
 from spark_jobs.jobs.engines import open_engine
 from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.reading import EventSide, ReadOptions, check_inputs, read_native, read_otlp
@@ -39,8 +36,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from spark_jobs.exchange.engine import Engine
+    from spark_jobs.graph.edges import GraphPart
     from spark_jobs.graph.legs import Owners
-    from spark_jobs.graph.parts import GraphPart
     from spark_jobs.judging.facts import Facts
     from spark_jobs.judging.plan import Plan
     from spark_jobs.policy.policy import Policy
@@ -197,7 +194,7 @@ def draw_events(
     legs = engine.exchange(partial(pack_pieces, buckets), tasks, partial(_judge_legs, plan, f"{work}/legs"), buckets)
     progress("adding up")
     given = tuple(name for name, some in (("native", options.native), ("otlp", options.otlp)) if some)
-    judged = judged_span(known.first_ms, _settled_ms(known, policy, given), policy.grace_ms)
+    judged = find_judged_span(known.first_ms, _settled_ms(known, policy, given), policy.grace_ms)
     owned = choose_owners(merge_owners(one.owners for one in legs))
     parts = engine.map(partial(_part_of, owned, judged), sorted(one.path for one in legs))
     direct = count_direct_calls(engine, otlp.files, begin_ms=options.begin_ms, end_ms=options.end_ms)
@@ -233,4 +230,4 @@ def _judge_legs(plan: Plan, directory: str, bucket: int, blobs: Sequence[bytes])
 
 def _part_of(owned: Mapping[tuple[str, str], str], judged: tuple[int | None, int | None], path: str) -> GraphPart:
     legs = parquet.ParquetFile(path).read(use_threads=False).cast(LEG).unify_dictionaries()
-    return add_up(legs, owned, opening_ms=judged[0], horizon_ms=judged[1])
+    return add_up(legs, owned, judged)

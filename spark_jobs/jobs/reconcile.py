@@ -16,13 +16,13 @@ from spark_jobs.exchange.packing import count_buckets, group_pieces, pieces_of
 from spark_jobs.explain.budgets import Budgets, merge_settled
 from spark_jobs.explain.drop_budget import add_carried_over
 from spark_jobs.explain.residue import RESIDUE
-from spark_jobs.graph.legs import choose_owners, merge_owners
+from spark_jobs.graph.edges import add_up, build_graph, find_judged_span, merge_parts
+from spark_jobs.graph.legs import choose_owners, merge_owners, read_verdict_legs
 from spark_jobs.history.carried import carry_over_events
 from spark_jobs.history.history import read_rows, summarise_run, trend_points
 from spark_jobs.history.leaving import CLOSED, merge_closed
 from spark_jobs.history.lifecycle import Runs
 from spark_jobs.interrupt import held_back
-from spark_jobs.jobs.drawing import draw, judged_span, part_of
 from spark_jobs.jobs.engines import record_engine
 from spark_jobs.jobs.examples import find_malformed, find_messages, read_samples
 from spark_jobs.jobs.explain import Explanation, explain_residue, group_by_bucket
@@ -34,7 +34,7 @@ from spark_jobs.judging.durations import merge_durations
 from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
 from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.policy.plan import make_plan
-from spark_jobs.policy.text import policy_hash
+from spark_jobs.policy.text import hash_policy
 from spark_jobs.storage import list_files
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spark_jobs.exchange.packing import Piece
-    from spark_jobs.graph.parts import GraphPart
+    from spark_jobs.graph.edges import GraphPart
     from spark_jobs.history.carried import CarriedOver
     from spark_jobs.jobs.examples import SortedEvent
     from spark_jobs.jobs.judge_tasks import Counted, JudgedBucket
@@ -58,6 +58,7 @@ __all__ = ["VERDICTS", "conclude", "reconcile"]
 
 VERDICTS: Final = "verdicts"
 """The directory of the verdicts' parquet files under ``out``."""
+_MOST_EDGES: Final = 200  # of each kind in the graph of a result
 _JUDGED, _REPLACED = "judged", "replaced"
 """Below the work directory: the verdicts of this run, and those of the last one."""
 
@@ -126,7 +127,7 @@ def reconcile(  # noqa: PLR0913 - what the run was asked for
         samples=choose_samples(found.counted, plan.counting.per_stratum),
     )
     result = _look_closer(place, run, found, most_samples)
-    return replace(result, ledger=budgets.summarise(), policy_hash=policy_hash(policy))
+    return replace(result, ledger=budgets.summarise(), policy_hash=hash_policy(policy))
 
 
 def conclude(place: Workspace, result: Result, report: Callable[[Result], object], *, out: Path) -> Result:
@@ -234,7 +235,7 @@ def _look_closer(place: Workspace, run: JudgedRun, found: _Verdicts, most_sample
     samples = read_samples(run.samples, at_most=most_samples)
     msg_ids = sorted({sample.verdict["msg_id"] for sample in samples if sample.verdict["msg_id"] is not None})
     grace_ms, horizon_ms = run.policy.grace_ms, run.known.horizon_ms
-    judged = judged_span(run.known.first_ms, None if horizon_ms is None else horizon_ms + grace_ms, grace_ms)
+    judged = find_judged_span(run.known.first_ms, None if horizon_ms is None else horizon_ms + grace_ms, grace_ms)
     tasks: list[Any] = [partial(_read_bucket, bucket, msg_ids, found.owners, judged) for bucket in found.buckets]
     files = [path for side in run.sides for path in side.files] if any(run.known.malformed.values()) else []
     tasks += [partial(find_malformed, path) for path in files]
@@ -243,7 +244,12 @@ def _look_closer(place: Workspace, run: JudgedRun, found: _Verdicts, most_sample
     return summarise(
         run,
         most_samples=most_samples,
-        graph=draw((part for part, _ in of_buckets), judged),
+        graph=build_graph(
+            merge_parts(part for part, _ in of_buckets),
+            sides=("native", "otlp"),
+            judged=judged,
+            at_most=_MOST_EDGES,
+        ),
         messages=[messages for _, messages in of_buckets],
         malformed=answers[len(found.buckets) :],
     )
@@ -255,7 +261,7 @@ def _read_bucket(
     owners: Mapping[tuple[str, str], str],
     judged: tuple[int | None, int | None],
 ) -> tuple[GraphPart, dict[str, list[SortedEvent]]]:
-    return part_of(owners, judged, bucket), find_messages(bucket, msg_ids)
+    return add_up(read_verdict_legs(bucket), owners, judged), find_messages(bucket, msg_ids)
 
 
 def _call(task: Callable[[], Any]) -> Any:

@@ -79,9 +79,9 @@ def summarise(
     """
     known, policy, counts = run.known, run.policy, run.tally
     inputs, conservation = balance_inputs(run.sides, run.carried, counts, known)
-    gated = gates.judged(counts, known, policy)
-    doubt = gates.doubt(counts, known, policy)
-    verdict, code = gates.concluded(gated, policy, holds=conservation.holds, conclusive=doubt is None)
+    gated = gates.evaluate_gates(counts, known, policy)
+    doubt = gates.find_doubt(counts, known, policy)
+    verdict, code = gates.conclude(gated, policy, holds=conservation.holds, conclusive=doubt is None)
     samples = read_samples(run.samples, at_most=most_samples)
     instances, left_off = rank_hosts(one.hosts for one in run.counted)
     return Result(
@@ -98,7 +98,7 @@ def summarise(
         fields=_fields(run),
         gates=gated,
         conservation=conservation,
-        loss=gates.losses(counts),
+        loss=gates.count_losses(counts),
         latency=run.durations.latency(),
         arrival=run.durations.arrival(),
         topics=run.durations.topics(),

@@ -1,4 +1,4 @@
-"""This module knows when a run passes: every gate's value, the bound on what went unseen, verdict and exit code."""
+"""Evaluate the gates of a run: each gate's value, the bound on unseen losses, verdict and exit code."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from spark_jobs.judging.counts import Tally
     from spark_jobs.judging.facts import Facts
     from spark_jobs.policy.policy import Policy
-    from spark_jobs.policy.rules import GateRule
+    from spark_jobs.policy.settings import GateRule
 
-__all__ = ["ATTRIBUTED", "concluded", "doubt", "judged", "losses", "upper_bound_95_ppm"]
+__all__ = ["ATTRIBUTED", "conclude", "count_losses", "evaluate_gates", "find_doubt", "upper_bound_95_ppm"]
 
 ATTRIBUTED: Final = frozenset(
     reason.value
@@ -37,7 +37,7 @@ _PER_CENT: Final = 100.0
 _MS_PER_S: Final = 1_000
 
 
-def losses(tally: Tally) -> dict[str, Loss]:
+def count_losses(tally: Tally) -> dict[str, Loss]:
     """Return what each side lacks; ``checked`` are the keys it should have had, settled."""
     found = {}
     for side, status in _ALONE_ON_THE_OTHER.items():
@@ -65,9 +65,9 @@ def upper_bound_95_ppm(seen: int, checked: int) -> float | None:
     return min(1.0, (middle + spread) / (1 + square / checked)) * _MILLION
 
 
-def judged(tally: Tally, facts: Facts, policy: Policy) -> tuple[Gate, ...]:
+def evaluate_gates(tally: Tally, facts: Facts, policy: Policy) -> tuple[Gate, ...]:
     """Return every gate of the policy with its value; a strict policy lets warnings fail."""
-    measured = _measured(tally, facts, policy)
+    measured = _measure(tally, facts, policy)
     gates = []
     for name, rule in policy.gates.items():
         severity = "fail" if policy.strict else rule.severity
@@ -97,9 +97,9 @@ def _outcome(value: float | None, rule: GateRule, severity: str) -> Outcome:
     return Outcome.FAIL if severity == "fail" else Outcome.WARN
 
 
-def _measured(tally: Tally, facts: Facts, policy: Policy) -> dict[str, tuple[float | None, int]]:
+def _measure(tally: Tally, facts: Facts, policy: Policy) -> dict[str, tuple[float | None, int]]:
     """Return each gate's value, and on how many keys, records or comparisons it was measured."""
-    lost = losses(tally)
+    lost = count_losses(tally)
     sums = tally.sums
     excess = sum(sums[f"{side}_{kind}_duplicates"] for side in ("native", "otlp") for kind in ("exact", "other"))
     late = sum(count for flag, count in tally.timing.items() if flag.startswith("late"))
@@ -142,8 +142,8 @@ def _per_cent(part: int, whole: int) -> float | None:
     return _PER_CENT * part / whole if whole else None
 
 
-def doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
-    """Return why the run can vouch for nothing, and the mend, as one sentence; ``None`` when it can.
+def find_doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
+    """Return why the run can vouch for nothing, and what to do, as one sentence; ``None`` when it can.
 
     Two inputs without a key in common are no comparison: the wrong file, the wrong day. A window that ends after the
     horizon still waits for records. A horizon before every event leaves only what met on both sides as settled; one
@@ -175,7 +175,7 @@ def doubt(tally: Tally, facts: Facts, policy: Policy) -> str | None:
     return None
 
 
-def concluded(gates: Sequence[Gate], policy: Policy, *, holds: bool, conclusive: bool) -> tuple[Verdict, ExitCode]:
+def conclude(gates: Sequence[Gate], policy: Policy, *, holds: bool, conclusive: bool) -> tuple[Verdict, ExitCode]:
     """Return verdict and exit code: a broken identity outranks everything, then doubt, then a failed gate.
 
     A gate that may fail a run but had nothing to measure leaves the run undecided. Strictness does not extend that to

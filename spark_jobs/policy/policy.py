@@ -1,7 +1,4 @@
-"""This module knows what a run tolerates: the policy file over the defaults, and one line for the first wrong thing.
-
-A policy is TOML; ``policy_rules`` has its keys, ``mqtrace reconcile --print-policy`` prints one in full.
-"""
+"""The policy of a run, what it tolerates: the TOML file over the defaults, and one line for the first error in it."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ else:  # the 'spark' extra brings the package the standard library's was made fr
 
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.policy.profiles import AUTO, MIXED, PROFILES, ByDesign, IsKind, Profile, parse_native_writer
-from spark_jobs.policy.rules import (
+from spark_jobs.policy.settings import (
     CRITICAL_FIELDS,
     DEFAULT_GATES,
     DISAGREEMENT,
@@ -29,8 +26,9 @@ from spark_jobs.policy.rules import (
     GateRule,
     SilentRule,
     WriterRule,
+    parse_duration_ms,
+    refuse_unknown,
 )
-from spark_jobs.policy.values import parse_duration_ms, refuse_unknown
 from spark_jobs.schemas import COMPARED_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Kind, Status
 
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spark_jobs.judging.plan import Alone
-    from spark_jobs.policy.rules import Setting
+    from spark_jobs.policy.settings import Setting
 
 __all__ = [
     "CRITICAL_FIELDS",
@@ -139,9 +137,9 @@ class Policy:
 
     def judgement(self, name: str, verdict: str) -> str | None:
         """Return what a field's verdict means: ``ok``, ``warn``, ``fail``, or ``None`` where nothing was compared."""
-        said = self.verdicts.get(name, {}).get(verdict)
-        if said is not None:
-            return said
+        chosen = self.verdicts.get(name, {}).get(verdict)
+        if chosen is not None:
+            return chosen
         missing = verdict == FieldVerdict.MISSING_OTLP.value and name in self.profile.tolerated
         if missing or verdict == FieldVerdict.NOT_COMPARABLE.value:
             return None
@@ -155,7 +153,7 @@ class Policy:
         return text if self.mask_keys == "none" else self.mask_text
 
     def never_recorded(self, side: str) -> frozenset[str]:
-        """Return the fields that this run's writer of ``side`` is said never to record."""
+        """Return the fields that this run's writer of ``side`` never records, by the file."""
         return frozenset(name for rule in self._writers() if rule.side == side for name in rule.never_fields)
 
     @property
@@ -258,7 +256,7 @@ def _load(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"--policy {path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UnreadableInputError(f"--policy {path} is no TOML: {error}") from error
+        raise UnreadableInputError(f"--policy {path} is not valid TOML: {error}") from error
 
 
 def _apply(policy: Policy, wanted: Mapping[str, Any], where: str) -> Policy:
@@ -267,15 +265,15 @@ def _apply(policy: Policy, wanted: Mapping[str, Any], where: str) -> Policy:
     scalars = {key: value for key, value in wanted.items() if key in settings}
     return replace(
         policy,
-        **_values(scalars, SETTINGS, where, sign=":"),
-        **_field_changes(policy, _tables(wanted, "fields", where), where),
-        gates=_gate_changes(policy, _tables(wanted, "gates", where), where),
-        writers=tuple(_writer(name, row, where) for name, row in _tables(wanted, "writers", where).items()),
-        silent=tuple(_silent(row, where) for row in _list(wanted, where)),
+        **_read_values(scalars, SETTINGS, where, sign=":"),
+        **_read_fields(policy, _read_tables(wanted, "fields", where), where),
+        gates=_read_gates(policy, _read_tables(wanted, "gates", where), where),
+        writers=tuple(_read_writer(name, row, where) for name, row in _read_tables(wanted, "writers", where).items()),
+        silent=tuple(_read_silent(row, where) for row in _read_silent_rows(wanted, where)),
     )
 
 
-def _values(row: Mapping[str, Any], settings: Iterable[Setting], where: str, *, sign: str = "") -> dict[str, Any]:
+def _read_values(row: Mapping[str, Any], settings: Iterable[Setting], where: str, *, sign: str = "") -> dict[str, Any]:
     """Return the values of a table by the attribute each is for."""
     known = {setting.key: setting for setting in settings}
     refuse_unknown(row, known, where)
@@ -285,21 +283,21 @@ def _values(row: Mapping[str, Any], settings: Iterable[Setting], where: str, *, 
 _EXAMPLES: Final = {"fields": "start_ms", "gates": "malformed", "writers": '"rocketmq-5.3.3"'}
 
 
-def _tables(wanted: Mapping[str, Any], name: str, where: str) -> dict[str, dict[str, Any]]:
+def _read_tables(wanted: Mapping[str, Any], name: str, where: str) -> dict[str, dict[str, Any]]:
     table = wanted.get(name, {})
     if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
         raise UsageError(f"{where}: {name} must be tables, as in [{name}.{_EXAMPLES[name]}]")
     return table
 
 
-def _list(wanted: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+def _read_silent_rows(wanted: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     rows = wanted.get("silent", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UsageError(f"{where}: silent must be a list of tables, each headed [[silent]]")
     return rows
 
 
-def _field_changes(policy: Policy, fields: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, Any]:
+def _read_fields(policy: Policy, fields: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, Any]:
     refuse_unknown(fields, COMPARED_FIELDS, f"{where}: [fields]")
     changed: dict[str, dict[str, Any]] = {
         "severity": dict(policy.severity),
@@ -311,23 +309,23 @@ def _field_changes(policy: Policy, fields: Mapping[str, Mapping[str, Any]], wher
         if {"critical", "severity"} <= set(row):
             raise UsageError(f"{place}: critical is the older spelling of severity; give one of them")
         settings = [each for each in FIELD_SETTINGS if name in TIMED_FIELDS or each.key != "tolerance_ms"]
-        for attribute, value in _values(row, settings, place).items():
+        for attribute, value in _read_values(row, settings, place).items():
             spelt = {True: "fail", False: "warn"}[value] if isinstance(value, bool) else value
             changed[attribute][name] = spelt
     return changed
 
 
-def _gate_changes(policy: Policy, gates: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, GateRule]:
+def _read_gates(policy: Policy, gates: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, GateRule]:
     refuse_unknown(gates, policy.gates, f"{where}: [gates]")
     changed = dict(policy.gates)
     for name, row in gates.items():
-        changed[name] = replace(changed[name], **_values(row, GATE_SETTINGS, f"{where}: [gates.{name}]"))
+        changed[name] = replace(changed[name], **_read_values(row, GATE_SETTINGS, f"{where}: [gates.{name}]"))
     return changed
 
 
-def _writer(name: str, row: Mapping[str, Any], where: str) -> WriterRule:
+def _read_writer(name: str, row: Mapping[str, Any], where: str) -> WriterRule:
     place = f'{where}: [writers."{name}"]'
-    values = _values(row, WRITER_SETTINGS, place)
+    values = _read_values(row, WRITER_SETTINGS, place)
     side = values.setdefault("side", "native" if parse_native_writer(name) else "otlp")
     if (parse_native_writer(name) is None) if side == "native" else (name not in PROFILES):
         known = "mqtrace, rocketmq or rocketmq-5.3.3" if side == "native" else ", ".join(PROFILES)
@@ -335,9 +333,9 @@ def _writer(name: str, row: Mapping[str, Any], where: str) -> WriterRule:
     return WriterRule(writer=name, **values)
 
 
-def _silent(row: Mapping[str, Any], where: str) -> SilentRule:
+def _read_silent(row: Mapping[str, Any], where: str) -> SilentRule:
     place = f"{where}: [[silent]]"
-    values = _values(row, SILENT_SETTINGS, place)
+    values = _read_values(row, SILENT_SETTINGS, place)
     if "side" not in values or len(values) == 1:
         raise UsageError(f'{place}: write the side ("native" or "otlp") and a topic, group or service')
     if values["side"] == "otlp" and "service" in values:

@@ -1,4 +1,4 @@
-"""This module knows what each writer can say: the tables a missing field or a missing side is judged by.
+"""What each writer can record: the tables that a missing field or a missing side is judged by.
 
 Sources: the forms of the native records (``otel_mqtrace.wire.native.layout``) and runs in which the same messages were
 recorded by RocketMQ's own trace and by OpenTelemetry's Java agent (clients 4.9.8, 5.3.3 and 5.5.0).
@@ -64,7 +64,7 @@ _TIMES = frozenset({"start_ms", "end_ms", "cost_ms"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What spans of one writer say. ``carries``: a missing field is a finding; ``may_carry``: tolerated when missing.
+    """What spans of one writer record. A missing field of ``carries`` is a finding; of ``may_carry`` it is tolerated.
 
     Anything in neither is never written, so it is not comparable. Tolerances are milliseconds; ``shared_clock_ms`` is
     the one for starts when both records were made from one event object.
@@ -115,9 +115,9 @@ PROFILES: Final[dict[str, Profile]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByDesign:
-    """One rule of why a side never has a record: for whom it holds, from which release on, and until before which.
+    """One rule of why a side never has a record: for which writers, from which release on, and before which.
 
-    ``when`` tells it of a one-sided key; ``None`` where only the rest of the run can tell (``spark_jobs.explain``).
+    ``when`` decides about a one-sided key; ``None`` where only the rest of the run can (``spark_jobs.explain.rules``).
     ``says`` describes the rule to people.
     """
 
@@ -131,7 +131,7 @@ class ByDesign:
     until: tuple[int, ...] | None = None
 
     def holds(self, profile: str, native_writer: str) -> bool:
-        """Say whether the rule is about this pair of writers; a writer without a version is the newest."""
+        """Tell whether the rule is about this pair of writers; a writer without a version is the newest."""
         name, version = parse_native_writer(native_writer) or ("mqtrace", ())
         old_enough = self.until is None or (version != () and version < self.until)
         new_enough = version == () or version >= self.since

@@ -1,4 +1,4 @@
-"""This module knows how a policy is printed: complete TOML with comments, which read back gives the same policy."""
+"""Print a policy: complete TOML with comments, which read back gives the same policy."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_jobs.policy.policy import OpenWriters
-from spark_jobs.policy.rules import (
+from spark_jobs.policy.settings import (
     FIELD_SETTINGS,
     GATE_SETTINGS,
     SETTINGS,
     SILENT_SETTINGS,
     TIMED_FIELDS,
     WRITER_SETTINGS,
+    write_toml,
 )
-from spark_jobs.policy.values import in_toml
 from spark_jobs.schemas import COMPARED_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from spark_jobs.policy.policy import Policy
-    from spark_jobs.policy.rules import Setting
+    from spark_jobs.policy.settings import Setting
 
-__all__ = ["policy_hash", "policy_text"]
+__all__ = ["hash_policy", "print_policy"]
 
 _NO_EXAMPLE: Final = ('# [writers."rocketmq-5.3.3"]', '# never = ["recall"]', '# never_fields = ["region_id"]')
 _NO_SILENCE: Final = ("# [[silent]]", '# side = "otlp"', '# group = "nightly-batch"')
 _COLUMN: Final = 34
 
 
-def policy_text(policy: Policy, *, open_writers: OpenWriters | None = None) -> str:
+def print_policy(policy: Policy, *, open_writers: OpenWriters | None = None) -> str:
     """Return the whole policy as TOML; what has no value stands as a comment with an example.
 
     Args:
@@ -40,12 +40,12 @@ def policy_text(policy: Policy, *, open_writers: OpenWriters | None = None) -> s
     return "\n".join(_lines(policy, open_writers=open_writers)) + "\n"
 
 
-def policy_hash(policy: Policy) -> str:
+def hash_policy(policy: Policy) -> str:
     """Return SHA-256, in hex, of what decides: the policy without its comments, the writers, strictness."""
-    said = [line for line in _lines(policy, explained=False) if line and not line.startswith("#")]
-    said += [*policy.writer_names, str(policy.strict)]
-    said += ["complete"] if policy.is_complete else []
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()
+    lines = [line for line in _lines(policy, explained=False) if line and not line.startswith("#")]
+    lines += [*policy.writer_names, str(policy.strict)]
+    lines += ["complete"] if policy.is_complete else []
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _lines(policy: Policy, *, explained: bool = True, open_writers: OpenWriters | None = None) -> Iterator[str]:
@@ -66,7 +66,7 @@ def _lines(policy: Policy, *, explained: bool = True, open_writers: OpenWriters 
     yield from () if policy.writers else _NO_EXAMPLE
     for writer in policy.writers:
         rows = [(each, getattr(writer, each.attribute)) for each in WRITER_SETTINGS]
-        yield from _table(f"[writers.{in_toml(writer.writer)}]", rows)
+        yield from _table(f"[writers.{write_toml(writer.writer)}]", rows)
     yield from _head("[[silent]]", SILENT_SETTINGS)
     yield from () if policy.silent else _NO_SILENCE
     for silent in policy.silent:
@@ -75,12 +75,12 @@ def _lines(policy: Policy, *, explained: bool = True, open_writers: OpenWriters 
 
 
 def _field(policy: Policy, name: str, *, has_tolerance: bool) -> Iterator[tuple[Setting, Any]]:
-    said = {
+    values = {
         "severity": policy.severity[name],
         "tolerance_ms": policy.tolerance(name) if has_tolerance else None,
         "verdicts": policy.verdicts.get(name),
     }
-    return ((each, said[each.key]) for each in FIELD_SETTINGS if said.get(each.key) is not None)
+    return ((each, values[each.key]) for each in FIELD_SETTINGS if values.get(each.key) is not None)
 
 
 def _head(name: str, settings: Iterable[Setting]) -> Iterator[str]:

@@ -20,7 +20,7 @@ AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grac
         (["--native", "x", "--out", "o"], "--otlp"),
         ([*SIDES, "--out", "o", "--profile", "perl"], "--profile 'perl' is unknown"),
         ([*SIDES, "--out", "o", "--native-writer", "perl"], "--native-writer 'perl' is unknown"),
-        ([*SIDES, "--out", "o", "--grace", "soon"], "--grace 'soon' is no duration"),
+        ([*SIDES, "--out", "o", "--grace", "soon"], "--grace: invalid duration 'soon'"),
         ([*SIDES, "--out", "o", "--begin", "tomorrow"], "--begin 'tomorrow' is no time"),
         ([*SIDES, "--out", "o", "--begin", "5", "--end", "4"], "--begin is later than --end"),
         ([*SIDES, "--out", "o", "--policy", "none.toml"], "none.toml cannot be read"),
@@ -43,7 +43,7 @@ AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grac
         ([*SIDES, "--out", "o", "--complete", "--grace", "5m"], "--complete and --grace exclude each other"),
         ([*SIDES, "--out", "o", "--complete", "--stream", "--every", "5m"], "leave out one of them"),
         (["--print-policy", "--complete", "--grace", "5m"], "--complete and --grace exclude each other"),
-        (["--print-policy", "--grace", "soon"], "--grace 'soon' is no duration"),
+        (["--print-policy", "--grace", "soon"], "--grace: invalid duration 'soon'"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, arguments, said):

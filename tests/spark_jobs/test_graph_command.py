@@ -18,7 +18,7 @@ SPANS = str(Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup" / "
         (["--otlp", SPANS], "--out"),
         (["--otlp", SPANS, "--out", "o", "--format", "png"], "--format 'png' is unknown"),
         (["--otlp", SPANS, "--out", "o", "--begin", "5", "--end", "4"], "--begin is later than --end"),
-        (["--otlp", SPANS, "--out", "o", "--grace", "soon"], "--grace 'soon' is no duration"),
+        (["--otlp", SPANS, "--out", "o", "--grace", "soon"], "--grace: invalid duration 'soon'"),
         (["--otlp", "gone", "--out", "o"], "no such file, directory or match: gone"),
         (["--native", SPANS, "--out", "o"], "not native"),
         (["--otlp", SPANS, "--out", "taken"], "cannot create --out taken"),

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.graph.build import build_graph
+from spark_jobs.graph.edges import SPREADS, GraphPart, add_up, build_graph, merge_parts
+from spark_jobs.graph.journeys import COUNTS
 from spark_jobs.graph.legs import LEG, choose_owners, find_owners, merge_owners
-from spark_jobs.graph.parts import COUNTS, SPREADS, GraphPart, add_up, merge_parts
 from tests.support import graph_oracle
 
 OPENING_MS, HORIZON_MS = 1_000, 9_000
@@ -69,14 +69,13 @@ def ways(draw: st.DrawFn, message: str) -> list[dict[str, Any]]:
     return [{**one, "identified": identified, **(topics if one["via"] else {})} for one in found]
 
 
-def add_up_in(parts: int, legs: list[dict[str, Any]], **bounds: Any) -> GraphPart:
+def add_up_in(parts: int, legs: list[dict[str, Any]], judged: Any = (OPENING_MS, HORIZON_MS)) -> GraphPart:
     """Return the sum of legs that are added up in some parts, those of one message in one."""
-    span = {"opening_ms": OPENING_MS, "horizon_ms": HORIZON_MS, **bounds}
     numbers = {message: at for at, message in enumerate(dict.fromkeys(one["message"] for one in legs))}
     some = [[one for one in legs if numbers[one["message"]] % parts == part] for part in range(parts)]
     tables = [pa.Table.from_pylist(rows, schema=LEG) for rows in some]
     owned = choose_owners(merge_owners(map(find_owners, tables)))
-    return merge_parts(add_up(table, owned, **span) for table in tables)
+    return merge_parts(add_up(table, owned, judged) for table in tables)
 
 
 def counts_of(part: GraphPart) -> dict[Any, dict[str, int]]:
@@ -162,6 +161,6 @@ def test_node_lists_the_services_and_groups_it_stands_for(whole):
 def test_nothing_is_missing_where_the_data_has_no_settled_part():
     """Without a horizon nothing is called never consumed or never published."""
     legs = [leg("publish", "m", service="shop"), leg("consume", "n", group="G")]
-    found = counts_of(add_up_in(1, legs, opening_ms=None, horizon_ms=None))
+    found = counts_of(add_up_in(1, legs, (None, None)))
     assert found["publish", "shop", "orders"]["fate_pending"] == 1
     assert found["consume", "G", "orders"]["origin_unjudged"] == 1

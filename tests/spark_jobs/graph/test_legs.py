@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from spark_jobs.graph.edges import add_up, build_graph, find_judged_span, merge_parts
 from spark_jobs.graph.legs import (
     LEG,
     choose_owners,
@@ -18,7 +19,6 @@ from spark_jobs.graph.legs import (
     read_verdict_legs,
     read_verdict_owners,
 )
-from spark_jobs.jobs.drawing import draw, judged_span, part_of
 from spark_jobs.schemas import VERDICT
 
 
@@ -149,9 +149,10 @@ def test_graph_of_verdict_files_joins_the_files_of_a_bucket(tmp_path):
     for name, rows in files.items():
         parquet.write_table(verdicts(*rows), tmp_path / name)
     buckets = [(str(tmp_path / "a"), str(tmp_path / "b")), (str(tmp_path / "c"),)]
-    judged = judged_span(0, 201_000, 1_000)
+    judged = find_judged_span(0, 201_000, 1_000)
     owned = choose_owners(merge_owners(read_verdict_owners(bucket) for bucket in buckets))
-    graph = draw([part_of(owned, judged, bucket) for bucket in buckets], judged)
+    parts = [add_up(read_verdict_legs(bucket), owned, judged) for bucket in buckets]
+    graph = build_graph(merge_parts(parts), sides=("native", "otlp"), judged=judged)
     assert (graph.sides, graph.opening_ms, graph.horizon_ms) == (("native", "otlp"), 1_000, 200_000)
     sends, deliveries = graph.edges
     assert (sends.source, sends.fates["consumed"]) == ("producer:shop", 1)

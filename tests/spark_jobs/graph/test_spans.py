@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from spark_jobs.graph import calls, ties
-from spark_jobs.graph.calls import count_direct_calls
-from spark_jobs.graph.ties import tie_spans
+from spark_jobs.graph.spans import count_direct_calls, tie_spans
 from spark_jobs.schemas import NORMALISED
 from tests.support.plain_engine import PlainEngine
 from tests.support.reading import rows_in
@@ -110,26 +108,19 @@ def plain(rows: list[Row]) -> Counter[str]:
 @given(rows=st.lists(_rows, max_size=14))
 def test_spans_are_tied_as_a_plain_reading_of_the_rules_ties_them(rows):
     """By links and parents, over buckets of few rows."""
-    usual, ties._BUCKET_ROWS = ties._BUCKET_ROWS, 3
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            tied = tie_spans(PlainEngine(), files_of(directory, rows), f"{directory}/tied")
-            assert plain(rows_in(tied)) == plain(tie_plainly(rows))
-    finally:
-        ties._BUCKET_ROWS = usual
+    with tempfile.TemporaryDirectory() as directory:
+        tied = tie_spans(PlainEngine(), files_of(directory, rows), f"{directory}/tied", bucket_rows=3)
+        assert plain(rows_in(tied)) == plain(tie_plainly(rows))
 
 
 @settings(max_examples=40, deadline=None)
 @given(rows=st.lists(_rows, max_size=14), begin_ms=st.sampled_from([None, 5]), end_ms=st.sampled_from([None, 5]))
 def test_direct_calls_are_counted_as_a_plain_reading_of_the_rules_counts_them(rows, begin_ms, end_ms):
     """Copies of a span once, deliveries and calls within a service never."""
-    usual, calls._BUCKET_ROWS = calls._BUCKET_ROWS, 3
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            found = count_direct_calls(PlainEngine(), files_of(directory, rows), begin_ms=begin_ms, end_ms=end_ms)
-            assert found == call_plainly(rows, begin_ms, end_ms)
-    finally:
-        calls._BUCKET_ROWS = usual
+    window = {"begin_ms": begin_ms, "end_ms": end_ms}
+    with tempfile.TemporaryDirectory() as directory:
+        found = count_direct_calls(PlainEngine(), files_of(directory, rows), **window, bucket_rows=3)
+    assert found == call_plainly(rows, begin_ms, end_ms)
 
 
 def test_files_whose_spans_all_name_their_message_are_left_as_they_are(tmp_path):

@@ -15,7 +15,7 @@ from spark_jobs.jobs.reading import EventSide
 from spark_jobs.jobs.summarise import balance_inputs
 from spark_jobs.judging.counts import Patterns, Tally, add_patterns, bucket_width_ms
 from spark_jobs.judging.facts import Facts
-from spark_jobs.policy.gates import concluded, doubt, judged, losses, upper_bound_95_ppm
+from spark_jobs.policy.gates import conclude, count_losses, evaluate_gates, find_doubt, upper_bound_95_ppm
 from spark_jobs.policy.policy import DEFAULT_GATES, read_policy
 
 POLICY = read_policy(None)
@@ -35,14 +35,14 @@ def tally(**parts) -> Tally:
 
 
 def outcomes(counts: Tally, facts: Facts = FACTS, policy=None) -> dict[str, str]:
-    return {gate.name: gate.outcome for gate in judged(counts, facts, policy or read_policy(None))}
+    return {gate.name: gate.outcome for gate in evaluate_gates(counts, facts, policy or read_policy(None))}
 
 
 def test_a_clean_run_passes_every_gate():
     """Nothing lost, nothing doubled, everything equal: PASS and exit 0."""
-    gates = judged(tally(), FACTS, POLICY)
+    gates = evaluate_gates(tally(), FACTS, POLICY)
     assert {gate.outcome for gate in gates} == {"pass"}
-    assert concluded(gates, POLICY, holds=True, conclusive=True) == ("PASS", 0)
+    assert conclude(gates, POLICY, holds=True, conclusive=True) == ("PASS", 0)
 
 
 @pytest.mark.parametrize(
@@ -84,41 +84,41 @@ def test_two_in_a_thousand_doubled_is_too_many_and_one_is_not():
 def test_most_of_a_run_lost_by_a_named_cause_is_no_pass():
     """Nine of ten keys, each with its reason: a warning and exit 0; one of a hundred is let pass."""
     for lost, expected in ((900, ("WARN", 0)), (1, ("PASS", 0))):
-        gates = judged(tally(one_sided=Counter({("NATIVE_ONLY", "DROP_ATTRIBUTED"): lost})), FACTS, POLICY)
-        assert concluded(gates, POLICY, holds=True, conclusive=True) == expected
+        gates = evaluate_gates(tally(one_sided=Counter({("NATIVE_ONLY", "DROP_ATTRIBUTED"): lost})), FACTS, POLICY)
+        assert conclude(gates, POLICY, holds=True, conclusive=True) == expected
 
 
 def test_strict_lets_a_warning_fail_the_run():
     """The same late keys: a warning and exit 0, or a failure and exit 1."""
     late = tally(timing=Counter(on_time=1, late_otlp=1))
     for policy, expected in ((read_policy(None), ("WARN", 0)), (replace(read_policy(None), strict=True), ("FAIL", 1))):
-        assert concluded(judged(late, FACTS, policy), policy, holds=True, conclusive=True) == expected
+        assert conclude(evaluate_gates(late, FACTS, policy), policy, holds=True, conclusive=True) == expected
 
 
 def test_a_gate_with_nothing_to_measure_says_so():
     """No arrival times: neither pass nor fail, and the run is judged by the others."""
-    gates = judged(tally(timing=Counter(no_time=100)), FACTS, POLICY)
+    gates = evaluate_gates(tally(timing=Counter(no_time=100)), FACTS, POLICY)
     assert {gate.outcome for gate in gates if gate.name == "late"} == {"inconclusive"}
-    assert concluded(gates, POLICY, holds=True, conclusive=True) == ("PASS", 0)
+    assert conclude(gates, POLICY, holds=True, conclusive=True) == ("PASS", 0)
 
 
 def test_every_gate_has_a_value_and_every_value_a_gate():
     """A gate added to the table without a value would fail to be judged at all."""
-    assert [gate.name for gate in judged(tally(), FACTS, read_policy(None))] == [*DEFAULT_GATES]
+    assert [gate.name for gate in evaluate_gates(tally(), FACTS, read_policy(None))] == [*DEFAULT_GATES]
 
 
 def test_broken_books_outrank_doubt_and_doubt_outranks_a_failed_gate():
     """Exit 3, then 4, then 1."""
-    gates = judged(tally(duplicates=Counter(conflicting=1)), FACTS, POLICY)
-    assert concluded(gates, POLICY, holds=False, conclusive=False) == ("FAIL", 3)
-    assert concluded(gates, POLICY, holds=True, conclusive=False) == ("INCONCLUSIVE", 4)
-    assert concluded(gates, POLICY, holds=True, conclusive=True) == ("FAIL", 1)
+    gates = evaluate_gates(tally(duplicates=Counter(conflicting=1)), FACTS, POLICY)
+    assert conclude(gates, POLICY, holds=False, conclusive=False) == ("FAIL", 3)
+    assert conclude(gates, POLICY, holds=True, conclusive=False) == ("INCONCLUSIVE", 4)
+    assert conclude(gates, POLICY, holds=True, conclusive=True) == ("FAIL", 1)
 
 
 @pytest.mark.parametrize("in_scope", [{}, {"native": 3, "otlp": 0}, {"native": 0, "otlp": 3}, {"native": 0, "otlp": 0}])
 def test_an_empty_side_is_never_a_pass(in_scope):
     """One side empty or both: inconclusive."""
-    said = doubt(tally(), replace(FACTS, in_scope=in_scope), POLICY)
+    said = find_doubt(tally(), replace(FACTS, in_scope=in_scope), POLICY)
     assert said is not None
     for side, name in (("native", "the native side"), ("otlp", "the OTLP side")):
         assert (name in said) is (not in_scope.get(side))
@@ -127,11 +127,11 @@ def test_an_empty_side_is_never_a_pass(in_scope):
 def test_nothing_settled_is_inconclusive():
     """All keys pending; or a horizon before the first event while anything is still one-sided."""
     pending = tally(status=Counter(PENDING=4), keys=Counter(native=2, otlp=2, both=0))
-    assert "both sides" in doubt(pending, FACTS, POLICY)
+    assert "both sides" in find_doubt(pending, FACTS, POLICY)
     young = replace(FACTS, horizon_ms=-1)
     one_pending = tally(status=Counter(MATCHED_EXACT=99, PENDING=1))
-    assert "give --complete if nothing more will arrive" in doubt(one_pending, young, POLICY)
-    assert doubt(tally(), young, POLICY) is None
+    assert "give --complete if nothing more will arrive" in find_doubt(one_pending, young, POLICY)
+    assert find_doubt(tally(), young, POLICY) is None
 
 
 def test_two_inputs_with_nothing_in_common_are_inconclusive():
@@ -142,14 +142,14 @@ def test_two_inputs_with_nothing_in_common_are_inconclusive():
         fields={},
         reason=Counter(WRITER_SILENT=10),
     )
-    assert "no event is on both sides" in doubt(strangers, FACTS, POLICY)
+    assert "no event is on both sides" in find_doubt(strangers, FACTS, POLICY)
 
 
 @pytest.mark.parametrize(("end_ms", "conclusive"), [(540_000, True), (540_001, False), (4_200_000, False)])
 def test_a_window_that_ends_after_the_horizon_is_inconclusive(end_ms, conclusive):
     """What would still arrive belongs to it."""
-    assert (doubt(tally(), FACTS, replace(POLICY, end_ms=end_ms)) is None) is conclusive
-    assert doubt(tally(), FACTS, replace(POLICY, end_ms=end_ms, is_complete=True)) is None
+    assert (find_doubt(tally(), FACTS, replace(POLICY, end_ms=end_ms)) is None) is conclusive
+    assert find_doubt(tally(), FACTS, replace(POLICY, end_ms=end_ms, is_complete=True)) is None
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -157,11 +157,11 @@ def test_a_gate_that_may_fail_a_run_must_have_measured_something(strict):
     """No critical field could be compared: exit 4, unless another gate failed; strictness asks no more of warnings."""
     policy = replace(POLICY, strict=strict)
     mute = tally(fields={"tags": Counter(EQUAL=100)}, timing=Counter(no_time=100))
-    assert concluded(judged(mute, FACTS, policy), policy, holds=True, conclusive=True) == ("INCONCLUSIVE", 4)
+    assert conclude(evaluate_gates(mute, FACTS, policy), policy, holds=True, conclusive=True) == ("INCONCLUSIVE", 4)
     bad = replace(FACTS, malformed={"native": 1, "otlp": 0})
-    assert concluded(judged(mute, bad, policy), policy, holds=True, conclusive=True) == ("FAIL", 1)
+    assert conclude(evaluate_gates(mute, bad, policy), policy, holds=True, conclusive=True) == ("FAIL", 1)
     untimed = tally(timing=Counter(no_time=100))
-    assert concluded(judged(untimed, FACTS, policy), policy, holds=True, conclusive=True) == ("PASS", 0)
+    assert conclude(evaluate_gates(untimed, FACTS, policy), policy, holds=True, conclusive=True) == ("PASS", 0)
 
 
 def test_none_lost_among_n_is_bounded_by_three_over_n():
@@ -192,7 +192,7 @@ def test_loss_is_told_by_the_side_that_lacks_it():
             }
         )
     )
-    lost = losses(counts)
+    lost = count_losses(counts)
     assert (lost["native"].unexplained, lost["native"].attributed, lost["native"].checked) == (2, 3, 105)
     assert (lost["otlp"].unexplained, lost["otlp"].attributed, lost["otlp"].checked) == (0, 0, 100)
 
@@ -282,9 +282,9 @@ def test_too_small_a_sample_decides_nothing():
         gates = {**DEFAULT_GATES}
         gates["unexplained_loss_native"] = replace(gates["unexplained_loss_native"], minimum_sample=minimum)
         policy = replace(POLICY, gates=gates)
-        found = judged(lost, FACTS, policy)
+        found = evaluate_gates(lost, FACTS, policy)
         assert (found[0].outcome, found[0].sample, found[0].value) == (expected, 101, 1)
-        assert concluded(found, policy, holds=True, conclusive=True)[0].value == {"fail": "FAIL"}.get(
+        assert conclude(found, policy, holds=True, conclusive=True)[0].value == {"fail": "FAIL"}.get(
             expected, "INCONCLUSIVE"
         )
 

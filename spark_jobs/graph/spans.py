@@ -1,11 +1,12 @@
-"""Find which message a span is about when it does not say: the one whose send it points at.
+"""Follow spans to other spans: to the send that a delivery points at, and to the caller in another service.
 
 Semantic conventions let a consumer point at the send of its message by a link or by its parent, in the same trace or
-in another. Both are followed here, by an exchange on span ids: no trace is ever put together.
+in another. Both are followed by an exchange on span ids: no trace is ever put together.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,10 +28,9 @@ if TYPE_CHECKING:
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.judging.columns import Column, Ints, Mask
 
-__all__ = ["tie_spans"]
+__all__ = ["Calls", "count_direct_calls", "tie_spans"]
 
 pc: Final[Any] = pyarrow.compute  # its stubs know fewer forms than there are
-_BUCKET_ROWS: Final = 60_000
 _MOST_BUCKETS: Final = 2_000
 _NAMES: Final = ("kind", "scope", "msg_id", "offset_msg_id")
 
@@ -42,7 +42,7 @@ _CLAIM: Final = pa.schema({"at": _TEXT, "msg_id": _TEXT, "is_send": pa.bool_()})
 """The id that a send has, or that a delivery has for the send at a place."""
 
 
-def tie_spans(engine: Engine, files: Sequence[str], directory: str) -> tuple[str, ...]:
+def tie_spans(engine: Engine, files: Sequence[str], directory: str, *, bucket_rows: int = 60_000) -> tuple[str, ...]:
     """Return files with the same spans, in which a send and the deliveries that point at it name the same message.
 
     An event without a message id has its place on the broker (a Kafka topic, partition and offset) for one. A send
@@ -55,6 +55,7 @@ def tie_spans(engine: Engine, files: Sequence[str], directory: str) -> tuple[str
         engine: runs the tasks.
         files: parquet files of ``NORMALISED``, of the OTLP side.
         directory: where new files go; it has none before.
+        bucket_rows: how many spans a bucket holds, about.
     """
     counts = engine.map(_count_nameless, files)
     nameless, placed = (sum(found) for found in zip(*counts, strict=True)) if counts else (0, 0)
@@ -63,13 +64,22 @@ def tie_spans(engine: Engine, files: Sequence[str], directory: str) -> tuple[str
     make_directory(directory)
     tasks = list(enumerate(files))
     if nameless:
-        buckets = min(
-            sum(parquet.ParquetFile(path).metadata.num_rows for path in files) // _BUCKET_ROWS + 1, _MOST_BUCKETS
-        )
+        buckets = _count_buckets(files, bucket_rows)
         engine.exchange(partial(_pack, directory, buckets), tasks, partial(_tie_bucket, directory), buckets)
     else:
-        engine.map(partial(_name_by_place, directory), tasks)
+        engine.map(partial(_name_by_position, directory), tasks)
     return tuple(list_files(directory))
+
+
+def _count_buckets(files: Sequence[str], rows: int) -> int:
+    """Return how many buckets of so many rows the files fill."""
+    return min(sum(parquet.ParquetFile(path).metadata.num_rows for path in files) // rows + 1, _MOST_BUCKETS)
+
+
+def _pack_by(batch: pa.RecordBatch, name: str, buckets: int) -> Iterator[tuple[int, bytes]]:
+    """Yield rows packed by the hash of a column of texts."""
+    bucket_of = (hash_texts(batch.column(name)) % np.uint64(buckets)).astype(np.int64)
+    yield from pack_rows(batch, bucket_of, buckets)
 
 
 def _count_nameless(path: str) -> tuple[int, int]:
@@ -94,7 +104,7 @@ def _is(columns: Mapping[str, Column], kind: Kind) -> Mask:
     return found
 
 
-def _name_by_place(directory: str, task: tuple[int, str]) -> None:
+def _name_by_position(directory: str, task: tuple[int, str]) -> None:
     number, path = task
     with (
         committed(f"{directory}/kept-{number:05d}.parquet") as unready,
@@ -129,8 +139,7 @@ def _pack(directory: str, buckets: int, task: tuple[int, str]) -> Iterator[tuple
             some = table.take(as_rows(rows)).append_column("at", places).cast(_WAITING)
             for part in (some, claims):
                 for batch in part.combine_chunks().to_batches():
-                    bucket_of = (hash_texts(batch.column("at")) % np.uint64(buckets)).astype(np.int64)
-                    yield from pack_rows(batch, bucket_of, buckets)
+                    yield from _pack_by(batch, "at", buckets)
 
 
 def _sort_out(columns: Mapping[str, Column]) -> tuple[Ints, tuple[Ints, Column], pa.Table]:
@@ -207,3 +216,66 @@ def _name_rows(waiting: Sequence[tuple[str, bool]], claims: Iterable[Mapping[str
             msg_id = by_consumers.setdefault(place, f"span:{place}")
             by_sends[place] = min(by_sends.get(place, msg_id), msg_id)
     return [(by_consumers if is_send else by_sends).get(place) for place, is_send in waiting]
+
+
+# -- calls from one service into another without a message: spans whose parent is a span of another service ------------
+_CALL_COLUMNS: Final = ("trace_id", "span_id", "parent_span_id", "service", "start_ms", "kind")
+
+Calls = Counter[tuple[str, str]]
+"""How often each service, the first of a pair, calls the second."""
+
+
+def count_direct_calls(
+    engine: Engine, files: Sequence[str], *, begin_ms: int | None, end_ms: int | None, bucket_rows: int = 200_000
+) -> Calls:
+    """Return the calls from one service into another that started in the window.
+
+    Args:
+        engine: runs the tasks.
+        files: parquet files of ``NORMALISED``, of the OTLP side; spans in scope or not, copies of one count once.
+        begin_ms: earliest start, epoch milliseconds, included; ``None`` for no bound.
+        end_ms: latest start.
+        bucket_rows: how many spans a bucket holds, about.
+    """
+    buckets = _count_buckets(files, bucket_rows)
+    found = engine.exchange(partial(_pack_calls, buckets), files, partial(_count_bucket, begin_ms, end_ms), buckets)
+    total: Calls = Counter()
+    for one in found:
+        total.update(one)
+    return total
+
+
+def _pack_calls(buckets: int, path: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the spans of a file that have a service, those of a trace in one bucket."""
+    file = parquet.ParquetFile(path)
+    for group in range(file.metadata.num_row_groups):
+        table = file.read_row_group(group, columns=[*_CALL_COLUMNS, "bad.reason"], use_threads=False)
+        whole = pc.is_null(table["bad"])
+        for name in ("trace_id", "span_id", "service"):
+            whole = pc.and_(whole, pc.is_valid(table[name]))
+        spans = table.filter(whole).select(_CALL_COLUMNS).combine_chunks()
+        for batch in spans.to_batches():
+            yield from _pack_by(batch, "trace_id", buckets)
+
+
+def _count_bucket(begin_ms: int | None, end_ms: int | None, _bucket: int, blobs: Sequence[bytes]) -> Calls:
+    spans = open_blobs(blobs)
+    is_delivery = pc.fill_null(pc.equal(spans["kind"], Kind.CONSUME.value), fill_value=False)
+    wanted: list[Any] = [(name, "min") for name in ("service", "parent_span_id", "start_ms")]
+    once = (
+        spans.append_column("is_delivery", is_delivery)
+        .group_by(["trace_id", "span_id"], use_threads=False)
+        .aggregate([*wanted, ("is_delivery", "max")])
+    )
+    called = once.filter(pc.and_(pc.is_valid(once["parent_span_id_min"]), pc.invert(once["is_delivery_max"])))
+    if begin_ms is not None:
+        called = called.filter(pc.greater_equal(called["start_ms_min"], begin_ms))
+    if end_ms is not None:
+        called = called.filter(pc.less_equal(called["start_ms_min"], end_ms))
+    callers = once.select(["trace_id", "span_id", "service_min"]).rename_columns(["trace_id", "span_id", "parent"])
+    pairs = called.select(["trace_id", "parent_span_id_min", "service_min"]).join(
+        callers, ["trace_id", "parent_span_id_min"], ["trace_id", "span_id"], "inner", use_threads=False
+    )
+    pairs = pairs.filter(pc.not_equal(pairs["parent"], pairs["service_min"]))
+    counted = pairs.group_by(["parent", "service_min"], use_threads=False).aggregate([([], "count_all")])
+    return Counter({(row["parent"], row["service_min"]): row["count_all"] for row in counted.to_pylist()})

@@ -1,26 +1,158 @@
-"""Build the graph that reports show from summed parts: nodes, edges, calls."""
+"""Add legs up to edges (producer to topic, topic to consumer group), and build the graph that reports show."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from spark_jobs.graph.journeys import FATES
-from spark_jobs.graph.parts import COUNTS, merge_edges
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.graph.journeys import COUNTS, FATES, follow
+from spark_jobs.judging.histograms import Histogram, merge_histograms
 from spark_jobs.report.graph import CONSUME, PUBLISH, Call, Edge, Graph, Node, Spread, node_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from spark_jobs.graph.parts import EdgeKey, EdgeSum, GraphPart, Member
-    from spark_jobs.judging.histograms import Histogram
+    from spark_jobs.judging.columns import Ints
 
-__all__ = ["MOST_EDGES", "build_graph"]
+__all__ = ["MOST_EDGES", "SPREADS", "EdgeSum", "GraphPart", "add_up", "build_graph", "find_judged_span", "merge_parts"]
 
 MOST_EDGES: Final = 2_000
 """So many edges of each kind are shown one by one; one more sums up all others."""
+SPREADS: Final = ("busy_ms", "queue_ms")
 
+_EdgeKey = tuple[str, "str | None", "str | None"]
+"""Kind, party and topic."""
+_Member = tuple[str, "str | None", "str | None", "str | None", "str | None", "str | None"]
+"""Kind, party, topic, service, group and namespace: who and what an edge's ends stand for."""
+_Span = tuple["int | None", "int | None"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeSum:
+    """What the legs of one edge come to: ``counts`` in the order of ``COUNTS``, a histogram of each of ``SPREADS``."""
+
+    counts: Ints
+    max_retry_times: int | None
+    first_ms: int | None
+    last_ms: int | None
+    spreads: tuple[Histogram | None, ...]
+
+    @property
+    def legs(self) -> int:
+        """How many sends or deliveries there are."""
+        return int(self.counts[0])
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPart:
+    """What some messages add to a graph: as large as the graph, whatever their number.
+
+    ``calls`` counts the deliveries from each party to each service, or group of none, where the sender is known.
+    """
+
+    edges: dict[_EdgeKey, EdgeSum] = field(default_factory=dict)
+    members: Counter[_Member] = field(default_factory=Counter)
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def find_judged_span(first_ms: int | None, end_ms: int | None, grace_ms: int) -> _Span:
+    """Return from when to when the data is complete enough to call a send or a delivery missing."""
+    opening_ms = None if first_ms is None else first_ms + grace_ms
+    return opening_ms, None if end_ms is None else end_ms - grace_ms
+
+
+def add_up(legs: pa.Table, owned: Mapping[tuple[str, str], str], judged: _Span) -> GraphPart:
+    """Return what messages add to the graph.
+
+    Args:
+        legs: ``LEG``, all legs of each message that has any.
+        owned: ``legs.choose_owners`` of the legs of the whole run: those must be merged before.
+        judged: ``find_judged_span``.
+    """
+    ways = follow(legs, owned, opening_ms=judged[0], horizon_ms=judged[1])
+    return GraphPart(_sum_edges(ways), _count_members(ways), _count_calls(ways))
+
+
+_SUMS: Final[list[Any]] = [
+    *((name, "sum") for name in COUNTS),
+    *(("retry_times", "max"), ("event_ms", "min"), ("event_ms", "max")),
+    *((name, "list") for name in SPREADS),
+]
+
+
+def _sum_edges(ways: pa.Table) -> dict[_EdgeKey, EdgeSum]:
+    edges = ways.group_by(["kind", "party", "topic"], use_threads=False).aggregate(_SUMS)
+    counts = np.stack([np.asarray(edges[f"{name}_sum"].cast(pa.int64())) for name in COUNTS], axis=1)
+    spreads = zip(*(map(_make_histogram, edges[f"{name}_list"]) for name in SPREADS), strict=True)
+    rows = edges.select(["kind", "party", "topic", "retry_times_max", "event_ms_min", "event_ms_max"]).to_pylist()
+    return {
+        (row["kind"], row["party"], row["topic"]): EdgeSum(
+            counts=of_edge,
+            max_retry_times=row["retry_times_max"],
+            first_ms=row["event_ms_min"],
+            last_ms=row["event_ms_max"],
+            spreads=of_spreads,
+        )
+        for row, of_edge, of_spreads in zip(rows, counts, spreads, strict=True)
+    }
+
+
+def _make_histogram(values: Any) -> Histogram | None:
+    """Return the histogram of the known values of an Arrow list."""
+    known = values.values.drop_null()
+    return Histogram.of(np.asarray(known)) if len(known) else None
+
+
+def _count_members(ways: pa.Table) -> Counter[_Member]:
+    names = ["kind", "party", "topic", "service", "group", "namespace"]
+    rows = ways.group_by(names, use_threads=False).aggregate([([], "count_all")]).to_pylist()
+    return Counter({tuple(row[name] for name in names): row["count_all"] for row in rows})
+
+
+def _count_calls(ways: pa.Table) -> Counter[tuple[str, str]]:
+    grouped = ways.group_by(["kind", "sender", "service", "group"], use_threads=False)
+    found: Counter[tuple[str, str]] = Counter()
+    for row in grouped.aggregate([([], "count_all")]).to_pylist():
+        child = row["group"] if row["service"] is None else row["service"]
+        if row["kind"] == CONSUME and row["sender"] is not None and child is not None:
+            found[row["sender"], child] += row["count_all"]
+    return found
+
+
+def merge_parts(parts: Iterable[GraphPart]) -> GraphPart:
+    """Return the sum of the parts."""
+    merged = GraphPart()
+    sums: dict[_EdgeKey, list[EdgeSum]] = {}
+    for part in parts:
+        merged.members.update(part.members)
+        merged.calls.update(part.calls)
+        for key, one in part.edges.items():
+            sums.setdefault(key, []).append(one)
+    merged.edges.update({key: some[0] if len(some) == 1 else _merge_edges(some) for key, some in sums.items()})
+    return merged
+
+
+def _merge_edges(some: Sequence[EdgeSum]) -> EdgeSum:
+    """Return the sum of at least one edge."""
+
+    def known(name: str) -> list[int]:
+        return [value for value in (getattr(one, name) for one in some) if value is not None]
+
+    spreads = ([one for one in each if one is not None] for each in zip(*(one.spreads for one in some), strict=True))
+    return EdgeSum(
+        counts=np.sum([one.counts for one in some], axis=0),
+        max_retry_times=max(known("max_retry_times"), default=None),
+        first_ms=min(known("first_ms"), default=None),
+        last_ms=max(known("last_ms"), default=None),
+        spreads=tuple(merge_histograms(each) if each else None for each in spreads),
+    )
+
+
+# -- the graph of the sums --------------------------------------------------------------------------------------------
 _OTHERS: Final = "others"
 _ENDS: Final = {PUBLISH: ("producer", "topic"), CONSUME: ("topic", "consumer_group")}
 _PLAIN: Final = ("messages", "failures", "outcome_unknown", "again", "via_retry", "via_dlq", "native", "otlp")
@@ -41,7 +173,7 @@ def build_graph(
     part: GraphPart,
     *,
     sides: tuple[str, ...],
-    judged: tuple[int | None, int | None],
+    judged: _Span,
     direct: Mapping[tuple[str, str], int] | None = None,
     at_most: int = MOST_EDGES,
 ) -> Graph:
@@ -50,7 +182,7 @@ def build_graph(
     Args:
         part: the sum of all parts.
         sides: the sides that were read.
-        judged: from when to when a missing send or delivery is called so, epoch milliseconds (``judged_span``).
+        judged: from when to when a missing send or delivery is called so, epoch milliseconds (``find_judged_span``).
         direct: how often each service calls another without a message, where that is known.
         at_most: edges of each kind, and calls, that are shown one by one.
     """
@@ -85,7 +217,7 @@ def _rows(part: GraphPart, kind: str, at_most: int) -> list[_Row]:
     rows = [_Row(*key, one) for key, one in found[:at_most]]
     others = [one for _, one in found[at_most:]]
     if others:
-        total = merge_edges([replace(one, spreads=(None, None)) for one in others])
+        total = _merge_edges([replace(one, spreads=(None, None)) for one in others])
         rows.append(_Row(kind, None, None, total, len(others)))
     return rows
 
@@ -101,7 +233,7 @@ def _id(end: tuple[str, str | None], rest: int) -> str:
     return f"{_OTHERS}:{end[0]}" if rest else node_id(*end)
 
 
-def _edge(row: _Row, loops: set[EdgeKey]) -> Edge:
+def _edge(row: _Row, loops: set[_EdgeKey]) -> Edge:
     source, target = (_id(end, row.rest) for end in _ends(*row[:3]))
     counts: dict[str, Any] = dict(zip(COUNTS, row.found.counts.tolist(), strict=True))
     is_send = row.kind == PUBLISH
@@ -135,7 +267,7 @@ def _spread(found: Histogram | None) -> Spread:
     return Spread(count=found.count, p50=p50, p95=p95, p99=p99, min=found.least, max=found.most)
 
 
-def _find_loops(members: Iterable[Member]) -> set[EdgeKey]:
+def _find_loops(members: Iterable[_Member]) -> set[_EdgeKey]:
     """Return the deliveries to a service that sends to the same topic."""
     some = list(members)
     sent = {(topic, service) for kind, _, topic, service, _, _ in some if kind == PUBLISH and service}
@@ -146,7 +278,7 @@ def _find_loops(members: Iterable[Member]) -> set[EdgeKey]:
     }
 
 
-def _nodes(rows: Iterable[_Row], members: Iterable[Member]) -> tuple[Node, ...]:
+def _nodes(rows: Iterable[_Row], members: Iterable[_Member]) -> tuple[Node, ...]:
     """Return every end of an edge once, in the order messages pass them and the edges are listed."""
     known: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for kind, party, topic, service, group, namespace in members:
