@@ -8,8 +8,8 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from spark_jobs.interrupt import job_group
 from spark_jobs.session import MEANING
+from spark_jobs.spark_errors import job_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
-from spark_jobs.interrupt import held_back
 from spark_jobs.java import find_java
 from spark_jobs.package import write_package
+from spark_jobs.spark_errors import delay_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -177,7 +177,7 @@ def _packed() -> tuple[tempfile.TemporaryDirectory[str], Path]:
 def _started(settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (optional extra, present here)
 
-    with held_back():  # the last thing a new context does is to set a handler of its own
+    with delay_interrupt():  # the last thing a new context does is to set a handler of its own
         SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
     builder = _session_class().builder
     for name, value in settings.items():

@@ -137,16 +137,16 @@ def open_engine(
         with LocalEngine(clock=clock) as engine:
             yield engine
         return
-    from spark_jobs.interrupt import unlogged  # noqa: PLC0415
+    from spark_jobs.spark_errors import mute_interrupted_calls  # noqa: PLC0415
 
-    with unlogged():
+    with mute_interrupted_calls():
         session = start()  # says what is missing, before pyspark is imported here
         from spark_jobs.engine import as_meant, cores, grouped  # noqa: PLC0415
         from spark_jobs.exchange.spark import SparkEngine  # noqa: PLC0415
-        from spark_jobs.failure import told_by_cause  # noqa: PLC0415
+        from spark_jobs.spark_errors import peer_errors  # noqa: PLC0415
 
         group = f"mqtrace-{clock.monotonic_ns()}"
-        with as_meant(session), grouped(session, group, description), told_by_cause():
+        with as_meant(session), grouped(session, group, description), peer_errors():
             yield SparkEngine(session, cores(session), group=group)
 
 

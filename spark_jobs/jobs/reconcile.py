@@ -22,7 +22,6 @@ from spark_jobs.history.carried import carry_over_events
 from spark_jobs.history.history import read_rows, summarise_run, trend_points
 from spark_jobs.history.leaving import CLOSED, merge_closed
 from spark_jobs.history.lifecycle import Runs
-from spark_jobs.interrupt import held_back
 from spark_jobs.jobs.engines import record_engine
 from spark_jobs.jobs.examples import find_malformed, find_messages, read_samples
 from spark_jobs.jobs.explain import Explanation, explain_residue, group_by_bucket
@@ -35,6 +34,7 @@ from spark_jobs.judging.evidence import PER_STRATUM, TOTAL
 from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.policy.plan import make_plan
 from spark_jobs.policy.text import hash_policy
+from spark_jobs.spark_errors import delay_interrupt
 from spark_jobs.storage import list_files
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def conclude(place: Workspace, result: Result, report: Callable[[Result], object
     line = summarise_run(result, run=place.past.run or 1, wall_ns=place.clock.wall_ns())
     if place.past.run is not None:
         result = replace(result, trend=trend_points((*place.past.runs, line)))
-    with held_back():
+    with delay_interrupt():
         final = out / VERDICTS
         shutil.rmtree(place.work / _REPLACED, ignore_errors=True)
         if final.exists():

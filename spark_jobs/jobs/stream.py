@@ -24,7 +24,6 @@ from otel_mqtrace._clock import SystemClock, pause
 from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
 from spark_jobs.engine import is_connect
 from spark_jobs.history.history import lock_directory
-from spark_jobs.interrupt import unlogged
 from spark_jobs.jobs.engines import choose_engine, open_engine, session_starter
 from spark_jobs.jobs.ingested import Ingested, survey_again
 from spark_jobs.jobs.options import checked, choose, counted_losses, reading, silent, unreported
@@ -34,6 +33,7 @@ from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.sources.files import source_files, spark_path, spark_target
 from spark_jobs.sources.kafka import apart, topic_ranges
+from spark_jobs.spark_errors import mute_interrupted_calls
 from spark_jobs.taxonomy import ExitCode, Verdict
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     with lock_directory(options.out / _STREAM, name="--out"), _end_by_signals(several=every_ms is not None):
         ingest.use(chosen)
         try:
-            with unlogged():
+            with mute_interrupted_calls():
                 session = _require_own(start())
             while True:
                 if not chosen.is_settled:

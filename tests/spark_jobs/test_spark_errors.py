@@ -1,0 +1,170 @@
+"""Failures of Spark are one line with the cause; an interrupt leaves no orphan, no noise and no half-written file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+
+from otel_mqtrace._errors import PeerError
+from spark_jobs.sources.files import spark_path
+from spark_jobs.spark_errors import delay_interrupt, mute_interrupted_calls, peer_errors
+
+DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
+
+# The command as it is, but for one thing: it presses Ctrl-C itself, when the stage that is named begins.
+INTERRUPTED = """
+import os, signal, sys, threading
+from spark_jobs.jobs import batch
+from otel_mqtrace.cli import main
+
+stage, delay_s, *arguments = sys.argv[1:]
+run = batch.run
+
+def pressing(options, *, progress, **others):
+    def watched(now):
+        progress(now)
+        if now == stage:
+            threading.Timer(float(delay_s), os.kill, [os.getpid(), signal.SIGINT]).start()
+    return run(options, progress=watched, **others)
+
+batch.run = pressing
+sys.exit(main(arguments))
+"""
+
+
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Answer an interrupt as in a terminal, also where the whole run was started in the background and ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("stage", "delay_s"), [("starting Spark", 0.6), ("reading the native trace", 0.5)])
+def test_interrupted_command_prints_one_line_and_leaves_nothing(tmp_path, stage, delay_s):
+    """While the JVM starts and while a job runs: exit 130, one line, no JVM that holds the pipes, no work directory."""
+    sides = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl"), "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, stage, str(delay_s), "reconcile", *sides, "--master", "local[1]"],
+        capture_output=True,  # until every process that inherited the pipes has ended
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "mqtrace: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def _press(times, passed):
+    with delay_interrupt():
+        for _ in range(times):
+            signal.raise_signal(signal.SIGINT)
+        passed.append(times)
+
+
+def test_delayed_interrupt_lets_the_block_end_and_a_second_one_does_not():
+    passed = []
+    for times in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            _press(times, passed)
+    assert passed == [1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_handler_set_within_the_block_is_restored():
+    """As pyspark's, which calls the JVM in the middle of another call."""
+    with delay_interrupt():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def _log_an_interrupted_call(logger):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        logger.exception("interrupted")
+        try:
+            os.close(-1)
+        except OSError:
+            logger.exception("and what came of it")
+
+
+@pytest.mark.parametrize("name", [None, "py4j.clientserver", "py4j.java_gateway"])
+def test_only_errors_caused_by_an_interrupt_stay_out_of_the_log(caplog, name):
+    logger = logging.getLogger(name)
+    with mute_interrupted_calls():
+        _log_an_interrupted_call(logger)
+        logger.error("lost the JVM")
+    assert caplog.messages == ["lost the JVM"]
+    _log_an_interrupted_call(logger)
+    assert len(caplog.records) == 3
+
+
+def _count_rows_of(spark, path):
+    with peer_errors():
+        spark.read.schema("x int").parquet(spark_path(path)).select("x").collect()
+
+
+@pytest.mark.spark
+def test_failed_job_is_one_line_with_the_root_cause(spark, tmp_path):
+    path = tmp_path / "broken.parquet"
+    path.write_text("no parquet at all")
+    with pytest.raises(PeerError, match=r"^Spark failed: .*broken\.parquet is not a Parquet file.*; fix that") as told:
+        _count_rows_of(spark, path)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.spark
+def test_wrong_plan_raises_the_error_of_pyspark(spark):
+    with pytest.raises(AnalysisException), peer_errors():
+        spark.range(1).select("no such column")
+
+
+def _read_with(spark, read):
+    with peer_errors():
+        spark.range(1).mapInArrow(read, "x int").collect()
+
+
+@pytest.mark.spark
+def test_error_of_a_task_keeps_its_own_message_and_a_defect_stays_a_python_error(spark):
+
+    def silent(batches):
+        list(batches)
+        raise PeerError("kafka://h:1/t [0] has been silent at offset 7")
+        yield
+
+    def full(batches):
+        list(batches)
+        raise OSError(28, "No space left on device", "/there/otlp")
+        yield
+
+    def broken(batches):
+        list(batches)
+        raise ZeroDivisionError("ours")
+        yield
+
+    with pytest.raises(PeerError, match=r"^Spark failed: kafka://h:1/t \[0\] has been silent at offset 7; fix that"):
+        _read_with(spark, silent)
+    with pytest.raises(
+        PeerError, match=r"^Spark failed: OSError: \[Errno 28\] No space left on device: '/there/otlp'; "
+    ):
+        _read_with(spark, full)
+    with pytest.raises(PythonException, match="ours"):
+        _read_with(spark, broken)
+
+
+def test_error_of_a_connect_server_is_its_first_line():
+    """The rest is the stack of its JVM; a wrong plan stays an error of pyspark."""
+    connect = pytest.importorskip("pyspark.errors.exceptions.connect", reason="the connect extra is not installed")
+    with pytest.raises(PeerError, match=r"^Spark failed: No space left on device; fix that"), peer_errors():
+        raise connect.SparkConnectGrpcException("No space left on device\n\tat org.apache.spark…")
+    with pytest.raises(connect.AnalysisException), peer_errors():
+        raise connect.AnalysisException("no such column")
