@@ -7,31 +7,33 @@ import itertools
 import re
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
+from bridge.storage import SCHEMES, StorePath, as_path
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.settings_text import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["Address", "Kind", "data_files", "expand_files", "parse_address", "root_of"]
+    from bridge.storage import AnyPath
+
+__all__ = ["Address", "Kind", "data_files", "expand_files", "match_paths", "parse_address", "root_of"]
 
 
 class Kind(Enum):
     """What a ``SRC`` names; the value is the form that messages show."""
 
-    FILES = "a file, a directory or a glob"
+    FILES = "a file, a directory or a glob (a path, or below s3a://, hdfs://, gs:// or abfss://)"
     KAFKA = "kafka://HOST:PORT[,HOST:PORT]/TOPIC"
     ROCKETMQ = "rocketmq://NAMESRV[;NAMESRV]/TOPIC"
     JAEGER = "jaeger://HOST:PORT?service=NAME"
-    STORE = "s3a://, hdfs:// and other file systems of Hadoop"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One source: ``path`` of files, ``servers`` and ``topic`` of a topic, ``text`` as it was written."""
+    """One source: ``path`` or URL of files, ``servers`` and ``topic`` of a topic, ``text`` as it was written."""
 
     kind: Kind
     text: str
@@ -44,12 +46,11 @@ _TOPICS: Final = {
     Kind.KAFKA: re.compile(r"(?P<servers>[^/@\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})\Z"),
     Kind.ROCKETMQ: re.compile(r"(?P<servers>[^/@\s]+)/(?P<topic>[^/\s]{1,255})\Z"),
 }
-_STORES: Final = ("s3", "s3a", "hdfs", "webhdfs", "viewfs", "gs", "abfs", "abfss", "wasbs", "oss", "cosn")
 _KINDS: Final = {
     "kafka": Kind.KAFKA,
     "rocketmq": Kind.ROCKETMQ,
     "jaeger": Kind.JAEGER,
-    **dict.fromkeys(_STORES, Kind.STORE),
+    **dict.fromkeys(SCHEMES, Kind.FILES),
 }
 _GLOB_MAGIC: Final = frozenset("*?[")
 _IGNORED_SUFFIXES: Final = (".tmp", ".crc", ".gitkeep", ".md")
@@ -66,8 +67,7 @@ def parse_address(text: str, *, readable: Collection[Kind] = tuple(Kind)) -> Add
     address = _parse(text)
     if address.kind not in readable:
         forms = [each.value for each in Kind if each in readable]
-        hint = ": mount it, or copy it to a directory that every executor sees" if address.kind is Kind.STORE else ""
-        raise UsageError(f"cannot read {without_password(text)} here{hint}; give {' or '.join(forms)}")
+        raise UsageError(f"cannot read {without_password(text)} here; give {' or '.join(forms)}")
     return address
 
 
@@ -84,8 +84,8 @@ def _parse(text: str) -> Address:
     if kind is None:
         forms = "; ".join(each.value for each in Kind)
         raise UsageError(f"{without_password(text)}: {scheme}:// is no kind of source; there are {forms}")
-    if kind not in {Kind.KAFKA, Kind.ROCKETMQ}:
-        return Address(kind, text, path=rest)
+    if kind not in _TOPICS:
+        return Address(kind, text, path=text if kind is Kind.FILES else rest)
     found = _TOPICS[kind].match(rest)
     if found is None:
         raise UsageError(
@@ -94,41 +94,57 @@ def _parse(text: str) -> Address:
     return Address(kind, text, servers=found["servers"], topic=found["topic"])
 
 
-def expand_files(path: str) -> tuple[list[Path], bool]:
-    """Return the files behind a path of :attr:`Kind.FILES`, sorted and absolute, and whether it names a single one.
+def expand_files(path: str) -> tuple[list[AnyPath], bool]:
+    """Return the files behind a path or the URL of a store, sorted and absolute, and whether it names a single one.
 
     Raises:
-        UsageError: nothing is there.
+        UsageError: nothing is there, or the store does not answer.
     """
-    named = Path(path)
+    try:
+        return _expand(path)
+    except OSError as error:
+        shown, why = without_password(path), error.strerror or error
+        raise UsageError(f"cannot read {shown}: {why}") from error
+
+
+def _expand(path: str) -> tuple[list[AnyPath], bool]:
+    named = as_path(path)
     if named.is_dir():
         return data_files(named), False
     if named.exists():
         return [named.resolve()], True
     if _GLOB_MAGIC & set(path):
-        matches = [Path(match) for match in glob.glob(path, recursive=True)]  # noqa: PTH207 (any root, one call)
+        matches = match_paths(named)
         files = [file for match in matches for file in (data_files(match) if match.is_dir() else [match.resolve()])]
         if files:
             return sorted(files), False
     raise UsageError(f"no such file, directory or match: {path}")
 
 
-def root_of(path: str) -> Path:
+def match_paths(pattern: AnyPath) -> list[AnyPath]:
+    """Return the files and directories that match a glob, in no order."""
+    if isinstance(pattern, Path):
+        return [Path(match) for match in glob.glob(str(pattern), recursive=True)]  # noqa: PTH207 (any root, one call)
+    fixed = list(itertools.takewhile(lambda part: not _GLOB_MAGIC & set(part), pattern.parts))
+    return list(StorePath(*fixed).glob("/".join(pattern.parts[len(fixed) :])))
+
+
+def root_of(path: str) -> AnyPath:
     """Return the directory that a path of :attr:`Kind.FILES` is in: itself, a file's, or that before a glob's magic."""
-    named = Path(path)
+    named = as_path(path)
     if named.is_dir():
         return named
     plain = itertools.takewhile(lambda part: not _GLOB_MAGIC & set(part), named.parts[:-1])
-    return named.parent if named.is_file() else Path(*plain)
+    return named.parent if named.is_file() else type(named)(*plain)
 
 
-def data_files(directory: Path) -> list[Path]:
+def data_files(directory: AnyPath) -> list[AnyPath]:
     """Return every file below a directory except hidden ones, half-written ones and manifests."""
     return sorted(
         file.resolve() for file in directory.rglob("*") if file.is_file() and not _ignored(file.relative_to(directory))
     )
 
 
-def _ignored(relative: Path) -> bool:
+def _ignored(relative: PurePath) -> bool:
     hidden = any(part.startswith((".", "_")) for part in relative.parts)
     return hidden or relative.name in _IGNORED_NAMES or relative.name.endswith(_IGNORED_SUFFIXES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._clock import LAST_MS
@@ -13,11 +12,10 @@ from otel_mqtrace._errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["parse_instant_ms", "parse_settings", "parse_target", "spread"]
+__all__ = ["parse_instant_ms", "parse_settings", "spread"]
 
 _OWN_OPTIONS: Final = {"spark.master": "--master", "spark.remote": "--master", "spark.driver.memory": "--driver-memory"}
 _SOURCES: Final = frozenset({"--native", "--otlp", "--ledger"})
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+")
 _WHOLE_NUMBER = re.compile(r"-?\d+")
 _MOST_DIGITS: Final = 15  # those of LAST_MS
 _BEYOND: Final = LAST_MS + 1
@@ -58,22 +56,6 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"--conf '{text}': use {_OWN_OPTIONS[name]} for it")
         found[name] = value
     return found
-
-
-def parse_target(out: Path, *, name: str = "--out") -> Path:
-    """Return the directory that an option names, given as a path or as ``file://``.
-
-    Raises:
-        UsageError: it is an address of a store that is no directory here (``s3a://``, ``hdfs://``).
-    """
-    scheme, colon, rest = str(out).partition(":/")  # a Path has one of the slashes only
-    if not colon or not _SCHEME.fullmatch(scheme):
-        return out
-    if scheme == "file":
-        return Path("/" + rest.lstrip("/"))
-    raise UsageError(
-        f"{name} {scheme}://{rest.lstrip('/')} is no directory: name one, on a mount that all executors share"
-    )
 
 
 def parse_instant_ms(text: str, *, name: str) -> int:

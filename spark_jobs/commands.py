@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
-from spark_jobs.arguments import parse_instant_ms, parse_settings, parse_target, spread
+from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bridge.storage import AnyPath
     from spark_jobs.report.result import Result, Writers
 
 __all__ = ["inspect", "reconcile"]
@@ -70,16 +72,16 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     """
     if print_policy:
         return _print_policy(policy, profile, native_writer, grace, complete=complete)
-    native, otlp, out = _required(native, otlp, out)
+    native, otlp, into = _required(native, otlp, out)
     _check_rhythm(stream=stream, every=every, engine=engine, complete=complete)
     batch, policies, profiles = _machinery()
     how_read = {"msg_type_map": msg_type_map, "otlp_format": otlp_format, "charset": charset}
-    rules = {"policy": policy, "profile": profile, "native_writer": native_writer, "strict": strict}
+    rules = {"policy": policy and as_path(policy), "profile": profile, "native_writer": native_writer, "strict": strict}
     window = {**_durations(policies, grace=grace), "is_complete": complete, **_instants(begin=begin, end=end)}
     where = {"engine": engine, "master": master, "driver_memory": driver_memory, "conf": parse_settings(conf or ())}
     sources = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
     servers = {"client_config": client_config}
-    left = {"out": out, "history": history or out / "history", "samples": samples}
+    left = {"out": into, "history": as_path(history) if history else into / "history", "samples": samples}
     options = batch.ReconcileOptions(**sources, **servers, **how_read, **rules, **window, **where, **left)
     _warn_of_newer(profiles, native_writer)
     rhythm = _durations(policies, every=every)
@@ -103,11 +105,13 @@ def _local(options: Any, *, stream: bool) -> Iterator[Any]:
         yield replace(options, otlp=files)
 
 
-def _required(native: list[str] | None, otlp: list[str] | None, out: Path | None) -> tuple[list[str], list[str], Path]:
+def _required(
+    native: list[str] | None, otlp: list[str] | None, out: Path | None
+) -> tuple[list[str], list[str], AnyPath]:
     if out is None or not native or not otlp:
         missing = next(name for name, given in (("native", native), ("otlp", otlp), ("out", out)) if not given)
         raise UsageError(f"missing option --{missing}; a run needs --native, --otlp and --out")
-    return native, otlp, parse_target(out)
+    return native, otlp, as_path(out)
 
 
 def _check_rhythm(*, stream: bool, every: str | None, engine: str | None, complete: bool) -> None:
@@ -142,7 +146,7 @@ def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str
     links, pages, render = _pages()
     shown = link_template and check_template(link_template, links.LINK_FIELDS)
     page = pages.PageOptions(samples=options.samples, link_template=shown)
-    written: dict[str, Path] = {}
+    written: dict[str, AnyPath] = {}
     chosen: set[Writers] = set()
 
     def report(result: Result) -> None:
@@ -208,7 +212,7 @@ def _pages() -> tuple[Any, Any, Any]:
     return samples, html, files
 
 
-def _warn_of_size(written: dict[str, Path], heavy_bytes: int) -> None:
+def _warn_of_size(written: dict[str, AnyPath], heavy_bytes: int) -> None:
     for name, path in written.items():
         size = path.stat().st_size
         if path.suffix == ".html" and size > heavy_bytes:
@@ -216,7 +220,7 @@ def _warn_of_size(written: dict[str, Path], heavy_bytes: int) -> None:
             typer.echo(f"mqtrace: warning: {told}", err=True)
 
 
-def _print(result: Result, written: dict[str, Path], *, as_json: bool) -> None:
+def _print(result: Result, written: dict[str, AnyPath], *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(result.dumps())
     else:

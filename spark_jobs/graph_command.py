@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
 from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
@@ -19,6 +20,7 @@ from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from bridge.storage import AnyPath
     from spark_jobs.report.graph import Edge, Graph
 
 __all__ = ["graph"]
@@ -103,7 +105,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     options = job.GraphOptions(
         native=tuple(native or ()),
         otlp=tuple(otlp or ()),
-        out=out,
+        out=as_path(out),
         begin_ms=None if begin is None else parse_instant_ms(begin, name="--begin"),
         end_ms=None if end is None else parse_instant_ms(end, name="--end"),
         grace_ms=None if grace is None else parse_duration_ms(grace, name="--grace"),
@@ -119,7 +121,9 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     with local_sources(options.otlp) as spans, shown_progress() as progress:
         drawn = job.run(replace(options, otlp=spans), progress=progress)
         progress("writing the files")
-        written = write_texts({name: render(drawn) for name, render in GRAPH_FILES.items() if name in wanted}, out)
+        written = write_texts(
+            {name: render(drawn) for name, render in GRAPH_FILES.items() if name in wanted}, options.out
+        )
     if as_json:
         sys.stdout.write(drawn.dumps())
     else:
@@ -138,7 +142,7 @@ def _wanted(formats: Iterable[str] | None) -> frozenset[str]:
     return frozenset(_FILES[name] for name in chosen)
 
 
-def _print(drawn: Graph, written: dict[str, Path]) -> None:
+def _print(drawn: Graph, written: dict[str, AnyPath]) -> None:
     from rich.table import Table  # noqa: PLC0415  (a list of commands does without)
 
     from otel_mqtrace._terminal import open_console, print_table  # noqa: PLC0415

@@ -36,7 +36,8 @@ from spark_jobs.sources.writers import RecordSigns, SpanSigns, sample_records, s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
+
+    from bridge.storage import AnyPath
 
 __all__ = ["BadPiece", "Inventory", "inspect_sources", "run"]
 
@@ -227,7 +228,7 @@ def _native(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
                 inventory.damaged(_bad_body(file.path, at, body))
 
 
-def _bad_body(path: Path, at: int, body: BadBody) -> BadPiece:
+def _bad_body(path: AnyPath, at: int, body: BadBody) -> BadPiece:
     text = body.text[:_SAMPLE_CHARACTERS]
     return BadPiece(path=str(path), line=at + 1, field=body.field, reason=body.reason, text=text)
 

@@ -12,12 +12,13 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import MissingExtraError, MqTraceError, PeerError, UsageError
 from spark_jobs.java import find_java
 from spark_jobs.package import write_package
 from spark_jobs.spark_errors import delay_interrupt
+from spark_jobs.storage import use_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +32,7 @@ __all__ = [
     "MEANING",
     "build_session",
     "check_start",
+    "configure_stores",
     "needs_java",
 ]
 
@@ -60,6 +62,7 @@ _LOCAL_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn|sc://.+")
 _ONE_PROCESS: Final = re.compile(r"local(\[[^\]]+\])?")  # its workers find our code; other executors are sent it
 _CONNECT: Final = "sc://"
+_HADOOP: Final = "spark.hadoop."
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM before it started us
 _MEMORY: Final = re.compile(r"(\d{1,12})([kmgt])", re.IGNORECASE)  # what both Spark and the JVM's -Xmx understand
 _UNIT_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -116,6 +119,23 @@ def check_start(*, master: str | None, driver_memory: str) -> None:
         raise UsageError(f"driver memory {driver_memory!r} is no size; write a number and k, m, g or t, as in 768m")
     if not _LEAST_MIB <= int(found[1]) * _UNIT_BYTES[found[2].lower()] >> 20 <= _MOST_MIB:
         raise UsageError(f"driver memory {driver_memory!r} is not between 512m, which Spark needs, and 64t")
+
+
+def configure_stores(conf: Mapping[str, str]) -> None:
+    """Open stores with the ``spark.hadoop.*`` of ``conf``; below ``spark-submit`` with all that its Hadoop knows."""
+    found: dict[str, str] = {}
+    if _SUBMITTED in os.environ:
+        from pyspark import SparkContext  # noqa: PLC0415  (optional extra, present below spark-submit)
+
+        SparkContext._ensure_initialized()  # noqa: SLF001  (the JVM's settings are in the JVM)
+        jvm: Any = SparkContext._jvm  # noqa: SLF001
+        hadoop = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(jvm.org.apache.spark.SparkConf())
+        pairs = hadoop.iterator()
+        while pairs.hasNext():
+            pair = pairs.next()
+            found[pair.getKey()] = hadoop.get(pair.getKey())  # with what it refers to put in
+    given = {name.removeprefix(_HADOOP): value for name, value in conf.items() if name.startswith(_HADOOP)}
+    use_settings({**found, **given})
 
 
 def needs_java(master: str | None) -> bool:

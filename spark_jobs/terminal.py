@@ -13,10 +13,10 @@ from spark_jobs.report.wording import count, duration, percent, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from rich.console import Console
 
+    from bridge.storage import AnyPath
     from spark_jobs.report.result import Result
 
 __all__ = ["print_summary"]
@@ -34,7 +34,7 @@ _STYLES: Final = {
 _MOST_GROUPS: Final = 10
 
 
-def print_summary(result: Result, written: dict[str, Path], *, console: Console | None = None) -> None:
+def print_summary(result: Result, written: dict[str, AnyPath], *, console: Console | None = None) -> None:
     """Print what a person at a terminal wants to know first; colours only where the terminal takes them."""
     screen = console or open_console()
     told = Text.assemble((result.verdict, _STYLES.get(result.verdict, "")), ": native trace against OTLP spans")

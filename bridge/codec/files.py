@@ -9,7 +9,6 @@ import sys
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import typer
@@ -20,6 +19,7 @@ from bridge.addresses import Kind, expand_files, parse_address
 from bridge.codec.framing import BODY_FIELD, BadBody, unreadable
 from bridge.codec.reading import Reading, decoded_bodies
 from bridge.codec.records_json import EncodedLine, Refusal, Target, body_json, dump, encode_lines
+from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import KEY_SEPARATOR
 from otel_mqtrace.wire.native import DecodedBody, WriterGuesses, decode_body
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from bridge.codec.framing import Framing
+    from bridge.storage import AnyPath
     from otel_mqtrace.wire.native import Guess
 
 __all__ = ["LARGE_BYTES", "decode_files", "encode_file", "tell_writers", "watched"]
@@ -245,7 +246,7 @@ def _readable(names: list[str]) -> list[str]:
     return found
 
 
-def _may_hold_bodies(path: Path) -> bool:
+def _may_hold_bodies(path: AnyPath) -> bool:
     """Whether a file of a directory or glob is one of bodies: JSON without ``body_base64`` is something else's."""
     with path.open("rb") as stream:
         start = stream.read(_START_BYTES)
@@ -258,7 +259,7 @@ def _opened(name: str) -> Iterator[io.BufferedReader]:
         yield cast("io.BufferedReader", sys.stdin.buffer)
         return
     try:
-        stream = Path(name).open("rb")  # noqa: SIM115  closed below; only opening may fail as a usage error
+        stream = as_path(name).open("rb")
     except OSError as error:
         raise UsageError(f"{name}: {error.strerror or error}") from error
     with stream:

@@ -10,10 +10,11 @@ from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
+
+    from bridge.storage import AnyPath
 
 __all__ = ["SOURCE_FORMS", "OpenSource", "files_directory", "open_source"]
 
@@ -33,7 +34,7 @@ class OpenSource(TraceSource, Protocol):
 def open_source(  # noqa: PLR0913 - what the options say, each by its name
     source: str,
     *,
-    state: Path,
+    state: AnyPath,
     group: str,
     client_config: Mapping[str, str],
     accept_trimmed: bool = False,
@@ -68,7 +69,7 @@ def open_source(  # noqa: PLR0913 - what the options say, each by its name
     )
 
 
-def files_directory(source: str) -> Path | None:
+def files_directory(source: str) -> AnyPath | None:
     """Return the directory of the files that ``source`` names, ``None`` when it names a topic."""
     address = parse_address(source)
     return root_of(address.path) if address.kind is Kind.FILES else None

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
@@ -42,10 +43,10 @@ _Source = Annotated[
     ),
 ]
 _Landing = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        help="Directory for the raw trace messages.",
-        metavar="DIR",
+        help="Where the raw trace messages go: a directory, s3a://BUCKET/PATH or hdfs://NAMENODE/PATH.",
+        metavar="URL",
         rich_help_panel="Output",
     ),
 ]
@@ -74,7 +75,7 @@ _Dialect = Annotated[
     ),
 ]
 _State = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         help="Directory that remembers what is ahead of the commits; default: in the landing.",
         metavar="DIR",
@@ -237,11 +238,11 @@ def forward(  # noqa: PLR0913 - one parameter per option
 
     options = ForwardOptions(
         source=source,
-        landing=landing,
+        landing=None if landing is None else as_path(landing),
         otlp_endpoint=otlp_endpoint,
         native=native,
         dialect=dialect,
-        state=state,
+        state=None if state is None else as_path(state),
         once=once,
         group=group,
         client_config=client_config,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bridge.addresses import Address, Kind, parse_address
+from bridge.forwarder.store_landing import open_landing
 from bridge.otlp.contexts import contexts_of
 from bridge.otlp.spans import parse_message, spans_of
 from bridge.page.wording import counted
+from bridge.storage import as_path
 from otel_mqtrace._clock import MonotonicNs, SystemClock
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.config import Settings
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from bridge.forwarder.pairing import Place
+    from bridge.forwarder.store_landing import StoreLanding
+    from bridge.storage import AnyPath
     from otel_mqtrace._clock import Clock
     from otel_mqtrace.exporters.delivery import MessageDelivery
     from otel_mqtrace.exporters.packing import TraceMessage
@@ -176,9 +179,7 @@ def open_native(  # noqa: PLR0913 - what the options say, each by its name
     address = parse_address(target, readable=(Kind.KAFKA, Kind.ROCKETMQ, Kind.FILES))
     clock = clock or SystemClock()
     if address.kind is Kind.FILES:
-        from otel_mqtrace.landing.writer import LandingWriter  # noqa: PLC0415 - one kind is used, at most
-
-        return _Landing(LandingWriter(Path(address.path), format=landing_format), clock)
+        return _Landing(open_landing(as_path(address.path), landing_format), clock)
     if address.kind is Kind.KAFKA:
         return _Topic(
             _kafka_delivery(address, client_config or {}, dialect, timeout_ms, clock), target, timeout_ms, clock
@@ -258,7 +259,7 @@ class _Topic:
 class _Landing:
     """A directory, as ``mqtrace_native_file`` and ``forward --landing`` fill one; a part per delivery."""
 
-    def __init__(self, writer: LandingWriter, clock: Clock) -> None:
+    def __init__(self, writer: LandingWriter | StoreLanding, clock: Clock) -> None:
         self._writer = writer
         self._clock = clock
         self._topic = Settings.from_env({}).trace_topic
@@ -275,7 +276,7 @@ class _Landing:
         """See :class:`NativeSink`; every delivery has finished its part."""
 
 
-def check_native_options(*, landing: Path | None, otlp_endpoint: str | None, source: str) -> None:
+def check_native_options(*, landing: AnyPath | None, otlp_endpoint: str | None, source: str) -> None:
     """Refuse ``--native`` beside what forwards native records, and sources that hold no spans.
 
     Raises:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.storage import committed
 from otel_mqtrace._errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
-    from pathlib import Path
 
     from bridge.forwarder.pairing import Record
+    from bridge.storage import AnyPath
     from otel_mqtrace.landing.layout import LandedMessage
 
 __all__ = ["ResumeFile", "read_memory", "write_memory"]
 
 
-def read_memory(file: Path, parse: Callable[[Any], Any], *, hint: str) -> Any:
+def read_memory(file: AnyPath, parse: Callable[[Any], Any], *, hint: str) -> Any:
     """Return what ``parse`` makes of the JSON in ``file``; ``None`` when there is no such file.
 
     Raises:
@@ -33,21 +35,19 @@ def read_memory(file: Path, parse: Callable[[Any], Any], *, hint: str) -> Any:
         raise UsageError(f"{file} cannot be read ({error}); {hint}") from error
 
 
-def write_memory(file: Path, content: Any, *, hint: str = "", indent: int | None = None) -> None:
+def write_memory(file: AnyPath, content: Any, *, hint: str = "", indent: int | None = None) -> None:
     """Write ``content`` as JSON so that a reader finds the old file or the new one, never half of it.
 
     Raises:
         UsageError: it cannot be written; ``hint`` ends the line.
     """
-    beside = file.with_name(f".{file.name}.new")
     separators = (",", ":") if indent is None else None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("w", encoding="utf-8") as open_file:
+        with committed(file) as unready, Path(unready).open("w", encoding="utf-8") as open_file:
             json.dump(content, open_file, indent=indent, separators=separators)
             open_file.flush()
             os.fsync(open_file.fileno())
-        beside.replace(file)
     except OSError as error:
         raise UsageError(f"{file} cannot be written ({error.strerror or error}){hint}") from error
 
@@ -83,7 +83,7 @@ class ResumeFile:
         UsageError: the file cannot be read or written.
     """
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(self, file: AnyPath | None = None) -> None:
         self._file = file
         self._resumed = self._read()  # what an earlier process left: not looked at yet, or being read again
         self._written: dict[_Partition, _Entry] | None = None

@@ -26,11 +26,12 @@ from bridge.forwarder.service import forward_once, forward_until
 from bridge.forwarder.sources.files import MEMORY_DIRECTORY
 from bridge.forwarder.span_delivery import SpanForwarding
 from bridge.forwarder.span_fields import SpanRules
+from bridge.forwarder.store_landing import open_landing
 from bridge.page.wording import counted
+from bridge.storage import as_path
 from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.config import Settings
 from otel_mqtrace.landing.layout import native_directory
-from otel_mqtrace.landing.writer import LandingWriter
 from otel_mqtrace.wire.native import decode_body
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from bridge.forwarder.native_delivery import NativeCounts
     from bridge.forwarder.pairing import Place
     from bridge.forwarder.service import ForwardCounts, TraceSource
+    from bridge.storage import AnyPath
     from otel_mqtrace.landing.layout import LandedMessage
 
 __all__ = ["ForwardOptions", "run"]
@@ -57,11 +59,11 @@ class ForwardOptions:
     """What ``mqtrace forward`` was told; ``service_name`` is ``None`` for the record's group."""
 
     source: str
-    landing: Path | None = None
+    landing: AnyPath | None = None
     otlp_endpoint: str | None = None
     native: str | None = None
     dialect: str = DEFAULT_DIALECT
-    state: Path | None = None
+    state: AnyPath | None = None
     once: bool = False
     group: str = "mqtrace-forward"
     client_config: Path | None = None
@@ -94,7 +96,7 @@ def run(options: ForwardOptions, *, as_json: bool = False) -> int:
         )
     _check_circle(options)
     decode_body(b" ", charset=options.charset)  # a wrong charset fails before anything is read
-    landing = None if options.landing is None else LandingWriter(options.landing, format=options.landing_format)
+    landing = None if options.landing is None else open_landing(options.landing, options.landing_format)
     with ExitStack() as opened:
         source = opened.enter_context(_open_source(options))
         native = None if options.native is None else _open_native(opened, options, options.native)
@@ -185,7 +187,7 @@ def _open_spans(opened: ExitStack, options: ForwardOptions, endpoint: str) -> Sp
     )
 
 
-def _state_file(options: ForwardOptions) -> Path | None:
+def _state_file(options: ForwardOptions) -> AnyPath | None:
     """Return where to remember what is delivered beyond the commits; ``None``: not beyond this process."""
     directory = _state_directory(options)
     if directory is None:
@@ -198,7 +200,7 @@ def _state_file(options: ForwardOptions) -> Path | None:
     return directory / name
 
 
-def _state_directory(options: ForwardOptions) -> Path | None:
+def _state_directory(options: ForwardOptions) -> AnyPath | None:
     """Return ``--state``, else a folder of the landing; of files without a landing one of the user's own."""
     if options.state is not None:
         return options.state
@@ -213,9 +215,9 @@ def _user_state_directory() -> Path:
     return Path(home) / "mqtrace" / "forward"
 
 
-def _directory_of(target: str) -> Path | None:
+def _directory_of(target: str) -> AnyPath | None:
     address = parse_address(target)
-    return Path(address.path) if address.kind is Kind.FILES else None
+    return as_path(address.path) if address.kind is Kind.FILES else None
 
 
 class _FirstAnswer:

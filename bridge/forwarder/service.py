@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
     from bridge.forwarder.pairing import Place
     from otel_mqtrace.landing.layout import LandedMessage, LandedPart
-    from otel_mqtrace.landing.writer import LandingWriter
 
-__all__ = ["ForwardCounts", "Forwarding", "TraceSource", "forward_once", "forward_until"]
+__all__ = ["ForwardCounts", "Forwarding", "Landing", "TraceSource", "forward_once", "forward_until"]
 
 
 class TraceSource(Protocol):
@@ -45,6 +44,23 @@ class TraceSource(Protocol):
 
         A later source of the same group begins there; this one has yielded them already.
         """
+        ...
+
+
+class Landing(Protocol):
+    """Where raw messages are kept; ``LandingWriter`` and ``StoreLanding`` are two."""
+
+    @property
+    def due(self) -> bool:
+        """Whether a part is full or old."""
+        ...
+
+    def write(self, messages: Sequence[LandedMessage]) -> None:
+        """Take ``messages``."""
+        ...
+
+    def finish(self) -> tuple[LandedPart, ...]:
+        """Make everything taken durable; return the parts finished now."""
         ...
 
 
@@ -97,7 +113,7 @@ class ForwardCounts:
 
 def forward_once(
     source: TraceSource,
-    landing: LandingWriter | None = None,
+    landing: Landing | None = None,
     *,
     spans: Forwarding | None = None,
     stopped: Event | None = None,
@@ -128,7 +144,7 @@ def forward_once(
 
 
 def _take(
-    batch: Sequence[LandedMessage], source: TraceSource, landing: LandingWriter | None, spans: Forwarding | None
+    batch: Sequence[LandedMessage], source: TraceSource, landing: Landing | None, spans: Forwarding | None
 ) -> ForwardCounts:
     new = batch if spans is None else spans.take(batch)
     if spans is not None and source.behind:
@@ -138,7 +154,7 @@ def _take(
     return ForwardCounts(len(new), sum(len(message.body) for message in new))
 
 
-def _settle(source: TraceSource, landing: LandingWriter | None, spans: Forwarding | None) -> ForwardCounts:
+def _settle(source: TraceSource, landing: Landing | None, spans: Forwarding | None) -> ForwardCounts:
     """Keep the promise: first delivered and durable, then committed."""
     delivered = 0 if spans is None else spans.deliver()
     parts = () if landing is None else landing.finish()
@@ -149,7 +165,7 @@ def _settle(source: TraceSource, landing: LandingWriter | None, spans: Forwardin
 def forward_until(  # noqa: PLR0913 - what goes where, and when
     stopped: Event,
     source: TraceSource,
-    landing: LandingWriter | None = None,
+    landing: Landing | None = None,
     *,
     pause_ms: float,
     spans: Forwarding | None = None,

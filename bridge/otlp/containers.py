@@ -8,19 +8,23 @@ import io
 import json
 import mmap
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from bridge.otlp.detect import LONGEST_LINE_BYTES, ZSTD_MAGIC, Layout, LineTooLongError, open_zstd
+from bridge.storage import StorePath
 from otel_mqtrace._errors import UnreadableInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from typing import BinaryIO
+
+    from bridge.storage import AnyPath
 
 __all__ = [
     "MOST_CHARACTERS",
@@ -161,7 +165,7 @@ Parse = Callable[[bytes], Any]
 """Bytes of one message, JSON or protobuf → its content, or ``None`` when they are no OTLP traces."""
 
 
-def read_messages(path: Path, layout: Layout, *, parse: Parse) -> Iterator[Item]:
+def read_messages(path: AnyPath, layout: Layout, *, parse: Parse) -> Iterator[Item]:
     """Yield what ``path`` holds, in file order.
 
     Args:
@@ -179,7 +183,7 @@ def read_messages(path: Path, layout: Layout, *, parse: Parse) -> Iterator[Item]
             raise UnreadableInputError(f"{path} {error}") from error
 
 
-def first_messages(path: Path, layout: Layout, *, parse: Parse) -> Iterator[Message]:
+def first_messages(path: AnyPath, layout: Layout, *, parse: Parse) -> Iterator[Message]:
     """Yield the good messages of ``path`` in order, for a caller that stops after the first of them.
 
     Unlike :func:`read_messages` it unpacks no more than the beginning of a file that has to be unpacked whole.
@@ -188,16 +192,17 @@ def first_messages(path: Path, layout: Layout, *, parse: Parse) -> Iterator[Mess
         UnreadableInputError: a line is longer than memory should hold.
     """
     items = (
-        _frames_at_start(path, parse)
-        if layout is Layout.PROTO_FRAMED_ZSTD
+        _frames_at_start(path, layout, parse)
+        if layout is Layout.PROTO_FRAMED_ZSTD or (layout in _OF_FRAMES and isinstance(path, StorePath))
         else read_messages(path, layout, parse=parse)
     )
     return (item for item in items if isinstance(item, Message))
 
 
-def _frames_at_start(path: Path, parse: Parse) -> Iterator[Item]:
+def _frames_at_start(path: AnyPath, layout: Layout, parse: Parse) -> Iterator[Item]:
     with path.open("rb") as file:
-        head = b"".join(islice(_Unpacked(file), _HEAD_BYTES // _CHUNK_BYTES))
+        chunks = _Unpacked(file) if layout is Layout.PROTO_FRAMED_ZSTD else iter(partial(file.read, _CHUNK_BYTES), b"")
+        head = b"".join(islice(chunks, _HEAD_BYTES // _CHUNK_BYTES))
     yield from _frames(head, parse)
 
 
@@ -317,7 +322,12 @@ def _kafka_dump(file: BinaryIO, parse: Parse) -> Iterator[Item]:
         yield _checked(ordinal, payload, parse)
 
 
-def _framed(file: BinaryIO, parse: Parse) -> Iterator[Item]:
+def _framed(file: Any, parse: Parse) -> Iterator[Item]:
+    if not isinstance(file.raw, io.FileIO):
+        with tempfile.TemporaryFile() as copy:  # of a file in a store
+            shutil.copyfileobj(file, copy, _CHUNK_BYTES)
+            yield from _framed(copy, parse)
+        return
     file.flush()
     if file.seek(0, io.SEEK_END):
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -381,6 +391,7 @@ def _payload_at(data: bytes | mmap.mmap, at: int) -> bytes | None:
     return unpacked
 
 
+_OF_FRAMES: Final = frozenset({Layout.PROTO_FRAMED, Layout.JSON_ZSTD_FRAMED, Layout.PROTO_ZSTD_FRAMED})
 _READERS: Final[dict[Layout, Callable[[Any, Parse], Iterator[Item]]]] = {
     Layout.JSON_LINES: _plain_lines,
     Layout.JSON: _whole,

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.storage import open_parquet
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from bridge.storage import AnyPath
 
 __all__ = [
     "LONGEST_LINE_BYTES",
@@ -100,7 +101,7 @@ class DamagedInputError(UnreadableInputError):
 _EMPTY: Final = Detected(Side.EMPTY, Layout.EMPTY)
 
 
-def detect(path: Path) -> Detected:
+def detect(path: AnyPath) -> Detected:
     """Return what ``path`` holds.
 
     Raises:
@@ -136,14 +137,13 @@ def detect_head(head: bytes, size: int) -> Detected | None:
     return _json(head) or _binary(head, size)
 
 
-def _check_parquet(path: Path) -> None:
+def _check_parquet(path: AnyPath) -> None:
     try:
         import pyarrow as pa  # noqa: PLC0415  (optional extra: the sentence below is the point)
-        from pyarrow import parquet  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("reading parquet", "reconcile") from error
     try:
-        names = parquet.read_schema(path).names
+        names = open_parquet(path).schema_arrow.names
     except (pa.ArrowException, OSError) as error:
         raise DamagedInputError(f"cannot read {path}: it starts as a parquet file and is no whole one") from error
     if _BODY_COLUMN not in names:

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from otel_mqtrace._clock import LAST_MS
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from pathlib import Path, PurePath
+
+    AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 __all__ = [
     "BODY_BASE64",
@@ -73,7 +75,7 @@ class LandedPart:
     last_arrival_ms: int
 
 
-def native_directory(landing: Path) -> Path:
+def native_directory(landing: AnyPath) -> AnyPath:
     """Return where the native side of ``landing`` lies."""
     return landing / NATIVE_DIRECTORY
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.landing.layout import LandedMessage
 
-__all__ = ["PART_FORMATS", "JsonLinesPart", "ParquetPart", "Part"]
+__all__ = ["PART_FORMATS", "JsonLinesPart", "ParquetPart", "Part", "json_line", "landed_table"]
 
 
 class Part(Protocol):
@@ -49,7 +49,7 @@ class JsonLinesPart:
     def append(self, messages: Sequence[LandedMessage]) -> None:
         """Add ``messages`` in one write, so that a crash tears at most the last line; take a failed write back."""
         self._cut()
-        lines = b"".join(map(_line, messages))
+        lines = b"".join(map(json_line, messages))
         rest = memoryview(lines)
         try:
             while rest:
@@ -81,40 +81,49 @@ class JsonLinesPart:
             self._torn = False
 
 
-def _line(message: LandedMessage) -> bytes:
+def json_line(message: LandedMessage) -> bytes:
+    """Return ``message`` as a line of a JSON-lines part."""
     fields: dict[str, Any] = {name: getattr(message, name) for name in FIELDS if name != "body"}
     head = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     # base64 needs no escapes: a scan for them would take longer than the encoding
     return b'%b,"%b":"%b"}\n' % (head[:-1], BODY_BASE64.encode(), base64.b64encode(message.body))
 
 
+def landed_table(messages: Sequence[LandedMessage]) -> Any:
+    """Return ``messages`` as a table with the schema of a parquet part.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - optional extra
+    except ImportError as error:
+        raise MissingExtraError("landing in parquet", "reconcile") from error
+    columns: Any = (
+        *(("source", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())),
+        *(("arrival_ms", pa.int64()), ("keys", pa.string()), ("body", pa.binary())),
+    )
+    named = {name: [getattr(message, name) for message in messages] for name in FIELDS}
+    return pa.table(named, schema=pa.schema(columns))
+
+
 class ParquetPart:
     """One row group; the schema of the landing. In memory until it is finished: a parquet file half written is none."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            import pyarrow as pa  # noqa: PLC0415 - optional extra
-            from pyarrow import parquet  # noqa: PLC0415 - optional extra
-        except ImportError as error:
-            raise MissingExtraError("landing in parquet", "reconcile") from error
-        columns: Any = (
-            *(("source", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())),
-            *(("arrival_ms", pa.int64()), ("keys", pa.string()), ("body", pa.binary())),
-        )
         self._path = path
-        self._pa: Any = pa
-        self._parquet: Any = parquet
-        self._schema: Any = pa.schema(columns)
-        self._tables: list[Any] = []
+        self._tables: list[Any] = [landed_table(())]
 
     def append(self, messages: Sequence[LandedMessage]) -> None:
         """Keep ``messages``, in columns."""
-        columns = {name: [getattr(message, name) for message in messages] for name in FIELDS}
-        self._tables.append(self._pa.table(columns, schema=self._schema))
+        self._tables.append(landed_table(messages))
 
     def finish(self, final: Path) -> None:
         """Write the file, flush it to the disk and rename it."""
-        self._parquet.write_table(self._pa.concat_tables(self._tables), self._path, compression="zstd")
+        import pyarrow as pa  # noqa: PLC0415 - optional extra
+        from pyarrow import parquet  # noqa: PLC0415 - optional extra
+
+        parquet.write_table(pa.concat_tables(self._tables), self._path, compression="zstd")
         with self._path.open("rb") as written:
             os.fsync(written.fileno())
         self._path.rename(final)

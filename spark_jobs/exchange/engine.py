@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+from spark_jobs.storage import current_settings, use_settings
 
-__all__ = ["Engine", "use_system_allocator"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+__all__ = ["Engine", "use_system_allocator", "with_stores"]
 
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
@@ -51,6 +54,16 @@ class Engine(Protocol):
             buckets: how many there are.
         """
         ...
+
+
+def with_stores(function: Callable[..., _Answer]) -> Callable[..., _Answer]:
+    """Return ``function`` for another process, which opens stores with the settings of this one."""
+    return partial(_call_with, current_settings(), function)
+
+
+def _call_with(settings: Mapping[str, str], function: Callable[..., _Answer], *arguments: Any) -> _Answer:
+    use_settings(settings)
+    return function(*arguments)
 
 
 def use_system_allocator() -> None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 
 from spark_jobs.hashing import hash_texts
 from spark_jobs.judging.columns import as_rows
 from spark_jobs.judging.identity import message_key
 from spark_jobs.schemas import EVENT, MENTION
+from spark_jobs.storage import open_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -59,7 +59,7 @@ def pieces_of(
     """Return the row groups of some files."""
     found = []
     for path in paths:
-        metadata = parquet.ParquetFile(path).metadata
+        metadata = open_parquet(path).metadata
         for group in range(metadata.num_row_groups):
             rows = metadata.row_group(group).num_rows
             found.append(Piece(path, group, rows, events, mentions, tuple(trace_topics)))
@@ -107,7 +107,7 @@ def pack_pieces(
 
 
 def _read(piece: Piece) -> pa.Table:
-    file = parquet.ParquetFile(piece.path, read_dictionary=list(_REPEATED))
+    file = open_parquet(piece.path, read_dictionary=list(_REPEATED))
     names = [name for name in (*_COLUMNS, "scope", "bad") if name in file.schema_arrow.names]
     table = file.read_row_group(piece.group, columns=names, use_threads=False)
     has_bad = "bad" in names and table["bad"].null_count < len(table)

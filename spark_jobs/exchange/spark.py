@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from spark_jobs.exchange.engine import use_system_allocator
+from spark_jobs.exchange.engine import use_system_allocator, with_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,7 +39,9 @@ class SparkEngine:
         if not tasks:
             return []
         one_each = self.session.range(0, len(tasks), 1, min(len(tasks), _TASKS_PER_CORE * self.parallelism))
-        answers = one_each.mapInArrow(partial(_map_tasks, function, tasks), "id long, answer binary").collect()
+        answers = one_each.mapInArrow(
+            partial(_map_tasks, with_stores(function), tasks), "id long, answer binary"
+        ).collect()
         found = {row["id"]: row["answer"] for row in answers}
         return [pickle.loads(found[number]) for number in range(len(tasks))]  # noqa: S301 - our own tasks' answers
 
@@ -50,7 +52,7 @@ class SparkEngine:
             function: is given the partition's batches; it may be called again for one whose first call was lost.
             frame: of columns that Arrow has.
         """
-        answers = frame.mapInArrow(partial(_map_partition, function), "answer binary")
+        answers = frame.mapInArrow(partial(_map_partition, with_stores(function)), "answer binary")
         return [pickle.loads(row["answer"]) for row in answers.collect()]  # noqa: S301 - our own tasks' answers
 
     def exchange(
@@ -71,8 +73,10 @@ class SparkEngine:
         if not tasks:
             return []
         one_each = self.session.range(0, len(tasks), 1, len(tasks))
-        blobs = one_each.mapInArrow(partial(_pack_tasks, pack, tasks), "bucket int, blob binary")
-        answers = _by_bucket(blobs, buckets).mapInArrow(partial(_receive_buckets, receive), "answer binary")
+        blobs = one_each.mapInArrow(partial(_pack_tasks, with_stores(pack), tasks), "bucket int, blob binary")
+        answers = _by_bucket(blobs, buckets).mapInArrow(
+            partial(_receive_buckets, with_stores(receive)), "answer binary"
+        )
         return [pickle.loads(row["answer"]) for row in answers.collect()]  # noqa: S301 - our own tasks' answers
 
 

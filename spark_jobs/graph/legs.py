@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 
 from otel_mqtrace._clock import LAST_MS
 from spark_jobs.judging.coded import CodedVerdicts
 from spark_jobs.judging.columns import encode, find_groups, flatten_sides, join_codes
 from spark_jobs.names import PREFIXES
+from spark_jobs.storage import open_parquet
 from spark_jobs.taxonomy import Kind, Status
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def read_verdict_legs(paths: Sequence[str]) -> pa.Table:
 def _read(paths: Iterable[str], columns: Sequence[str]) -> pa.Table:
     tables = []
     for path in paths:
-        file = parquet.ParquetFile(path, read_dictionary=list(_REPEATED))
+        file = open_parquet(path, read_dictionary=list(_REPEATED))
         # Arrow cannot read a dictionary inside a struct from several row groups at once.
         groups = range(file.metadata.num_row_groups)
         tables += [file.read_row_group(group, columns=list(columns), use_threads=False) for group in groups]

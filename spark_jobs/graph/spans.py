@@ -19,7 +19,7 @@ from spark_jobs.exchange.packing import open_blobs, pack_rows
 from spark_jobs.hashing import hash_texts
 from spark_jobs.judging.columns import as_rows, encode, find_groups, is_known, join_codes
 from spark_jobs.schemas import NORMALISED
-from spark_jobs.storage import committed, list_files, make_directory
+from spark_jobs.storage import committed, list_files, make_directory, open_parquet
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def tie_spans(engine: Engine, files: Sequence[str], directory: str, *, bucket_ro
 
 def _count_buckets(files: Sequence[str], rows: int) -> int:
     """Return how many buckets of so many rows the files fill."""
-    return min(sum(parquet.ParquetFile(path).metadata.num_rows for path in files) // rows + 1, _MOST_BUCKETS)
+    total: int = sum(open_parquet(path).metadata.num_rows for path in files)
+    return min(total // rows + 1, _MOST_BUCKETS)
 
 
 def _pack_by(batch: pa.RecordBatch, name: str, buckets: int) -> Iterator[tuple[int, bytes]]:
@@ -85,7 +86,7 @@ def _pack_by(batch: pa.RecordBatch, name: str, buckets: int) -> Iterator[tuple[i
 def _count_nameless(path: str) -> tuple[int, int]:
     """Return how many sends and deliveries have no id of any kind, and how many events have only their place's."""
     nameless = placed = 0
-    file = parquet.ParquetFile(path)
+    file = open_parquet(path)
     for group in range(file.metadata.num_row_groups):
         table = file.read_row_group(group, columns=list(_NAMES), use_threads=False)
         columns = {name: table[name] for name in _NAMES}
@@ -116,7 +117,7 @@ def _name_by_position(directory: str, task: tuple[int, str]) -> None:
 
 def _row_groups(path: str) -> Iterator[pa.Table]:
     """Yield the rows of a file as ``NORMALISED``, each column in one piece, named by their place for want of an id."""
-    file = parquet.ParquetFile(path)
+    file = open_parquet(path)
     at = NORMALISED.get_field_index("msg_id")
     for group in range(file.metadata.num_row_groups):
         read = file.read_row_group(group, use_threads=False).combine_chunks()
@@ -247,7 +248,7 @@ def count_direct_calls(
 
 def _pack_calls(buckets: int, path: str) -> Iterator[tuple[int, bytes]]:
     """Yield the spans of a file that have a service, those of a trace in one bucket."""
-    file = parquet.ParquetFile(path)
+    file = open_parquet(path)
     for group in range(file.metadata.num_row_groups):
         table = file.read_row_group(group, columns=[*_CALL_COLUMNS, "bad.reason"], use_threads=False)
         whole = pc.is_null(table["bad"])

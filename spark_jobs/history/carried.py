@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 
 from spark_jobs.history.history import read_rows, write_rows
 from spark_jobs.history.positions import POSITION, Positions
 from spark_jobs.judging.columns import NullableInts, encode, equals, flatten_sides, is_true, take_rows
 from spark_jobs.schemas import EVENT
-from spark_jobs.storage import make_directory
+from spark_jobs.storage import make_directory, open_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -100,7 +99,7 @@ def _find_read_again(carried: Sequence[str], fresh: Sequence[str]) -> tuple[Coun
     positions = CarriedPositions.read(carried)
     counts, rows = Counter[str](), [np.empty(0, np.int64)]
     for path in fresh:
-        file: Any = parquet.ParquetFile(path, read_dictionary=["path", "side"])
+        file: Any = open_parquet(path, read_dictionary=["path", "side"])
         for group in range(file.metadata.num_row_groups):
             # Most row groups cost one column: nothing of their files is carried.
             paths = flatten_sides(file.read_row_group(group, columns=["path"], use_threads=False))["path"]

@@ -13,6 +13,7 @@ import os
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -21,13 +22,13 @@ from pyarrow import parquet
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.drops import CountedDrop
 from spark_jobs.report.headline import matched
-from spark_jobs.storage import committed, list_files, make_directory, remove_tree
+from spark_jobs.storage import committed, list_files, make_directory, open_parquet, remove_tree
 from spark_jobs.taxonomy import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
+    from bridge.storage import AnyPath
     from spark_jobs.report.result import Result, SideInputs
 
 __all__ = [
@@ -61,7 +62,7 @@ class History:
         runs: the lines of earlier runs, oldest first.
     """
 
-    directory: Path | None = None
+    directory: AnyPath | None = None
     runs: tuple[dict[str, Any], ...] = field(default=())
 
     @property
@@ -127,14 +128,22 @@ class History:
         """Append this run's line, flushed to disk, and drop the state that only earlier lines refer to."""
         if self.directory is None:
             return
-        text = json.dumps(line, ensure_ascii=False, default=str) + "\n"
-        with (self.directory / RUNS).open("a", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        self._append(self.directory / RUNS, json.dumps(line, ensure_ascii=False, default=str) + "\n")
         _drop_states(self.directory, keep=self.run)
 
-    def _state(self, run: int | None, name: str) -> Path | None:
+    def _append(self, path: AnyPath, line: str) -> None:
+        if isinstance(path, Path):
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+            return
+        before = path.read_text() if path.exists() else ""
+        if before.count("\n") != len(self.runs):  # nothing can be locked in a store
+            raise UsageError(f"--history {self.directory} was used by another run meanwhile: run one at a time")
+        path.write_text(before + line)
+
+    def _state(self, run: int | None, name: str) -> AnyPath | None:
         return self.directory.absolute() / _STATE / f"run={run}" / name if self.directory and run else None
 
 
@@ -154,7 +163,7 @@ def read_rows(path: str, schema: pa.Schema) -> pa.Table:
 def read_groups(path: str, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows of a file, some thousand at a time; as :func:`read_rows`."""
     try:
-        file: Any = parquet.ParquetFile(path)
+        file: Any = open_parquet(path)
         for group in range(file.metadata.num_row_groups):
             yield file.read_row_group(group, columns=schema.names, use_threads=False).cast(schema)
     except (OSError, ValueError, KeyError) as error:  # pa.ArrowInvalid is a ValueError
@@ -172,7 +181,7 @@ def _unreadable(path: str, error: Exception) -> UnreadableInputError:
 
 
 @contextmanager
-def open_history(directory: Path | None) -> Iterator[History]:
+def open_history(directory: AnyPath | None) -> Iterator[History]:
     """Give the history in ``directory``, made when absent and removed again when no run was committed to it.
 
     Raises:
@@ -193,7 +202,7 @@ def open_history(directory: Path | None) -> Iterator[History]:
 
 
 @contextmanager
-def lock_directory(directory: Path, *, name: str) -> Iterator[None]:
+def lock_directory(directory: AnyPath, *, name: str) -> Iterator[None]:
     """Hold ``directory`` for this process alone, made when absent and removed again when still empty.
 
     The lock ends with the process.
@@ -201,6 +210,10 @@ def lock_directory(directory: Path, *, name: str) -> Iterator[None]:
     Raises:
         UsageError: another process holds it, or it cannot be made; the message names the option ``name``.
     """
+    if not isinstance(directory, Path):  # nothing can be locked in a store
+        directory.mkdir(parents=True, exist_ok=True)
+        yield
+        return
     with _lock(directory, name):
         try:
             yield
@@ -229,13 +242,13 @@ def _lock(directory: Path, name: str) -> IO[str]:
     return _lock(directory, name)
 
 
-def _read_runs(path: Path) -> tuple[dict[str, Any], ...]:
+def _read_runs(path: AnyPath) -> tuple[dict[str, Any], ...]:
     """Return the lines of earlier runs; what a crash left behind the last newline is cut off the file."""
     if not path.exists():
         return ()
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
-    if whole != data:
+    if whole != data and isinstance(path, Path):
         with path.open("r+b") as file:
             file.truncate(len(whole))
     try:
@@ -247,7 +260,7 @@ def _read_runs(path: Path) -> tuple[dict[str, Any], ...]:
     return runs
 
 
-def _drop_states(directory: Path, *, keep: int | None) -> None:
+def _drop_states(directory: AnyPath, *, keep: int | None) -> None:
     """Remove every state but the one of run ``keep``: superseded, or of a run that never ended."""
     for state in (directory / _STATE).glob("run=*"):
         if state.name != f"run={keep}":

@@ -19,13 +19,14 @@ from spark_jobs.jobs.reading import read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.jobs.writers import name_native_writers
+from spark_jobs.session import configure_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
+    from bridge.storage import AnyPath
     from otel_mqtrace._clock import Clock
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.jobs.reading import EventSide
@@ -56,6 +57,7 @@ def run(
         UnreadableInputError: a source exists but is not what it should be.
         MissingExtraError, PeerError: Spark or Java is missing, or Spark failed.
     """
+    configure_stores(options.conf)
     ledger, clock = counted_losses(options), clock or SystemClock()
     start = engine_opener(options, spark, progress, clock)
     chosen = checked(options)
@@ -67,7 +69,7 @@ def run(
 
 
 def read_sides(
-    engine: Engine, options: ReconcileOptions, work: Path, progress: Callable[[str], None]
+    engine: Engine, options: ReconcileOptions, work: AnyPath, progress: Callable[[str], None]
 ) -> tuple[EventSide, EventSide]:
     """Read what the options name and write its events under ``work``: native, then OTLP.
 

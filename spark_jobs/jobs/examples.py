@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import groupby, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 
 from spark_jobs.judging.evidence import SLOWEST, TOTAL
 from spark_jobs.report.result import Exemplar, Interval, MalformedSample, MessageEvent, Sample
 from spark_jobs.sources.splits import line_numbers
+from spark_jobs.storage import as_path, open_parquet
 from spark_jobs.taxonomy import Reason, Status
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def find_messages(paths: Iterable[str], msg_ids: Sequence[str]) -> dict[str, lis
 
 
 def _rows_of(path: str, msg_ids: Any) -> Iterator[dict[str, Any]]:
-    file: Any = parquet.ParquetFile(path)
+    file: Any = open_parquet(path)
     for group in range(file.metadata.num_row_groups):
         ids = file.read_row_group(group, columns=["msg_id"], use_threads=False)
         is_wanted = pc.is_in(ids["msg_id"], msg_ids)
@@ -146,7 +145,7 @@ def read_timelines(parts: Iterable[Mapping[str, list[SortedEvent]]]) -> dict[str
 # -- what could not be read -------------------------------------------------------------------------------------------
 def find_malformed(path: str) -> list[dict[str, Any]]:
     """Return the first malformed rows, in the order of the input, of a file of ``NORMALISED``."""
-    file: Any = parquet.ParquetFile(path)
+    file: Any = open_parquet(path)
     found: list[dict[str, Any]] = []
     for group in range(file.metadata.num_row_groups):
         bad = file.read_row_group(group, columns=["bad"], use_threads=False)["bad"]
@@ -179,7 +178,7 @@ def _located(pieces: Sequence[MalformedSample]) -> list[MalformedSample]:
     for piece in pieces:
         if piece.line is None and piece.text:
             wanted.setdefault(piece.path, set()).add(piece.text)
-    lines = {path: line_numbers(Path(path), texts) for path, texts in wanted.items()}
+    lines = {path: line_numbers(as_path(path), texts) for path, texts in wanted.items()}
 
     def locate(piece: MalformedSample) -> MalformedSample:
         numbers = lines.get(piece.path, {}).get(piece.text, ()) if piece.line is None else ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,7 +18,7 @@ from spark_jobs.history.history import write_rows
 from spark_jobs.history.leaving import select_left_open
 from spark_jobs.history.lifecycle import ClosedPositions, assign_lifecycle
 from spark_jobs.jobs.judge_tasks import CANDIDATES, Counted
-from spark_jobs.storage import committed, list_files
+from spark_jobs.storage import as_path, committed, list_files, open_parquet
 from spark_jobs.taxonomy import Reason
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def explain_residue(
         found = how.budgets.spend(residue, found, settled)
     reasons = pa.table({"reason": found.reasons, "reason_detail": found.details})
     files = _residue_files(plan)
-    sizes = [parquet.read_metadata(file).num_rows for file in files]
+    sizes = [open_parquet(file).metadata.num_rows for file in files]
     ends = np.cumsum(sizes).tolist()
     parts = [
         (file, reasons.slice(end - size, size).combine_chunks())
@@ -84,14 +83,14 @@ def explain_residue(
 
 
 def _residue_files(plan: BucketPlan) -> list[str]:
-    return [file for file in list_files(plan.residue) if not Path(file).name.startswith(CANDIDATES)]
+    return [file for file in list_files(plan.residue) if not as_path(file).name.startswith(CANDIDATES)]
 
 
 def group_by_bucket(files: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the files of each bucket: all verdicts of a message are in one of these."""
     found: dict[str, list[str]] = {}
     for file in files:
-        found.setdefault(Path(file).name.removeprefix(_EXPLAINED), []).append(file)
+        found.setdefault(as_path(file).name.removeprefix(_EXPLAINED), []).append(file)
     return [tuple(each) for _, each in sorted(found.items())]
 
 
@@ -110,7 +109,7 @@ def _collect(wanted: WantedKeys, part: Any) -> Evidence:
     """Return the evidence in the files of a bucket, or in a row group of spans."""
     if isinstance(part, tuple):
         return merge_evidence(collect_evidence(_read(file, wanted.columns), wanted) for file in part)
-    file = parquet.ParquetFile(part.path)
+    file = open_parquet(part.path)
     table = file.read_row_group(part.group, columns=["scope", "topic", *TRAFFIC_COLUMNS], use_threads=False)
     traffic: Any = pc.equal(table["scope"], pa.scalar(Reason.TRACE_TRAFFIC.value))
     if part.trace_topics:
@@ -124,27 +123,28 @@ def _find_neighbours(wanted: pa.Table, files: tuple[str, ...]) -> Neighbours:
 
 def _read(file: str, columns: Sequence[str]) -> pa.Table:
     # read_table() would take the fields of a side out of it
-    return parquet.ParquetFile(file).read(columns=list(columns), use_threads=False)
+    table: pa.Table = open_parquet(file).read(columns=list(columns), use_threads=False)
+    return table
 
 
 def _write_reasons(plan: BucketPlan, part: tuple[str, pa.Table]) -> Counted:
     """Write a file of the residue again, each row with its reason and lifecycle, and count it."""
     path, reasons = part
-    name = f"{_EXPLAINED}{Path(path).name}"
-    verdicts = parquet.read_table(path, use_threads=False).combine_chunks()
+    name = f"{_EXPLAINED}{as_path(path).name}"
+    verdicts = open_parquet(path).read(use_threads=False).combine_chunks()
     found = {name: reasons[name] for name in ("reason", "reason_detail")}
     # The kernel took these keys for open ones; their age is found again.
     found["first_seen_run"] = _least_run(verdicts)
     for column_name, column in found.items():
         verdicts = verdicts.set_column(verdicts.column_names.index(column_name), column_name, column)
     verdicts = assign_lifecycle(verdicts, plan.runs, ClosedPositions.read(plan.history.closed))
-    with committed(str(Path(plan.settled) / name)) as unready:
+    with committed(str(as_path(plan.settled) / name)) as unready:
         parquet.write_table(verdicts, unready, compression="zstd", write_statistics=False)
-    candidates = Path(path).with_name(f"{CANDIDATES}{Path(path).name}")
+    candidates = as_path(path).with_name(f"{CANDIDATES}{as_path(path).name}")
     if plan.history.events is not None and candidates.exists():
-        left = select_left_open(parquet.read_table(candidates, use_threads=False), verdicts)
+        left = select_left_open(open_parquet(candidates).read(use_threads=False), verdicts)
         if len(left):
-            write_rows(left, str(Path(plan.history.events) / name))
+            write_rows(left, str(as_path(plan.history.events) / name))
     return Counted.of(verdicts, plan.counting, plan.history)
 
 

@@ -5,11 +5,9 @@ Memory is bounded by the number of distinct edges, not by traces or messages.
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow import parquet
@@ -25,16 +23,19 @@ from spark_jobs.graph.spans import count_direct_calls, tie_spans
 from spark_jobs.jobs.engines import open_engine
 from spark_jobs.jobs.naming import with_message_ids
 from spark_jobs.jobs.reading import EventSide, ReadOptions, check_inputs, read_native, read_otlp
+from spark_jobs.jobs.workspace import work_directory
 from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.plan import make_plan
 from spark_jobs.policy.policy import read_policy
-from spark_jobs.storage import committed, make_directory
+from spark_jobs.storage import committed, make_directory, open_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
+    from bridge.storage import AnyPath
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.graph.edges import GraphPart
     from spark_jobs.graph.legs import Owners
@@ -59,7 +60,7 @@ class GraphOptions:
 
     native: tuple[str, ...] = ()
     otlp: tuple[str, ...] = ()
-    out: Path
+    out: AnyPath
     begin_ms: int | None = None
     end_ms: int | None = None
     grace_ms: int | None = None
@@ -96,6 +97,7 @@ def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callab
         UnreadableInputError: a source exists but is not what it should be.
         MissingExtraError, PeerError: there is no Spark or no Java to run it, or the engine gave up.
     """
+    configure_stores(options.conf)
     _policy(options)
     reading = _reading(options)
     check_inputs(options.native, options.otlp, reading)
@@ -103,11 +105,9 @@ def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callab
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot create --out {options.out}: {error.strerror}; choose another directory") from error
-    # A cancelled task may still be writing there, which must not hide that it was cancelled.
-    temporary = tempfile.TemporaryDirectory(prefix=".work-", dir=options.out, ignore_cleanup_errors=True)
     opened = _engine(options, progress) if engine is None else nullcontext(engine)
-    with temporary as made, opened as chosen:
-        work = str(Path(made).absolute())
+    with work_directory(options.out) as made, opened as chosen:
+        work = str(made.absolute())
         sides = _read(chosen, options, reading, work, progress)
         return draw_events(chosen, sides, options, work=work, progress=progress)
 
@@ -229,5 +229,5 @@ def _judge_legs(plan: Plan, directory: str, bucket: int, blobs: Sequence[bytes])
 
 
 def _part_of(owned: Mapping[tuple[str, str], str], judged: tuple[int | None, int | None], path: str) -> GraphPart:
-    legs = parquet.ParquetFile(path).read(use_threads=False).cast(LEG).unify_dictionaries()
+    legs = open_parquet(path).read(use_threads=False).cast(LEG).unify_dictionaries()
     return add_up(legs, owned, judged)

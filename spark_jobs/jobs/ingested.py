@@ -15,19 +15,19 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import parquet
 
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.jobs.event_writer import EventFile
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.judging.facts import merge_surveys, survey
 from spark_jobs.schemas import NORMALISED
-from spark_jobs.storage import list_files
+from spark_jobs.storage import list_files, open_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.judging.facts import Survey
@@ -167,7 +167,7 @@ def survey_again(engine: Engine, spans: EventSide, topics: Sequence[str]) -> Eve
 
 
 def _survey_file(topics: Sequence[str], path: str) -> Survey:
-    file: Any = parquet.ParquetFile(path)
+    file: Any = open_parquet(path)
     groups = (
         file.read_row_group(number, columns=_SURVEYED, use_threads=False) for number in range(file.num_row_groups)
     )
@@ -176,7 +176,7 @@ def _survey_file(topics: Sequence[str], path: str) -> Survey:
 
 def _join_files(paths: Sequence[str], directory: Path) -> None:
     """Write the rows of all files, in order, into at most ``_FILES`` files of about as many rows each."""
-    rows = [parquet.read_metadata(path).num_rows for path in paths]
+    rows = [open_parquet(path).metadata.num_rows for path in paths]
     begins, total = np.cumsum([0, *rows])[:-1].tolist(), max(sum(rows), 1)
     parts = groupby(zip(paths, begins, strict=True), key=lambda one: int(one[1] * _FILES // total))
     directory.mkdir()
@@ -189,7 +189,7 @@ def _join_files(paths: Sequence[str], directory: Path) -> None:
 
 def _read_batches(path: str) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file, a row group at a time."""
-    file: Any = parquet.ParquetFile(path)
+    file: Any = open_parquet(path)
     for group in range(file.num_row_groups):
         rows = file.read_row_group(group, columns=NORMALISED.names, use_threads=False)
         yield from rows.cast(NORMALISED).to_batches()

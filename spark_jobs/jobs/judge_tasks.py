@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -31,7 +30,7 @@ from spark_jobs.judging.durations import Durations, count_messages, measure, mer
 from spark_jobs.judging.evidence import count_differing, count_hosts, draw_samples
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.gates import ATTRIBUTED
-from spark_jobs.storage import committed
+from spark_jobs.storage import as_path, committed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -169,10 +168,10 @@ class _Files:
         name = f"part-{bucket:05d}.parquet"
         self._keeps_open = how.history.events is not None
         self._residue_rows = 0
-        self._settled = _File(str(Path(how.settled) / name))
-        self._residue = _File(str(Path(how.residue) / name))
-        self._left = _File(str(Path(how.history.events or how.residue) / name))
-        self._candidates = _File(str(Path(how.residue) / f"{CANDIDATES}{name}"))
+        self._settled = _File(str(as_path(how.settled) / name))
+        self._residue = _File(str(as_path(how.residue) / name))
+        self._left = _File(str(as_path(how.history.events or how.residue) / name))
+        self._candidates = _File(str(as_path(how.residue) / f"{CANDIDATES}{name}"))
 
     def __enter__(self) -> Self:
         return self

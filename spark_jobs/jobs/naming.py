@@ -15,7 +15,7 @@ from spark_jobs.hashing import hash_texts
 from spark_jobs.jobs.event_writer import EventFile
 from spark_jobs.normalise.message_ids import CLAIM, claims_in, identified_by_offset, resolve_message_ids
 from spark_jobs.schemas import NORMALISED
-from spark_jobs.storage import committed, list_files, make_directory, remove_tree
+from spark_jobs.storage import committed, list_files, make_directory, open_parquet, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -85,9 +85,7 @@ def _is_waiting(columns: dict[str, Column]) -> npt.NDArray[np.bool_]:
 
 def _row_groups(path: str, names: Iterable[str]) -> Iterator[tuple[pa.Table, dict[str, Column]]]:
     """Yield the row groups of a file, and each column in one split."""
-    from pyarrow import parquet  # noqa: PLC0415  (tasks only)
-
-    file = parquet.ParquetFile(path)
+    file = open_parquet(path)
     held = [name for name in names if name in file.schema_arrow.names]
     for group in range(file.metadata.num_row_groups):
         table = file.read_row_group(group, columns=held, use_threads=False).combine_chunks()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from bridge.storage import AnyPath
     from spark_jobs.report.result import Result
     from spark_jobs.sources.ledger import LedgerRead
 
@@ -53,8 +54,8 @@ class ReconcileOptions:
 
     native: tuple[str, ...]
     otlp: tuple[str, ...]
-    out: Path
-    policy: Path | None = None
+    out: AnyPath
+    policy: AnyPath | None = None
     profile: str = AUTO
     native_writer: str = AUTO
     grace_ms: int | None = None
@@ -71,7 +72,7 @@ class ReconcileOptions:
     charset: str = "utf-8"
     client_config: Path | None = None
     samples: int = evidence.TOTAL
-    history: Path | None = None
+    history: AnyPath | None = None
     ledger: tuple[str, ...] = ()
 
 
@@ -159,7 +160,7 @@ def _policy(options: ReconcileOptions) -> Policy:
     return replace(policy, begin_ms=options.begin_ms, end_ms=options.end_ms, strict=options.strict)
 
 
-def _make(out: Path) -> None:
+def _make(out: AnyPath) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -5,7 +5,6 @@ Everything is written beside its final place first; an interrupted run leaves th
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -35,12 +34,12 @@ from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.policy.plan import make_plan
 from spark_jobs.policy.text import hash_policy
 from spark_jobs.spark_errors import delay_interrupt
-from spark_jobs.storage import list_files
+from spark_jobs.storage import list_files, replace_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
+    from bridge.storage import AnyPath
     from spark_jobs.exchange.packing import Piece
     from spark_jobs.graph.edges import GraphPart
     from spark_jobs.history.carried import CarriedOver
@@ -130,7 +129,7 @@ def reconcile(  # noqa: PLR0913 - what the run was asked for
     return replace(result, ledger=budgets.summarise(), policy_hash=hash_policy(policy))
 
 
-def conclude(place: Workspace, result: Result, report: Callable[[Result], object], *, out: Path) -> Result:
+def conclude(place: Workspace, result: Result, report: Callable[[Result], object], *, out: AnyPath) -> Result:
     """Add what the run cost and the trend it ends, have it reported, and commit it to the history.
 
     The verdicts replace those of the last run below ``out``. An interrupt waits until all of it is done: the reports of
@@ -142,10 +141,7 @@ def conclude(place: Workspace, result: Result, report: Callable[[Result], object
         result = replace(result, trend=trend_points((*place.past.runs, line)))
     with delay_interrupt():
         final = out / VERDICTS
-        shutil.rmtree(place.work / _REPLACED, ignore_errors=True)
-        if final.exists():
-            final.rename(place.work / _REPLACED)
-        (place.work / _JUDGED).rename(final)
+        replace_tree(place.work / _JUDGED, final, spare=place.work / _REPLACED)
         report(result)
         place.past.commit(line)
     return result

@@ -31,6 +31,7 @@ from spark_jobs.jobs.reading import read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.jobs.writers import name_native_writers
+from spark_jobs.session import configure_stores
 from spark_jobs.sources.files import source_files, spark_path, spark_target
 from spark_jobs.sources.kafka import apart, topic_ranges
 from spark_jobs.spark_errors import mute_interrupted_calls
@@ -93,6 +94,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
     """
     if every_ms is not None and every_ms < _MS_PER_S:
         raise UsageError("--every is less than a second: write at least 1s")
+    configure_stores(options.conf)
     choose_engine(options, stream=True, has_session=spark is not None)
     ingest = Ingest(options, files_per_batch=files_per_batch, progress=progress)
     chosen = checked(options, ingest.known_writers())
@@ -197,6 +199,8 @@ class Ingest:
         self._options = options
         self._files_per_batch = files_per_batch
         self._progress = progress
+        if not isinstance(options.out, Path):
+            raise UsageError("--stream needs an --out on this machine")
         self._directory = options.out / _STREAM
         self._how = self._directory / _HOW
         self.ingested = Ingested(self._directory / "events")

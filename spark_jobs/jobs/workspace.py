@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import secrets
 import shutil
 import tempfile
 from contextlib import contextmanager, suppress
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_jobs.history.history import open_history
+from spark_jobs.storage import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from bridge.storage import AnyPath, StorePath
     from otel_mqtrace._clock import Clock, MonotonicNs
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.history.history import History
@@ -31,7 +34,7 @@ class Workspace:
     """The engine, the work directory and the history of a run that began at ``started_ns``."""
 
     engine: Engine
-    work: Path
+    work: AnyPath
     past: History
     clock: Clock
     started_ns: MonotonicNs
@@ -39,13 +42,13 @@ class Workspace:
     def make_directory(self, name: str) -> str:
         """Return a new directory in the work directory."""
         path = (self.work / name).absolute()
-        path.mkdir()
+        path.mkdir(parents=True)
         return str(path)
 
 
 @contextmanager
 def open_workspace(
-    out: Path, history: Path | None, start: Callable[[], AbstractContextManager[Engine]], clock: Clock
+    out: AnyPath, history: AnyPath | None, start: Callable[[], AbstractContextManager[Engine]], clock: Clock
 ) -> Iterator[Workspace]:
     """Open the resources of a run.
 
@@ -65,8 +68,12 @@ def open_workspace(
 
 
 @contextmanager
-def work_directory(out: Path) -> Iterator[Path]:
+def work_directory(out: AnyPath) -> Iterator[AnyPath]:
     """Yield an empty hidden directory below ``out``, removed with the block; remove those of killed runs first."""
+    if not isinstance(out, Path):
+        with _work_in_store(out) as work:
+            yield work
+        return
     for left in out.glob(f"{_WORK}*"):
         if _is_abandoned(left):
             shutil.rmtree(left, ignore_errors=True)
@@ -78,6 +85,19 @@ def work_directory(out: Path) -> Iterator[Path]:
         with suppress(OSError):  # without locks no directory counts as abandoned
             fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
         yield Path(made)
+
+
+@contextmanager
+def _work_in_store(out: StorePath) -> Iterator[StorePath]:
+    """Yield a work directory in a store, which locks nothing: a run has its ``--out`` alone there."""
+    for left in out.glob(f"{_WORK}*"):
+        remove_tree(left)
+    work = out / f"{_WORK}{secrets.token_hex(4)}"
+    try:
+        yield work
+    finally:
+        with suppress(OSError):  # a cancelled task may still write there
+            remove_tree(work)
 
 
 def _is_abandoned(work: Path) -> bool:

@@ -34,8 +34,8 @@ from spark_jobs.taxonomy import FieldVerdict, Kind, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
+    from bridge.storage import AnyPath
     from spark_jobs.judging.plan import Alone
     from spark_jobs.policy.settings import Setting
 
@@ -186,7 +186,7 @@ class Policy:
                 yield rule
 
 
-def read_policy(path: Path | None, *, profile: str = "mqtrace", native_writer: str = "mqtrace") -> Policy:
+def read_policy(path: AnyPath | None, *, profile: str = "mqtrace", native_writer: str = "mqtrace") -> Policy:
     """Return the policy in ``path`` over the defaults of ``profile``; raise ``UsageError`` if it is wrong."""
     if MIXED in f"{profile}{native_writer}":
         return _read_mixed_policy(path, profile, native_writer)
@@ -201,7 +201,7 @@ def read_policy(path: Path | None, *, profile: str = "mqtrace", native_writer: s
     return policy if path is None else _apply(policy, _load(path), str(path))
 
 
-def _read_mixed_policy(path: Path | None, profile: str, native_writer: str) -> Policy:
+def _read_mixed_policy(path: AnyPath | None, profile: str, native_writer: str) -> Policy:
     (own_profile, _, other_profile), (own_writer, _, other_writer) = (
         text.partition(MIXED) for text in (profile, native_writer)
     )
@@ -219,7 +219,7 @@ class OpenWriters(NamedTuple):
     timed: frozenset[str]
 
 
-def read_open_policy(path: Path | None, *, profile: str, native_writer: str) -> tuple[Policy, OpenWriters]:
+def read_open_policy(path: AnyPath | None, *, profile: str, native_writer: str) -> tuple[Policy, OpenWriters]:
     """Return the policy where either writer may be ``auto``, with ``mqtrace`` in its place, and what that leaves open.
 
     Raises:
@@ -250,7 +250,7 @@ def with_grace(policy: Policy, grace_ms: int | None, *, is_complete: bool) -> Po
     return policy if grace_ms is None else replace(policy, grace_ms=grace_ms)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: AnyPath) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.storage import committed
 from otel_mqtrace._errors import UsageError
 from spark_jobs.report.html import render_page
 from spark_jobs.report.junit import render_junit
@@ -19,6 +17,7 @@ from spark_jobs.report.prometheus import render_metrics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from bridge.storage import AnyPath
     from spark_jobs.report.html import PageOptions
     from spark_jobs.report.result import Result, SideInputs
 
@@ -37,8 +36,8 @@ _FOR_READERS: Final = ("report.html", "summary.md", "junit.xml")
 
 
 def write_reports(
-    result: Result, out: Path, page: PageOptions | None = None, *, sources: Iterable[str] = ()
-) -> dict[str, Path]:
+    result: Result, out: AnyPath, page: PageOptions | None = None, *, sources: Iterable[str] = ()
+) -> dict[str, AnyPath]:
     """Render every report, then write them into ``out``, created if absent, and return their paths by name.
 
     Args:
@@ -115,31 +114,22 @@ def _find_roots(sources: Iterable[str]) -> list[tuple[str, str]]:
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
-def write_texts(texts: Mapping[str, str], out: Path) -> dict[str, Path]:
+def write_texts(texts: Mapping[str, str], out: AnyPath) -> dict[str, AnyPath]:
     """Write ``{file name: text}`` into ``out``, created if absent, in this order, and return their paths by name.
 
-    Each file is written beside its place and renamed, so that no reader sees half of it.
+    Each file is written beside its place and renamed, so that no reader sees half of it. Lone surrogates are escaped.
 
     Raises:
         UsageError: when ``out`` cannot be written.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        return {name: _replace(out / name, text) for name, text in texts.items()}
+        return {name: _replace(out / name, text.encode("utf-8", "backslashreplace")) for name, text in texts.items()}
     except OSError as refused:
         raise UsageError(f"cannot write the report into {out}: {refused.strerror}; choose another --out") from refused
 
 
-def _replace(path: Path, text: str) -> Path:
-    """Write ``text`` as UTF-8, with escapes for lone surrogates."""
-    with NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as beside:
-        try:
-            beside.write(text.encode("utf-8", "backslashreplace"))
-            beside.flush()
-            os.fchmod(beside.fileno(), 0o644)
-            os.replace(beside.name, path)  # noqa: PTH105 - a name, not a Path
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(beside.name)  # noqa: PTH108 - a name, not a Path
-            raise
+def _replace(path: AnyPath, content: bytes) -> AnyPath:
+    with committed(path) as unready:
+        Path(unready).write_bytes(content)
     return path

@@ -21,8 +21,8 @@ from spark_jobs.sources.kafka import apart, topic_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
+    from bridge.storage import AnyPath
     from spark_jobs.sources.kafka import PartitionRange, TopicAddress
 
 __all__ = [
@@ -45,7 +45,7 @@ _SPARK_MAGIC: Final = frozenset("{}[]*?\\")
 class SourceFile:
     """One file to read and how: ``path`` is absolute."""
 
-    path: Path
+    path: AnyPath
     layout: Layout
     side: Side
 
@@ -55,7 +55,7 @@ def source_files(
     side: Side | None,
     *,
     layout: Layout | None = None,
-    only: Collection[Path] | None = None,
+    only: Collection[AnyPath] | None = None,
     passed_over: list[str] | None = None,
 ) -> tuple[SourceFile, ...]:
     """Return the files of ``side`` behind ``srcs``, without repetition, sorted within each source.
@@ -71,7 +71,7 @@ def source_files(
         UsageError: a source names nothing, or is an address that has to be landed first.
         UnreadableInputError: a named file, or everything in a directory, is something else.
     """
-    found: dict[Path, SourceFile] = {}
+    found: dict[AnyPath, SourceFile] = {}
     for src in srcs:
         kept, others = _source_files(src, side, layout, only)
         for file in kept:
@@ -89,7 +89,7 @@ def span_files(srcs: Sequence[str], *, layout: str | None = None) -> tuple[Sourc
 
 
 def _source_files(
-    src: str, side: Side | None, layout: Layout | None, only: Collection[Path] | None
+    src: str, side: Side | None, layout: Layout | None, only: Collection[AnyPath] | None
 ) -> tuple[list[SourceFile], list[str]]:
     paths, named = _expand(src)
     if only is not None:
@@ -119,7 +119,7 @@ def _source_files(
     return kept, passed_over
 
 
-def _expand(src: str) -> tuple[list[Path], bool]:
+def _expand(src: str) -> tuple[list[AnyPath], bool]:
     """Return the files behind one source, and whether it names a single one."""
     address = parse_address(src)
     if address.kind in {Kind.KAFKA, Kind.ROCKETMQ}:
@@ -127,7 +127,7 @@ def _expand(src: str) -> tuple[list[Path], bool]:
     return expand_files(parse_address(src, readable=(Kind.FILES,)).path)
 
 
-def last_line(path: Path) -> bytes:
+def last_line(path: AnyPath) -> bytes:
     """Return what is behind the last newline of a file of lines.
 
     Raises:
@@ -136,7 +136,7 @@ def last_line(path: Path) -> bytes:
     return b"".join(reversed([*_pieces_behind_last_newline(path)]))
 
 
-def _pieces_behind_last_newline(path: Path) -> Iterator[bytes]:
+def _pieces_behind_last_newline(path: AnyPath) -> Iterator[bytes]:
     """Yield what is behind the last newline, the last split first."""
     with path.open("rb") as file:
         end = start = file.seek(0, io.SEEK_END)
@@ -161,12 +161,12 @@ def _check_first_line(file: SourceFile) -> None:
             raise UnreadableInputError(f"{file.path} {LineTooLongError()}")
 
 
-def spark_path(path: Path) -> str:
+def spark_path(path: AnyPath) -> str:
     """Return ``path`` as Spark must be given it to read: Hadoop takes brackets and stars in a path for a glob."""
     return spark_target("".join(f"\\{char}" if char in _SPARK_MAGIC else char for char in str(path.absolute())))
 
 
-def spark_target(path: Path | str) -> str:
+def spark_target(path: AnyPath | str) -> str:
     """Return an absolute ``path`` as Spark must be given it to write: on this machine's disk, whatever the default."""
     return f"file://{path}"
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from bridge.addresses import match_paths
 from otel_mqtrace._clock import LAST_MS
 from otel_mqtrace._errors import UnreadableInputError, UsageError
 from spark_jobs.drops import CountedDrop
 from spark_jobs.sources.loss_counters import Point, drops_of, increments, series
+from spark_jobs.storage import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from bridge.storage import AnyPath
 
 
 __all__ = [
@@ -71,7 +73,7 @@ def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
         UsageError: a source names nothing, or the rows are too many.
         UnreadableInputError: a named file is no ledger, or a ledger is damaged; the line says where.
     """
-    paths: dict[Path, bool] = {}
+    paths: dict[AnyPath, bool] = {}
     for src in srcs:
         for path, named in _expand(src):
             paths[path] = paths.get(path, False) or named
@@ -89,26 +91,24 @@ def read_ledgers(srcs: Sequence[str]) -> LedgerRead:
     return LedgerRead(files=tuple(files), drops=tuple(drops), own=counted.own, again=counted.again)
 
 
-def _expand(src: str) -> Iterator[tuple[Path, bool]]:
-    path = Path(src.removeprefix("file://"))
+def _expand(src: str) -> Iterator[tuple[AnyPath, bool]]:
+    path = as_path(src)
     if path.is_dir():
         yield from ((file, False) for file in _files(path))
     elif path.exists():
         yield path.resolve(), True
     else:
-        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (any root, one call)
+        matches = sorted(match_paths(path))
         if not matches:
             raise UsageError(
                 f"--ledger {src}: no such file, directory or match; name the directory itself where a process that "
                 "lost nothing may have written no file"
             )
         for match in matches:
-            yield from (
-                (file, False) for file in (_files(Path(match)) if Path(match).is_dir() else [Path(match).resolve()])
-            )
+            yield from ((file, False) for file in (_files(match) if match.is_dir() else [match.resolve()]))
 
 
-def _files(directory: Path) -> list[Path]:
+def _files(directory: AnyPath) -> list[AnyPath]:
     return sorted(
         file.resolve()
         for file in directory.rglob("*")
@@ -116,7 +116,7 @@ def _files(directory: Path) -> list[Path]:
     )
 
 
-def _read(path: Path, *, named: bool) -> tuple[list[CountedDrop], list[Point]] | None:
+def _read(path: AnyPath, *, named: bool) -> tuple[list[CountedDrop], list[Point]] | None:
     """Return a file's rows and points; ``None`` for another thing that stands in a directory."""
     text = _text(path, named=named)
     if text is None:
@@ -143,7 +143,7 @@ def _read(path: Path, *, named: bool) -> tuple[list[CountedDrop], list[Point]] |
     return (drops, points) if known else None
 
 
-def _text(path: Path, *, named: bool) -> str | None:
+def _text(path: AnyPath, *, named: bool) -> str | None:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise UsageError(f"--ledger {path} is larger than {MOST_BYTES >> 20} MiB; give the window's part of it")
@@ -156,7 +156,7 @@ def _text(path: Path, *, named: bool) -> str | None:
         return None
 
 
-def _prometheus(text: str, path: Path, *, named: bool) -> tuple[list[CountedDrop], list[Point]] | None:
+def _prometheus(text: str, path: AnyPath, *, named: bool) -> tuple[list[CountedDrop], list[Point]] | None:
     try:
         return [], list(prometheus_points(text, str(path)))
     except UnreadableInputError:
@@ -198,7 +198,7 @@ def _points(document: dict[str, Any], place: str) -> list[Point]:
         raise UnreadableInputError(f"--ledger {place} is not shaped as OTLP metrics are: {error!r}") from error
 
 
-def _rows(document: dict[str, Any], path: Path, place: str) -> Iterable[CountedDrop]:
+def _rows(document: dict[str, Any], path: AnyPath, place: str) -> Iterable[CountedDrop]:
     said = document["ledger_version"]
     if said != _VERSION or isinstance(said, bool):
         raise UnreadableInputError(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 
 from bridge.otlp.detect import Layout, Side
 from otel_mqtrace._errors import UnreadableInputError
@@ -25,11 +24,12 @@ from spark_jobs.schemas import READ_BODY
 from spark_jobs.sources.files import last_line, source_files
 from spark_jobs.sources.kafka import message_places
 from spark_jobs.sources.splits import Split, group_splits, read_lines, split_file
+from spark_jobs.storage import open_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
+    from bridge.storage import AnyPath
     from spark_jobs.sources.files import SourceFile
     from spark_jobs.sources.splits import Line
 
@@ -99,7 +99,7 @@ def find_bodies(srcs: Sequence[str], *, parallelism: int) -> NativeFiles:
     )
 
 
-def _torn(path: Path) -> int:
+def _torn(path: AnyPath) -> int:
     """Return the bytes behind the last newline where they are no whole JSON object."""
     tail = last_line(path)
     if not tail.strip():
@@ -110,16 +110,17 @@ def _torn(path: Path) -> int:
         return len(tail)
 
 
-def _row_groups(path: Path) -> Iterator[Split]:
-    metadata = parquet.read_metadata(path)
-    _check_columns(path, parquet.read_schema(path))
+def _row_groups(path: AnyPath) -> Iterator[Split]:
+    file = open_parquet(path)
+    metadata = file.metadata
+    _check_columns(path, file.schema_arrow)
     end = 0
     for group in range(metadata.num_row_groups):
         begin, end = end, end + metadata.row_group(group).total_byte_size
         yield Split(str(path), Layout.LANDING_PARQUET, begin, end, group=group)
 
 
-def _check_columns(path: Path, schema: pa.Schema) -> None:
+def _check_columns(path: AnyPath, schema: pa.Schema) -> None:
     """Refuse columns that mean something else.
 
     Raises:
@@ -169,8 +170,8 @@ def first_bodies(file: SourceFile) -> Iterator[bytes]:
         yield from bodies
 
 
-def _first_rows(path: Path) -> Iterator[Any]:
-    file: Any = parquet.ParquetFile(path)
+def _first_rows(path: AnyPath) -> Iterator[Any]:
+    file: Any = open_parquet(path)
     _check_columns(path, file.schema_arrow)
     if not file.metadata.num_row_groups:
         return
@@ -185,7 +186,7 @@ def _first_lines(split: Split) -> Iterator[Any]:
 
 
 def _rows_of(split: Split) -> Iterator[pa.RecordBatch]:
-    file: Any = parquet.ParquetFile(split.path)
+    file: Any = open_parquet(split.path)
     line = 1 + sum(file.metadata.row_group(group).num_rows for group in range(split.group or 0))
     columns = [name for name in ("source", "arrival_ms", "body") if name in file.schema_arrow.names]
     for batch in file.iter_batches(BATCH_ROWS, row_groups=[split.group], columns=columns, use_threads=False):

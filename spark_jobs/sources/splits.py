@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bridge.otlp.detect import LONGEST_LINE_BYTES, Layout, LineTooLongError
 from bridge.otlp.json_spans import parse_json
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.sources.files import last_line
+from spark_jobs.storage import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from bridge.storage import AnyPath
     from spark_jobs.sources.files import SourceFile
 
 __all__ = ["UNCUT_BYTES", "Line", "Split", "group_splits", "line_numbers", "read_lines", "split_file", "torn_tails"]
@@ -53,7 +54,7 @@ class Line:
     text: bytes
 
 
-def torn_tails(files: Iterable[SourceFile]) -> dict[Path, int]:
+def torn_tails(files: Iterable[SourceFile]) -> dict[AnyPath, int]:
     """Return how long the last line of each file of JSON lines is that was cut off inside it."""
     tails = {file.path: last_line(file.path) for file in files if file.layout is Layout.JSON_LINES}
     return {path: len(tail) for path, tail in tails.items() if tail.strip() and parse_json(tail) is None}
@@ -84,7 +85,7 @@ def read_lines(split: Split) -> Iterator[Line]:
     Raises:
         UnreadableInputError: a line is longer than memory should hold.
     """
-    with Path(split.path).open("rb", buffering=_BUFFER_BYTES) as file:
+    with as_path(split.path).open("rb", buffering=_BUFFER_BYTES) as file:
         at = split.begin
         if at:
             file.seek(at - 1)
@@ -103,7 +104,7 @@ def _bounded(line: bytes, split: Split) -> bytes:
     return line
 
 
-def line_numbers(path: Path, beginnings: Collection[str]) -> dict[str, list[int]]:
+def line_numbers(path: AnyPath, beginnings: Collection[str]) -> dict[str, list[int]]:
     """Return where in a local file lines begin with each of ``beginnings``: numbers from 1, in order.
 
     For the few lines of a large file that a report shows. One pass, a chunk in memory at a time; what is not a local

@@ -18,8 +18,8 @@ from otel_mqtrace._errors import UsageError
         ("kafka://a:9092,b:9092/spans", Kind.KAFKA, {"servers": "a:9092,b:9092", "topic": "spans"}),
         ("rocketmq://a:9876;b:9876/T", Kind.ROCKETMQ, {"servers": "a:9876;b:9876", "topic": "T"}),
         ("jaeger://a:16686?service=shop", Kind.JAEGER, {"path": "a:16686?service=shop"}),
-        ("s3a://bucket/landing", Kind.STORE, {}),
-        ("hdfs://name/landing", Kind.STORE, {}),
+        ("s3a://bucket/landing", Kind.FILES, {"path": "s3a://bucket/landing"}),
+        ("hdfs://name/landing", Kind.FILES, {"path": "hdfs://name/landing"}),
     ],
 )
 def test_source_is_parsed(text, kind, facts):
@@ -36,7 +36,7 @@ def test_malformed_source_is_refused(text):
 
 def test_unreadable_kind_names_the_readable_ones_and_no_password():
     with pytest.raises(UsageError) as refusal:
-        parse_address("s3a://user:secret@bucket/x", readable=(Kind.FILES, Kind.KAFKA))
+        parse_address("jaeger://user:secret@host:1/x", readable=(Kind.FILES, Kind.KAFKA))
     assert "secret" not in str(refusal.value)
     assert f"give {Kind.FILES.value} or {Kind.KAFKA.value}" in str(refusal.value)
 

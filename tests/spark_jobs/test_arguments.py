@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.arguments import parse_instant_ms, parse_settings, parse_target, spread
+from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
 from spark_jobs.policy.policy import parse_duration_ms
 
 
@@ -63,19 +61,6 @@ def test_what_is_no_setting_or_has_its_own_option_is_refused(text):
     """Spark would ignore the one, and we the other."""
     with pytest.raises(UsageError, match=r"^--conf '"):
         parse_settings([text])
-
-
-def test_a_target_is_a_directory_or_a_file_address():
-    """A path with a colon in it stays one."""
-    targets = ["report", "/a/b", "file:///a/b", "C:/x", "a:b/c"]
-    assert [str(parse_target(Path(text))) for text in targets] == ["report", "/a/b", "/a/b", "C:/x", "a:b/c"]
-
-
-@pytest.mark.parametrize("text", ["s3a://bucket/x", "hdfs://host:8020/x"])
-def test_a_store_that_is_no_directory_is_refused(text):
-    """Else a folder of that name would be made here."""
-    with pytest.raises(UsageError, match=f"^--out {text} is no directory"):
-        parse_target(Path(text))
 
 
 @pytest.mark.parametrize("text", ["-1", "253402300800000", "9" * 5_000, "10" + "0" * 22, "0001-01-01", "--5", "1e400"])

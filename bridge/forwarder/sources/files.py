@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zlib
 from hashlib import blake2b
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import expand_files, root_of
@@ -14,6 +13,7 @@ from bridge.forwarder.resume_file import read_memory, write_memory
 from bridge.otlp.containers import Bad, Message, Tail, read_messages
 from bridge.otlp.detect import Side, detect
 from bridge.otlp.spans import parse_message
+from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.landing.layout import LandedMessage
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from bridge.forwarder.pairing import Place
+    from bridge.storage import AnyPath
 
 __all__ = ["CANNOT_READ", "CANNOT_WRITE", "MEMORY_DIRECTORY", "FilesTraceSource", "SpanFilesSource", "present_files"]
 
@@ -37,7 +38,7 @@ _NS_PER_MS: Final = 1_000_000
 _NO_NAME: Final = re.compile(r"[^\w.-]")
 
 
-def present_files(path: str) -> list[Path]:
+def present_files(path: str) -> list[AnyPath]:
     """Return the files behind a path of :attr:`Kind.FILES` that are there now; later there may be more."""
     try:
         return expand_files(path)[0]
@@ -60,12 +61,12 @@ class FilesTraceSource:
         UnreadableInputError: a file that is not what it seems to be.
     """
 
-    def __init__(self, path: str | Path, *, group: str, state: Path) -> None:
+    def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         expand_files(str(path))  # something is there
         self.behind: Collection[int | None] = ()  # files overlap in time: nothing is old before all are read
         self.bad_bodies = 0
         self._path, self._directory = str(path), root_of(str(path)).resolve()
-        whose = f"{Path(path).resolve()}\n{group}"
+        whose = f"{as_path(path).resolve()}\n{group}"
         self._memory = state / f"{_NO_NAME.sub('_', group)}-files-{zlib.crc32(whose.encode()):08x}.json"
         left_here = self._directory / MEMORY_DIRECTORY / f"{_NO_NAME.sub('_', group)}.json"
         if left_here.is_file():
@@ -108,7 +109,7 @@ class FilesTraceSource:
 
     # -- files -------------------------------------------------------------------------------------------------------
 
-    def _messages(self, path: Path, name: str) -> Iterator[LandedMessage]:
+    def _messages(self, path: AnyPath, name: str) -> Iterator[LandedMessage]:
         try:
             changed_ms = path.stat().st_mtime_ns // _NS_PER_MS
             with path.open("rb") as stream:
@@ -142,16 +143,16 @@ class SpanFilesSource:
         UnreadableInputError: a file that is neither.
     """
 
-    def __init__(self, path: str | Path, *, group: str, state: Path) -> None:
+    def __init__(self, path: str | AnyPath, *, group: str, state: AnyPath) -> None:
         expand_files(str(path))  # something is there
         self.behind: Collection[int | None] = ()
         self.bad_bodies = 0
         self._path, self._directory = str(path), root_of(str(path)).resolve()
-        whose = f"{Path(path).resolve()}\n{group}"
+        whose = f"{as_path(path).resolve()}\n{group}"
         self._memory = state / f"{_NO_NAME.sub('_', group)}-spans-{zlib.crc32(whose.encode()):08x}.json"
         self._done: dict[str, int] = read_memory(self._memory, _counts, hint=CANNOT_READ) or {}
         self._read = dict(self._done)
-        self._seen: dict[Path, tuple[int, int]] = {}  # size and time of files as they were read to their end
+        self._seen: dict[AnyPath, tuple[int, int]] = {}  # size and time of files as they were read to their end
 
     def drain(self) -> Generator[list[LandedMessage], None, None]:
         """Yield the messages that are new, in batches of one file each."""
@@ -186,7 +187,7 @@ class SpanFilesSource:
     ) -> None:
         self.close()
 
-    def _messages(self, path: Path, changed_ms: int) -> Generator[LandedMessage, None, None]:
+    def _messages(self, path: AnyPath, changed_ms: int) -> Generator[LandedMessage, None, None]:
         detected = detect(path)
         if detected.side is Side.EMPTY:
             return

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import closing, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.addresses import Kind, parse_address
+from bridge.storage import as_path
 from otel_mqtrace._errors import MissingExtraError, UsageError
 from otel_mqtrace.config import Settings
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bridge.query.archives.scan import ArrivalRange
     from bridge.query.criteria import Query
     from bridge.query.search import Archive
+    from bridge.storage import AnyPath
 
 __all__ = ["open_archive"]
 
@@ -67,9 +68,9 @@ def _open_paths(
 ) -> AbstractContextManager[Archive]:
     from bridge.query.archives.landing import FilesArchive, LandingArchive, is_landing  # noqa: PLC0415 - keep `--help` fast
 
-    if len(paths) == 1 and is_landing(Path(paths[0])):
-        return nullcontext(LandingArchive(Path(paths[0]), arrivals=arrivals, on_progress=progress))
-    return nullcontext(FilesArchive([Path(path) for path in paths], arrivals=arrivals, on_progress=progress))
+    if len(paths) == 1 and is_landing(as_path(paths[0])):
+        return nullcontext(LandingArchive(as_path(paths[0]), arrivals=arrivals, on_progress=progress))
+    return nullcontext(FilesArchive([as_path(path) for path in paths], arrivals=arrivals, on_progress=progress))
 
 
 def _open_topic(
@@ -95,7 +96,7 @@ def _open_topic(
 
 
 def _open_landing(
-    landing: Path, arrivals: ArrivalRange, progress: Callable[[int, int], None], _options: dict[str, Any]
+    landing: AnyPath, arrivals: ArrivalRange, progress: Callable[[int, int], None], _options: dict[str, Any]
 ) -> AbstractContextManager[Archive]:
     from bridge.query.archives.landing import LandingArchive  # noqa: PLC0415 - keep `mqtrace --help` fast
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.addresses import data_files
 from bridge.query.archives.scan import ALWAYS, ArrivalRange, ScanProgress
 from bridge.query.criteria import mentioned, needles_of
+from bridge.storage import open_parquet, sorted_glob
 from otel_mqtrace._errors import MissingExtraError, UnreadableInputError, UsageError
 from otel_mqtrace.landing.layout import (
     BODY_BASE64,
@@ -27,9 +28,9 @@ from otel_mqtrace.landing.layout import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
-    from pathlib import Path
 
     from bridge.query.search import Searched
+    from bridge.storage import AnyPath
 
 __all__ = ["FilesArchive", "LandingArchive", "is_landing"]
 
@@ -67,7 +68,7 @@ class LandingArchive:
 
     def __init__(
         self,
-        directory: Path,
+        directory: AnyPath,
         *,
         arrivals: ArrivalRange = ALWAYS,
         on_progress: Callable[[int, int], None] | None = None,
@@ -99,7 +100,7 @@ class LandingArchive:
                         yield message
             self._progress.advance(size_bytes)
 
-    def _read(self, part: Path) -> Iterator[LandedMessage]:
+    def _read(self, part: AnyPath) -> Iterator[LandedMessage]:
         """Yield what ``part`` holds, under its new name if it was finished meanwhile; a remark tells what ended it."""
         try:
             yield from _READERS[_format(part)](part, self._progress.remark)
@@ -109,19 +110,19 @@ class LandingArchive:
         except (OSError, UnreadableInputError) as error:
             self._progress.remark(f"{part.name} could not be read: {error}")
 
-    def parts(self) -> list[Path]:
+    def parts(self) -> list[AnyPath]:
         """Return the parts of the range.
 
         Those in progress are listed first: one that is finished in between is listed twice, and its messages are told
         apart by their places; the other way round it would be missed.
         """
-        days = [day for day in sorted(self._native.glob(f"{_DATE}*")) if self._is_of_range(day)]
-        growing = [part for day in days for part in sorted(day.glob(f".part-*.jsonl{IN_PROGRESS_SUFFIX}"))]
-        done = [part for day in days for part in sorted(day.glob("part-*")) if part.suffix in _READERS]
+        days = [day for day in sorted_glob(self._native, f"{_DATE}*") if self._is_of_range(day)]
+        growing = [part for day in days for part in sorted_glob(day, f".part-*.jsonl{IN_PROGRESS_SUFFIX}")]
+        done = [part for day in days for part in sorted_glob(day, "part-*") if part.suffix in _READERS]
         outside = self._outside_of_range()
         return [*growing, *(part for part in done if f"{part.parent.name}/{part.name}" not in outside)]
 
-    def _is_of_range(self, day: Path) -> bool:
+    def _is_of_range(self, day: AnyPath) -> bool:
         date, begin_ms, end_ms = day.name.removeprefix(_DATE), self._arrivals.begin_ms, self._arrivals.end_ms
         late = begin_ms is not None and date < date_of(begin_ms)
         return not late and not (end_ms is not None and date > date_of(end_ms))
@@ -157,7 +158,7 @@ class FilesArchive(LandingArchive):
 
     def __init__(
         self,
-        paths: Sequence[Path],
+        paths: Sequence[AnyPath],
         *,
         arrivals: ArrivalRange = ALWAYS,
         on_progress: Callable[[int, int], None] | None = None,
@@ -169,9 +170,9 @@ class FilesArchive(LandingArchive):
         self._arrivals = arrivals
         self._progress = ScanProgress(", ".join(map(str, self._paths)), on_progress)
 
-    def parts(self) -> list[Path]:
+    def parts(self) -> list[AnyPath]:
         """Return the parts of each landing, and the files."""
-        parts: dict[Path, None] = {}
+        parts: dict[AnyPath, None] = {}
         for path in self._paths:
             if not path.is_dir():
                 found = [path]
@@ -183,12 +184,12 @@ class FilesArchive(LandingArchive):
         return list(parts)
 
 
-def is_landing(directory: Path) -> bool:
+def is_landing(directory: AnyPath) -> bool:
     """Whether ``directory`` is a landing, or the ``native`` directory of one."""
     return directory.is_dir() and ((directory / NATIVE_DIRECTORY).is_dir() or any(directory.glob(f"{_DATE}*")))
 
 
-def _native_of(directory: Path) -> Path:
+def _native_of(directory: AnyPath) -> AnyPath:
     if not directory.is_dir():
         raise UsageError(
             f"--landing {directory} is no directory: give the one that mqtrace forward or the exporter fills"
@@ -201,23 +202,23 @@ def _native_of(directory: Path) -> Path:
     raise UsageError(f"--landing {directory} holds no landing: there is no {NATIVE_DIRECTORY}/ in it")
 
 
-def _finished(part: Path) -> Path:
+def _finished(part: AnyPath) -> AnyPath:
     """Return the name that a part in progress has got in the meantime."""
     return part.with_name(part.name.removeprefix(".").removesuffix(IN_PROGRESS_SUFFIX))
 
 
-def _format(part: Path) -> str:
+def _format(part: AnyPath) -> str:
     return part.suffix if part.suffix in _READERS else ".jsonl"
 
 
-def _size_bytes(part: Path) -> int:
+def _size_bytes(part: AnyPath) -> int:
     try:
         return part.stat().st_size
     except OSError:
         return 0
 
 
-def _json_lines(part: Path, remark: Callable[[str], None]) -> Iterator[LandedMessage]:
+def _json_lines(part: AnyPath, remark: Callable[[str], None]) -> Iterator[LandedMessage]:
     with part.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
             if not line.endswith(b"\n") and part.name.endswith(IN_PROGRESS_SUFFIX):
@@ -250,14 +251,13 @@ def _checked(fields: dict[str, Any], body: Any) -> LandedMessage | None:
     return LandedMessage(**fields, body=body) if good else None
 
 
-def _parquet(part: Path, remark: Callable[[str], None]) -> Iterator[LandedMessage]:
+def _parquet(part: AnyPath, remark: Callable[[str], None]) -> Iterator[LandedMessage]:
     try:
         import pyarrow as pa  # noqa: PLC0415 - optional extra
-        from pyarrow import parquet  # noqa: PLC0415 - optional extra
     except ImportError as error:
         raise MissingExtraError(f"reading {part.name}", "reconcile") from error
     try:
-        file: Any = parquet.ParquetFile(part)
+        file: Any = open_parquet(part)
         for batch in file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=list(FIELDS)):
             for row in batch.to_pylist():
                 message = _checked(row, row.pop("body", None))
@@ -269,7 +269,7 @@ def _parquet(part: Path, remark: Callable[[str], None]) -> Iterator[LandedMessag
         raise UnreadableInputError(f"not a Parquet part of a landing ({error})") from error
 
 
-_READERS: Final[dict[str, Callable[[Path, Callable[[str], None]], Iterator[LandedMessage]]]] = {
+_READERS: Final[dict[str, Callable[[AnyPath, Callable[[str], None]], Iterator[LandedMessage]]]] = {
     ".jsonl": _json_lines,
     ".parquet": _parquet,
 }

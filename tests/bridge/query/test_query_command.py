@@ -124,7 +124,7 @@ WRONG = {
     "unknown name in an address": (["LANDING", "--link-template", "http://j/{x}"], "{x} is unknown"),
     "no limit": (["--msg-id", "A", "--landing", "LANDING", "--limit", "0"], "limit"),
     "two topics": (["--msg-id", "A", "kafka://b:1/t", "kafka://c:1/t"], "searches one topic"),
-    "unreadable kind": (["--msg-id", "A", "s3a://bucket/x"], "cannot read s3a://bucket/x here"),
+    "unreadable kind": (["--msg-id", "A", "jaeger://a:1?service=x"], "cannot read jaeger://a:1?service=x here"),
     "no broker of a SRC": (["--msg-id", "A", "kafka://127.0.0.1:1/t", "--timeout-ms", "200"], "does not answer"),
     "no name server of a SRC": (["--msg-id", "A", "rocketmq://127.0.0.1:1/t", "--timeout-ms", "200"], "127.0.0.1:1"),
     "no broker": (["--msg-id", "A", "--bootstrap", "127.0.0.1:1", "--timeout-ms", "200"], "does not answer"),

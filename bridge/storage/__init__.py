@@ -1,0 +1,29 @@
+"""Files wherever they lie: on this machine, in an object store, in HDFS."""
+
+from bridge.storage.paths import (
+    AnyPath,
+    StorePath,
+    as_path,
+    committed,
+    copy_files,
+    move_tree,
+    open_parquet,
+    remove_tree,
+    sorted_glob,
+)
+from bridge.storage.stores import SCHEMES, current_settings, use_settings
+
+__all__ = [
+    "SCHEMES",
+    "AnyPath",
+    "StorePath",
+    "as_path",
+    "committed",
+    "copy_files",
+    "current_settings",
+    "move_tree",
+    "open_parquet",
+    "remove_tree",
+    "sorted_glob",
+    "use_settings",
+]

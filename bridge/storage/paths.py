@@ -1,0 +1,345 @@
+"""Paths of stores, with the part of ``pathlib.Path`` that the project uses, and files written whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import tempfile
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from bridge.storage.stores import Store, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = [
+    "AnyPath",
+    "StorePath",
+    "as_path",
+    "committed",
+    "copy_files",
+    "glob_expression",
+    "move_tree",
+    "open_parquet",
+    "remove_tree",
+    "sorted_glob",
+]
+
+_URL: Final = re.compile(r"^([a-z][a-z0-9+.-]+):/{1,2}")
+_BLOCK_BYTES: Final = 256 << 10
+_COPIES: Final = 8  # requests at a time
+
+
+class _Status(NamedTuple):
+    st_size: int
+    st_mtime_ns: int
+
+
+class StorePath(PurePosixPath):
+    """A file or directory in a store; its text is its URL.
+
+    Errors of the store are ``OSError`` with a ``strerror`` of one line.
+    """
+
+    def __str__(self) -> str:
+        return _URL.sub(r"\1://", super().__str__(), count=1)  # a PurePath joins slashes
+
+    def absolute(self) -> StorePath:
+        """Return this."""
+        return self
+
+    def resolve(self) -> StorePath:
+        """Return this."""
+        return self
+
+    # -- in the store -------------------------------------------------------------------------------------------
+    @property
+    def store(self) -> Store:
+        """The store that this lies in."""
+        scheme, _, rest = str(self).partition("://")
+        return open_store(scheme, rest.partition("/")[0])
+
+    @property
+    def key(self) -> str:
+        """The path as the store's file system takes it."""
+        below = str(self).partition("://")[2].partition("/")[2]
+        return f"{self.store.prefix}/{below}".rstrip("/") or "/"
+
+    @property
+    def _info(self) -> Any:
+        with _as_os_error(self):
+            return self.store.files.get_file_info(self.key)
+
+    def _is(self, kind: str) -> bool:
+        return bool(self._info.type.name == kind)
+
+    def exists(self) -> bool:
+        """Whether there is such a file or directory."""
+        return not self._is("NotFound")
+
+    def is_file(self) -> bool:
+        """Whether there is such a file."""
+        return self._is("File")
+
+    def is_dir(self) -> bool:
+        """Whether there is such a directory; in an object store: whether anything lies below it."""
+        return self._is("Directory")
+
+    def stat(self) -> _Status:
+        """Return size and time of modification.
+
+        Raises:
+            FileNotFoundError: there is no such file or directory.
+        """
+        info = self._info
+        if info.type.name == "NotFound":
+            raise FileNotFoundError(2, "no such file", str(self))
+        return _Status(info.size or 0, info.mtime_ns or 0)
+
+    def _below(self, *, recursive: bool) -> Iterator[StorePath]:
+        from pyarrow.fs import FileSelector  # noqa: PLC0415  (optional extra)
+
+        selector = FileSelector(self.key, recursive=recursive, allow_not_found=True)
+        with _as_os_error(self):
+            found = self.store.files.get_file_info(selector)
+        for info in found:
+            path = self / info.path.removeprefix(self.key).lstrip("/")
+            path.__dict__["_info"] = info  # listed: not asked for again
+            yield path
+
+    def iterdir(self) -> Iterator[StorePath]:
+        """Yield what lies right below this."""
+        return self._below(recursive=False)
+
+    def rglob(self, pattern: str) -> Iterator[StorePath]:
+        """Yield everything below this whose name matches ``pattern``."""
+        return self.glob(f"**/{pattern}")
+
+    def glob(self, pattern: str) -> Iterator[StorePath]:
+        """Yield what lies below this and matches ``pattern``: ``*``, ``?``, ``[…]`` and ``**`` as in a shell."""
+        matches = re.compile(glob_expression(pattern))
+        for path in self._below(recursive="/" in pattern):
+            if matches.fullmatch(path.relative_to(self).as_posix()):
+                yield path
+
+    def open(
+        self,
+        mode: str = "rb",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> Any:
+        """Open for reading, anywhere in the file: ``buffering`` bytes are read at a time."""
+        with _as_os_error(self):
+            raw = _Readable(self.store.files.open_input_file(self.key))
+        stream = io.BufferedReader(raw, _BLOCK_BYTES if buffering < 1 else buffering)
+        return stream if "b" in mode else io.TextIOWrapper(stream, encoding or "utf-8", errors, newline)
+
+    def read_bytes(self) -> bytes:
+        """Return the content of the file."""
+        with _as_os_error(self), self.store.files.open_input_stream(self.key) as file:
+            return bytes(file.read())
+
+    def read_text(self, encoding: str = "utf-8", errors: str | None = None) -> str:
+        """Return the content of the file as text."""
+        return io.TextIOWrapper(io.BytesIO(self.read_bytes()), encoding, errors).read()
+
+    def write_bytes(self, content: Any) -> None:
+        """Let the file hold ``content``: a reader finds what was there before, or all of it."""
+        with _as_os_error(self), self.store.files.open_output_stream(self.key) as file:
+            file.write(content)
+
+    def write_text(self, text: str, encoding: str = "utf-8", errors: str = "strict") -> None:
+        """Let the file hold ``text``, as :meth:`write_bytes` does."""
+        self.write_bytes(text.encode(encoding, errors))
+
+    def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:  # noqa: ARG002 - as a Path has it
+        """Make a directory where the store knows such; in an object store see only that the bucket is there."""
+        with _as_os_error(self):
+            if self.store.renames:
+                self.store.files.create_dir(self.key, recursive=True)
+            elif self.store.files.get_file_info(self.store.prefix).type.name == "NotFound":
+                raise FileNotFoundError(2, f"there is no bucket {self.store.prefix}")
+
+    def rmdir(self) -> None:
+        """Remove the directory.
+
+        Raises:
+            OSError: it is not empty.
+        """
+        if any(self.iterdir()):
+            raise OSError(39, "not empty", str(self))
+        remove_tree(self)
+
+    def unlink(self, *, missing_ok: bool = False) -> None:
+        """Remove the file.
+
+        Raises:
+            FileNotFoundError: there is none, unless ``missing_ok``.
+        """
+        with _as_os_error(self):
+            try:
+                self.store.files.delete_file(self.key)
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+
+
+class _Readable(io.RawIOBase):
+    """A file of pyarrow's as Python's buffered readers take it."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._native.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._native.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        return int(self._native.readinto(buffer))
+
+    def readall(self) -> bytes:
+        return bytes(self._native.read())  # in place of a request for every 8 KiB
+
+    def close(self) -> None:
+        if not self.closed:
+            self._native.close()
+        super().close()
+
+
+@contextmanager
+def _as_os_error(path: StorePath) -> Iterator[None]:
+    """Give errors of a store, which are many lines or none of errno's, one line."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(2, error.strerror or "no such file or bucket", str(path)) from error
+    except OSError as error:
+        lines = (error.strerror or str(error)).strip().splitlines() or [type(error).__name__]
+        why = f"{lines[0].removesuffix('.')[:300]}; check its address and credentials"
+        raise type(error)(error.errno or 5, why, str(path)) from error
+
+
+def glob_expression(pattern: str) -> str:
+    """Return a regular expression for a pattern of a shell over a whole relative path."""
+    parts = []
+    for part in pattern.split("/"):
+        if part == "**":
+            parts.append(r"(?:[^/]+/)*")
+            continue
+        text = re.sub(r"\\\[(!?)(.*?)\\\]", lambda found: f"[{'^' if found[1] else ''}{found[2]}]", re.escape(part))
+        parts.append(text.replace(r"\*", "[^/]*").replace(r"\?", "[^/]") + "/")
+    return "".join(parts).removesuffix("/")
+
+
+AnyPath = Path | StorePath
+"""A path on this machine, or one in a store."""
+
+
+def as_path(place: str | AnyPath) -> AnyPath:
+    """Return the path that a text names: a path, ``file://`` or the URL of a store; paths stay what they are."""
+    if isinstance(place, StorePath):
+        return place
+    text = str(place)
+    found = _URL.match(text)
+    if found is None:
+        return Path(place)
+    rest = text[len(found[1]) + 1 :].lstrip("/")
+    return Path(f"/{rest}") if found[1] == "file" else StorePath(f"{found[1]}://{rest}")
+
+
+@contextmanager
+def committed(target: str | AnyPath) -> Iterator[str]:
+    """Give a path on this machine to write to; what is there becomes ``target`` when the block ends without an error.
+
+    A task that is run again, or twice at once, replaces its own file: what stands there is its work once. A store gets
+    the file whole, in one upload.
+    """
+    final = as_path(target)
+    if isinstance(final, Path):
+        unready = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
+    else:
+        unready = Path(tempfile.gettempdir()) / f"mqtrace-{uuid.uuid4().hex}-{final.name}"
+    try:
+        yield str(unready)
+        if not unready.exists():
+            return
+        if isinstance(final, Path):
+            unready.replace(final)
+        else:
+            import pyarrow as pa  # noqa: PLC0415  (optional extra, present where there are stores)
+
+            with pa.memory_map(str(unready)) as content:
+                final.write_bytes(content.read_buffer())
+    finally:
+        unready.unlink(missing_ok=True)
+
+
+def sorted_glob(directory: AnyPath, pattern: str) -> list[AnyPath]:
+    """Return what lies below ``directory`` and matches ``pattern``, sorted."""
+    found: Iterable[AnyPath] = directory.glob(pattern)
+    return sorted(found)
+
+
+def open_parquet(path: str | AnyPath, **options: Any) -> Any:
+    """Open a parquet file; in a store only the ranges that are asked for are read, near ones together."""
+    from pyarrow import parquet  # noqa: PLC0415  (only where parquet is read)
+
+    place = as_path(path)
+    if isinstance(place, StorePath):
+        return parquet.ParquetFile(place.key, filesystem=place.store.files, pre_buffer=True, **options)
+    return parquet.ParquetFile(place, **options)
+
+
+def remove_tree(directory: str | AnyPath) -> None:
+    """Remove ``directory`` and everything below it, if it exists."""
+    path = as_path(directory)
+    if not path.exists():
+        return
+    if isinstance(path, Path):
+        shutil.rmtree(path)
+    else:
+        with _as_os_error(path):
+            path.store.files.delete_dir(path.key)
+
+
+def copy_files(targets: Mapping[StorePath, StorePath]) -> None:
+    """Copy files within a store."""
+    with ThreadPoolExecutor(_COPIES) as pool:
+        list(pool.map(_copy, targets, targets.values()))
+
+
+def _copy(source: StorePath, target: StorePath) -> None:
+    with _as_os_error(source):
+        source.store.files.copy_file(source.key, target.key)
+
+
+def move_tree(source: AnyPath, final: AnyPath, *, last: str | None = None) -> None:
+    """Let a directory have another name, at which there is nothing.
+
+    An object store copies each file; the one called ``last`` comes last, so that it tells that all are there.
+    """
+    if not isinstance(source, StorePath) or not isinstance(final, StorePath):
+        Path(source).rename(final)
+    elif source.store.renames:
+        with _as_os_error(source):
+            source.store.files.move(source.key, final.key)
+    else:
+        targets = {path: final / str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
+        for is_last in (False, True):
+            copy_files({path: to for path, to in targets.items() if (path.name == last) is is_last})
+        remove_tree(source)

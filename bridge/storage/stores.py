@@ -1,0 +1,164 @@
+"""The file systems behind URLs, and where their addresses and credentials come from.
+
+Settings carry Hadoop's names (``fs.s3a.endpoint``, ``dfs.namenode.http-address``): from the files of
+``HADOOP_CONF_DIR``, over which those of Spark's ``spark.hadoop.*`` win. What they leave open is found by the store's
+own client: for S3 the environment, the profile or the role that AWS's tools use.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from xml.etree import ElementTree as ET
+
+from otel_mqtrace._errors import MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["SCHEMES", "Store", "current_settings", "namenodes", "open_store", "use_settings"]
+
+_S3: Final = ("s3a", "s3")
+_HDFS: Final = ("hdfs", "webhdfs")
+_AZURE: Final = ("abfss", "abfs")
+SCHEMES: Final = (*_S3, *_HDFS, "gs", *_AZURE)
+"""What can be opened beside ``file``."""
+
+_FILES: Final = ("core-site.xml", "hdfs-site.xml")
+_OURS: Final = ("fs.", "dfs.")
+_HTTP_PORT: Final = 9870  # a NameNode's own default since Hadoop 3
+_ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - what a NameNode's file may say, not an address to bind
+_PATIENCE_S: Final = 10
+
+
+class Store(NamedTuple):
+    """A file system of pyarrow's; ``prefix`` stands before paths; ``renames`` tells whether it renames in one step."""
+
+    files: Any
+    prefix: str
+    renames: bool
+
+
+_given: dict[str, str] = {}
+
+
+def use_settings(settings: Mapping[str, str]) -> None:
+    """Open stores in this process with these settings beside those of ``HADOOP_CONF_DIR``."""
+    given = {name: value for name, value in settings.items() if name.startswith(_OURS)}
+    if given != _given:
+        _given.clear()
+        _given.update(given)
+        open_store.cache_clear()
+
+
+def current_settings() -> dict[str, str]:
+    """Return the settings of stores in this process, for another one."""
+    return {**_of_hadoop(os.environ.get("HADOOP_CONF_DIR")), **_given}
+
+
+@cache
+def _of_hadoop(directory: str | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in _FILES if directory else ():
+        path = Path(directory or "") / name
+        if not path.is_file():
+            continue
+        try:
+            properties = ET.parse(path).getroot().iter("property")  # noqa: S314 - the operator's own file
+            pairs = [(one.findtext("name", "").strip(), one.findtext("value", "").strip()) for one in properties]
+        except ET.ParseError as error:
+            raise UsageError(f"{path} of HADOOP_CONF_DIR cannot be read: {error}") from error
+        found.update((name, value) for name, value in pairs if name.startswith(_OURS))
+    return found
+
+
+@cache
+def open_store(scheme: str, authority: str) -> Store:
+    """Return the store of URLs that begin with ``scheme://authority``.
+
+    Raises:
+        UsageError: there is no such kind of store, or the URL names no bucket or host.
+        MissingExtraError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow.fs as pafs  # noqa: PLC0415  (optional extra: the sentence below is the point)
+    except ImportError as error:
+        raise MissingExtraError(f"reading and writing {scheme}://", "reconcile") from error
+    if scheme in _HDFS:
+        return _hdfs(scheme, authority, current_settings())
+    if not authority:
+        raise UsageError(f"{scheme}:// names no bucket or container: write {scheme}://NAME/PATH")
+    if scheme in _S3:
+        return Store(_s3(pafs, authority, current_settings()), authority, renames=False)
+    if scheme == "gs":
+        return Store(pafs.GcsFileSystem(), authority, renames=False)
+    if scheme in _AZURE:
+        return _azure(pafs, authority, current_settings())
+    known = ", ".join(f"{name}://" for name in SCHEMES)
+    raise UsageError(f"{scheme}:// cannot be read or written here; there are paths, file://, {known}")
+
+
+def _s3(pafs: Any, bucket: str, settings: Mapping[str, str]) -> Any:
+    def said(name: str) -> str | None:
+        return settings.get(f"fs.s3a.bucket.{bucket}.{name}") or settings.get(f"fs.s3a.{name}") or None
+
+    endpoint = said("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    scheme, is_whole, host = endpoint.rpartition("://")
+    if not is_whole:
+        scheme = "http" if said("connection.ssl.enabled") == "false" else "https"
+    own = {
+        "access_key": said("access.key"),
+        "secret_key": said("secret.key"),
+        "session_token": said("session.token"),
+        "region": said("endpoint.region"),
+        "role_arn": said("assumed.role.arn"),
+        "endpoint_override": host or None,
+    }
+    return pafs.S3FileSystem(
+        **{name: value for name, value in own.items() if value is not None},
+        scheme=scheme,
+        anonymous="Anonymous" in (said("aws.credentials.provider") or ""),
+        force_virtual_addressing=said("path.style.access") == "false" and bool(host),
+        connect_timeout=_PATIENCE_S,
+        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=5),
+    )
+
+
+def _azure(pafs: Any, authority: str, settings: Mapping[str, str]) -> Store:
+    container, _, host = authority.partition("@")
+    account = host.partition(".")[0]
+    if not account:
+        raise UsageError(f"abfss://{authority} names no account: write abfss://CONTAINER@ACCOUNT.dfs.core.windows.net")
+    key = settings.get(f"fs.azure.account.key.{host}")
+    return Store(pafs.AzureFileSystem(account, **({"account_key": key} if key else {})), container, renames=False)
+
+
+def _hdfs(scheme: str, authority: str, settings: Mapping[str, str]) -> Store:
+    from pyarrow.fs import PyFileSystem  # noqa: PLC0415  (optional extra)
+
+    from bridge.storage.webhdfs import WebHdfs  # noqa: PLC0415  (needs pyarrow)
+
+    name = authority or settings.get("fs.defaultFS", "").partition("hdfs://")[2].partition("/")[0]
+    if not name:
+        raise UsageError("hdfs:/// needs fs.defaultFS: set HADOOP_CONF_DIR, or write hdfs://NAMENODE:PORT/PATH")
+    protocol = "https" if settings.get("dfs.http.policy") == "HTTPS_ONLY" else "http"
+    addresses = [name] if scheme == "webhdfs" else namenodes(name, f"dfs.namenode.{protocol}-address", settings)
+    user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    return Store(PyFileSystem(WebHdfs(addresses, user, protocol)), "", renames=True)
+
+
+def namenodes(name: str, key: str, settings: Mapping[str, str]) -> list[str]:
+    """Return where the NameNodes of a host or a name service answer HTTP."""
+    host = name.partition(":")[0]
+    nodes = settings.get(f"dfs.ha.namenodes.{host}")
+    if nodes:
+        said = [settings.get(f"{key}.{host}.{node.strip()}") for node in nodes.split(",")]
+        return [address for address in said if address]
+    at, _, port = settings.get(key, "").rpartition(":")
+    is_default = settings.get("fs.defaultFS", "").rstrip("/") == f"hdfs://{name}"
+    if port.isdecimal() and (is_default or at in {"", host, _ANY_HOST}):
+        return [f"{host if at in {'', _ANY_HOST} else at}:{port}"]
+    return [f"{host}:{_HTTP_PORT}"]

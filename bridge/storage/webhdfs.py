@@ -1,0 +1,269 @@
+"""HDFS over WebHDFS, the HTTP interface of every NameNode, as a file system of pyarrow.
+
+https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.html
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import posixpath
+import urllib.request
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any, Final
+from urllib.error import HTTPError
+from urllib.parse import quote, urlencode
+
+import pyarrow as pa
+from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["WebHdfs"]
+
+_TIMEOUT_S: Final = 60
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_STANDBY: Final = "StandbyException"
+_UNREADY: Final = ".{name}.inprogress"
+
+
+class WebHdfs(FileSystemHandler):
+    """A file system behind NameNodes.
+
+    Args:
+        namenodes: ``HOST:PORT`` of HTTP, of which one is active.
+        user: who asks; a cluster with simple authentication believes it.
+        scheme: ``http`` or ``https``.
+    """
+
+    def __init__(self, namenodes: Sequence[str], user: str, scheme: str = "http") -> None:
+        self._namenodes = list(namenodes)
+        self._user = user
+        self._scheme = scheme
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WebHdfs) and self._namenodes == other._namenodes
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._namenodes))
+
+    def get_type_name(self) -> str:
+        """Return the name of this kind of file system."""
+        return "webhdfs"
+
+    def normalize_path(self, path: str) -> str:
+        """Return ``path``."""
+        return path
+
+    # -- what there is ------------------------------------------------------------------------------------------
+    def get_file_info(self, paths: Sequence[str]) -> list[FileInfo]:
+        """Return what stands at each path; ``FileType.NotFound`` where nothing does."""
+        return list(map(self._info, paths))
+
+    def _info(self, path: str) -> FileInfo:
+        try:
+            return _info_of(path, self._ask("GET", path, "GETFILESTATUS")["FileStatus"])
+        except FileNotFoundError:
+            return FileInfo(path, FileType.NotFound)
+
+    def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
+        """Return what stands below a directory.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        try:
+            listed = self._ask("GET", selector.base_dir, "LISTSTATUS")["FileStatuses"]["FileStatus"]
+        except FileNotFoundError:
+            if selector.allow_not_found:
+                return []
+            raise
+        found = [_info_of(posixpath.join(selector.base_dir, one["pathSuffix"]), one) for one in listed]
+        if selector.recursive:
+            for info in [info for info in found if info.type == FileType.Directory]:
+                found += self.get_file_info_selector(FileSelector(info.path, recursive=True, allow_not_found=True))
+        return found
+
+    # -- what is changed ----------------------------------------------------------------------------------------
+    def create_dir(self, path: str, recursive: bool) -> None:  # noqa: ARG002, FBT001 - pyarrow's signature
+        """Make a directory and what is above it."""
+        self._ask("PUT", path, "MKDIRS")
+
+    def delete_dir(self, path: str) -> None:
+        """Remove a directory and everything below it."""
+        self._ask("DELETE", path, "DELETE", recursive="true")
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Remove everything below a directory."""
+        for info in self.get_file_info_selector(FileSelector(path, allow_not_found=missing_dir_ok)):
+            self.delete_dir(info.path)
+
+    def delete_root_dir_contents(self) -> None:
+        """Remove everything."""
+        self.delete_dir_contents("/")
+
+    def delete_file(self, path: str) -> None:
+        """Remove a file.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        if not self._ask("DELETE", path, "DELETE")["boolean"]:
+            raise FileNotFoundError(path)
+
+    def move(self, src: str, dest: str) -> None:
+        """Rename a file or a directory; a file that is there is replaced."""
+        self._ask("PUT", src, "RENAME", destination=dest, renameoptions="OVERWRITE")
+
+    def copy_file(self, src: str, dest: str) -> None:
+        """Copy a file through this machine: HDFS copies none itself."""
+        with self.open_input_file(src) as read, self.open_output_stream(dest, None) as written:
+            written.write(read.read())
+
+    # -- content ------------------------------------------------------------------------------------------------
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        """Open a file for reading."""
+        return self.open_input_file(path)
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        """Open a file for reading anywhere in it."""
+        info = self._info(path)
+        if info.type != FileType.File:
+            raise FileNotFoundError(2, "no such file", path)
+        return pa.PythonFile(_Ranges(self, path, info.size), mode="r")
+
+    def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:  # noqa: ARG002 - pyarrow's signature
+        """Open a file for writing: held in memory, and there under its name, whole, once it is closed."""
+        return pa.PythonFile(_Upload(self, path), mode="w")
+
+    def open_append_stream(self, path: str, metadata: object) -> pa.NativeFile:
+        """Not supported: no file of ours is appended to in a store."""
+        raise NotImplementedError
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Return ``length`` bytes of a file from ``offset``."""
+        return self._send("GET", path, "OPEN", offset=str(offset), length=str(length))
+
+    def write(self, path: str, content: bytes | memoryview) -> None:
+        """Write a file beside its place and rename it."""
+        beside = posixpath.join(posixpath.dirname(path), _UNREADY.format(name=posixpath.basename(path)))
+        self._send("PUT", beside, "CREATE", content=content, overwrite="true")
+        self.move(beside, path)
+
+    # -- HTTP ---------------------------------------------------------------------------------------------------
+    def _ask(self, verb: str, path: str, op: str, **parameters: str) -> Any:
+        """Return the answer of the active NameNode, as JSON."""
+        return json.loads(self._active(verb, path, op, parameters) or b"{}")
+
+    def _send(self, verb: str, path: str, op: str, content: bytes | memoryview | None = None, **more: str) -> bytes:
+        """Return what the DataNode answers to which the NameNode sends us for content."""
+        where = json.loads(self._active(verb, path, op, {**more, "noredirect": "true"}))["Location"]
+        return _request(verb, where, content)
+
+    def _active(self, verb: str, path: str, op: str, parameters: dict[str, str]) -> bytes:
+        query = urlencode({"op": op, "user.name": self._user, **parameters})
+        for at, namenode in enumerate(list(self._namenodes)):
+            is_last = at == len(self._namenodes) - 1
+            try:
+                answer = _request(verb, f"{self._scheme}://{namenode}/webhdfs/v1{quote(path)}?{query}")
+            except OSError as error:
+                if is_last or not (isinstance(error, ConnectionError) or _STANDBY in str(error)):
+                    raise
+                continue
+            self._namenodes.insert(0, self._namenodes.pop(at))  # the next question goes there at once
+            return answer
+        raise AssertionError
+
+
+def _request(verb: str, url: str, content: bytes | memoryview | None = None) -> bytes:
+    """Return the body of an answer.
+
+    Raises:
+        FileNotFoundError, FileExistsError, PermissionError, OSError: what HDFS refused, in its own words.
+        ConnectionError: no answer came.
+    """
+    headers = {"Content-Type": "application/octet-stream"} if content is not None else {}
+    request = urllib.request.Request(url, data=content, method=verb, headers=headers)  # noqa: S310 - http or https
+    try:
+        with _DIRECT.open(request, timeout=_TIMEOUT_S) as answer:
+            return bytes(answer.read())
+    except HTTPError as error:
+        raise _refusal(error) from None
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise ConnectionError(111, f"no WebHDFS at {url.partition('/webhdfs')[0]}: {reason}") from error
+
+
+def _refusal(error: HTTPError) -> OSError:
+    try:
+        said = json.loads(error.read())["RemoteException"]
+    except (ValueError, KeyError, TypeError, OSError):
+        return OSError(5, f"WebHDFS answered {error.code} {error.reason}")
+    kinds: dict[str, tuple[type[OSError], int]] = {
+        "FileNotFoundException": (FileNotFoundError, 2),
+        "FileAlreadyExistsException": (FileExistsError, 17),
+        "AccessControlException": (PermissionError, 13),
+        "SecurityException": (PermissionError, 13),
+    }
+    kind, number = kinds.get(said["exception"], (OSError, 5))
+    lines = str(said["message"]).splitlines() or [""]
+    return kind(number, f"{said['exception']}: {lines[0]}")
+
+
+def _info_of(path: str, status: dict[str, Any]) -> FileInfo:
+    kind = FileType.Directory if status["type"] == "DIRECTORY" else FileType.File
+    size = None if kind == FileType.Directory else status["length"]
+    return FileInfo(path.rstrip("/") or "/", kind, size=size, mtime_ns=status["modificationTime"] * 1_000_000)
+
+
+class _Ranges(io.RawIOBase):
+    """A file read by ranges."""
+
+    def __init__(self, hdfs: WebHdfs, path: str, size: int) -> None:
+        self._hdfs, self._path, self._size, self._at = hdfs, path, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        length = min(len(buffer), max(self._size - self._at, 0))
+        if length:
+            content = self._hdfs.read(self._path, self._at, length)
+            buffer[: len(content)] = content
+            self._at += len(content)
+            return len(content)
+        return 0
+
+    def readall(self) -> bytes:
+        content = bytearray(max(self._size - self._at, 0))
+        self.readinto(content)
+        return bytes(content)
+
+
+class _Upload(io.RawIOBase):
+    """A file that is written when it is closed."""
+
+    def __init__(self, hdfs: WebHdfs, path: str) -> None:
+        self._hdfs, self._path, self._held = hdfs, path, io.BytesIO()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        return self._held.write(content)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._hdfs.write(self._path, self._held.getbuffer())
+            super().close()

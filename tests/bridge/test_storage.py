@@ -1,0 +1,130 @@
+"""Paths of stores: what needs no store to be told. Stores themselves: ``tests/cluster``."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from bridge.storage import StorePath, as_path, committed, current_settings, move_tree, remove_tree, use_settings
+from bridge.storage.paths import glob_expression
+from bridge.storage.stores import namenodes, open_store
+from otel_mqtrace._errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3a://bucket/a/b", "s3a://bucket/a/b"),
+        (Path("s3a://bucket/a/b"), "s3a://bucket/a/b"),
+        ("hdfs://name:8020/x/", "hdfs://name:8020/x"),
+    ],
+)
+def test_url_of_a_store_is_a_store_path(text, shown):
+    path = as_path(text)
+    assert isinstance(path, StorePath)
+    assert str(path) == shown
+    assert pickle.loads(pickle.dumps(path)) == path == as_path(path)
+
+
+@pytest.mark.parametrize(("text", "path"), [("report", "report"), ("file:///a/b", "/a/b"), ("C:/x", "C:/x")])
+def test_anything_else_is_a_path_of_this_machine(text, path):
+    assert as_path(text) == Path(path)
+
+
+def test_store_path_is_taken_apart_and_put_together_as_a_path():
+    path = as_path("s3a://bucket/a") / "date=2026-11-21" / "part-1.parquet"
+    assert str(path) == "s3a://bucket/a/date=2026-11-21/part-1.parquet"
+    assert (path.name, path.suffix, path.parent.name) == ("part-1.parquet", ".parquet", "date=2026-11-21")
+    assert str(path.with_name("x")) == "s3a://bucket/a/date=2026-11-21/x"
+    assert path.relative_to(as_path("s3a://bucket/a")).as_posix() == "date=2026-11-21/part-1.parquet"
+    assert path.is_relative_to(as_path("s3a://bucket/a"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched", "missed"),
+    [
+        ("*.parquet", ["a.parquet"], ["x/a.parquet", "a.parquet.tmp"]),
+        ("date=*/part-?.jsonl", ["date=1/part-1.jsonl"], ["date=1/part-12.jsonl", "date=1/x/part-1.jsonl"]),
+        ("**/*", ["a", "x/y/a"], []),
+        ("[ab]/[!c]", ["a/b"], ["c/b", "a/c"]),
+    ],
+)
+def test_glob_matches_as_in_a_shell(pattern, matched, missed):
+    assert all(re.fullmatch(glob_expression(pattern), name) for name in matched)
+    assert not any(re.fullmatch(glob_expression(pattern), name) for name in missed)
+
+
+def test_settings_of_hadoop_are_read_and_those_of_spark_win(tmp_path, monkeypatch):
+    site = "<configuration><property><name>{}</name><value>{}</value></property></configuration>"
+    (tmp_path / "core-site.xml").write_text(site.format("fs.s3a.endpoint", "http://a:1"))
+    (tmp_path / "hdfs-site.xml").write_text(site.format("dfs.namenode.http-address", "name:9871"))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    use_settings({"fs.s3a.endpoint": "http://b:2", "spark.app.name": "x"})
+    try:
+        assert current_settings() == {"fs.s3a.endpoint": "http://b:2", "dfs.namenode.http-address": "name:9871"}
+    finally:
+        use_settings({})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "addresses"),
+    [
+        ("host:8020", {}, ["host:9870"]),
+        ("host:8020", {"dfs.namenode.http-address": "0.0.0.0:50070"}, ["host:50070"]),
+        ("host:8020", {"dfs.namenode.http-address": "other:50070"}, ["host:9870"]),
+        (
+            "host:8020",
+            {"dfs.namenode.http-address": "other:50070", "fs.defaultFS": "hdfs://host:8020/"},
+            ["other:50070"],
+        ),
+        (
+            "service",
+            {
+                "dfs.ha.namenodes.service": "a, b",
+                "dfs.namenode.http-address.service.a": "one:9870",
+                "dfs.namenode.http-address.service.b": "two:9870",
+            },
+            ["one:9870", "two:9870"],
+        ),
+    ],
+)
+def test_namenodes_answer_where_the_settings_say(name, settings, addresses):
+    assert namenodes(name, "dfs.namenode.http-address", settings) == addresses
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "s3a:///x", "abfss://container/x"])
+def test_store_that_cannot_be_opened_is_refused_in_one_line(url):
+    scheme, _, rest = url.partition("://")
+    with pytest.raises(UsageError):
+        open_store(scheme, rest.partition("/")[0])
+
+
+def test_file_is_committed_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+
+    def fail() -> None:
+        with committed(target) as unready:
+            Path(unready).write_text("half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert target.read_text() == "old"
+    with committed(str(target)) as unready:
+        Path(unready).write_text("new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert target.read_text() == "new"
+
+
+def test_tree_is_moved_and_removed(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x").touch()
+    move_tree(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b" / "x").exists()
+    remove_tree(tmp_path / "b")
+    remove_tree(tmp_path / "b")
+    assert not list(tmp_path.iterdir())
