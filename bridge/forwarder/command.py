@@ -43,7 +43,7 @@ _Source = Annotated[
     ),
 ]
 _Landing = Annotated[
-    str | None,
+    Path | None,
     typer.Option(
         help="Where the raw trace messages go: a directory, s3a://BUCKET/PATH or hdfs://NAMENODE/PATH.",
         metavar="URL",
@@ -75,7 +75,7 @@ _Dialect = Annotated[
     ),
 ]
 _State = Annotated[
-    str | None,
+    Path | None,
     typer.Option(
         help="Directory that remembers what is ahead of the commits; default: in the landing.",
         metavar="DIR",
