@@ -94,7 +94,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
         mqtrace graph --otlp spans.jsonl --out graph
         mqtrace graph --native landing/native --otlp 'otlp/*.jsonl' --out graph --format html --format dot
     """
-    wanted = _wanted(formats)
+    wanted, into = _wanted(formats), as_path(out)
     from spark_jobs.jobs import graph as job  # noqa: PLC0415  (of the optional extra)
     from spark_jobs.policy.policy import parse_duration_ms  # noqa: PLC0415
     from spark_jobs.progress import shown_progress  # noqa: PLC0415
@@ -105,7 +105,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     options = job.GraphOptions(
         native=tuple(native or ()),
         otlp=tuple(otlp or ()),
-        out=as_path(out),
+        out=into,
         begin_ms=None if begin is None else parse_instant_ms(begin, name="--begin"),
         end_ms=None if end is None else parse_instant_ms(end, name="--end"),
         grace_ms=None if grace is None else parse_duration_ms(grace, name="--grace"),
@@ -121,9 +121,7 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     with local_sources(options.otlp) as spans, shown_progress() as progress:
         drawn = job.run(replace(options, otlp=spans), progress=progress)
         progress("writing the files")
-        written = write_texts(
-            {name: render(drawn) for name, render in GRAPH_FILES.items() if name in wanted}, options.out
-        )
+        written = write_texts({name: GRAPH_FILES[name](drawn) for name in GRAPH_FILES if name in wanted}, into)
     if as_json:
         sys.stdout.write(drawn.dumps())
     else:
