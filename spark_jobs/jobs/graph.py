@@ -28,6 +28,7 @@ from spark_jobs.judging.facts import merge_surveys, read_facts
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.plan import make_plan
 from spark_jobs.policy.policy import read_policy
+from spark_jobs.session import configure_stores
 from spark_jobs.storage import committed, make_directory, open_parquet
 
 if TYPE_CHECKING:
