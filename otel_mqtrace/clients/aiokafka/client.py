@@ -42,6 +42,7 @@ active: Final = ActiveTracing()
 _CLUSTER_ID: Final = "_mqtrace_cluster_id"
 """The attribute of the client's cluster metadata that holds the cluster's id: the client itself forgets it."""
 _DEFAULT_PORT: Final = 9092
+_MAX_LEADERS: Final = 4_096
 _NO_TIMESTAMP: Final = -1
 
 
@@ -87,25 +88,38 @@ def _connection_settings(connection: Any) -> dict[str, Any]:
 class Cluster:
     """The brokers as one client knows them, in memory; never sends a request.
 
-    It must not keep the client alive, whose coordinator listens to the metadata.
+    It must not keep the client alive, whose coordinator listens to the metadata; when the client is gone, what was last
+    read stays.
     """
 
     def __init__(self, metadata: Any) -> None:
         self._metadata = weakref.ref(metadata)
+        self._leaders: dict[tuple[str, int], str | None] = {}
+        self._cluster_id: str | None = None
 
-    @guarded("Cluster.leader_of")
-    def leader_of(self, topic: str, partition: int) -> str | None:
+    @guarded("Cluster.of")
+    def of(self, topic: str | None, partition: int | None) -> str | None:
         """Return ``host:port`` of the partition's leader, or ``None`` while it is not known."""
+        if topic is None or partition is None:
+            return None
         metadata = self._metadata()
         if metadata is None:
-            return None
+            return self._leaders.get((topic, partition))
+        self._cluster_id = getattr(metadata, _CLUSTER_ID, None)
         leader = metadata.broker_metadata(metadata.leader_for_partition(TopicPartition(topic, partition)))
-        return None if leader is None else f"{leader.host}:{leader.port}"
+        host = None if leader is None else f"{leader.host}:{leader.port}"
+        if len(self._leaders) >= _MAX_LEADERS:
+            self._leaders.clear()
+        self._leaders[topic, partition] = host
+        return host
 
     @property
     def cluster_id(self) -> str | None:
         """The cluster's id, once a metadata response has named it."""
-        return getattr(self._metadata(), _CLUSTER_ID, None)
+        return getattr(self._metadata(), _CLUSTER_ID, self._cluster_id)
+
+    def want(self, topic: str) -> None:
+        """Do nothing: the client itself looks up the leaders of a topic it is used for."""
 
 
 def recording_cluster_id(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,7 +148,7 @@ def incoming(record: ConsumerRecord[Any, Any], cluster: Cluster | None = None) -
         tombstone=size < 0,
         headers=record.headers,
         timestamp_ms=None if record.timestamp == _NO_TIMESTAMP else record.timestamp,
-        store_host=None if cluster is None else cluster.leader_of(record.topic, record.partition),
+        store_host=None if cluster is None else cluster.of(record.topic, record.partition),
         cluster_id=None if cluster is None else cluster.cluster_id,
     )
 

@@ -17,7 +17,7 @@ from otel_mqtrace import semconv
 from otel_mqtrace.clients.aiokafka.client import Cluster, active, describe_error, facts_of, header_pairs, state_of
 from otel_mqtrace.clients.state import known_state
 from otel_mqtrace.hooks._futures import failure_of
-from otel_mqtrace.hooks._guard import guarded
+from otel_mqtrace.hooks._guard import guarded, note_failure
 from otel_mqtrace.hooks._left_behind import end_left_behind, leave
 from otel_mqtrace.hooks.send import UNKNOWN_BODY, SendCall, SendHook
 from otel_mqtrace.hooks.transaction import TransactionHook
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_mqtrace.hooks.tracing import Tracing
+    from otel_mqtrace.records.sent import Sent
 
 __all__ = ["ProducerState", "abandoned", "outcome_of", "refused", "traced_send", "traced_serialize", "traced_stop"]
 
 _SEND_ORDER: Final = ("topic", "value", "key", "partition", "timestamp_ms", "headers")
 """The positional parameters of ``AIOKafkaProducer.send``."""
+_PARAMETERS: Final = frozenset(_SEND_ORDER)
 Outcome = dict[str, Any]
 """Arguments of ``SendHook.after``."""
 _ABANDONED: Final[Outcome] = {
@@ -66,7 +68,7 @@ def outcome_of(future: Future[Any], cluster: Cluster, *, index: int = 0) -> Outc
     return {
         "partition": metadata.partition,
         "offset": metadata.offset + index if metadata.offset >= 0 else None,
-        "store_host": cluster.leader_of(metadata.topic, metadata.partition),
+        "store_host": cluster.of(metadata.topic, metadata.partition),
         "cluster_id": cluster.cluster_id,
     }
 
@@ -138,14 +140,15 @@ class ProducerState:
 class _Sending:
     """One message between ``send`` and its response."""
 
-    __slots__ = ("_body_length", "_call", "_hook", "_index", "_state", "future")
+    __slots__ = ("_body_length", "_call", "_hook", "_index", "_partition", "_state", "future")
 
     future: Future[Any]
 
-    def __init__(self, state: ProducerState, hook: SendHook, call: SendCall) -> None:
+    def __init__(self, state: ProducerState, hook: SendHook, call: SendCall, partition: int | None = None) -> None:
         self._state = state
         self._hook = hook
         self._call = call
+        self._partition = partition
         self._body_length: int | None = None
         self._index = 0
 
@@ -157,7 +160,7 @@ class _Sending:
     @guarded("send.raised")
     def raised(self, exception: BaseException) -> None:
         """The call itself failed: nothing was sent."""
-        self._hook.after(self._call, body_length=self._body_length, **refused(exception))
+        self._end(self._hook.after, refused(exception))
 
     @guarded("send.returned")
     def returned(self, future: Future[Any], transaction: TransactionHook | None) -> None:
@@ -182,8 +185,7 @@ class _Sending:
             self._index = batch[1]
             self._await(batch[0])
             return
-        ended = outcome_of(future, self._state.cluster, index=self._index)
-        self._hook.after(self._call, body_length=self._body_length, **ended)
+        self._end(self._hook.after, outcome_of(future, self._state.cluster, index=self._index))
 
     @guarded("send.leave")
     def leave(self) -> None:
@@ -193,10 +195,90 @@ class _Sending:
         future, index = self.future, self._index
         if future.cancelled():
             future, index = self._state.batch_of(future) or (future, index)
-        ended = outcome_of(future, self._state.cluster, index=index) if future.done() else abandoned()
-        leave(self._hook, self._call, body_length=self._body_length, **ended)
+        outcome = outcome_of(future, self._state.cluster, index=index) if future.done() else abandoned()
+        self._end(functools.partial(leave, self._hook), outcome)
+
+    def _end(self, end: Callable[..., object], outcome: Outcome) -> None:
+        end(self._call, **{"partition": self._partition, "body_length": self._body_length, **outcome})
 
 
+class _RecordedSend:
+    """A recorded message between ``send`` and its response; one that does not simply succeed gets a span."""
+
+    __slots__ = ("_hook", "_partition", "_sent", "_state", "future")
+
+    future: Future[Any]
+
+    def __init__(self, state: ProducerState, hook: SendHook, sent: Sent, partition: int | None) -> None:
+        self._state = state
+        self._hook = hook
+        self._sent = sent
+        self._partition = partition
+
+    def _reopen(self) -> _Sending:
+        return _Sending(self._state, self._hook, self._hook.reopen(self._sent), self._partition)
+
+    @guarded("send.raised")
+    def raised(self, exception: BaseException) -> None:
+        """The call itself failed: nothing was sent."""
+        self._reopen().raised(exception)
+
+    @guarded("send.returned")
+    def returned(self, future: Future[Any]) -> None:
+        """The message is in the client's buffer, and ``future`` will bring the response."""
+        self.future = future
+        self._state.in_flight[id(self)] = self
+        future.add_done_callback(self.answered)
+
+    @guarded("send.answered")
+    def answered(self, future: Future[Any]) -> None:
+        """The future is done."""
+        if self._state.in_flight.pop(id(self), None) is None:
+            return  # stop() came before the loop called us
+        metadata = None if failure_of(future) is not None else future.result()
+        if metadata is None or metadata.offset < 0:
+            self._reopen().answered(future)
+            return
+        self._state.cluster.of(metadata.topic, metadata.partition)  # as of now: the client may be gone at the export
+        self._hook.end_record(self._sent, metadata.partition, metadata.offset)
+
+    @guarded("send.leave")
+    def leave(self) -> None:
+        """No response will come any more."""
+        sending = self._reopen()
+        sending.future = self.future
+        sending.leave()
+
+
+def _record(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+    """Record an ordinary ``send``; ``None`` where it needs a span from the start."""
+    tracing = active.tracing
+    given = {**dict(zip(_SEND_ORDER, args)), **kwargs} if args else kwargs  # noqa: B905 - this is every send's
+    topic, value, key, headers = given.get("topic"), given.get("value"), given.get("key"), given.get("headers")
+    if tracing is None or type(topic) is not str or len(args) > len(_SEND_ORDER) or not given.keys() <= _PARAMETERS:
+        return None
+    if not (value is None or type(value) is bytes) or not (key is None or type(key) in {bytes, str}):
+        return None
+    if _serializer_of(producer) is not None or not (headers is None or type(headers) in {list, tuple}):
+        return None
+    state: ProducerState = state_of(producer, ProducerState)
+    hook, transaction = state.bind(tracing), state.transaction_of(tracing)
+    if transaction is not None and transaction.transaction_id is not None:
+        return None
+    recorded = hook.record(topic, value, key, header_pairs(headers), state.cluster)
+    if recorded is None:
+        return None
+    sent, pairs = recorded
+    partition = given.get("partition")
+    sending = None
+    if sent is not None:
+        sending = _RecordedSend(state, hook, sent, partition if isinstance(partition, int) else None)
+    given = {**given, "headers": tuple(pairs) if type(headers) is tuple else pairs}
+    return sending, given
+
+
+_Call = tuple["_RecordedSend | None", dict[str, Any]]
+"""What follows a send, if it is recorded, and the arguments to call the client with."""
 _serializing: Final[ContextVar[_Sending | None]] = ContextVar("mqtrace-serializing", default=None)
 """The send of this task whose body a serialiser is about to make."""
 
@@ -227,7 +309,8 @@ def _prepare(
     )
     if call is None:
         return None
-    sending = _Sending(state, hook, call) if call.recorded else None
+    chosen = partition if isinstance(partition, int) else None
+    sending = _Sending(state, hook, call, chosen) if call.recorded else None
     if call.headers is None:
         return sending, args, kwargs, transaction
     # A tuple stays one: whether the client refuses it is the client's business.
@@ -247,6 +330,13 @@ def traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            recorded = _record(self, args, kwargs)
+        except Exception:  # noqa: BLE001 - as guarded() does; this is every send's
+            note_failure("send.record")
+            recorded = None
+        if recorded is not None:
+            return await _send_recorded(original, self, *recorded)
         prepared = _prepare(self, args, kwargs)
         if prepared is None:
             return await original(self, *args, **kwargs)
@@ -266,6 +356,20 @@ def traced_send(original: Callable[..., Any]) -> Callable[..., Any]:
         return future
 
     return send
+
+
+async def _send_recorded(
+    original: Callable[..., Any], producer: Any, sending: _RecordedSend | None, given: dict[str, Any]
+) -> Any:
+    try:
+        future = await original(producer, **given)
+    except BaseException as exception:
+        if sending is not None:
+            sending.raised(exception)
+        raise
+    if sending is not None:
+        sending.returned(future)
+    return future
 
 
 def traced_serialize(original: Callable[..., Any]) -> Callable[..., Any]:
