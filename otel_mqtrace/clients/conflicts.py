@@ -61,12 +61,12 @@ _OURS: Final = "otel_mqtrace."
 
 def _identify(client: str, modules: Iterable[str]) -> str | None:
     known = INSTRUMENTATIONS[client]
-    found = (each for module in modules for each in known if f"{module}.".startswith(f"{each.module}."))
-    return next(map(str, found), None)
+    matches = (each for module in modules for each in known if f"{module}.".startswith(f"{each.module}."))
+    return next(map(str, matches), None)
 
 
 def identify_class(client: str, candidate: object) -> str | None:
-    """Return who made a class, proxy or function, and how to switch that off; ``None`` if it is nobody we know."""
+    """Return who made a class, proxy or function, and how to switch that off; ``None`` if it is none of these."""
     modules = [str(getattr(candidate, "__module__", "")), type(candidate).__module__]
     return _identify(client, modules + [each.__module__ for each in getattr(candidate, "__mro__", ())])
 

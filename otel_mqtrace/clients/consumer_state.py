@@ -82,7 +82,7 @@ class KafkaConsumerState(ConsumerState):
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """The consumer or tracing is gone, and nobody said how the last messages went: the next hook ends them."""
+        """The consumer or tracing is gone before the last messages were handled: the next hook ends their spans."""
         raise NotImplementedError
 
     @guarded("ConsumerState.closing")
@@ -99,7 +99,7 @@ class KafkaConsumerState(ConsumerState):
         batch: bool,
         handed: object = None,
     ) -> None:
-        """The application gets ``messages``: open their spans and make the first one current where it was asked for.
+        """The application gets ``messages``: open their spans and make the first one current in the caller's context.
 
         ``handed`` is what the poll returned, ``start_ns`` when it began if polls are recorded.
         """
@@ -143,7 +143,7 @@ def owners_of(calls: Sequence[ProcessCall], messages: int) -> list[ProcessCall |
 
 
 class TaskConsumerState(KafkaConsumerState):
-    """The state of an asyncio consumer: what a task was handed is the task's until it asks again, or ends."""
+    """The state of an asyncio consumer: what a task was handed is the task's until it polls again, or ends."""
 
     def __init__(self, facts: ClientFacts, registry: MessageRegistry) -> None:
         super().__init__(facts, registry)
@@ -154,7 +154,7 @@ class TaskConsumerState(KafkaConsumerState):
         self._tasks.finish_mine()
 
     def done(self, code: ContextCode, exception: BaseException | None) -> None:
-        """The current task is done with what it has; how it goes in the others they will say."""
+        """The current task is done with what it has; the other tasks are not."""
         self._tasks.finish_mine(code, exception)
 
     def hold(self, hook: ConsumeHook, calls: list[ProcessCall], handed: object) -> Held:

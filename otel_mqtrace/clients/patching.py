@@ -43,7 +43,7 @@ class Change:
         setattr(self.owner, self.name, self.after)
 
     def undo(self) -> None:
-        """Restore what was there, unless somebody else has changed it since."""
+        """Restore what was there, unless other code has changed it since."""
         if vars(self.owner).get(self.name, _ABSENT) is not self.after:
             return
         if self.before is _ABSENT:
@@ -73,7 +73,7 @@ class Patches:
         """Patch the client and start tracing; broken off half-way, nothing stays changed."""
         patches = cls()
         if cls.find_conflict() is not None:
-            patches._conflict.take()  # it was here first, and MQTRACE_ON_CONFLICT says to wrap all the same
+            patches._conflict.take()  # it was here first, and MQTRACE_ON_CONFLICT is wrap
         cls.active.tracing = tracing
         cls.active.on_new_client = patches.on_new_client
         sources.append(cls.source)

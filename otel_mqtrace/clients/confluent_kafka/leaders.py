@@ -1,9 +1,9 @@
 """Partition leaders: looked up in the background, read from memory.
 
-Whoever asks :meth:`Leaders.of` never waits: an unknown topic is noted, a daemon thread that lives only as long as there
-is something to ask looks it up, and until then the answer is ``None``. It asks with a short-lived client of its own,
-made of the application's connection settings: a consumer's own ``list_topics`` has crashed (confluentinc/librdkafka
-#4214), and a producer's would be running on a handle that the application's ``close`` frees.
+:meth:`Leaders.of` never waits: it returns ``None`` for an unknown topic, and a daemon thread, which ends when
+nothing is left to do, looks that topic up. It does so with a short-lived client of its own, made of the
+application's connection settings: a consumer's own ``list_topics`` has crashed (confluentinc/librdkafka#4214), and a
+producer's would be running on a handle that the application's ``close`` frees.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["Leaders", "ask_cluster", "forget_leaders", "leaders_of"]
 
 Hosts = Mapping[int, str]
 """Partition → ``host:port`` of its leader."""
-Answer = tuple[str, Hosts, str | None]
-"""A topic, its leaders, the id of the cluster that said so."""
-LookUp = Callable[[Mapping[str, Any], Iterable[str]], Iterator[Answer]]
-"""Connection, topics → an answer for each topic."""
+TopicLeaders = tuple[str, Hosts, str | None]
+"""A topic, its leaders, the id of their cluster."""
+LookUp = Callable[[Mapping[str, Any], Iterable[str]], Iterator[TopicLeaders]]
+"""Connection, topics → the leaders of each topic."""
 
 _NS_PER_S: Final = 1_000_000_000
 _FRESH_S: Final = 300
@@ -40,7 +40,7 @@ _MAX_TOPICS: Final = 1_000
 _MAX_CLUSTERS: Final = 16
 _TIMEOUT_S: Final = 5.0
 _LOOK_AGAIN: Final = 64
-"""After so many questions for what is wanted already somebody looks whether the thread lives."""
+"""Of so many requests for a topic that waits already, one checks whether the thread lives."""
 _QUIET: Final[Mapping[str, Any]] = {
     "client.id": "mqtrace",
     "log_level": 0,  # what it cannot reach, the application's own client reports
@@ -55,7 +55,7 @@ class _Known:
 
 
 class Leaders:
-    """The partition leaders of one cluster, each topic asked for at most once in ``fresh_s`` (``retry_s`` in vain).
+    """The partition leaders of one cluster, each topic looked up at most once in ``fresh_s`` (``retry_s`` in vain).
 
     ``max_topics`` bounds what is remembered and what waits to be asked. ``background=False`` starts no thread: what is
     wanted is then looked up by :meth:`refresh`.
@@ -74,7 +74,7 @@ class Leaders:
     ) -> None:
         ask = look_up or ask_cluster
         # Held by a function: what shows the attributes of a client, a crash report say, shows no password.
-        self._look_up: Callable[[Iterable[str]], Iterator[Answer]] = lambda topics: ask(connection, topics)
+        self._look_up: Callable[[Iterable[str]], Iterator[TopicLeaders]] = lambda topics: ask(connection, topics)
         self._clock = clock or SystemClock()
         self._background = background
         self._fresh_ns = fresh_s * _NS_PER_S
@@ -89,13 +89,13 @@ class Leaders:
 
     @property
     def cluster_id(self) -> str | None:
-        """What the cluster calls itself, as of the last answer; ``None`` before there was one."""
+        """The id of the cluster, as of the last lookup; ``None`` before the first."""
         return self._cluster_id
 
     def of(self, topic: str | None, partition: int | None) -> str | None:
         """Return ``host:port`` of the leader, or ``None`` while it is not known; never waits.
 
-        After ``fresh_s`` the last answer goes on being given until the next one is there.
+        After ``fresh_s`` the last result is returned until the next one is there.
         """
         if topic is None or partition is None or partition < 0:
             return None
@@ -105,7 +105,7 @@ class Leaders:
         return None if known is None else known.hosts.get(partition)
 
     def want(self, topic: str) -> None:
-        """Have ``topic`` looked up soon, unless it ever was: :meth:`of` sees to it that the answer stays fresh."""
+        """Have ``topic`` looked up soon, unless it ever was: :meth:`of` keeps it fresh."""
         if topic not in self._known:
             self._ask(topic)
 
@@ -136,11 +136,11 @@ class Leaders:
                     self._remember(topic, {}, self._retry_ns)
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until the thread, if there is one, has nothing left to ask."""
+        """Wait until the thread, if there is one, has nothing left to look up."""
         self._worker.join(timeout_s)
 
     def after_fork(self) -> None:
-        """Begin anew in a child, where no other thread lives; what was learned stays true."""
+        """Start over in a child, where no other thread lives; what was learned stays true."""
         self._wanted = {}
         self._worker = self._new_worker()
 
@@ -194,7 +194,7 @@ _clusters: Final[dict[str, Leaders]] = {}
 
 
 def leaders_of(conf: Mapping[str, Any]) -> Leaders | None:
-    """Return the leaders of the cluster ``conf`` names, shared by all its clients; ``None`` when nobody can be asked.
+    """Return the leaders of the cluster ``conf`` names, shared by its clients; ``None`` when it cannot be looked up.
 
     That is: no server is named, an OAuth callback is needed (it belongs to the application's client), or 16 clusters
     are known already.

@@ -93,7 +93,7 @@ def _lag(partition: Mapping[str, Any]) -> int | None:
 def _fetched(statistics: Statistics) -> Iterator[Reading]:
     """Messages that were fetched and not handed over: never more than the queue holds, which holds events too.
 
-    librdkafka counts the queue of a partition where that is forwarded to, so each partition of a consumer tells the
+    librdkafka counts the queue of a partition where that is forwarded to, so each partition of a consumer reports the
     length of the one queue that all share: statistics, rebalances and errors that wait for a poll included.
     """
     if statistics.get("type") == "consumer":
@@ -218,9 +218,9 @@ Key = tuple[tuple[str, str | int], ...]
 
 
 class ClientReport:
-    """The last statistics of one client; called by it with the text, which goes on to ``user`` untouched.
+    """The last statistics of one client, which calls it with the text; ``user`` is then called with the same text.
 
-    What ``user`` raises goes on to the application's ``poll``, as without us.
+    What ``user`` raises reaches the application's ``poll``, as without us.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class ClientReport:
         self._parsed: tuple[str, Mapping[str, Any]] = ("", {})
 
     def __call__(self, text: str) -> object:
-        """Take what the client tells."""
+        """Take the statistics."""
         self._last = text, self._clock.monotonic_ns()
         return None if self._user is None else self._user(text)
 
@@ -285,7 +285,7 @@ class ClientStatistics:
         return [Observation(value, dict(key)) for key, value in joined.items()]
 
     def _count(self, report: ClientReport, place: tuple[str, Key], value: float) -> None:
-        """Add what came since last time: the sum goes on growing when a client is gone."""
+        """Add what came since last time: the sum keeps growing when a client is gone."""
         seen = self._seen.setdefault(report, {})
         self._totals[place] = self._totals.get(place, 0) + max(0, value - seen.get(place, 0))
         seen[place] = value
@@ -293,7 +293,7 @@ class ClientStatistics:
     def _drop_oldest(self) -> None:
         """Forget sums of clients that are gone, the oldest first: a program may make clients for ever.
 
-        They end; adding them to another series would look like a burst to whoever computes rates.
+        They end; adding them to another series would look like a burst in a rate.
         """
         too_many = len(self._totals) - _MOST_TOTALS
         if too_many <= 0:
@@ -331,7 +331,7 @@ _of_meter: Final[weakref.WeakKeyDictionary[Meter, ClientStatistics]] = weakref.W
 
 
 def configuring(tracing: Tracing) -> Callable[[Arguments], Arguments | None] | None:
-    """Return what changes a client's configuration so that it reports; ``None`` when nobody asked for that."""
+    """Return what changes a client's configuration so that it reports; ``None`` when ``client_metrics`` is off."""
     if not tracing.settings.client_metrics or tracing.meter is None:
         return None
     statistics = _of_meter.get(tracing.meter)  # a second set of instruments would be refused with a warning

@@ -112,7 +112,7 @@ def incoming(message: Any) -> IncomingMessage:
 
 
 def bean_of_message(message: Any) -> TraceBean:
-    """Return what a trace record says of a message that was not sent under tracing, or not by this process."""
+    """Return the trace record's fields of a message that was not sent under tracing, or not by this process."""
     return TraceBean(
         topic=message.topic,
         msg_id=message.message_id,
@@ -129,7 +129,7 @@ def creation_of_message(message: Any) -> SpanContext:
 
 
 def settled(message: Any) -> SettledOffset:
-    """Return what a settlement says of ``message``."""
+    """Return ``message`` as a settled one."""
     return SettledOffset(message.topic, creation=creation_of_message(message), msg_id=message.message_id)
 
 
@@ -197,7 +197,7 @@ class OutgoingMessage:
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Answer as the caller's message does."""
+        """Read the caller's message."""
         return getattr(self._message, name)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -32,7 +32,7 @@ _STATES: Final[Mapping[int, TransactionState]] = {
     TransactionResolution.COMMIT: TransactionState.COMMIT_MESSAGE,
     TransactionResolution.ROLLBACK: TransactionState.ROLLBACK_MESSAGE,
 }
-"""What a resolution is called; any other is ``UNKNOW``: the broker will ask (again)."""
+"""What a resolution is called; any other is ``UNKNOW``: the broker will check (again)."""
 
 
 class _ProducerState:
@@ -47,7 +47,7 @@ class _ProducerState:
         self._tracing: Tracing | None = None
 
     def bind(self, tracing: Tracing) -> None:
-        """Make the hooks, anew for each ``instrument()``."""
+        """Make the hooks of this ``instrument()``."""
         if self._tracing is not tracing:
             self.send = SendHook(tracing=tracing, facts=self._facts)
             self.end = EndTransactionHook(tracing, self._facts)
@@ -229,7 +229,7 @@ class TracedChecker:
             self._transactions.pop(next(iter(self._transactions)), None)
 
     def check(self, message: Any) -> Any:
-        """Ask the application; what it raises goes to the client."""
+        """Call the application's checker; what it raises goes to the client."""
         hooks = _producer_state(self._producer())
         if hooks is None:
             return self._checker.check(message)

@@ -1,9 +1,9 @@
 """The share consumer (KIP-932): what is acknowledged, how that ends a message, how often it was delivered.
 
-Each poll hands over a batch, and the application says of each message how it went. In the words of RocketMQ's consume
-status: ``ACCEPT`` is ``SUCCESS``; ``RELEASE`` is ``FAILED``, the message comes again; ``REJECT`` is ``FAILED`` too, it
-never comes again, but nothing else says that a listener refused its message. One that nobody acknowledged although the
-consumer asks for it is ``RETURNNULL``: nobody said how it went. Without explicit acknowledgement the next poll accepts.
+Each poll returns a batch, and the application acknowledges each message. As RocketMQ's consume status, ``ACCEPT`` is
+``SUCCESS``; ``RELEASE`` is ``FAILED``, the message is delivered again; ``REJECT`` is ``FAILED`` too: it is not
+delivered again, but no other status stands for a refused message. A message without acknowledgement, where the
+consumer requires one, is ``RETURNNULL``. Without explicit acknowledgement the next poll accepts.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _MODE: Final = "share.acknowledgement.mode"
 _ACCEPT: Final[int] = getattr(cimpl, "SHARE_ACKNOWLEDGE_TYPE_ACCEPT", 1)
 _ACKNOWLEDGE: Final = ("message", "ack_type")
 _ACKNOWLEDGE_OFFSET: Final = ("topic", "partition", "offset", "ack_type")
-"""The positional parameters; the C methods have no signature to ask."""
+"""The positional parameters; the C methods have no signature."""
 
 
 class _Block:
-    """A message handled in a block of its own: what was acknowledged counts, unless the block says worse."""
+    """A message handled in a block of its own: its acknowledgement counts, unless the block's outcome is worse."""
 
-    def __init__(self, inner: Responsibility, said: ContextCode | None) -> None:
+    def __init__(self, inner: Responsibility, acknowledgement: ContextCode | None) -> None:
         self._inner = inner
-        self.said = said
+        self.acknowledgement = acknowledgement
 
     @property
     def call(self) -> ProcessCall:
@@ -59,8 +59,8 @@ class _Block:
 
     def finish(self, code: ContextCode, exception: BaseException | None) -> None:
         """End the span, or its share in one."""
-        if self.said is not None and exception is None and code is ContextCode.SUCCESS:
-            code = self.said
+        if self.acknowledgement is not None and exception is None and code is ContextCode.SUCCESS:
+            code = self.acknowledgement
         self._inner.finish(code, exception)
 
     def leave(self, code: ContextCode) -> None:
@@ -69,15 +69,15 @@ class _Block:
 
 
 class ShareState(ConsumerState):
-    """A consumer's state that also knows what was acknowledged of the last poll.
+    """The state of a share consumer, with the acknowledgements since the last poll.
 
-    ``_asks``: each message must be acknowledged before the next poll, or that poll raises. So the configuration says,
-    or the first acknowledgement that succeeded.
+    ``_is_explicit``: each message must be acknowledged before the next poll, or that poll raises. The configuration
+    sets it, or the first acknowledgement that succeeded.
     """
 
     def __init__(self, conf: Mapping[str, Any] | None) -> None:
         super().__init__(conf)
-        self._asks = str((conf or {}).get(_MODE, "")).lower() == "explicit"
+        self._is_explicit = str((conf or {}).get(_MODE, "")).lower() == "explicit"
         self._positions_of: dict[int, tuple[Position, ...]] = {}
         self._acknowledged: dict[Position, ContextCode] = {}
         self._blocks: dict[Position, _Block] = {}
@@ -86,17 +86,17 @@ class ShareState(ConsumerState):
 
     def next_turn(self) -> None:
         """The application polls again, so it is done with what it has, unless that poll is going to be refused."""
-        if not (self._asks and self._outstanding):
+        if not (self._is_explicit and self._outstanding):
             super().next_turn()
             self._unsettled = {}
 
     def held(self, calls: Sequence[ProcessCall], received: Sequence[IncomingMessage]) -> None:
-        """Remember where each message lies, and that nothing was said of it yet."""
+        """Remember the position of each message, which is not acknowledged yet."""
         positions = [Position(each.topic, each.partition, each.offset) for each in received]
         self._positions_of = {id(call): tuple(positions[index] for index in call.indexes) for call in calls}
         self._acknowledged, self._blocks = {}, {}
         self._outstanding = set(positions)
-        self._unsettled = {} if self._asks else dict.fromkeys(positions)
+        self._unsettled = {} if self._is_explicit else dict.fromkeys(positions)
 
     @guarded("ShareState.left_out")
     def left_out(self, tracing: Tracing, errors: Sequence[Message]) -> None:
@@ -133,14 +133,14 @@ class ShareState(ConsumerState):
         return block
 
     def acknowledged(self, position: Position, code: ContextCode) -> None:
-        """The application said how one message went; said again before it is committed, the last word counts."""
-        if not self._asks:
-            self._asks, self._unsettled = True, {}
+        """The application acknowledged one message; of several acknowledgements before a commit the last one counts."""
+        if not self._is_explicit:
+            self._is_explicit, self._unsettled = True, {}
         self._outstanding.discard(position)
         self._acknowledged[position] = code
         self._unsettled[position] = None
         if position in self._blocks:
-            self._blocks[position].said = code
+            self._blocks[position].acknowledgement = code
 
     @property
     def outcome(self) -> Outcome:
@@ -150,19 +150,19 @@ class ShareState(ConsumerState):
     def _acknowledgements(
         self, call: ProcessCall, code: ContextCode, exception: BaseException | None
     ) -> tuple[ContextCode, BaseException | None]:
-        """Return the worst of what was said of the messages; where something is unsaid, how the turn ended comes in."""
+        """Return the worst acknowledgement; where one is missing, a turn that failed wins."""
         positions = self._positions_of.pop(id(call), ())
-        if not self._asks or not positions:
+        if not self._is_explicit or not positions:
             return code, exception
-        said = [self._acknowledged.get(position) for position in positions]
-        if None in said and code is not ContextCode.SUCCESS:
+        codes = [self._acknowledged.get(position) for position in positions]
+        if None in codes and code is not ContextCode.SUCCESS:
             return code, exception
-        if ContextCode.FAILED in said:
+        if ContextCode.FAILED in codes:
             return ContextCode.FAILED, None
-        return (ContextCode.RETURNNULL if None in said else ContextCode.SUCCESS), None
+        return (ContextCode.RETURNNULL if None in codes else ContextCode.SUCCESS), None
 
     def committing(self) -> list[SettledOffset]:
-        """Return what a commit settles: what was acknowledged or, where nobody has to, all of the last poll."""
+        """Return what a commit settles: what was acknowledged or, where that is implicit, all of the last poll."""
         unsettled, self._unsettled = self._unsettled, {}
         return [SettledOffset(*position, self.positions.creation_context(*position)) for position in unsettled]
 
@@ -181,13 +181,15 @@ def _traced_acknowledge(order: tuple[str, ...]) -> Callable[[Callable[..., Any]]
 
 
 @guarded("ShareConsumer.acknowledge")
-def _acknowledged(consumer: Any, said: Mapping[str, Any]) -> None:
+def _acknowledged(consumer: Any, given: Mapping[str, Any]) -> None:
     state: ShareState | None = known_state(consumer)
     if state is None:
         return
-    message = said.get("message")
-    position = Position(said["topic"], said["partition"], said["offset"]) if message is None else position_of(message)
-    accepted = int(said.get("ack_type", _ACCEPT)) == _ACCEPT
+    message = given.get("message")
+    position = (
+        Position(given["topic"], given["partition"], given["offset"]) if message is None else position_of(message)
+    )
+    accepted = int(given.get("ack_type", _ACCEPT)) == _ACCEPT
     state.acknowledged(position, ContextCode.SUCCESS if accepted else ContextCode.FAILED)
 
 

@@ -2,7 +2,8 @@
 
 ``AIOProducer`` gathers messages and sends them with ``produce_batch`` of a plain producer, in a pool thread. So the
 span is opened here, in the coroutine that sends, travels with the message (:class:`CarriedPartition`), and is ended by
-the delivery report, whoever waits for the future. Nothing of the coroutine's context stays in the pool's threads.
+the delivery report, whether or not the application awaits the future. Nothing of the coroutine's context stays in the
+pool's threads.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["AIO_PRODUCER_METHODS"]
 _ORDER: Final = ("topic", "value", "key")
 _UNASSIGNED: Final = -1
 _PURGED: Final = ("_PURGE_QUEUE", "Local: Purged in queue")
-"""What librdkafka says of a message that ``purge`` found in its own queue."""
+"""librdkafka's error for a message that ``purge`` found in its own queue."""
 
 
 def _traced_produce(original: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
@@ -93,7 +94,7 @@ def _open(producer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sendi
 
 
 def _carried(producer: Any, sending: Sending, kwargs: Mapping[str, Any]) -> CarriedPartition | None:
-    """Return what to send instead of the partition; ``None`` when nobody would find it at the other end.
+    """Return what to send instead of the partition; ``None`` when no delivery report could find it.
 
     That is: the asyncio producer is older than the patch, or its plain one is not ours for another reason.
     """

@@ -1,0 +1,118 @@
+"""A recorded send or delivery of aiokafka exports exactly what the span of the same event exports."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from aiokafka.errors import NotLeaderForPartitionError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_mqtrace.clients.aiokafka.client import active
+from otel_mqtrace.clients.aiokafka.producer import traced_send
+from otel_mqtrace.wire.native import DIALECTS
+from tests.support.record_equality import World, assert_equal
+
+texts = st.binary(max_size=6) | st.sampled_from([b"k1 k2", b"", b"a\x01b", "订单".encode()])
+headers = st.lists(st.tuples(st.sampled_from(["TAGS", "KEYS", "other"]), texts), max_size=3)
+
+
+class _Metadata:
+    """As much of the client's cluster metadata as names a leader."""
+
+    def __init__(self, cluster_id):
+        self._mqtrace_cluster_id = cluster_id
+
+    def leader_for_partition(self, partition):
+        return partition.partition
+
+    def broker_metadata(self, node):
+        return None if node == 3 else SimpleNamespace(host=f"b{node}", port=9092)
+
+
+class _Producer:
+    """As much of a producer as tracing reads."""
+
+    _value_serializer = None
+
+    def __init__(self, cluster_id):
+        self.client = SimpleNamespace(
+            cluster=_Metadata(cluster_id), _bootstrap_servers="b1:9092", _client_id="shop", _security_protocol="SSL"
+        )
+
+
+@dataclass
+class _Send:
+    topic: str
+    value: bytes | None
+    key: bytes | str | None
+    partition: int | None
+    headers: list | tuple | None
+    outcome: object
+    took_ms: int
+    cluster_id: str | None
+
+
+OUTCOMES = {
+    "stored": (2, 7),
+    "stored, leader unknown": (3, 1 << 40),
+    "stored at an unknown offset": (2, -1),
+    "acks=0": None,
+    "refused": NotLeaderForPartitionError(),
+    "raised": ValueError("no such partition"),
+    "cancelled": asyncio.CancelledError(),
+}
+sends = st.builds(
+    _Send,
+    topic=st.sampled_from(["orders", "订单", "100%", "%s"]),
+    value=st.none() | st.binary(max_size=300),
+    key=st.none() | st.binary(max_size=8) | st.text(max_size=4, alphabet="aé"),
+    partition=st.none() | st.integers(0, 3),
+    headers=st.none() | headers | headers.map(tuple),
+    outcome=st.sampled_from(sorted(OUTCOMES)),
+    took_ms=st.sampled_from([0, 1, 300]),
+    cluster_id=st.none() | st.just("C1"),
+)
+
+
+async def _play(world, send):
+    outcome, sent = OUTCOMES[send.outcome], []
+
+    async def original(self, topic, value=None, key=None, partition=None, timestamp_ms=None, headers=None):
+        sent.append((topic, value, key, partition, headers))
+        if send.outcome == "raised":
+            raise outcome
+        return asyncio.get_running_loop().create_future()
+
+    producer = _Producer(send.cluster_id)
+    try:
+        future = await traced_send(original)(
+            producer, send.topic, send.value, send.key, send.partition, headers=send.headers
+        )
+    except ValueError:
+        return sent
+    world.clock.advance(ms=send.took_ms)
+    if isinstance(outcome, asyncio.CancelledError):
+        future.cancel()
+    elif isinstance(outcome, Exception):
+        future.set_exception(outcome)
+        future.exception()
+    else:
+        place = outcome and SimpleNamespace(topic=send.topic, partition=outcome[0], offset=outcome[1])
+        future.set_result(place)
+    await asyncio.wait([future])
+    return sent
+
+
+@given(sends, st.sampled_from(sorted(DIALECTS)))
+@settings(max_examples=200, deadline=None)
+def test_recorded_send_equals_the_span_of_the_same_send(send, dialect):
+    recorded, other = World(records=True), World(records=False)
+    results = []
+    for world in (recorded, other):
+        with world.tracing_in(active):
+            results.append(asyncio.run(_play(world, send)))
+    assert results[0] == results[1]
+    assert_equal(recorded, other, dialect, expect_records=send.outcome in {"stored", "stored, leader unknown"})

@@ -1,0 +1,118 @@
+"""The same events recorded as tuples and as spans, and everything that is exported of both."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_by_opentelemetry
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+
+from otel_mqtrace import MqTraceSpanProcessor
+from otel_mqtrace.exporters.packing import SpanPacker, has_record
+from otel_mqtrace.hooks.tracing import Tracing
+from otel_mqtrace.records.span import RecordSpan
+from otel_mqtrace.testing import FixedIds, ManualClock, RecordingExporter
+from otel_mqtrace.wire.native import encode_context
+from otel_mqtrace.wire.otlp.sdk_spans import encode_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["World", "assert_equal"]
+
+
+class _Lane(SpanExporter):
+    """Keeps what a lane is given, starts as well."""
+
+    exports_starts = True
+    takes_records = True
+    wants = staticmethod(has_record)
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+
+    def export(self, spans: Any) -> SpanExportResult:
+        self.spans += spans
+        return SpanExportResult.SUCCESS
+
+
+class World:
+    """A provider whose ids, clock and request ids count from one; two of them differ in ``records`` only."""
+
+    def __init__(self, *, records: bool) -> None:
+        self.clock, self.ended, self.lane = ManualClock(), RecordingExporter(), _Lane()
+        provider = TracerProvider(id_generator=FixedIds(), shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self.ended))
+        self._processor = MqTraceSpanProcessor(self.lane, background=False, clock=self.clock)
+        provider.add_span_processor(self._processor)
+        ids = iter(f"{number:032X}" for number in range(10**6))
+        hooks: dict[str, Any] = {} if records else {"produce_hook": _do_nothing, "consume_hook": _do_nothing}
+        self.tracing = Tracing.create(
+            tracer_provider=provider, clock=self.clock, new_id=lambda: next(ids), naming=None, **hooks
+        )
+
+    @contextmanager
+    def tracing_in(self, active: Any) -> Iterator[World]:
+        """Trace with a client's ``active`` until left."""
+        active.tracing = self.tracing
+        try:
+            yield self
+        finally:
+            active.stop()
+
+    def spans(self) -> list[Any]:
+        """Return the ended spans, and see to it that the lane has everything."""
+        self._processor.force_flush()
+        return list(self.ended.take_all())
+
+
+def _do_nothing(*_args: Any, **_kwargs: Any) -> None:
+    """Any hook of the application's makes a send or a delivery need its span from the start."""
+
+
+def assert_equal(recorded: World, other: World, dialect: str, *, expect_records: bool) -> None:
+    """Compare attributes, native records of starts and ends, and OTLP bytes."""
+    ours, theirs = recorded.spans(), other.spans()
+    assert all(isinstance(each, RecordSpan) is expect_records for each in ours)
+    assert not any(isinstance(each, RecordSpan) for each in theirs)
+    for one, another in zip(recorded.lane.spans, other.lane.spans, strict=True):
+        assert _native(one, dialect, encode_context) == _native(another, dialect, _encode_whole)
+    written = _parsed(encode_spans(ours).body)
+    assert written == _parsed(encode_by_opentelemetry(theirs).SerializeToString())
+    assert list(map(_plain, ours)) == list(map(_plain, theirs))
+
+
+def _encode_whole(trace_ctx: Any, dialect: str) -> Any:
+    """The encoder by another name: no template is used."""
+    return encode_context(trace_ctx, dialect)
+
+
+def _native(span: Any, dialect: str, encode: Callable[..., Any]) -> Any:
+    packer = SpanPacker(encode=encode, dialect=dialect, max_message_bytes=128_000, region_id=None)
+    packed = packer.pack([span])
+    return [(each.topic, each.region_id, each.value, each.keys) for each in packed.messages], packed.refused
+
+
+def _parsed(body: bytes) -> list[Any]:
+    request = ExportTraceServiceRequest.FromString(body)
+    spans = [span for each in request.resource_spans for scope in each.scope_spans for span in scope.spans]
+    for span in spans:
+        span.attributes.sort(key=lambda attribute: attribute.key)
+        for event in span.events:
+            event.ClearField("time_unix_nano")
+            del event.attributes[:]
+        for link in span.links:
+            link.attributes.sort(key=lambda attribute: attribute.key)
+    return spans
+
+
+def _plain(span: Any) -> Any:
+    told = json.loads(span.to_json())
+    for event in told["events"]:
+        event.pop("timestamp")
+        event["attributes"].pop("exception.stacktrace", None)
+    return told
