@@ -7,12 +7,10 @@ import pytest
 
 from bridge.page.svg import DARK_PAGE, LIGHT_PAGE
 from spark_jobs.report.glossary import OUTCOME_COLOUR, VERDICT_COLOUR
-from spark_jobs.report.html import PageOptions, render_page
-from tests.support.axe import axe_source, findings
-from tests.support.chromium import CHROMIUM, chromium
+from spark_jobs.report.html import render_page
+from tests.support.browser import CHROMIUM, axe_source, chromium, findings
 from tests.support.html_page import Page
 from tests.support.pages import PAGES
-from tests.support.png import colours
 from tests.support.results import result
 
 pytestmark = [
@@ -76,7 +74,7 @@ def test_without_script_the_report_is_complete(browser, report):
         dom = tab.ask("document.documentElement.outerHTML")
         assert Page(dom).text == whole
         assert tab.ask("document.getElementById('filters').hidden") is True
-        seen = colours(tab.picture(PICTURES / "report-no-script.png", most_height=300))
+        seen = tab.colours(PICTURES / "report-no-script.png", most_height=300)
     assert seen[LIGHT_PAGE] > 200_000
     assert seen[VERDICT_COLOUR["FAIL"]] > 500
 
@@ -133,20 +131,30 @@ def test_under_a_policy_that_blocks_script_and_style_the_drawings_keep_their_col
     bare.write_text(strict, encoding="utf-8")
     with browser.tab(bare.as_uri(), script=False, width=700) as tab:
         assert Page(tab.ask("document.documentElement.outerHTML")).text == Page(strict).text
-        seen = colours(tab.picture(PICTURES / "report-blocked.png", most_height=1900))
+        seen = tab.colours(PICTURES / "report-blocked.png", most_height=1900)
     assert seen["#ffffff"] > 300_000  # the style sheet is off
     assert seen[VERDICT_COLOUR["FAIL"]] > 500
     assert seen[OUTCOME_COLOUR["pass"]] > 50
 
 
 @pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_nothing_serious_in_any_page(browser, pages, name, dark):
-    """WCAG 2.2 AA and axe's best practices, everything folded open, on the light and on the dark page."""
+def test_page_is_accessible_and_legible_in_light_dark_narrow_and_print(browser, pages, name):
+    """WCAG 2.2 AA and the best practices of axe, everything unfolded, in both colours; print is light and complete."""
     source = axe_source()
-    with browser.tab(pages[name], dark=dark) as tab:
+    with browser.tab(pages[name]) as tab:
+        tab.picture(PICTURES / f"{name}-light.png", most_height=5000)
         tab.ask("document.querySelectorAll('details').forEach(one => { one.open = true })")
         assert findings(tab, source) == []
+        tab.show_as(dark=True)
+        assert findings(tab, source) == []
+        assert tab.colours(PICTURES / f"{name}-dark.png", most_height=260)[DARK_PAGE] > 150_000
+        tab.show_as(dark=True, media="print")
+        assert tab.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert tab.pdf(PICTURES / f"{name}.pdf").read_bytes().startswith(b"%PDF-")
+        tab.show_as()
+        tab.resize(375)
+        assert tab.ask("document.documentElement.scrollWidth") <= 375
+        tab.picture(PICTURES / f"{name}-narrow.png", most_height=4000)
         assert (tab.requests(), tab.complaints()) == ([], [])
 
 
@@ -158,22 +166,6 @@ def test_axe_does_find_what_is_wrong(browser, tmp_path):
         told = " ".join(findings(tab, axe_source()))
     assert "image-alt" in told
     assert "color-contrast" in told
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_every_page_is_legible_dark_narrow_and_printed(browser, pages, name):
-    """Dark has the dark ground; a phone scrolls no page sideways, however much is open; print is light and complete."""
-    with browser.tab(pages[name], dark=True) as tab:
-        assert colours(tab.picture(PICTURES / f"{name}-dark.png", most_height=260))[DARK_PAGE] > 150_000
-    with browser.tab(pages[name], width=375) as tab:
-        tab.ask("document.querySelectorAll('details').forEach(one => { one.open = true })")
-        assert tab.ask("document.documentElement.scrollWidth") <= 375
-        tab.picture(PICTURES / f"{name}-narrow.png", most_height=4000)
-    with browser.tab(pages[name]) as tab:
-        tab.picture(PICTURES / f"{name}-light.png", most_height=5000)
-    with browser.tab(pages[name], dark=True, media="print") as tab:
-        assert tab.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        assert tab.pdf(PICTURES / f"{name}.pdf").read_bytes().startswith(b"%PDF-")
 
 
 @pytest.mark.parametrize("name", ["report", "graph"])
@@ -201,14 +193,3 @@ def test_an_injected_script_does_not_run(browser, tmp_path):
     with browser.tab(evil.as_uri()) as tab:
         assert tab.ask("document.title").startswith("FAIL")
         assert any("Content Security Policy" in said for said in tab.complaints())
-
-
-def test_a_sample_leads_to_its_trace_elsewhere(browser, tmp_path):
-    """With a template every sample that has a trace id links to it, and the page still asks nothing of the network."""
-    linked = tmp_path / "linked.html"
-    options = PageOptions(link_template="https://traces.example/trace/{trace_id}")
-    linked.write_text(render_page(result(), options), encoding="utf-8")
-    with browser.tab(linked.as_uri()) as tab:
-        links = tab.ask("[...document.querySelectorAll('.sample a[rel]')].map(one => one.href)")
-        assert links == ["https://traces.example/trace/4bf92f3577b34da6a3ce929d0e0e4736"] * 6
-        assert tab.requests() == []

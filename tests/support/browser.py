@@ -1,4 +1,4 @@
-"""This module knows how to look at a page in a real browser: one headless Chromium, told what to do through a pipe."""
+"""One headless Chromium, driven through a pipe: open pages, take pictures, count colours, judge accessibility (axe)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
+import tarfile
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 CHROMIUM: Final = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell"))), None
@@ -25,6 +30,20 @@ _OPTIONS: Final = (
 )
 _COMMANDS_FD, _ANSWERS_FD = 3, 4  # where Chromium expects the two ends of the pipe
 _CLEAR_OF_THEM: Final = 10
+_COUNT_COLOURS: Final = """new Promise(done => {
+  const image = new Image();
+  image.onload = () => {
+    const canvas = new OffscreenCanvas(image.width, image.height), context = canvas.getContext("2d"), counts = new Map();
+    context.drawImage(image, 0, 0);
+    const pixels = new Uint32Array(context.getImageData(0, 0, image.width, image.height).data.buffer);
+    pixels.forEach(pixel => counts.set(pixel & 0xffffff, (counts.get(pixel & 0xffffff) || 0) + 1));
+    done([...counts]);
+  };
+  image.src = "data:image/png;base64,%s";
+})"""
+_AXE_VERSION: Final = "4.14.1"
+_KEPT: Final = Path(__file__).parents[2] / "build" / "npm"
+_RULES: Final = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 
 
 @contextmanager
@@ -87,10 +106,8 @@ class Browser:
         return json.loads(whole)
 
     @contextmanager
-    def tab(
-        self, url: str, *, width: int = 1280, dark: bool = False, script: bool = True, media: str = "screen"
-    ) -> Iterator[Tab]:
-        """Open ``url`` as the options say, offline, and close it behind the block."""
+    def tab(self, url: str, *, width: int = 1280, script: bool = True) -> Iterator[Tab]:
+        """Open ``url`` offline, in light colours, and close it after the block."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         tab = Tab(self, session)
@@ -98,11 +115,8 @@ class Browser:
             tab.call(f"{domain}.enable")
         tab.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
         tab.call("Emulation.setScriptExecutionDisabled", value=not script)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        still = {"name": "prefers-reduced-motion", "value": "reduce"}
-        tab.call("Emulation.setEmulatedMedia", media=media, features=[scheme, still])
-        phone = {"deviceScaleFactor": 1, "mobile": width < 600}
-        tab.call("Emulation.setDeviceMetricsOverride", width=width, height=900, **phone)
+        tab.show_as()
+        tab.resize(width)
         tab.call("Page.navigate", url=url)
         self.wait_for("Page.loadEventFired", session)
         try:
@@ -121,6 +135,17 @@ class Tab:
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         return self.browser.call(method, self.session, **params)
 
+    def show_as(self, *, dark: bool = False, media: str = "screen") -> None:
+        """Use these colours and this medium from now on."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        still = {"name": "prefers-reduced-motion", "value": "reduce"}
+        self.call("Emulation.setEmulatedMedia", media=media, features=[scheme, still])
+
+    def resize(self, width: int) -> None:
+        """Give the window this width; a narrow one is a phone."""
+        phone = {"deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, **phone)
+
     def ask(self, expression: str) -> Any:
         """Return what a JavaScript expression (or promise) comes to; works where the page's scripts are off, too."""
         asked = {"expression": expression, "returnByValue": True, "awaitPromise": True, "userGesture": True}
@@ -134,14 +159,20 @@ class Tab:
         self.call("Input.dispatchKeyEvent", type="keyDown", **named)
         self.call("Input.dispatchKeyEvent", type="keyUp", **named)
 
-    def picture(self, path: Path, *, most_height: int = 16_000, whole: bool = True) -> Path:
+    def picture(self, path: Path, *, most_height: int = 16_000) -> Path:
         """Save a screenshot of the whole page, down to ``most_height`` pixels."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        height = min(size["height"], most_height) if whole else 900
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": height, "scale": 1}
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], most_height), "scale": 1}
         shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
         return path
+
+    def colours(self, path: Path, *, most_height: int) -> Counter[str]:
+        """Save a screenshot, and return the number of pixels of each ``#rrggbb`` in it."""
+        data = base64.b64encode(self.picture(path, most_height=most_height).read_bytes()).decode()
+        with self.browser.tab("about:blank") as blank:
+            counts = blank.ask(_COUNT_COLOURS % data)
+        return Counter({f"#{pixel.to_bytes(3, 'little').hex()}": count for pixel, count in counts})
 
     def pdf(self, path: Path) -> Path:
         """Print the page to a file, as the browser's own print dialogue would."""
@@ -164,3 +195,31 @@ class Tab:
 
     def _heard(self, method: str) -> list[dict[str, Any]]:
         return [e for e in self.browser.events if e.get("method") == method and e.get("sessionId") == self.session]
+
+
+def axe_source() -> str:
+    """Return axe-core, fetched once by npm into ``build/``; skip loudly without it."""
+    package = _KEPT / f"axe-core-{_AXE_VERSION}.tgz"
+    if not package.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip("no npm on PATH: NO PAGE WAS JUDGED by axe-core")
+        _KEPT.mkdir(parents=True, exist_ok=True)
+        fetched = [npm, "pack", f"axe-core@{_AXE_VERSION}", "--silent", "--pack-destination", str(_KEPT)]
+        done = subprocess.run(fetched, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode or not package.exists():
+            pytest.skip(f"npm could not fetch axe-core, NO PAGE WAS JUDGED: {done.stderr.strip()[-200:]}")
+    with tarfile.open(package) as archive:
+        return archive.extractfile("package/axe.min.js").read().decode()
+
+
+def findings(tab: Tab, source: str) -> list[str]:
+    """Return the serious and critical findings of axe on the open page, each with its elements."""
+    tab.ask(f"{source};0")
+    asked = json.dumps({"runOnly": {"type": "tag", "values": _RULES}, "resultTypes": ["violations"]})
+    told = tab.ask(f"axe.run(document, {asked}).then(found => JSON.stringify(found.violations))")
+    return [
+        f"{each['impact']} {each['id']}: {each['help']}: {[node['html'][:160] for node in each['nodes'][:3]]}"
+        for each in json.loads(told)
+        if each["impact"] in {"serious", "critical"}
+    ]
