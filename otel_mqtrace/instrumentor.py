@@ -1,29 +1,31 @@
-"""This module knows how tracing is switched on and off: settings, a client's patches, our processor."""
+"""The instrumentors: switch tracing of one client on and off.
+
+Importing this module loads OpenTelemetry's API and the settings; ``instrument()`` loads the rest. OpenTelemetry's base
+class of an instrumentor takes longer to import than its whole SDK, and so is loaded by the first ``instrument()`` too.
+"""
 
 from __future__ import annotations
 
 import logging
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from opentelemetry import trace
-from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # it is untyped
 
 from otel_mqtrace._errors import MissingExtraError
-from otel_mqtrace.attachment import Attachment, told_apart
 from otel_mqtrace.config import Settings, forget_application_kafka_config
-from otel_mqtrace.doctor.witness import listen, testify
 from otel_mqtrace.hooks._guard import failures, note_failure
-from otel_mqtrace.hooks._unrecorded import unrecorded
-from otel_mqtrace.hooks.tracing import Tracing
-from otel_mqtrace.hooks.transaction import overflowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.trace.export import SpanExporter
+    from typing_extensions import Self
 
+    from otel_mqtrace.hooks.tracing import Tracing
+    from otel_mqtrace.provider import ProviderBinding
     from otel_mqtrace.spans.processor import MqTraceSpanProcessor
 
 __all__ = ["AioKafkaInstrumentor", "ClientInstrumentor", "ClientPatches", "MqTraceInstrumentor", "RocketMqInstrumentor"]
@@ -32,10 +34,10 @@ _log: Final = logging.getLogger(__name__)
 
 
 class ClientPatches(Protocol):
-    """What one ``instrument()`` changed in a client."""
+    """The changes of one ``instrument()`` to a client."""
 
     def restore(self) -> None:
-        """Undo every change; nothing that one of them meets keeps the others."""
+        """Undo every change; one that fails does not keep the others."""
         ...
 
     def survey(self) -> dict[str, list[str]]:
@@ -51,8 +53,8 @@ class _ClientModule(Protocol):
     def foreign_wrapper(self) -> str | None: ...
 
 
-def _able(given: Any, method: str, option: str) -> Any:
-    """Return ``given`` if it can do what it is for; else say so and go on as if it had not been given."""
+def _with_method(given: Any, method: str, option: str) -> Any:
+    """Return ``given`` if it has ``method``; else warn and return ``None``."""
     if given is None or callable(getattr(given, method, None)):
         return given
     _log.warning("mqtrace: option %s (%s): it has no %s(); it is ignored", option, type(given).__name__, method)
@@ -66,7 +68,7 @@ def _callable(given: Any, option: str) -> Any:
     return None
 
 
-class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
+class ClientInstrumentor:
     """Instruments one client: ``.instrument()``; options are the settings in lower case.
 
     ``exporters`` may hold exporter objects besides names. ``tracer_provider`` and ``meter_provider`` default to the
@@ -77,6 +79,7 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
     whose ``foreign_wrapper()`` names another instrumentation already at work.
     """
 
+    _instance: ClassVar[Any] = None
     configuration: ClassVar[type[Settings]] = Settings
     client: ClassVar[str]
     module: ClassVar[str]
@@ -84,9 +87,44 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
     extra: ClassVar[str]
     patching: ClassVar[str]
 
+    def __new__(cls) -> Self:
+        """Return the one instrumentor of the client, as OpenTelemetry's base class does."""
+        if cls.__dict__.get("_instance") is None:
+            cls._instance = super().__new__(cls)
+        instance: Self = cls._instance
+        return instance
+
     def instrumentation_dependencies(self) -> Collection[str]:
         """Return the client versions that can be instrumented."""
         return (self.requirement,)
+
+    @property
+    def is_instrumented_by_opentelemetry(self) -> bool:
+        """Whether :meth:`instrument` was called and :meth:`uninstrument` was not."""
+        return bool(self._switch.is_instrumented_by_opentelemetry)
+
+    @cached_property
+    def _switch(self) -> Any:
+        """OpenTelemetry's instrumentor, which checks the client's version and switches once; it calls back here."""
+        from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]  # noqa: PLC0415 - see above
+            BaseInstrumentor,
+        )
+
+        outer = self
+
+        class Switch(BaseInstrumentor):  # type: ignore[misc]  # it is untyped
+            def instrumentation_dependencies(self) -> Collection[str]:
+                return outer.instrumentation_dependencies()
+
+            def _instrument(self, **options: Any) -> None:
+                outer._instrument(**options)
+
+            def _uninstrument(self, **options: Any) -> None:
+                outer._uninstrument(**options)
+
+        Switch.__name__ = type(self).__name__  # it is in what the base class logs
+        BaseInstrumentor.register(ClientInstrumentor)
+        return Switch()
 
     @property
     def patches(self) -> ClientPatches | None:
@@ -96,31 +134,34 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
     @property
     def processor(self) -> MqTraceSpanProcessor | None:
         """The span processor that instrumentors attached, if any: its ``stats()`` count every span."""
-        attachment: Attachment | None = getattr(self, "_attachment", None)
-        return None if attachment is None else attachment.processor
+        binding: ProviderBinding | None = getattr(self, "_binding", None)
+        return None if binding is None else binding.processor
 
     @property
     def provider(self) -> trace.TracerProvider:
         """The TracerProvider of the client's spans: the one given, or the current global one."""
-        attachment: Attachment | None = getattr(self, "_attachment", None)
-        return trace.get_tracer_provider() if attachment is None else attachment.provider
+        binding: ProviderBinding | None = getattr(self, "_binding", None)
+        return trace.get_tracer_provider() if binding is None else binding.provider
 
     @property
     def unrecorded(self) -> dict[str, int]:
-        """What this process never made a span of, by reason; of the spans made, the processor's ``stats()`` tell.
+        """Operations that never became a span in this process, by reason; for spans see the processor's ``stats()``.
 
         ``transaction_too_long`` counts messages without an ``end_transaction`` span, ``handed_over_unhandled`` messages
         left to their blocks of which none came, ``outcome_too_late`` failures in blocks that came after the span had
         ended, ``failed in …`` failures of ours.
         """
+        from otel_mqtrace.hooks._unrecorded import unrecorded  # noqa: PLC0415 - loaded with the clients
+        from otel_mqtrace.hooks.transaction import overflowed  # noqa: PLC0415 - loaded with the clients
+
         failed = {f"failed in {place}": count for place, count in failures().items()}
         return {"transaction_too_long": overflowed(), **unrecorded(), **failed}
 
     @property
     def refused_exporters(self) -> dict[str, str]:
         """Exporters that were asked for and could not be attached: name → why."""
-        attachment: Attachment | None = getattr(self, "_attachment", None)
-        return {} if attachment is None else attachment.refused_exporters
+        binding: ProviderBinding | None = getattr(self, "_binding", None)
+        return {} if binding is None else binding.refused_exporters
 
     def instrument(self, **options: Any) -> None:
         """Switch tracing on, with the settings in lower case as ``options``.
@@ -129,7 +170,11 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         no warning.
         """
         self._is_automatic = bool(options.get("skip_dep_check"))
-        super().instrument(**options)
+        self._switch.instrument(**options)
+
+    def uninstrument(self, **options: Any) -> None:
+        """Switch tracing off and restore the client completely."""
+        self._switch.uninstrument(**options)
 
     def _instrument(self, **options: Any) -> None:
         try:
@@ -154,13 +199,18 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         clock: Any = None,
         **options: Any,
     ) -> None:
-        listen()
-        tracer_provider = _able(tracer_provider, "get_tracer", "tracer_provider")
-        meter_provider = _able(meter_provider, "get_meter", "meter_provider")
-        ready, names = told_apart(exporters)
+        # Loaded only now: an application that merely imports an instrumentor does not pay for the SDK.
+        from otel_mqtrace.doctor.run_report import capture_logs, report  # noqa: PLC0415
+        from otel_mqtrace.hooks.tracing import Tracing  # noqa: PLC0415
+        from otel_mqtrace.provider import ProviderBinding, split_exporters  # noqa: PLC0415
+
+        capture_logs()
+        tracer_provider = _with_method(tracer_provider, "get_tracer", "tracer_provider")
+        meter_provider = _with_method(meter_provider, "get_meter", "meter_provider")
+        ready, names = split_exporters(exporters)
         settings = Settings.from_env({**options, "exporters": names})
         if not settings.enabled:
-            testify(self, outcome="switched_off")
+            report(self, outcome="switched_off")
             return
         patching = self._client_module()
         if patching is None:
@@ -173,10 +223,10 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
                 foreign,
                 self.client,
             )
-            testify(self, outcome=f"stepped_back: {foreign}")
+            report(self, outcome=f"stepped_back: {foreign}")
             return
-        self._switch_off()  # what an uninstrument() left behind that was broken off
-        self._attachment = Attachment(tracer_provider, meter_provider, settings, ready, options)
+        self._switch_off()  # an uninstrument() may have been interrupted
+        binding = self._binding = ProviderBinding(tracer_provider, meter_provider, settings, ready, options)
         given = {
             "clock": clock,
             "produce_hook": _callable(produce_hook, "produce_hook"),
@@ -186,27 +236,29 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             settings=settings,
             tracer_provider=tracer_provider,
             meter_provider=meter_provider,
-            before_span=self._attachment.before_span,
+            before_span=binding.ensure_attached,
             writes_trace_headers=foreign is None,
             **{name: value for name, value in given.items() if value is not None},
         )
         self._patches = patching.apply(tracing)
-        self._attachment.attach()
-        testify(self, outcome="instrumented")
+        binding.attach()
+        report(self, outcome="instrumented")
 
     def _switch_off(self) -> None:
         patches: ClientPatches | None = getattr(self, "_patches", None)
         if patches is not None:
             patches.restore()
             del self._patches
-        attachment: Attachment | None = getattr(self, "_attachment", None)
-        if attachment is not None:
-            del self._attachment
-            attachment.detach()
+        binding: ProviderBinding | None = getattr(self, "_binding", None)
+        if binding is not None:
+            del self._binding
+            binding.detach()
         forget_application_kafka_config()
 
     def _client_module(self) -> _ClientModule | None:
-        """Return what changes the client; a client that is absent is one thing, one that cannot be imported another."""
+        """Return the module that patches the client; a missing client and one that cannot be imported are reported."""
+        from otel_mqtrace.doctor.run_report import report  # noqa: PLC0415 - as in `_switch_on`
+
         try:
             return import_module(self.patching)
         except ImportError as problem:
@@ -214,14 +266,14 @@ class ClientInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
                 level = logging.DEBUG if getattr(self, "_is_automatic", False) else logging.WARNING
                 missing = MissingExtraError(f"tracing {self.client}", self.extra)
                 _log.log(level, "mqtrace: nothing is traced: %s", missing)
-                testify(self, outcome="no_client")
+                report(self, outcome="no_client")
             else:
                 _log.warning(
-                    "mqtrace: nothing is traced: %s cannot be imported: %s: mend it, or install it anew",
+                    "mqtrace: nothing is traced: %s cannot be imported: %s; repair or reinstall it",
                     self.client,
                     problem,
                 )
-                testify(self, outcome=f"broken_client: {problem}")
+                report(self, outcome=f"broken_client: {problem}")
             return None
 
 

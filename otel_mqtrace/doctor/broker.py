@@ -116,7 +116,7 @@ def _connection(checkup: Checkup, settings: Settings, servers: str | None) -> di
 
 
 def _properties(path: str | None) -> dict[str, Any]:
-    """Read ``name=value`` lines; what is wrong is told by its line, never by its text."""
+    """Read ``name=value`` lines; an error names the line, never its text."""
     lines = [] if path is None else Path(path).read_text(encoding="utf-8").splitlines()
     properties = {}
     for number, line in enumerate(map(str.strip, lines), start=1):
@@ -160,20 +160,20 @@ def _configuration(checkup: Checkup, settings: Settings, admin: Any, facts: dict
         facts["configuration"] = f"not measured: the brokers do not tell ({_name(error)})"
         return
     names = ("cleanup.policy", "message.timestamp.type", "retention.ms", "max.message.bytes")
-    told = {name: entries[name].value for name in names if name in entries}
-    facts["configuration"] = told
-    _judge(checkup, settings, told)
+    report = {name: entries[name].value for name in names if name in entries}
+    facts["configuration"] = report
+    _judge(checkup, settings, report)
 
 
-def _judge(checkup: Checkup, settings: Settings, told: Mapping[str, str | None]) -> None:
-    if "compact" in str(told.get("cleanup.policy")):
+def _judge(checkup: Checkup, settings: Settings, report: Mapping[str, str | None]) -> None:
+    if "compact" in str(report.get("cleanup.policy")):
         checkup.warning(
             "trace_topic_compacted",
             "the trace topic is compacted: of records with the same key only the last one stays",
             where=settings.trace_topic,
             mend="set cleanup.policy=delete on it",
         )
-    most = str(told.get("max.message.bytes") or "")
+    most = str(report.get("max.message.bytes") or "")
     if most.isdigit() and int(most) < settings.max_message_bytes:
         checkup.error(
             "trace_topic_too_small",

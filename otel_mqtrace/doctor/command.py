@@ -36,16 +36,16 @@ def doctor(
         mqtrace doctor --json -- opentelemetry-instrument python app.py
     """
     from otel_mqtrace.doctor.broker import examine_broker  # noqa: PLC0415 - keep `mqtrace --help` fast
+    from otel_mqtrace.doctor.child_process import examine_reports, run_command  # noqa: PLC0415 - as above
     from otel_mqtrace.doctor.destinations import examine_directories, examine_otlp  # noqa: PLC0415 - as above
     from otel_mqtrace.doctor.environment import examine_environment  # noqa: PLC0415 - as above
     from otel_mqtrace.doctor.findings import Checkup  # noqa: PLC0415 - as above
-    from otel_mqtrace.doctor.watched import examine_testimony, run_watched  # noqa: PLC0415 - as above
 
     checkup = Checkup()
     servers = None
     if command:
         try:
-            code, testimonies = run_watched(command, os.environ)
+            code, reports = run_command(command, os.environ)
         except UsageError as error:
             if as_json:
                 mend = "name a program that is there"
@@ -53,7 +53,7 @@ def doctor(
                 sys.stdout.write(f"{json.dumps(checkup.as_dict())}\n")
             raise
         checkup.facts["command"] = {"arguments": len(command) - 1, "program": command[0], "exit_code": code}
-        servers = examine_testimony(checkup, testimonies)
+        servers = examine_reports(checkup, reports)
     settings = examine_environment(checkup, os.environ)
     examine_directories(checkup, settings)
     examine_otlp(checkup, settings, os.environ)
@@ -65,7 +65,7 @@ def doctor(
     return 0 if checkup.healthy else 1
 
 
-def _print(told: Mapping[str, Any]) -> None:
+def _print(report: Mapping[str, Any]) -> None:
     from rich.markup import escape  # noqa: PLC0415 - keep `mqtrace --help` fast
     from rich.table import Table  # noqa: PLC0415 - as above
 
@@ -73,16 +73,16 @@ def _print(told: Mapping[str, Any]) -> None:
 
     console = open_console()
     facts = Table("what", "seen", title="Facts", title_justify="left")
-    for name, value in told["facts"].items():
+    for name, value in report["facts"].items():
         facts.add_row(name, escape(_spoken(value)))
     print_table(facts, console)
-    if told["healthy"]:
+    if report["healthy"]:
         console.print("[green]healthy[/green]: nothing was found")
         return
     findings = Table(title="Findings", title_justify="left", show_lines=True)
     for name in ("what", "where", "mend"):
         findings.add_column(name, overflow="fold")
-    for each in told["findings"]:
+    for each in report["findings"]:
         findings.add_row(
             *map(escape, (f"{each['severity']}: {each['what']} ({each['code']})", each["where"], each["mend"]))
         )

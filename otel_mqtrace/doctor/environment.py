@@ -10,12 +10,11 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_mqtrace.attachment import EXPORTER_GROUP
 from otel_mqtrace.clients.conflicts import INSTRUMENTATIONS
 from otel_mqtrace.config import ENVIRONMENT_PREFIX, NEVER_SHOWN, Settings
 from otel_mqtrace.doctor.findings import NO_PROPAGATOR
-from otel_mqtrace.doctor.heard import heard_alone
-from otel_mqtrace.doctor.witness import REPORT_DIRECTORY
+from otel_mqtrace.doctor.run_report import REPORT_DIRECTORY, captured_logs
+from otel_mqtrace.provider import EXPORTER_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,9 +110,9 @@ def _librdkafka(checkup: Checkup) -> None:
 
 
 def _settings(checkup: Checkup, environ: Mapping[str, str]) -> Settings:
-    with heard_alone("otel_mqtrace.config") as heard:
+    with captured_logs("otel_mqtrace.config") as warnings:
         settings = Settings.from_env(environ=environ)
-    for said in heard:
+    for said in warnings:
         name = said.split(" ", maxsplit=1)[0].rstrip(":")
         checkup.warning(
             "setting_wrong", said, where=name, mend="give it one of the values that docs/operations.md names"

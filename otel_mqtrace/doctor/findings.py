@@ -53,14 +53,14 @@ class Checkup:
 
     def as_dict(self) -> dict[str, Any]:
         """Return ``healthy``, ``findings`` and ``facts``, as ``--json`` prints them; no address shows a password."""
-        told = {"healthy": self.healthy, "findings": [asdict(each) for each in self.findings], "facts": self.facts}
-        shown: dict[str, Any] = _without_passwords(told)
+        report = {"healthy": self.healthy, "findings": [asdict(each) for each in self.findings], "facts": self.facts}
+        shown: dict[str, Any] = _without_passwords(report)
         return shown
 
 
-def _without_passwords(told: Any) -> Any:
-    if isinstance(told, str):
-        return without_password(told)
-    if isinstance(told, dict):
-        return {without_password(str(name)): _without_passwords(each) for name, each in told.items()}
-    return [_without_passwords(each) for each in told] if isinstance(told, list | tuple) else told
+def _without_passwords(report: Any) -> Any:
+    if isinstance(report, str):
+        return without_password(report)
+    if isinstance(report, dict):
+        return {without_password(str(name)): _without_passwords(each) for name, each in report.items()}
+    return [_without_passwords(each) for each in report] if isinstance(report, list | tuple) else report

@@ -43,9 +43,9 @@ def ask(environment):
             command, env=environment(**changes), capture_output=True, text=True, check=False, timeout=120
         )
         assert done.stdout, done.stderr
-        told = json.loads(done.stdout.splitlines()[-1])
-        assert told["healthy"] == (not told["findings"])
-        return done.returncode, {each["code"]: each for each in told["findings"]}, told["facts"]
+        report = json.loads(done.stdout.splitlines()[-1])
+        assert report["healthy"] == (not report["findings"])
+        return done.returncode, {each["code"]: each for each in report["findings"]}, report["facts"]
 
     return run
 

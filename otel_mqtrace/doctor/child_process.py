@@ -1,4 +1,4 @@
-"""This module knows how a command is run unchanged while it is watched, and what its processes' testimony means."""
+"""Run a command unchanged, collect the reports of its processes, and judge them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.doctor.findings import NO_PROPAGATOR
-from otel_mqtrace.doctor.witness import REPORT_DIRECTORY
+from otel_mqtrace.doctor.run_report import REPORT_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from otel_mqtrace.doctor.findings import Checkup
 
-__all__ = ["examine_testimony", "run_watched"]
+__all__ = ["examine_reports", "run_command"]
 
 _FORWARDED: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT")
 _INSTRUMENTED: Final = "instrumented"
@@ -31,8 +31,8 @@ _CAUSE: Final = "not delivered"
 """What an exporter's line about a loss has in it."""
 
 
-def run_watched(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int, list[dict[str, Any]]]:
-    """Run ``command`` to its end, its input, output and signals untouched; return its exit code and what it told.
+def run_command(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int, list[dict[str, Any]]]:
+    """Run ``command`` to its end, its input, output and signals untouched; return its exit code and what it report.
 
     An exit code below zero is the number of the signal that ended it. Raises ``UsageError`` when it cannot be started.
     """
@@ -66,10 +66,10 @@ def _passing_signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def examine_testimony(checkup: Checkup, testimonies: list[dict[str, Any]]) -> str | None:
-    """Judge what the processes told; return the address of the application's own brokers, if one was seen."""
-    checkup.facts["processes"] = testimonies
-    if not testimonies:
+def examine_reports(checkup: Checkup, reports: list[dict[str, Any]]) -> str | None:
+    """Judge what the processes report; return the address of the application's own brokers, if one was seen."""
+    checkup.facts["processes"] = reports
+    if not reports:
         checkup.error(
             "not_instrumented",
             "the command never switched mqtrace on",
@@ -77,9 +77,9 @@ def examine_testimony(checkup: Checkup, testimonies: list[dict[str, Any]]) -> st
             mend="start it with opentelemetry-instrument, or call MqTraceInstrumentor().instrument() in it",
         )
         return None
-    for each in testimonies:
+    for each in reports:
         _judge(checkup, each)
-    outcomes = [client["outcome"] for each in testimonies for client in each["clients"].values()]
+    outcomes = [client["outcome"] for each in reports for client in each["clients"].values()]
     if set(outcomes) == {"no_client"}:
         checkup.error(
             "client_missing",
@@ -94,25 +94,25 @@ def examine_testimony(checkup: Checkup, testimonies: list[dict[str, Any]]) -> st
             where="the command",
             mend="pip install 'otel-mqtrace[kafka]' into its environment",
         )
-    return next((each["application_servers"] for each in testimonies if each["application_servers"]), None)
+    return next((each["application_servers"] for each in reports if each["application_servers"]), None)
 
 
-def _judge(checkup: Checkup, told: Mapping[str, Any]) -> None:
+def _judge(checkup: Checkup, report: Mapping[str, Any]) -> None:
     """Judge one process: what each client tells, and then once what its clients share."""
-    process = f"{told['program']} (pid {told['pid']})"
+    process = f"{report['program']} (pid {report['pid']})"
     at_work = []
-    for name, client in told["clients"].items():
+    for name, client in report["clients"].items():
         if client["outcome"] == _INSTRUMENTED:
             at_work.append(client)
             _untraced(checkup, client["survey"], f"{process}, {name}")
         else:
             _not_at_work(checkup, name, client["outcome"], process)
-    for why in told["refused_exporters"].values():
+    for why in report["refused_exporters"].values():
         mend = "install what it lacks, or name another in MQTRACE_EXPORTERS"
         checkup.error("exporter_not_attached", why, where=process, mend=mend)
     if at_work:
-        _recording(checkup, told, at_work, process)
-    for warning in told["warnings"]:
+        _recording(checkup, report, at_work, process)
+    for warning in report["warnings"]:
         if not _is_found(checkup, warning):
             checkup.warning("warned", f"it warned: {warning}", where=process, mend="do what the warning says")
 
@@ -200,8 +200,8 @@ def _untraced(checkup: Checkup, survey: Mapping[str, list[str]], where: str) -> 
             note(code, what.format(name=name), where=where, mend=mend)
 
 
-def _recording(checkup: Checkup, told: Mapping[str, Any], at_work: Sequence[Mapping[str, Any]], where: str) -> None:
-    if not told["ended"]:
+def _recording(checkup: Checkup, report: Mapping[str, Any], at_work: Sequence[Mapping[str, Any]], where: str) -> None:
+    if not report["ended"]:
         checkup.warning(
             "ended_abruptly",
             "the process ended without its exit handlers: spans still queued are lost, and what it did is not known",
@@ -219,17 +219,17 @@ def _recording(checkup: Checkup, told: Mapping[str, Any], at_work: Sequence[Mapp
             )
     if not any(client["records"] for client in at_work):
         return
-    if not set(told["propagated"]) - _NO_TRACE_CONTEXT:
+    if not set(report["propagated"]) - _NO_TRACE_CONTEXT:
         checkup.error(
             "no_propagator",
             NO_PROPAGATOR,
             where=where,
             mend="set OTEL_PROPAGATORS=tracecontext,baggage; under OTEL_CONFIG_FILE, write propagator: into that file",
         )
-    lanes = [lane for processor in told["processors"] for lane in processor.items()]
+    lanes = [lane for processor in report["processors"] for lane in processor.items()]
     for lane, account in lanes:
-        _lane(checkup, lane, account, told["warnings"], where)
-    for reason, count in told["unrecorded"].items():
+        _lane(checkup, lane, account, report["warnings"], where)
+    for reason, count in report["unrecorded"].items():
         if count:
             checkup.warning(
                 "unrecorded",
@@ -237,7 +237,7 @@ def _recording(checkup: Checkup, told: Mapping[str, Any], at_work: Sequence[Mapp
                 where=where,
                 mend="see 'What is counted' in docs/operations.md; 'failed in' is a defect of ours to report",
             )
-    if lanes and told["ended"] and not any(account["offered"] for _, account in lanes):
+    if lanes and report["ended"] and not any(account["offered"] for _, account in lanes):
         checkup.warning(
             "nothing_recorded",
             "not one span was recorded: no traced client sent or handled a message, or the sampler dropped all",
@@ -257,5 +257,5 @@ def _lane(checkup: Checkup, lane: str, account: Mapping[str, Any], warnings: Seq
             where=where,
             mend="see 'What to alert on' in docs/operations.md: the destination refuses, is slow, or is away"
             if why is None
-            else f"the process said why: {why}",
+            else f"its log says: {why}",
         )

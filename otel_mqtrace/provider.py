@@ -1,7 +1,7 @@
-"""This module knows how our processor comes onto the SDK's TracerProvider, as soon as there is one, and off again.
+"""Attach our processor to the SDK's TracerProvider, as soon as there is one, and detach it again.
 
-Instrumentors of several clients share one processor: it is taken off when the last of them is done. One that the
-application added itself is the application's: ours comes beside it, with the exporters that it does not have.
+Instrumentors of several clients share one processor; the last of them detaches it. A processor that the application
+added itself stays: ours is added beside it, with the exporters that it does not have.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.config import Settings
 
-__all__ = ["EXPORTER_GROUP", "Attachment", "told_apart"]
+__all__ = ["EXPORTER_GROUP", "ProviderBinding", "split_exporters"]
 
 _log: Final = logging.getLogger(__name__)
 EXPORTER_GROUP: Final = "opentelemetry_traces_exporter"
@@ -50,20 +50,20 @@ _EXPORTER_OPTIONS: Final = {
     "landing_dir": "directory",
     "spool_dir": "spool_dir",
 }
-"""Option of ``instrument()`` → keyword of an exporter that takes it; what is not given the exporter finds by itself."""
-_holders: Final[WeakKeyDictionary[MqTraceSpanProcessor, list[Attachment]]] = WeakKeyDictionary()
-_told: Final[WeakKeyDictionary[MqTraceSpanProcessor, set[str]]] = WeakKeyDictionary()
-"""Of a processor of the application's, the exporters that were said to be there already."""
+"""Option of ``instrument()`` → keyword of an exporter that takes it; an exporter reads other settings itself."""
+_holders: Final[WeakKeyDictionary[MqTraceSpanProcessor, list[ProviderBinding]]] = WeakKeyDictionary()
+_logged_present: Final[WeakKeyDictionary[MqTraceSpanProcessor, set[str]]] = WeakKeyDictionary()
+"""Processor of the application → exporters that were logged as there already."""
 _refused: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
-"""Provider → what was said of exporters it cannot have."""
+"""Provider → warnings about exporters it cannot have."""
 
 
-def told_apart(
+def split_exporters(
     exporters: str | Iterable[str | SpanExporter] | None,
 ) -> tuple[list[SpanExporter], str | list[str] | None]:
     """Split exporter objects from exporter names; ``None`` for the names leaves them to the settings.
 
-    What is neither stays among the names, for the settings to refuse.
+    Anything else stays among the names, for the settings to refuse.
     """
     if exporters is None or isinstance(exporters, str) or not isinstance(exporters, Iterable):
         return [], exporters
@@ -72,7 +72,7 @@ def told_apart(
     return ready, [each for each in given if not callable(getattr(each, "export", None))]
 
 
-class Attachment:
+class ProviderBinding:
     """Puts our processor on the SDK's TracerProvider as soon as there is one: now, or at the first span."""
 
     def __init__(
@@ -97,15 +97,15 @@ class Attachment:
 
     @property
     def provider(self) -> trace.TracerProvider:
-        """Who records the spans of the client: the provider given, or the global one of this moment."""
+        """The provider of the client's spans: the one given, or the current global one."""
         return trace.get_tracer_provider() if self._provider is None else self._provider
 
-    def before_span(self) -> None:
-        """Attach, if that has not been done; a first span that nobody records is worth a warning."""
+    def ensure_attached(self) -> None:
+        """Attach unless that has been done; a first span without an SDK provider is a warning."""
         if self._turn.is_left:
             self.attach()
             if self._turn.is_left and self._unsaid.take():
-                _say_that_nothing_is_recorded()
+                _warn_nothing_is_recorded()
 
     def attach(self) -> None:
         """Attach once, as soon as there is a provider to attach to."""
@@ -151,12 +151,12 @@ class Attachment:
 
     def _processor(self, exporters: list[SpanExporter]) -> MqTraceSpanProcessor:
         settings = self._settings
-        said = {
+        options = {
             "max_queue_size": settings.queue_size,
             "max_export_batch_size": settings.batch_size,
             "schedule_delay_millis": settings.linger_ms,
         }
-        given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         given["ledger_dir"] = settings.ledger_dir
         given["meter_provider"] = self._meter_provider or metrics.get_meter_provider()
         if settings.preset is not None:
@@ -172,27 +172,27 @@ class Attachment:
             if factory is None:
                 continue
             if any(type(each) is factory for each in there):
-                _say_that_it_is_there(name, theirs)
+                _warn_already_present(name, theirs)
                 continue
-            exporter = self._made(name, factory)
+            exporter = self._build(name, factory)
             missing += [] if exporter is None else [exporter]
         return missing
 
     def _factory_of(self, name: str) -> Callable[..., SpanExporter] | None:
-        """Return what makes the exporter of that entry-point name; one that cannot be had is one warning."""
+        """Return the factory of an exporter by its entry-point name; one that cannot be loaded is one warning."""
         shown = without_password(name)
         try:
             point = next(iter(entry_points(group=EXPORTER_GROUP, name=name)), None)
             factory: Callable[..., SpanExporter] | None = None if point is None else point.load()
-        except Exception as problem:  # noqa: BLE001 - whatever its module raises, the application starts
+        except Exception as problem:  # noqa: BLE001 - the application must start
             self._refuse(shown, f"the exporter {shown!r} cannot be used: {problem}")
             return None
         if factory is None:
             self._refuse(shown, f"there is no exporter named {shown!r}; spans do not go there")
         return factory
 
-    def _made(self, name: str, factory: Callable[..., SpanExporter]) -> SpanExporter | None:
-        """Return an exporter with the options given in code as they were read, not as they came: some were refused."""
+    def _build(self, name: str, factory: Callable[..., SpanExporter]) -> SpanExporter | None:
+        """Return an exporter with the options given in code, as the settings read them: wrong ones were refused."""
         try:
             accepted = inspect.signature(factory).parameters
             given = {
@@ -201,21 +201,21 @@ class Attachment:
                 if keyword in accepted and self._options.get(option) is not None
             }
             return factory(**{keyword: value for keyword, value in given.items() if value is not None})
-        except Exception as problem:  # noqa: BLE001 - whatever an exporter raises, the application starts
+        except Exception as problem:  # noqa: BLE001 - the application must start
             self._refuse(name, f"the exporter {name!r} cannot be used: {problem}")
             return None
 
     def _refuse(self, name: str, text: str) -> None:
         """Warn once for each provider, however many clients are instrumented on it."""
         self.refused_exporters[name] = text
-        told = _refused.setdefault(self.provider, set())
-        if text not in told:
-            told.add(text)
+        logged = _refused.setdefault(self.provider, set())
+        if text not in logged:
+            logged.add(text)
             _log.warning("mqtrace: %s", text)
 
 
-def _say_that_nothing_is_recorded() -> None:
-    """The way to lose all spans without a word: the API's own provider, which no exporter ever hears of."""
+def _warn_nothing_is_recorded() -> None:
+    """Warn of the API's own provider, which loses all spans silently."""
     if os.environ.get(OTEL_SDK_DISABLED, "").strip().lower() != "true":
         _log.warning(
             "mqtrace: messages are sent or handled, but there is no SDK TracerProvider, so no span is recorded: "
@@ -223,11 +223,11 @@ def _say_that_nothing_is_recorded() -> None:
         )
 
 
-def _say_that_it_is_there(name: str, theirs: list[MqTraceSpanProcessor]) -> None:
-    """Once, however many clients are instrumented: what was set for this exporter goes nowhere."""
-    told = _told.setdefault(theirs[0], set())
-    if name not in told:
-        told.add(name)
+def _warn_already_present(name: str, theirs: list[MqTraceSpanProcessor]) -> None:
+    """Warn once for all clients: settings made for this exporter have no effect."""
+    logged = _logged_present.setdefault(theirs[0], set())
+    if name not in logged:
+        logged.add(name)
         _log.warning(
             "mqtrace: the exporter %r is on the application's own MqTraceSpanProcessor and is not added again: "
             "settings made for it elsewhere have no effect; leave it out of MQTRACE_EXPORTERS",

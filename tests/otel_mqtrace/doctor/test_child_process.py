@@ -1,4 +1,4 @@
-"""``mqtrace doctor -- COMMAND``: the command runs as ever, and then what went untraced in it is told."""
+"""``mqtrace doctor -- COMMAND``: the command runs as ever, and then what went untraced in it is report."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_mqtrace.doctor.child_process import examine_reports
 from otel_mqtrace.doctor.findings import Checkup
-from otel_mqtrace.doctor.watched import examine_testimony
 from tests.support.opentelemetry_release import needs_sdk
 
 SDK = """
@@ -120,9 +120,9 @@ signal.pause()
     ) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
-        told = process.stdout.read()
+        report = process.stdout.read()
     assert process.returncode == 1
-    assert '"exit_code": 5' in told
+    assert '"exit_code": 5' in report
 
 
 def test_a_program_that_is_not_there_is_one_line(environment):
@@ -203,10 +203,10 @@ MqTraceInstrumentor().instrument(tracer_provider=TracerProvider(), exporters="no
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
     line = "there is no exporter named 'nobody'; spans do not go there"
     assert done.stderr == f"mqtrace: {line}\n"
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["facts"]["processes"][0]["warnings"] == [line]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["facts"]["processes"][0]["warnings"] == [line]
     assert done.returncode == 1
-    assert [(each["code"], each["severity"]) for each in told["findings"]] == [("exporter_not_attached", "error")]
+    assert [(each["code"], each["severity"]) for each in report["findings"]] == [("exporter_not_attached", "error")]
 
 
 def _told(**changes):
@@ -260,7 +260,7 @@ def _told(**changes):
 def test_what_a_process_tells_is_judged(changes, findings):
     """Losses, silence, an end without exit handlers, a switch: each once, however many clients were instrumented."""
     checkup = Checkup()
-    examine_testimony(checkup, [_told(**changes)])
+    examine_reports(checkup, [_told(**changes)])
     assert [each.code for each in checkup.findings] == findings
 
 
@@ -268,7 +268,7 @@ def test_what_the_process_said_of_its_losses_is_the_mend():
     """The cause it named, not a chapter to read."""
     checkup = Checkup()
     warnings = ["a", "native traces are not delivered: No such configuration property", "3 spans lost"]
-    examine_testimony(checkup, [_told(account={"failed": 3}, warnings=warnings)])
+    examine_reports(checkup, [_told(account={"failed": 3}, warnings=warnings)])
     assert checkup.findings[0].mend.endswith("No such configuration property")
 
 

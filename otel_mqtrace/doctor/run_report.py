@@ -1,0 +1,223 @@
+"""What one process reports to the doctor: a file written when a client is instrumented and again at exit.
+
+Nothing is written unless ``MQTRACE_DOCTOR_REPORT`` names a directory, as ``mqtrace doctor -- CMD`` does. The first file
+is for a process that is killed and never writes the second.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from opentelemetry import propagate
+
+from otel_mqtrace.config import application_kafka_config
+from otel_mqtrace.hooks._guard import guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opentelemetry import trace
+
+    from otel_mqtrace.spans.processor import MqTraceSpanProcessor
+
+__all__ = ["REPORT_DIRECTORY", "Instrumented", "Surveyed", "capture_logs", "captured_logs", "report"]
+
+REPORT_DIRECTORY: Final = "MQTRACE_DOCTOR_REPORT"
+_LOGGERS: Final = ("otel_mqtrace", "bridge")
+_PREFIX: Final = "mqtrace: "
+_MOST_LINES: Final = 50
+
+
+class _LogCapture(logging.Handler):
+    """Keeps the last fifty warnings of each logger it is added to, without our prefix.
+
+    Python prints warnings to stderr only while no logger has a handler: with ``passes_on`` it still does.
+    """
+
+    def __init__(self, *, passes_on: bool = False) -> None:
+        super().__init__(logging.WARNING)
+        self._passes_on = passes_on
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one line."""
+        self.lines.append(record.getMessage().removeprefix(_PREFIX))
+        del self.lines[:-_MOST_LINES]
+        if self._passes_on and logging.lastResort is not None and self._is_only_handler(record):
+            logging.lastResort.handle(record)
+
+    def _is_only_handler(self, record: logging.LogRecord) -> bool:
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(each is not self for each in logger.handlers):
+                return False
+            logger = logger.parent if logger.propagate else None
+        return True
+
+
+@contextlib.contextmanager
+def captured_logs(logger_name: str) -> Iterator[list[str]]:
+    """Capture the warnings of one logger, which go nowhere else meanwhile."""
+    capture, logger = _LogCapture(), logging.getLogger(logger_name)
+    logger.addHandler(capture)
+    propagate_before, logger.propagate = logger.propagate, False
+    try:
+        yield capture.lines
+    finally:
+        logger.propagate = propagate_before
+        logger.removeHandler(capture)
+
+
+class Surveyed(Protocol):
+    """A client that was changed."""
+
+    def survey(self) -> dict[str, list[str]]:
+        """Return what goes untraced now, by kind."""
+        ...
+
+
+class Instrumented(Protocol):
+    """The instrumentor of one client, as the report reads it."""
+
+    client: ClassVar[str]
+
+    @property
+    def patches(self) -> Surveyed | None:
+        """The changes to the client, if any; ``survey()`` returns what goes untraced."""
+        ...
+
+    @property
+    def provider(self) -> trace.TracerProvider:
+        """The provider of its spans."""
+        ...
+
+    @property
+    def processor(self) -> MqTraceSpanProcessor | None:
+        """The processor that was attached."""
+        ...
+
+    @property
+    def refused_exporters(self) -> dict[str, str]:
+        """Exporters that were asked for and could not be attached: name → why."""
+        ...
+
+    @property
+    def unrecorded(self) -> dict[str, int]:
+        """What never became a span in this process, by reason."""
+        ...
+
+
+@guarded("doctor.capture_logs")
+def capture_logs() -> None:
+    """Capture the warnings of our loggers from now on, if the doctor asked for a report."""
+    directory = os.environ.get(REPORT_DIRECTORY)
+    if directory and not _reports:
+        _reports.append(_Report(Path(directory)))
+        atexit.register(_reports[0].end)
+
+
+@guarded("doctor.report")
+def report(instrumentor: Instrumented, *, outcome: str) -> None:
+    """Report the outcome of ``instrument()`` for one client: ``instrumented``, ``stepped_back``, ``switched_off``.
+
+    At the end of the process it is reported again, with what was recorded until then.
+    """
+    for each in _reports:
+        each.add(instrumentor, outcome)
+
+
+class _Client:
+    """The report of one instrumentor."""
+
+    def __init__(self, instrumentor: Instrumented) -> None:
+        self.instrumentor = instrumentor
+        self.outcome = ""
+        self._survey: dict[str, dict[str, str]] = {}
+
+    def as_json(self) -> dict[str, Any]:
+        provider = self.instrumentor.provider
+        return {
+            "outcome": self.outcome,
+            "survey": self._untraced(),
+            "provider": f"{type(provider).__module__}.{type(provider).__qualname__}",
+            "records": hasattr(provider, "add_span_processor") or self.instrumentor.processor is not None,
+        }
+
+    def _untraced(self) -> dict[str, list[str]]:
+        """Return what was untraced at first and what is now: a client may be gone again by the end.
+
+        Of entries ``name: count`` the last count stands.
+        """
+        patches = self.instrumentor.patches
+        for kind, names in ({} if patches is None else patches.survey()).items():
+            counted = kind == "clients_untraced"
+            self._survey.setdefault(kind, {}).update(
+                {each.partition(": ")[0] if counted else each: each for each in names}
+            )
+        return {kind: sorted(names.values()) for kind, names in self._survey.items()}
+
+
+class _Report:
+    """The report of this process: each client, and what they share."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._clients: dict[str, _Client] = {}
+        self._logs = _LogCapture(passes_on=True)
+        for name in _LOGGERS:
+            logging.getLogger(name).addHandler(self._logs)
+
+    def add(self, instrumentor: Instrumented, outcome: str) -> None:
+        """Add one instrumentor and write the file at once: the process may be killed."""
+        client = self._clients.setdefault(instrumentor.client, _Client(instrumentor))
+        client.outcome = outcome
+        self._write(ended=False)
+
+    @guarded("doctor.end")
+    def end(self) -> None:
+        """Export what is queued, as the SDK is about to do, so that the counts are final."""
+        for processor in self._processors():
+            processor.force_flush()
+        self._write(ended=True)
+
+    @guarded("doctor.write")
+    def _write(self, *, ended: bool) -> None:
+        """Write the file of this process, whole or not at all."""
+        if not self._clients or not self._directory.is_dir():
+            return  # the doctor has given up
+        path = self._directory / f"{os.getpid()}.json"
+        beside = path.with_suffix(".part")
+        beside.write_text(json.dumps(self._as_json(ended=ended)), encoding="utf-8")
+        beside.replace(path)
+
+    def _processors(self) -> list[MqTraceSpanProcessor]:
+        """Each once: the clients of a process share one."""
+        found = (each.instrumentor.processor for each in self._clients.values())
+        return list(dict.fromkeys(each for each in found if each is not None))
+
+    def _as_json(self, *, ended: bool) -> dict[str, Any]:
+        connection = application_kafka_config() or {}
+        instrumentors = [each.instrumentor for each in self._clients.values()]
+        return {
+            "pid": os.getpid(),
+            "program": Path(sys.argv[0]).name if sys.argv else "",
+            "ended": ended,
+            "clients": {name: each.as_json() for name, each in self._clients.items()},
+            "processors": [each.stats() for each in self._processors()],
+            "unrecorded": instrumentors[0].unrecorded,
+            "propagated": sorted(propagate.get_global_textmap().fields),
+            "refused_exporters": {name: why for each in instrumentors for name, why in each.refused_exporters.items()},
+            "warnings": list(self._logs.lines),
+            "application_servers": connection.get("bootstrap.servers") or connection.get("metadata.broker.list"),
+        }
+
+
+_reports: Final[list[_Report]] = []
+"""The one of this process, if the doctor asked for it."""
