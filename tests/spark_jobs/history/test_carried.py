@@ -13,7 +13,7 @@ from spark_jobs.history.history import read_rows, write_rows
 from spark_jobs.history.positions import POSITION
 from spark_jobs.schemas import EVENT, NORMALISED
 from tests.support.events import consumed, publish
-from tests.support.history_days import Here
+from tests.support.plain_engine import PlainEngine
 
 ROWS = st.lists(
     st.tuples(
@@ -84,7 +84,7 @@ def test_carried_events_that_are_read_again_are_judged_as_any_other(tmp_path, ye
         write_fresh(tmp_path / "b.parquet", [publish("otlp", "Y"), {**rows[4], "left_as": None}]),
         write_fresh(tmp_path / "c.parquet", [rows[0]], bad={"reason": "cut off"}),
     ]
-    carried = carry_over_events(Here(), paths, fresh, str(tmp_path / "work"))
+    carried = carry_over_events(PlainEngine(), paths, fresh, str(tmp_path / "work"))
     left = [row for path in carried.files for row in read_rows(path, EVENT).to_pylist()]
     assert [row["left_as"] for row in left] == ["PENDING", "PENDING", "PENDING", None, None]
     assert {row["first_seen_run"] for row in left} == {1}
@@ -95,7 +95,7 @@ def test_carried_events_that_are_read_again_are_judged_as_any_other(tmp_path, ye
 
 def test_nothing_read_again_leaves_no_file_to_search(tmp_path, yesterday):
     fresh = [write_fresh(tmp_path / "a.parquet", [publish("native", "X")])]
-    carried = carry_over_events(Here(), yesterday[1], fresh, str(tmp_path / "w"))
+    carried = carry_over_events(PlainEngine(), yesterday[1], fresh, str(tmp_path / "w"))
     assert (carried.again, carried.read_again) == ((), {})
     assert carried.counts == {"native": 4, "otlp": 1}
 
@@ -108,10 +108,10 @@ def test_spans_identified_by_their_position_are_counted(tmp_path):
     ]
     path = str(tmp_path / "open.parquet")
     write_rows(events(*spans, publish("native", "orders-0@8")), path)
-    assert carry_over_events(Here(), [path], [], str(tmp_path / "w")).by_position == 1
+    assert carry_over_events(PlainEngine(), [path], [], str(tmp_path / "w")).by_position == 1
 
 
 def test_first_run_carries_nothing_over(tmp_path):
     fresh = [str(tmp_path / "missing.parquet")]
-    assert carry_over_events(Here(), [], fresh, str(tmp_path / "work")) == CarriedOver()
+    assert carry_over_events(PlainEngine(), [], fresh, str(tmp_path / "work")) == CarriedOver()
     assert not CarriedOver()

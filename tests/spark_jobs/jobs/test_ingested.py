@@ -18,7 +18,7 @@ from spark_jobs.schemas import NORMALISED
 from spark_jobs.sources.kafka import PartitionRange, TopicAddress
 from spark_jobs.storage import list_files
 from tests.support.events import publish
-from tests.support.history_days import Here
+from tests.support.plain_engine import PlainEngine
 
 SPANS = TopicAddress("broker:9092", "spans")
 
@@ -197,7 +197,7 @@ def test_survey_of_spans_is_made_again_for_topics_that_a_later_batch_shows(tmp_p
     ingested.commit("b-1", {"otlp": side(survey=survey(rows))})
     take(ingested, "b-2", "C", side(trace_topics=("mine",)))
     native, otlp = ingested.sides()
-    again = survey_again(Here(), otlp, native.trace_topics)
+    again = survey_again(PlainEngine(), otlp, native.trace_topics)
     assert {row.scope: row.rows for row in otlp.survey.rows} == {None: 2}
     assert {row.scope: row.rows for row in again.survey.rows} == {None: 1, "TRACE_TRAFFIC": 1}
-    assert survey_again(Here(), otlp, ()) is otlp
+    assert survey_again(PlainEngine(), otlp, ()) is otlp

@@ -1,15 +1,20 @@
-"""A history of runs: what one leaves open the next one takes over, and says what became of it."""
+"""A history of runs: what one leaves open the next one carries over; counted losses cover no key twice."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 
+import pyarrow as pa
 import pytest
 
 from otel_mqtrace.testing import ManualClock
+from spark_jobs.drops import CountedDrop
 from spark_jobs.exchange.local import LocalEngine
-from spark_jobs.history.history import RUNS
+from spark_jobs.history.history import RUNS, open_history, read_rows
 from spark_jobs.jobs.workspace import open_workspace
+from spark_jobs.schemas import EVENT
+from spark_jobs.sources.ledger import LedgerRead
 from tests.support.events import START_MS, after, before, consumed, delivery, publish
 from tests.support.history_runs import DAY_MS, MINUTE_MS, both, run
 
@@ -60,7 +65,7 @@ def monday(root):
 
 
 @pytest.fixture(scope="module")
-def tuesday(root, monday):
+def tuesday(root, monday, left_on_monday):
     """The second run, after one that failed with its state already written."""
     before = (root / "history" / RUNS).read_bytes()
     with pytest.raises(ZeroDivisionError):
@@ -86,16 +91,27 @@ def failing(root):
         raise ZeroDivisionError
 
 
-def lives(told):
-    """What is told of each key that is or was open: its flag and the run that first reported it."""
+def lifecycle_of(told):
+    """Return the lifecycle of each key that is or was open, and the run that first reported it."""
     return {
         msg_id: (row["lifecycle"], row["first_seen_run"]) for msg_id, row in told.verdicts.items() if row["lifecycle"]
     }
 
 
-def test_a_first_run_calls_new_what_it_leaves_open(monday):
+def left_open(root):
+    """Return the events that the last run of a history left open."""
+    with open_history(root / "history") as history:
+        return pa.concat_tables([read_rows(path, EVENT) for path in history.carried_files()]).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def left_on_monday(root, monday):
+    return left_open(root)
+
+
+def test_key_that_the_first_run_leaves_open_is_new(monday):
     """Pending, in flight, half recorded a moment ago, lost without a reason; not what met."""
-    assert lives(monday) == dict.fromkeys([*"BCDEFG", "orders-0@K"], ("new", 1))
+    assert lifecycle_of(monday) == dict.fromkeys([*"BCDEFG", "orders-0@K"], ("new", 1))
     assert {name: monday.verdicts[name]["status"] for name in "BCEFG"} == {
         "B": "PENDING",
         "C": "OTLP_ONLY",
@@ -109,9 +125,30 @@ def test_a_first_run_calls_new_what_it_leaves_open(monday):
     assert (monday.result.run, len(monday.result.trend)) == (1, 1)
 
 
-def test_what_a_later_run_brings_resolves_what_an_earlier_one_left_open(tuesday):
-    """The other side, the other half, of one message and of two copies; each knows the run that first reported it."""
-    assert lives(tuesday) == {
+def test_every_event_of_an_open_key_is_left_with_its_run_and_reason(left_on_monday):
+    """Copies and halves too, each with the reason of its verdict."""
+    left = Counter((row["side"], row["msg_id"], row["half"], row["first_seen_run"]) for row in left_on_monday)
+    assert left == {
+        ("native", "B", "whole", 1): 1,
+        ("otlp", "C", "whole", 1): 1,
+        ("native", "D", "before", 1): 1,
+        ("native", "E", "before", 1): 1,
+        ("otlp", "E", "whole", 1): 1,
+        ("native", "F", "whole", 1): 1,
+        ("native", "G", "whole", 1): 2,
+        ("otlp", "orders-0@K", "whole", 1): 1,
+    }
+    assert {row["msg_id"]: row["left_as"] for row in left_on_monday} == {
+        **dict.fromkeys(["B", "G", "orders-0@K"], "PENDING"),
+        **dict.fromkeys("CF", "UNEXPLAINED"),
+        "D": "IN_FLIGHT",
+        "E": "HALF_RECORD",
+    }
+
+
+def test_key_left_open_is_resolved_by_a_later_run(tuesday):
+    """The other side, the other half, of one message and of two copies; each has the run that first reported it."""
+    assert lifecycle_of(tuesday) == {
         **dict.fromkeys("BDEGK", ("resolved", 1)),
         **dict.fromkeys("CF", ("still_open", 1)),
         "I": ("new", 2),
@@ -127,36 +164,37 @@ def test_what_a_later_run_brings_resolves_what_an_earlier_one_left_open(tuesday)
     assert tuesday.result.open_break_age == {">5x": 3}
 
 
-def test_a_span_that_waited_by_its_place_meets_its_message_when_the_send_is_read(tuesday):
-    """Its place on the topic was all it knew on Monday; Tuesday's send says whose place that is."""
+def test_span_identified_by_position_meets_its_message_when_the_send_is_read(tuesday):
+    """Its position on the topic was all it had on Monday; Tuesday's send has the id of that position."""
     (met,) = (row for row in tuesday.rows if row["msg_id"] == "K" and row["kind"] == "consume")
     assert (met["status"].partition("_")[0], met["lifecycle"], met["first_seen_run"]) == ("MATCHED", "resolved", 1)
     assert met["native_count"] == met["otlp_count"] == 1
     assert "orders-0@K" not in tuesday.verdicts
 
 
-def test_what_this_input_lacks_does_not_explain_what_an_earlier_run_could_not(tuesday):
-    """Tuesday's files begin after Monday's losses, which is no reason: they were read by a run that knew Monday."""
+def test_reason_of_this_input_alone_does_not_explain_an_older_key(tuesday):
+    """Tuesday's files begin after Monday's losses, which is no reason: Monday's run read what was before them."""
     assert {name: tuesday.verdicts[name]["reason"] for name in "CFI"} == dict.fromkeys("CFI", "UNEXPLAINED")
+    assert {tuesday.verdicts[name]["reason_detail"] for name in "CF"} == {None}
 
 
-def test_an_event_read_again_from_its_place_is_no_duplicate(tuesday):
-    """It counts once, as carried, and the books say so."""
+def test_event_read_again_from_its_position_counts_once(tuesday):
+    """As carried, and the counts balance."""
     assert (tuesday.verdicts["C"]["otlp_count"], tuesday.verdicts["C"]["duplicates"]) == (1, None)
     native, otlp = tuesday.result.inputs.native, tuesday.result.inputs.otlp
     assert (native.carried, native.read_again, otlp.carried, otlp.read_again) == (6, 0, 3, 1)
     assert tuesday.result.conservation.holds, tuesday.result.conservation
 
 
-def test_the_window_of_a_run_does_not_shut_out_what_is_carried_over(tuesday):
+def test_carried_key_outside_the_window_is_judged(tuesday):
     """A key was in the window of the run that first saw it; one read only now is not."""
     assert tuesday.verdicts["O"]["status"] == "OUT_OF_SCOPE"
     assert tuesday.verdicts["F"]["status"] == "NATIVE_ONLY"
 
 
-def test_a_key_that_was_resolved_and_is_one_sided_again_has_regressed(thursday):
+def test_resolved_key_that_is_one_sided_again_has_regressed(thursday):
     """Half of what resolved it was not given again."""
-    assert lives(thursday) == {
+    assert lifecycle_of(thursday) == {
         "B": ("regressed", 1),
         **dict.fromkeys("CF", ("still_open", 1)),
         "I": ("still_open", 2),
@@ -164,15 +202,15 @@ def test_a_key_that_was_resolved_and_is_one_sided_again_has_regressed(thursday):
     assert thursday.result.conservation.holds, thursday.result.conservation
 
 
-def test_what_is_older_than_the_policy_waits_for_is_told_once_more_and_forgotten(root, last):
+def test_key_older_than_the_policy_is_expired_once_and_forgotten(root, last):
     """After seven days the open keys are expired, counted, and carried no further."""
-    assert {msg_id: flag for msg_id, (flag, _) in lives(last).items()} == dict.fromkeys("BCFI", "expired")
+    assert {msg_id: flag for msg_id, (flag, _) in lifecycle_of(last).items()} == dict.fromkeys("BCFI", "expired")
     assert last.result.lifecycle == {"expired": 4}
     assert last.result.open_break_age == {}
     assert not list((root / "history" / "open").glob("run=*/events/*"))
 
 
-def test_a_history_holds_one_line_a_run_and_the_trend_is_made_of_them(root, last):
+def test_history_has_one_line_a_run_and_the_trend_of_them(root, last):
     """Numbered, stamped with the injected time, with verdict, counts, gates and what was read."""
     lines = [json.loads(line) for line in (root / "history" / RUNS).read_text().splitlines()]
     assert [line["run"] for line in lines] == [1, 2, 3, 4]
@@ -181,3 +219,68 @@ def test_a_history_holds_one_line_a_run_and_the_trend_is_made_of_them(root, last
     assert lines[1]["inputs"]["otlp"]["read_again"] == 1
     assert lines[1]["gates"]["malformed"] == {"value": 0, "outcome": "pass"}
     assert 0 < lines[0]["match_rate"] < 1
+
+
+def test_state_written_by_spark_is_read_as_ours(tmp_path):
+    """Files of any name, and what Spark writes beside them."""
+    run(tmp_path, MONDAY)
+    directory = tmp_path / "history" / "open" / "run=1" / "events"
+    for number, path in enumerate(directory.iterdir()):
+        path.rename(directory / f"part-{number:05d}-c000.zstd.parquet")
+        (directory / f".part-{number:05d}-c000.zstd.parquet.crc").touch()
+    (directory / "_SUCCESS").touch()
+    assert len(left_open(tmp_path)) == 9
+
+
+LOST = [publish("native", f"L{number}", at_ms=number, path="monday.jsonl") for number in range(8)]
+COUNTED = CountedDrop(
+    side="otlp", component="queue", cause="queue_full", count=5, bucket_start_ms=START_MS, bucket_ms=10_000
+)
+LEDGER = LedgerRead(files=("ledger.json",), drops=(COUNTED,))
+
+
+@pytest.fixture(scope="module")
+def covered_root(tmp_path_factory):
+    return tmp_path_factory.mktemp("covered")
+
+
+@pytest.fixture(scope="module")
+def covered(covered_root):
+    """Eight spans lost of which five were counted; one of them comes late; a week later no ledger is given."""
+    late = publish("otlp", "L0", at_ms=0, path="tuesday.jsonl")
+    stories = [
+        ([*both("A", 0), *LOST, *both("Z", 30 * MINUTE_MS)], LEDGER),
+        ([late, *both("Y", 60 * MINUTE_MS, path="tuesday.jsonl")], LEDGER),
+        (both("X", 9 * DAY_MS, path="last.jsonl"), None),
+    ]
+    return [run(covered_root, events, ledger=ledger) for events, ledger in stories]
+
+
+def reasons(told):
+    return Counter(row["reason"] for row in told.rows if row["reason"])
+
+
+def test_five_counted_losses_cover_five_keys_and_no_others_in_the_next_runs(covered):
+    """Neither when the ledger is given again, nor when it is not; each run reports those that no counter counted."""
+    assert reasons(covered[0]) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": 3}
+    assert reasons(covered[1]) == reasons(covered[2]) == {"DROP_ATTRIBUTED": 5, "UNEXPLAINED": 2}
+    assert [one.result.ledger.attributed["otlp"] for one in covered] == [5, 5, 5]
+    assert [one.result.exit_code for one in covered] == [1, 1, 1]
+
+
+def test_covered_key_is_resolved_when_its_span_comes(covered):
+    """A counter says how many were lost, not which: a covered key is waited for, and its count then covers another."""
+    assert (covered[0].verdicts["L0"]["reason"], covered[0].verdicts["L0"]["lifecycle"]) == ("DROP_ATTRIBUTED", None)
+    found = covered[1].verdicts["L0"]
+    assert (found["status"], found["lifecycle"], found["first_seen_run"]) == ("MATCHED_EXACT", "resolved", 1)
+    assert covered[1].verdicts["L5"]["reason"] == "DROP_ATTRIBUTED"
+    assert covered[1].verdicts["L1"]["lifecycle"] == "explained"
+    assert all(one.result.conservation.holds for one in covered)
+
+
+def test_covered_key_is_forgotten_with_the_rest(covered_root, covered):
+    """After seven days it is reported once more, as expired, and carried no further."""
+    assert Counter(row["lifecycle"] for row in covered[2].rows if row["lifecycle"]) == {"expired": 7}
+    with open_history(covered_root / "history") as history:
+        assert history.carried_files() == []
+        assert [drop.count for drop in history.used_drops()] == [5]
