@@ -1,13 +1,11 @@
-"""One row per leg of a message's way: a send to a topic, a delivery to a consumer group, a recall.
+"""Legs of messages: one row for each send to a topic, delivery to a consumer group, end of a transaction and recall.
 
-A verdict is a leg without doubles already: copies of a record are one row, and so are the record and the span of one
-event.
+A verdict is one leg: copies of a record are one row, and so are the record and the span of one event.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,7 +14,7 @@ import pyarrow.compute as pc
 
 from otel_mqtrace._clock import LAST_MS
 from spark_jobs.judging.coded import CodedVerdicts
-from spark_jobs.judging.columns import encode, find_groups, flatten_sides, join_codes
+from spark_jobs.judging.columns import encode, flatten_sides
 from spark_jobs.names import PREFIXES
 from spark_jobs.storage import open_parquet
 from spark_jobs.taxonomy import Kind, Status
@@ -28,14 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LEG",
-    "Owners",
     "choose_owners",
     "find_owners",
     "find_verdict_owners",
     "make_legs",
     "merge_owners",
     "read_verdict_legs",
-    "read_verdict_owners",
 ]
 
 _LONGEST_NAME: Final = 1_000
@@ -113,7 +109,7 @@ def make_legs(verdicts: pa.Table, places: pa.Table | None = None) -> pa.Table:
 
     Args:
         verdicts: ``VERDICT``, or of it what a leg is made of.
-        places: columns of the same rows that say where a row without a message id stands, if not among ``verdicts``.
+        places: columns of the same rows with the position of a row without a message id, if not among ``verdicts``.
     """
     coded = CodedVerdicts(verdicts)
     columns = coded.columns
@@ -188,68 +184,43 @@ def _bare(resource: str) -> str | None:
     return _part(resource, 3) or resource or None
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """How a group's legs name services: the least and the greatest name, how many legs name one, how many there are."""
-
-    least: str | None
-    greatest: str | None
-    naming: int
-    legs: int
+_OWNERS: Final = pa.schema(
+    {"kind": _TEXT, "group": _TEXT, "least": _TEXT, "greatest": _TEXT, "naming": _LONG, "legs": _LONG}
+)
+"""How the legs of each kind and group name services: the least and the greatest name, how many legs name one, and how
+many legs there are."""
 
 
-Owners = dict[tuple[str, str], _Use]
-"""The use of each ``(kind, group)``: it adds up over tables of legs."""
-
-
-def read_verdict_owners(paths: Iterable[str]) -> Owners:
-    """Return what ``find_owners`` does of the legs of the verdicts in parquet files of ``VERDICT``."""
-    return find_verdict_owners(_read(paths, ("kind", "group", "otlp.service")))
-
-
-def find_verdict_owners(verdicts: pa.Table) -> Owners:
+def find_verdict_owners(verdicts: pa.Table) -> pa.Table:
     """Return what ``find_owners`` does of the legs of ``VERDICT``, or of its kind, group and OTLP service."""
     columns = flatten_sides(verdicts)
     return find_owners(pa.table({"kind": columns["kind"], **_groups_and_services(columns)}))
 
 
-def find_owners(legs: pa.Table) -> Owners:
+def find_owners(legs: pa.Table) -> pa.Table:
     """Return how each kind and group of ``LEG`` names its services."""
-    kinds, groups, services = (encode(legs[name].combine_chunks()) for name in ("kind", "group", "service"))
-    codes = join_codes(*((one.values, one.room) for one in (kinds, groups, services)))
-    examples, like = find_groups(codes)
-    parts = []
-    for row, count in zip(examples.tolist(), np.bincount(like, minlength=len(examples)).tolist(), strict=True):
-        if groups.values[row] == groups.room - 1:
-            continue
-        key = (kinds.words[kinds.values[row]], groups.words[groups.values[row]])
-        service = None if services.values[row] == services.room - 1 else services.words[services.values[row]]
-        parts.append({key: _Use(service, service, 0 if service is None else count, count)})
-    return merge_owners(parts)
+    kinds, groups, services = (legs[name].cast(_TEXT) for name in ("kind", "group", "service"))
+    is_named, ones = services.is_valid().cast(_LONG), pa.repeat(1, len(legs)).cast(_LONG)
+    rows = pa.table([kinds, groups, services, services, is_named, ones], schema=_OWNERS)
+    return merge_owners([rows.filter(rows["group"].is_valid())])
 
 
-def merge_owners(parts: Iterable[Owners]) -> Owners:
-    """Return the sum of the parts."""
-    merged: Owners = {}
-    for part in parts:
-        for key, use in part.items():
-            merged[key] = _merge(merged[key], use) if key in merged else use
-    return merged
+def merge_owners(parts: Iterable[pa.Table]) -> pa.Table:
+    """Return the sum of parts that ``find_owners`` returned."""
+    rows = pa.concat_tables([_OWNERS.empty_table(), *parts])
+    sums: Any = [("least", "min"), ("greatest", "max"), ("naming", "sum"), ("legs", "sum")]
+    found = rows.group_by(["kind", "group"], use_threads=False).aggregate(sums)
+    return found.select(["kind", "group", *("_".join(one) for one in sums)]).rename_columns(_OWNERS.names)
 
 
-def _merge(one: _Use, other: _Use) -> _Use:
-    names = [name for use in (one, other) for name in (use.least, use.greatest) if name is not None]
-    return _Use(min(names, default=None), max(names, default=None), one.naming + other.naming, one.legs + other.legs)
-
-
-def choose_owners(found: Owners) -> dict[tuple[str, str], str]:
+def choose_owners(found: pa.Table) -> dict[tuple[str, str], str]:
     """Return the service of each ``(kind, group)`` of one service only, some of whose legs name none.
 
     Only the native side saw those legs: the one service that else uses their group is theirs.
     """
     sole = [
-        (-use.naming, key, use.least)
-        for key, use in found.items()
-        if use.least is not None and use.least == use.greatest and use.naming < use.legs
+        (-row["naming"], (row["kind"], row["group"]), row["least"])
+        for row in found.to_pylist()
+        if row["least"] is not None and row["least"] == row["greatest"] and row["naming"] < row["legs"]
     ]
     return {key: owner for _, key, owner in sorted(sole)[:_MOST_OWNERS]}

@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    import pyarrow as pa
+
     from bridge.storage import AnyPath
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.graph.edges import GraphPart
-    from spark_jobs.graph.legs import Owners
     from spark_jobs.judging.facts import Facts
     from spark_jobs.judging.plan import Plan
     from spark_jobs.policy.policy import Policy
@@ -214,7 +215,7 @@ class _Legs:
     """A file of ``LEG``, all legs of each message that has any, and how its groups name their services."""
 
     path: str
-    owners: Owners
+    owners: pa.Table
 
 
 def _judge_legs(plan: Plan, directory: str, bucket: int, blobs: Sequence[bytes]) -> _Legs:

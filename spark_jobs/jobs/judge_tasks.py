@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from spark_jobs.exchange.packing import Piece
-    from spark_jobs.graph.legs import Owners
     from spark_jobs.history.lifecycle import Runs
     from spark_jobs.judging.counts import CountPlan
     from spark_jobs.judging.evidence import Differing, Hosts
@@ -119,7 +118,7 @@ class JudgedBucket:
     durations: Durations
     settled: Settled
     residue: pa.Table
-    owners: Owners
+    owners: pa.Table
 
 
 def pack_events(buckets: int, again: Sequence[str], pieces: Sequence[Piece]) -> Iterator[tuple[int, bytes]]:

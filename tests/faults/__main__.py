@@ -1,4 +1,4 @@
-"""This module knows the command ``python -m tests.faults``: play the corpora, print the proof, write it into the docs."""
+"""The command ``python -m tests.faults``: play the corpora, print the proof, write it into the docs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows what can befall a call of a RocketMQ client 5.3.3 with native trace, run under the Java agent."""
+"""Faults of a call of a RocketMQ client 5.3.3 with native trace, run under the Java agent."""
 
 from __future__ import annotations
 

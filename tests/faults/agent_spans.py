@@ -1,4 +1,4 @@
-"""This module knows how OpenTelemetry's Java agent says a RocketMQ call as spans: old names and new ones, as recorded.
+"""Spans of a RocketMQ call as OpenTelemetry's Java agent writes them: old names and new ones, as recorded.
 
 Names, kinds, parents, links and flags are those of the two recorded runs in ``tests/vectors/dual``.
 """

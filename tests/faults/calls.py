@@ -1,4 +1,4 @@
-"""This module knows what a client's hook calls look like, and what of each call still reaches the two sides."""
+"""Hook calls of a client, and what of each call still reaches the two sides."""
 
 from __future__ import annotations
 

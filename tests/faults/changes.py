@@ -1,4 +1,4 @@
-"""This module knows what can happen to a call on its way to either side: each fault a change to a draft."""
+"""What can happen to a call on its way to either side: each fault a change to a draft."""
 
 from __future__ import annotations
 

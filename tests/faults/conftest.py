@@ -1,4 +1,4 @@
-"""This module knows what the tests of the proof share: each corpus reconciled once."""
+"""Fixtures of the proof: each corpus reconciled once."""
 
 from __future__ import annotations
 

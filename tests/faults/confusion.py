@@ -1,4 +1,4 @@
-"""This module knows how verdicts are held against the truth, event by event: what was expected, what was said."""
+"""Compare verdicts with the truth, event by event: what was expected, and the verdict."""
 
 from __future__ import annotations
 

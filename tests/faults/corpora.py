@@ -1,4 +1,4 @@
-"""This module knows the corpora: which tables are played on which stage, and how each is reconciled."""
+"""The corpora: which tables are played on which stage, and how each is reconciled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows what can befall one call of an application traced by us, both formats, and what must be said of it.
+"""Faults of one call of an application that we trace, in both formats, and the verdict that each must get.
 
 Kinds of calls: send, deliver, end (of a transaction), recall. Every row happens to a message of its own.
 """

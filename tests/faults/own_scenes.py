@@ -1,4 +1,4 @@
-"""This module knows the stories that take more than one call: bursts, ends of processes, silence, gaps, repetitions."""
+"""Scenes of more than one call: bursts, ends of processes, silence, gaps, repetitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows how our own library says a call as a span: its mapping, an SDK span, OpenTelemetry's JSON-lines file."""
+"""Spans of our own library: its mapping, an SDK span, OpenTelemetry's JSON-lines file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows what two writers left behind of a corpus, and how it is laid down in files as they lay it down."""
+"""What two writers leave of a corpus, and the files that they write."""
 
 from __future__ import annotations
 

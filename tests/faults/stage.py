@@ -1,4 +1,4 @@
-"""This module knows how a corpus is played: each fault in a time of its own, among clean traffic that never stops."""
+"""Play a corpus: each fault in a time of its own, among clean traffic that never stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows how the proof is printed: what every fault is called, the confusion matrix, and the two rivals."""
+"""Print the proof: the verdict of every fault, the confusion matrix, and the two rivals."""
 
 from __future__ import annotations
 

@@ -20,28 +20,26 @@ def worlds(corpora, judged_corpora):
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_every_fault_is_called_what_it_is(worlds, name):
-    """Status, reason, detail, timing, level, copies and field verdicts; no key too many, none too few."""
+def test_every_fault_gets_its_true_verdict(worlds, name):
     assert disagreements(worlds[name]) == []
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_what_is_no_event_is_counted_where_it_belongs(corpora, judged_corpora, name):
-    """Malformed pieces per side, other people's spans by scope; the books balance."""
+def test_malformed_and_foreign_input_is_counted_by_side_and_scope(corpora, judged_corpora, name):
     truth, result = corpora[name].truth, judged_corpora[name].result
     assert {side: getattr(result.inputs, side).malformed for side in truth.malformed} == truth.malformed
     assert {scope: result.reason_detail.get(scope, 0) for scope in truth.scopes} == truth.scopes
     assert result.conservation.holds
 
 
-def test_no_silent_loss_is_missed_and_none_is_invented(worlds):
+def test_silent_losses_have_precision_and_recall_of_one(worlds):
     """UNEXPLAINED, the number a migration is judged by: precision and recall are 1."""
     score = found(cell for cells in worlds.values() for cell in cells)
     assert score.true > 30
     assert (score.precision, score.recall) == (1.0, 1.0)
 
 
-def test_a_wrong_verdict_would_be_seen(corpora, judged_corpora):
+def test_comparison_finds_wrong_missing_and_extra_verdicts(corpora, judged_corpora):
     """The comparison itself: a row changed, one left out and one too many are three disagreements."""
     truth, rows = corpora["mqtrace"].truth, judged_corpora["mqtrace"].rows
     at = next(number for number, row in enumerate(rows) if row["status"] == "MATCHED_EXACT")
@@ -54,7 +52,7 @@ def test_a_wrong_verdict_would_be_seen(corpora, judged_corpora):
     assert sum(cell.got == NOTHING for cell in cells) == 1
 
 
-def test_the_page_shows_what_this_run_called_every_fault(worlds):
+def test_proof_page_shows_the_verdicts_of_this_run(worlds):
     """The tables in docs/reconciliation/proof.md are those of this run; `make confusion` writes them."""
     blocks = {
         "confusion": confusion_table([cell for cells in worlds.values() for cell in cells]),
@@ -66,8 +64,7 @@ def test_the_page_shows_what_this_run_called_every_fault(worlds):
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_the_page_shows_what_the_rivals_call_the_same_events(corpora, worlds, name, tmp_path):
-    """A full outer join and datacompy on the same events: as they are now, so they stand in the page."""
+def test_proof_page_shows_the_rivals_results_on_the_same_events(corpora, worlds, name, tmp_path):
     pytest.importorskip("datacompy", reason="the compare extra is not installed")
     rivals = baselines(*tables(corpora[name], tmp_path), corpora[name])
     text = PROOF.read_text(encoding="utf-8")

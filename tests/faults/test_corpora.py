@@ -14,8 +14,7 @@ def expected(corpus):
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_one_seed_makes_one_corpus_and_another_seed_another_order(corpora, name):
-    """Bodies, lines, ledgers and truth are functions of the seed; the faults do not depend on it."""
+def test_seed_decides_the_order_of_a_corpus_and_nothing_else(corpora, name):
     again, other = CORPORA[name](0), CORPORA[name](1)
     assert again.recording == corpora[name].recording
     assert again.truth == corpora[name].truth
@@ -23,8 +22,7 @@ def test_one_seed_makes_one_corpus_and_another_seed_another_order(corpora, name)
     assert sorted(want.word for want in expected(other)) == sorted(want.word for want in expected(again))
 
 
-def test_every_status_and_every_reason_of_the_closed_lists_is_expected_somewhere(corpora):
-    """No word of a verdict goes unproven."""
+def test_corpora_expect_every_status_and_every_reason(corpora):
     wanted = [want for corpus in corpora.values() for want in expected(corpus)]
     truths = [corpus.truth for corpus in corpora.values()]
     statuses = {want.status for want in wanted} | {"MALFORMED" for truth in truths if truth.malformed}
@@ -33,7 +31,7 @@ def test_every_status_and_every_reason_of_the_closed_lists_is_expected_somewhere
     assert {reason.value for reason in Reason} <= reasons
 
 
-def test_ids_roll_over_with_the_month_and_go_back_with_the_clocks_of_new_york(corpora):
+def test_ids_of_the_corpus_cross_a_month_and_a_clock_change(corpora):
     """Our producer's ids begin anew at its midnight and repeat an hour when its clocks are set back."""
     bodies = sorted(corpora["mqtrace"].truth.keys, key=lambda event: event.message)
     of_orders = {event.message for event in bodies if event.kind == "publish" and event.message.startswith("0A010001")}

@@ -43,8 +43,7 @@ def test_verdicts_do_not_depend_on_the_order_or_the_files_of_the_input(corpora, 
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_writers_need_not_be_named(corpora, judged_corpora, tmp_path, name):
-    """The input shows them: the rows are those of the right options but for the release that names a record's writer."""
+def test_verdicts_are_the_same_when_writers_are_detected(corpora, judged_corpora, tmp_path, name):
     others = {key: value for key, value in corpora[name].options.items() if key not in {"profile", "native_writer"}}
     chosen, named = reconciled(replace(corpora[name], options=others), tmp_path), judged_corpora[name]
     assert chosen.result.writers.profile == name

@@ -7,8 +7,7 @@ from tests.faults.runs import reconciled
 from tests.faults.two_days import two_days
 
 
-def test_what_the_first_day_leaves_open_is_told_of_on_the_second(tmp_path):
-    """A late span and a late end resolve what was open, a loss stays open, a loss of today is new."""
+def test_keys_left_open_on_the_first_day_end_on_the_second(tmp_path):
     history = tmp_path / "history"
     for corpus in two_days():
         judged = reconciled(corpus, tmp_path / corpus.name, history=history)

@@ -1,4 +1,4 @@
-"""This module knows what must be said of an event whose story is known: the truth that verdicts are held against."""
+"""The verdict that each event of a corpus must get: the truth that verdicts are compared with."""
 
 from __future__ import annotations
 

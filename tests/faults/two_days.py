@@ -1,4 +1,4 @@
-"""This module knows two days of one application: what the first leaves open, and what becomes of it on the second."""
+"""Two days of one application: what the first leaves open, and how it ends on the second."""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ def first_ms(events, side):
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=runs())
-def test_kernel_and_explainers_give_every_key_the_verdict_of_plain_python(made):
-    """Status, reason, level, copies, their kind and timing agree for every key, whatever the row order."""
+def test_kernel_and_rules_agree_with_the_plain_python_oracle(made):
     events, malformed = made
     damaged = {side: {msg_id for where, msg_id in malformed if where == side} for side in ("native", "otlp")}
     expected = oracle.verdicts(events, grace_ms=GRACE_MS, damaged=damaged, begin_ms=BEGIN_MS) if events else []

@@ -46,7 +46,7 @@ def collect(verdicts: list[dict], family: str, *, traffic: list[dict] | None = N
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 5])
-def test_measures_are_the_same_however_the_run_is_cut(tasks):
+def test_measures_do_not_depend_on_the_number_of_tasks(tasks):
     native = {"start_ms": 5, "end_ms": 9, "cost_ms": 3}
     both = [{"kind": "publish", "msg_id": uid(n), "topic": "orders", "event_ms": 5, "native": native} for n in range(4)]
     found = collect([*both, lost_send(9)], "name", tasks=tasks)
@@ -64,7 +64,7 @@ def test_measures_are_the_same_however_the_run_is_cut(tasks):
     assert [int(found.value(name).values[0]) for name in times] == [5, 9, 10_010, 10_010, 3]
 
 
-def test_trace_traffic_shows_ids_and_ends_of_its_process_but_is_no_key():
+def test_trace_traffic_adds_ids_and_ends_of_its_process_but_no_key():
     traffic = [{"msg_id": uid(10, 77), "start_ms": 1, "end_ms": 20_000}]
     assert collect([lost_send(9)], "next1", traffic=traffic).moments(0) == [77]
     process = collect([lost_send(9)], "process", traffic=traffic)
@@ -72,7 +72,7 @@ def test_trace_traffic_shows_ids_and_ends_of_its_process_but_is_no_key():
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_too_many_moments_are_counted_and_not_told(tasks):
+def test_moments_beyond_the_limit_are_counted_and_dropped(tasks):
     def neighbours(count: int) -> list[dict]:
         return [{"kind": "consume", "msg_id": uid(10), "status": "PENDING"} for _ in range(count)]
 
@@ -80,11 +80,11 @@ def test_too_many_moments_are_counted_and_not_told(tasks):
     assert collect([lost_send(9), *neighbours(MOST_MOMENTS + 1)], "next1", tasks=tasks).moments(0) is None
 
 
-def test_counter_of_the_next_id_starts_again_behind_its_last_value():
+def test_counter_of_the_next_id_wraps_around():
     assert collect([lost_send(0xFFFF), {"kind": "publish", "msg_id": uid(0, 5)}], "next1").moments(0) == [5]
 
 
-def test_question_with_an_unknown_part_has_no_answer():
+def test_key_with_an_unknown_part_has_no_evidence():
     row = {**lost_send(1), "msg_id": None}
     found = collect([row, {"kind": "publish", "msg_id": None, "status": "PENDING"}], "message")
     assert not found.is_known.any()

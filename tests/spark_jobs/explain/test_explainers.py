@@ -156,40 +156,37 @@ UNTRACED = ("BY_DESIGN", "producer_made_no_trace_context")
 UNEXPLAINED = ("UNEXPLAINED", None)
 
 
-def test_a_send_whose_next_number_is_another_message_made_no_context(answers):
-    """Directly behind it, or behind a one-way send that took two numbers."""
+def test_send_whose_next_id_is_another_message_is_untraced(answers):
     assert _sent_reason(answers, 0x200, 2_000) == UNTRACED
     assert _sent_reason(answers, 0x500, 5_000) == UNTRACED
 
 
-def test_a_lost_record_of_a_traced_send_is_not_excused_by_the_ids_around_it(answers):
+def test_lost_record_of_a_traced_or_overlapping_send_stays_unexplained(answers):
     """Its context took a number; or the sends overlap, so that nothing can be said."""
     assert _sent_reason(answers, 0x300, 3_000) == UNEXPLAINED
     assert _sent_reason(answers, 0x400, 4_000) == UNEXPLAINED
     assert _sent_reason(answers, 0x600, 6_000) == UNEXPLAINED
 
 
-def test_a_call_is_missing_whole_when_its_last_message_was_sent_in_a_batch(answers):
+def test_call_whose_last_message_was_sent_in_a_batch_is_by_design(answers):
     """And only then: a plain message behind a batch-sent one is recorded, so its missing record is a loss."""
     lost_call = ("BY_DESIGN", "rocketmq_records_no_call_that_ends_with_a_batch_sent_message")
     assert answers["PLAIN", "consume", 21_000] == lost_call
     assert answers["OTHER", "consume", 22_000] == UNEXPLAINED
 
 
-def test_a_span_without_an_id_may_be_the_missing_one_where_time_and_group_agree(answers):
-    """Both are KEY_DEGRADED; a record that no such span lies near stays unexplained."""
+def test_record_near_a_span_without_an_id_has_a_degraded_key(answers):
     degraded = ("KEY_DEGRADED", "partner_without_id")
     assert answers["N1", "consume", 30_500] == degraded
     assert answers[None, "consume", 30_501] == degraded
     assert answers["N3", "consume", 60_000] == UNEXPLAINED
 
 
-def test_a_call_whose_last_place_is_taken_twice_is_by_design_only_when_both_were_sent_in_a_batch(answers):
-    """Row order must not say which of the two is the last one."""
+def test_call_with_two_last_messages_is_by_design_only_when_both_were_sent_in_a_batch(answers):
     assert answers["FIRST", "consume", 25_000] == answers["SECOND", "consume", 25_000] == UNEXPLAINED
 
 
-def test_a_sampler_excuses_its_share_but_not_an_outage(answers):
+def test_sampler_explains_its_share_but_no_outage(answers):
     """Half of the sends have no span, by chance; for eight seconds none at all has: those are lost."""
     sends = {msg_id: at_ms for msg_id, kind, at_ms in answers if kind == "publish" and SAMPLER in (msg_id or "")}
     found = {at_ms: answers[msg_id, "publish", at_ms] for msg_id, at_ms in sends.items()}
@@ -228,26 +225,23 @@ def older_answers():
     return {(row["msg_id"], row["group"]): (row["reason"], row["reason_detail"]) for row in rows if row["reason"]}
 
 
-def test_a_message_with_its_trace_switched_off_is_recorded_by_no_group(older_answers):
-    """All groups miss it; where one of two has it, or there is only one, it may as well be lost."""
+def test_message_that_no_group_recorded_has_its_trace_off(older_answers):
     rule = ("BY_DESIGN", "rocketmq_4_records_no_delivery_of_messages_with_trace_off")
     assert older_answers["OFF", "billing"] == older_answers["OFF", "shipping"] == rule
     assert older_answers["HALF", "billing"] == UNEXPLAINED
     assert older_answers["ONLY", "billing"] == UNEXPLAINED
 
 
-def test_a_burst_of_messages_that_no_group_recorded_is_a_gap_and_no_switch(older_answers):
-    """Both groups miss each of them, and its neighbours as well: nobody switched off trace for those five."""
+def test_burst_that_no_group_recorded_stays_unexplained(older_answers):
     burst = {older_answers[f"BURST{n}", group] for n in range(5) for group in ("billing", "shipping")}
     assert burst == {UNEXPLAINED}
 
 
-def test_what_lies_before_the_other_input_begins_was_not_kept_there(older_answers):
-    """By more than a late record could be late."""
+def test_key_before_the_other_input_begins_is_late_beyond_retention(older_answers):
     assert older_answers["EARLY", None] == ("LATE_BEYOND_RETENTION", "before_first_native")
 
 
-def test_a_service_without_any_record_is_silent_though_others_send_to_its_topic(older_answers):
+def test_service_without_any_record_is_silent_though_others_send_to_its_topic(older_answers):
     """Ten events and more; the topic itself is well known on the other side."""
     msg_id = uid(0, at_ms=230_000, process="0000000000AA")
     assert older_answers[msg_id, None] == ("WRITER_SILENT", "service and topic")

@@ -58,7 +58,7 @@ def plain_lines(rows) -> dict[tuple[str, int | None], list[tuple[int, str, bool]
 
 @settings(deadline=None, max_examples=300)
 @given(rows=_ROWS, buckets=st.integers(1, 4))
-def test_unrecorded_message_is_in_a_gap_exactly_when_a_neighbour_is_unrecorded(rows, buckets):
+def test_message_is_in_a_gap_exactly_when_a_neighbour_is_unrecorded(rows, buckets):
     expected, wanted = [], []
     for (group, hour), line in plain_lines(rows).items():
         for place, (at, msg_id, recorded) in enumerate(line):

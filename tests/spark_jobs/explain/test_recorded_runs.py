@@ -118,8 +118,7 @@ def _of_event(event: Event) -> tuple[str, str | None, str | None]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_what_is_missing_by_its_nature_is_told_from_what_was_lost(corpora, name):
-    """Nothing but the records taken away without a trace is unexplained, and all of those are."""
+def test_exactly_the_silently_lost_records_are_unexplained(corpora, name):
     run = RUNS[name]
     events, lost = silently_lost(run.vary(corpora[run.corpus]), one_in=12)
     rows = _judge(run, events)
@@ -135,8 +134,7 @@ def test_what_is_missing_by_its_nature_is_told_from_what_was_lost(corpora, name)
     } == run.reasons
 
 
-def test_spans_dropped_by_a_full_queue_stay_unexplained_until_a_ledger_counts_them(corpora):
-    """The data alone knows nothing of a queue: no reason may swallow what only its counter can tell."""
+def test_spans_dropped_by_a_full_queue_are_unexplained_without_a_ledger(corpora):
     events, dropped = full_queue(corpora[APP])
     rows = _judge(Run(APP, _as_it_was, set()), events)
     recorded = {_of_event(event) for event in events if event["side"] == "native"}

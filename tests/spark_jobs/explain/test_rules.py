@@ -23,7 +23,7 @@ _ROWS = st.lists(
 
 
 @given(rows=_ROWS, tolerance_ms=st.sampled_from([0, 2, 5, 70_000]))
-def test_key_confirm_weak_keys_spans_where_they_are_at_least_as_many_as_records(rows, tolerance_ms):
+def test_weak_key_is_confirmed_where_spans_are_at_least_as_many_as_records(rows, tolerance_ms):
     def near(one, other) -> bool:
         return (
             one[:2] == other[:2] and other[4] is not None and other[4] >= 0 and abs(one[4] - other[4]) <= tolerance_ms

@@ -58,7 +58,7 @@ def test_last_send_of_a_producer_with_two_proven_sends_is_not_traced_either():
     assert [reason_of(found, number) for number in range(3)] == [PROVEN, PROVEN, NOT_TRACED]
 
 
-def test_one_proven_send_says_nothing_of_the_others():
+def test_one_proven_send_does_not_explain_the_others():
     found = explain(*mute(2))
     assert [reason_of(found, number) for number in range(2)] == [PROVEN, UNEXPLAINED]
 

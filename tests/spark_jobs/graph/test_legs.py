@@ -17,7 +17,6 @@ from spark_jobs.graph.legs import (
     make_legs,
     merge_owners,
     read_verdict_legs,
-    read_verdict_owners,
 )
 from spark_jobs.schemas import VERDICT
 
@@ -150,7 +149,7 @@ def test_graph_of_verdict_files_joins_the_files_of_a_bucket(tmp_path):
         parquet.write_table(verdicts(*rows), tmp_path / name)
     buckets = [(str(tmp_path / "a"), str(tmp_path / "b")), (str(tmp_path / "c"),)]
     judged = find_judged_span(0, 201_000, 1_000)
-    owned = choose_owners(merge_owners(read_verdict_owners(bucket) for bucket in buckets))
+    owned = choose_owners(merge_owners(find_verdict_owners(verdicts(*rows)) for rows in files.values()))
     parts = [add_up(read_verdict_legs(bucket), owned, judged) for bucket in buckets]
     graph = build_graph(merge_parts(parts), sides=("native", "otlp"), judged=judged)
     assert (graph.sides, graph.opening_ms, graph.horizon_ms) == (("native", "otlp"), 1_000, 200_000)

@@ -86,8 +86,7 @@ def test_calls_join_services_directly_and_over_topics(plain):
     }
 
 
-def test_every_file_is_there_and_the_pages_need_nothing_else(shop):
-    """No script, no address but the name of SVG's own vocabulary; no work left behind."""
+def test_run_writes_every_file_and_pages_without_network_or_script(shop):
     names = {"graph.json", "graph.html", "graph.svg", "graph.dot"}
     assert {path.name for path in shop.iterdir()} == names
     page, svg = (shop / "graph.html").read_text(), (shop / "graph.svg").read_text()
@@ -97,8 +96,7 @@ def test_every_file_is_there_and_the_pages_need_nothing_else(shop):
     assert ET.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_command_prints_one_table_and_the_paths_of_its_files(shop):
-    """Edges by traffic, names as they are folded, and four paths."""
+def test_command_prints_a_table_and_the_paths_of_its_files(shop):
     printed = (shop.parent / "printed.txt").read_text()
     lines = printed.splitlines()
     assert "CG_billing" in printed

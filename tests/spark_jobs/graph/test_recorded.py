@@ -21,7 +21,7 @@ def test_native_records_alone_give_producer_groups_topics_and_consumer_groups(re
     assert sum(edge.messages for edge in unknown) == sum(edge.never_published for edge in unknown) > 0
 
 
-def test_both_sides_together_count_every_send_and_delivery_once(recorded):
+def test_both_sides_count_every_send_and_delivery_once(recorded):
     """The application's own log: 120 messages, 222 deliveries; the one refused send is the one that failed."""
     graph = recorded(APP, "native", "otlp")
     assert (sums(graph, "publish", "count"), sums(graph, "consume", "count")) == (120, 222)
@@ -37,8 +37,7 @@ def test_services_reach_each_other_over_topics(recorded):
     assert calls == {("order-service", "shipping-service"): 132, ("order-service", "billing-service"): 90}
 
 
-def test_a_one_way_send_gets_the_id_that_its_consumers_name(recorded):
-    """Its span has none; that both groups were given the message is told by their links."""
+def test_one_way_send_gets_the_id_that_its_consumers_name(recorded):
     graph = recorded(APP, "otlp")
     fates = {name: sum(edge.fates[name] for edge in graph.edges_of("publish")) for name in ("consumed", "unidentified")}
     assert fates["unidentified"] == 0

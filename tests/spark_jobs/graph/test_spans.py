@@ -106,8 +106,7 @@ def plain(rows: list[Row]) -> Counter[str]:
 
 @settings(max_examples=40, deadline=None)
 @given(rows=st.lists(_rows, max_size=14))
-def test_spans_are_tied_as_a_plain_reading_of_the_rules_ties_them(rows):
-    """By links and parents, over buckets of few rows."""
+def test_tied_spans_agree_with_plain_python(rows):
     with tempfile.TemporaryDirectory() as directory:
         tied = tie_spans(PlainEngine(), files_of(directory, rows), f"{directory}/tied", bucket_rows=3)
         assert plain(rows_in(tied)) == plain(tie_plainly(rows))
@@ -115,8 +114,7 @@ def test_spans_are_tied_as_a_plain_reading_of_the_rules_ties_them(rows):
 
 @settings(max_examples=40, deadline=None)
 @given(rows=st.lists(_rows, max_size=14), begin_ms=st.sampled_from([None, 5]), end_ms=st.sampled_from([None, 5]))
-def test_direct_calls_are_counted_as_a_plain_reading_of_the_rules_counts_them(rows, begin_ms, end_ms):
-    """Copies of a span once, deliveries and calls within a service never."""
+def test_direct_calls_agree_with_plain_python(rows, begin_ms, end_ms):
     window = {"begin_ms": begin_ms, "end_ms": end_ms}
     with tempfile.TemporaryDirectory() as directory:
         found = count_direct_calls(PlainEngine(), files_of(directory, rows), **window, bucket_rows=3)

@@ -42,8 +42,7 @@ def is_same(one, other):
 
 @settings(deadline=None)
 @given(ROWS, ROWS)
-def test_event_is_read_again_where_place_and_line_agree_or_a_line_is_unknown(fresh, carried):
-    """A file that grew beyond the size up to which lines are numbered has none any more."""
+def test_event_is_read_again_where_position_and_line_agree_or_a_line_is_unknown(fresh, carried):
     again = [row for row in fresh if any(is_same(row, other) for other in carried)]
     positions = CarriedPositions.of(table_of(carried))
     _, rows = positions.match(table_of(fresh))

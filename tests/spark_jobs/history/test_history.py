@@ -68,8 +68,7 @@ def test_history_that_cannot_be_made_is_refused(tmp_path):
         pass
 
 
-def test_line_that_a_crash_cut_off_never_was(tmp_path):
-    """The next run has its number, and its line stands alone."""
+def test_line_that_a_crash_cut_off_is_removed(tmp_path):
     (tmp_path / RUNS).write_text('{"run": 1}\n{"run": 2, "ver')
     (tmp_path / "open" / "run=2" / "events").mkdir(parents=True)
     with open_history(tmp_path) as past:

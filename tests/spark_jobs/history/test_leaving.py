@@ -87,7 +87,7 @@ def test_columns_that_were_not_packed_are_null_in_what_is_kept():
         ({"status": "NATIVE_ONLY", "reason": "KEY_DEGRADED"}, None),
     ],
 )
-def test_event_is_left_open_by_what_became_of_its_key(verdict, left_as):
+def test_event_is_left_open_by_the_verdict_of_its_key(verdict, left_as):
     candidates = keep_open_events(events("A"), np.array([1]), verdicts(RESIDUE, RESIDUE))
     found = select_left_open(candidates, verdicts(SETTLED, verdict))
     assert found.schema == EVENT
@@ -101,7 +101,7 @@ def side_of(event):
 NATIVE, SPAN = publish("native", "A", path="n.jsonl", line=4), consumed("A", path="s.jsonl", line=9, at_ms=500)
 
 
-def test_places_of_both_sides_are_remembered_when_a_key_is_closed():
+def test_positions_of_both_sides_are_kept_when_a_key_is_closed():
     done = {"status": "MATCHED_EXACT", "lifecycle": "resolved", "first_seen_run": 3}
     given = verdicts({**done, "native": side_of(NATIVE), "otlp": side_of(SPAN)}, {"status": "MATCHED_EXACT"})
     found = find_closed(given, since_ms=0).to_pylist()
@@ -135,7 +135,7 @@ ROWS = st.lists(
 
 @settings(deadline=None)
 @given(ROWS, ROWS, st.integers(0, 4))
-def test_closed_places_are_merged_place_by_place(earlier, now, since_ms):
+def test_closed_positions_are_merged_one_by_one(earlier, now, since_ms):
     tables = [
         pa.Table.from_pylist([dict(zip(CLOSED.names, row, strict=True)) for row in rows], schema=CLOSED)
         for rows in (earlier, now)

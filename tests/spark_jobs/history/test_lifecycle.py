@@ -70,7 +70,7 @@ COVERED = KEY._replace(reason="DROP_ATTRIBUTED")
         (COVERED._replace(is_known=True, is_old=True), "expired", False),
     ],
 )
-def test_lifecycle_follows_from_what_is_known_of_the_key(key, lifecycle, is_left):
+def test_lifecycle_follows_from_the_key(key, lifecycle, is_left):
     found = decide_lifecycle(key)
     assert (found.reason, found.lifecycle, found.is_left) == (key.reason, lifecycle, is_left)
 
@@ -127,7 +127,7 @@ def lifecycles_of(verdicts):
     return {row["msg_id"]: (row["lifecycle"], row["first_seen_run"]) for row in verdicts.to_pylist()}
 
 
-def test_columns_follow_the_rule_row_by_row():
+def test_columns_follow_the_rule_of_one_key():
     verdicts, runs = verdicts_of(STORY)
     assert lifecycles_of(assign_lifecycle(verdicts, replace(runs, run=4))) == {
         **dict.fromkeys("AZE", (None, None)),

@@ -123,16 +123,14 @@ def runs(shop, tmp_path_factory):
     return found
 
 
-def test_the_application_wrote_down_what_it_dropped(shop):
-    """One file, one row: the cause, the service, and as many as there was no room for."""
+def test_application_writes_its_drops_to_a_ledger_file(shop):
     (path,) = shop[0].ledgers.glob("ledger-*.json")
     (row,) = json.loads(path.read_text())["rows"]
     assert (row["side"], row["cause"], row["service"], row["count"]) == ("otlp", "queue_full", "shop", SENDS - ROOM)
     assert len(shop[1]) == SENDS - ROOM
 
 
-def test_without_its_ledger_the_loss_is_unexplained_and_fails(shop, runs):
-    """Exactly the dropped spans, exit 1; what was lost in the month before excuses none of them, and is told."""
+def test_loss_without_its_ledger_is_unexplained_and_fails_the_run(shop, runs):
     result, verdicts = runs["without"]
     assert {msg_id for msg_id, said in verdicts.items() if said[1] == "UNEXPLAINED"} == shop[1]
     assert (result.verdict, result.exit_code) == ("FAIL", 1)
@@ -140,8 +138,7 @@ def test_without_its_ledger_the_loss_is_unexplained_and_fails(shop, runs):
     assert result.ledger.notes[0].startswith("700 losses were counted when their counters were first read")
 
 
-def test_with_its_ledger_exactly_the_counted_keys_are_attributed_and_the_run_passes(shop, runs):
-    """The same keys, the counter's cause, no surplus, exit 0; the loss is told, as attributed."""
+def test_loss_with_its_ledger_is_attributed_and_the_run_passes(shop, runs):
     result, verdicts = runs["with"]
     attributed = {msg_id for msg_id, said in verdicts.items() if said[1] == "DROP_ATTRIBUTED"}
     assert attributed == shop[1]
@@ -152,8 +149,7 @@ def test_with_its_ledger_exactly_the_counted_keys_are_attributed_and_the_run_pas
     assert (result.ledger.attributed["otlp"], result.ledger.surplus["otlp"]) == (SENDS - ROOM, 0)
 
 
-def test_the_reports_tell_how_the_ledger_was_spent(runs):
-    """result.json, summary.md and metrics.prom."""
+def test_reports_show_how_the_ledger_was_spent(runs):
     result, _ = runs["with"]
     plain = json.loads(result.dumps())["ledger"]
     assert (plain["rows_read"], plain["lines"][0]["counted"]) == (1, SENDS - ROOM)

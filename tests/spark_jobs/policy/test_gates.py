@@ -38,8 +38,7 @@ def outcomes(counts: Tally, facts: Facts = FACTS, policy=None) -> dict[str, str]
     return {gate.name: gate.outcome for gate in evaluate_gates(counts, facts, policy or read_policy(None))}
 
 
-def test_a_clean_run_passes_every_gate():
-    """Nothing lost, nothing doubled, everything equal: PASS and exit 0."""
+def test_clean_run_passes_every_gate():
     gates = evaluate_gates(tally(), FACTS, POLICY)
     assert {gate.outcome for gate in gates} == {"pass"}
     assert conclude(gates, POLICY, holds=True, conclusive=True) == ("PASS", 0)
@@ -66,49 +65,44 @@ def test_a_clean_run_passes_every_gate():
         ),
     ],
 )
-def test_each_gate_closes_on_what_it_is_there_for(gate, outcome, parts, facts):
-    """One thing wrong closes its gate and no other."""
+def test_one_thing_wrong_closes_its_gate_and_no_other(gate, outcome, parts, facts):
     found = outcomes(tally(**parts), replace(FACTS, **facts))
     assert {name for name, result in found.items() if result not in {"pass", "inconclusive"}} == {gate}
     assert found[gate] == outcome
 
 
-def test_two_in_a_thousand_doubled_is_too_many_and_one_is_not():
-    """The bound is a rate of records, inclusive."""
+def test_duplicate_excess_is_a_rate_with_an_inclusive_bound():
     sums = Counter(native_records=1_000, otlp_records=0, native_exact_duplicates=1)
     assert outcomes(tally(sums=sums))["duplicate_excess"] == "pass"
     sums["native_exact_duplicates"] = 2
     assert outcomes(tally(sums=sums))["duplicate_excess"] == "fail"
 
 
-def test_most_of_a_run_lost_by_a_named_cause_is_no_pass():
+def test_attributed_losses_beyond_the_bound_warn():
     """Nine of ten keys, each with its reason: a warning and exit 0; one of a hundred is let pass."""
     for lost, expected in ((900, ("WARN", 0)), (1, ("PASS", 0))):
         gates = evaluate_gates(tally(one_sided=Counter({("NATIVE_ONLY", "DROP_ATTRIBUTED"): lost})), FACTS, POLICY)
         assert conclude(gates, POLICY, holds=True, conclusive=True) == expected
 
 
-def test_strict_lets_a_warning_fail_the_run():
-    """The same late keys: a warning and exit 0, or a failure and exit 1."""
+def test_strict_policy_turns_a_warning_into_a_failure():
     late = tally(timing=Counter(on_time=1, late_otlp=1))
     for policy, expected in ((read_policy(None), ("WARN", 0)), (replace(read_policy(None), strict=True), ("FAIL", 1))):
         assert conclude(evaluate_gates(late, FACTS, policy), policy, holds=True, conclusive=True) == expected
 
 
-def test_a_gate_with_nothing_to_measure_says_so():
-    """No arrival times: neither pass nor fail, and the run is judged by the others."""
+def test_warning_gate_with_nothing_to_measure_is_inconclusive_and_the_run_passes():
     gates = evaluate_gates(tally(timing=Counter(no_time=100)), FACTS, POLICY)
     assert {gate.outcome for gate in gates if gate.name == "late"} == {"inconclusive"}
     assert conclude(gates, POLICY, holds=True, conclusive=True) == ("PASS", 0)
 
 
-def test_every_gate_has_a_value_and_every_value_a_gate():
+def test_every_gate_has_a_value():
     """A gate added to the table without a value would fail to be judged at all."""
     assert [gate.name for gate in evaluate_gates(tally(), FACTS, read_policy(None))] == [*DEFAULT_GATES]
 
 
-def test_broken_books_outrank_doubt_and_doubt_outranks_a_failed_gate():
-    """Exit 3, then 4, then 1."""
+def test_broken_balance_outranks_doubt_and_doubt_outranks_a_failed_gate():
     gates = evaluate_gates(tally(duplicates=Counter(conflicting=1)), FACTS, POLICY)
     assert conclude(gates, POLICY, holds=False, conclusive=False) == ("FAIL", 3)
     assert conclude(gates, POLICY, holds=True, conclusive=False) == ("INCONCLUSIVE", 4)
@@ -116,15 +110,14 @@ def test_broken_books_outrank_doubt_and_doubt_outranks_a_failed_gate():
 
 
 @pytest.mark.parametrize("in_scope", [{}, {"native": 3, "otlp": 0}, {"native": 0, "otlp": 3}, {"native": 0, "otlp": 0}])
-def test_an_empty_side_is_never_a_pass(in_scope):
-    """One side empty or both: inconclusive."""
+def test_empty_side_is_inconclusive(in_scope):
     said = find_doubt(tally(), replace(FACTS, in_scope=in_scope), POLICY)
     assert said is not None
     for side, name in (("native", "the native side"), ("otlp", "the OTLP side")):
         assert (name in said) is (not in_scope.get(side))
 
 
-def test_nothing_settled_is_inconclusive():
+def test_run_without_a_settled_key_is_inconclusive():
     """All keys pending; or a horizon before the first event while anything is still one-sided."""
     pending = tally(status=Counter(PENDING=4), keys=Counter(native=2, otlp=2, both=0))
     assert "both sides" in find_doubt(pending, FACTS, POLICY)
@@ -134,7 +127,7 @@ def test_nothing_settled_is_inconclusive():
     assert find_doubt(tally(), young, POLICY) is None
 
 
-def test_two_inputs_with_nothing_in_common_are_inconclusive():
+def test_inputs_without_a_common_key_are_inconclusive():
     """Both sides have records, no key is on both: the wrong file, not a loss of everything and never a pass."""
     strangers = tally(
         status=Counter(NATIVE_ONLY=5, OTLP_ONLY=5),
@@ -146,14 +139,13 @@ def test_two_inputs_with_nothing_in_common_are_inconclusive():
 
 
 @pytest.mark.parametrize(("end_ms", "conclusive"), [(540_000, True), (540_001, False), (4_200_000, False)])
-def test_a_window_that_ends_after_the_horizon_is_inconclusive(end_ms, conclusive):
-    """What would still arrive belongs to it."""
+def test_window_that_ends_after_the_horizon_is_inconclusive(end_ms, conclusive):
     assert (find_doubt(tally(), FACTS, replace(POLICY, end_ms=end_ms)) is None) is conclusive
     assert find_doubt(tally(), FACTS, replace(POLICY, end_ms=end_ms, is_complete=True)) is None
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_gate_that_may_fail_a_run_must_have_measured_something(strict):
+def test_failing_gate_with_nothing_to_measure_is_inconclusive(strict):
     """No critical field could be compared: exit 4, unless another gate failed; strictness asks no more of warnings."""
     policy = replace(POLICY, strict=strict)
     mute = tally(fields={"tags": Counter(EQUAL=100)}, timing=Counter(no_time=100))
@@ -164,24 +156,21 @@ def test_a_gate_that_may_fail_a_run_must_have_measured_something(strict):
     assert conclude(evaluate_gates(untimed, FACTS, policy), policy, holds=True, conclusive=True) == ("PASS", 0)
 
 
-def test_none_lost_among_n_is_bounded_by_three_over_n():
-    """The rule of three, in parts per million."""
+def test_bound_without_losses_is_three_over_n():
     assert upper_bound_95_ppm(0, 3_000) == pytest.approx(1_000)
     assert upper_bound_95_ppm(0, 0) is None
     assert upper_bound_95_ppm(0, 1) == 1_000_000
 
 
 @given(seen=st.integers(1, 500), more=st.integers(0, 100_000))
-def test_the_bound_lies_above_what_was_seen_and_never_above_everything(seen, more):
-    """Wilson's bound, one-sided."""
+def test_bound_lies_between_the_seen_rate_and_one(seen, more):
     checked = seen + more
     bound = upper_bound_95_ppm(seen, checked)
     assert seen / checked * 1e6 <= bound * (1 + 1e-12) <= 1e6 * (1 + 1e-9)
     assert math.isfinite(bound)
 
 
-def test_loss_is_told_by_the_side_that_lacks_it():
-    """What only OTLP has the native side lost; a named cause is attributed, not unexplained."""
+def test_loss_is_counted_on_the_side_that_lacks_it():
     counts = tally(
         one_sided=Counter(
             {
@@ -236,8 +225,7 @@ BOOKS = [ROW, DUPLICATE, LOST]
 SCOPES = {"native": {}, "otlp": {"TRACE_TRAFFIC": 5}}
 
 
-def test_the_books_balance_when_every_record_is_found_again():
-    """Read and exploded on the left; malformed, out of scope, merged, copies and keys on the right."""
+def test_balance_holds_when_every_record_is_accounted_for():
     facts = replace(FACTS, scopes=SCOPES, malformed={"native": 1, "otlp": 0})
     counts = add_patterns([Patterns(BOOKS, Counter())], malformed=1, scopes=facts.scopes.values())
     sides = EventSide(records_read=9, exploded=1), EventSide(records_read=8, exploded=0)
@@ -249,8 +237,7 @@ def test_the_books_balance_when_every_record_is_found_again():
 
 
 @pytest.mark.parametrize(("native", "otlp"), [(10, 8), (9, 7)])
-def test_one_record_unaccounted_for_breaks_the_books(native, otlp):
-    """A record more than was found again, on either side."""
+def test_one_record_unaccounted_for_breaks_the_balance(native, otlp):
     facts = replace(FACTS, scopes=SCOPES, malformed={"native": 1, "otlp": 0})
     counts = add_patterns([Patterns(BOOKS, Counter())], malformed=1, scopes=facts.scopes.values())
     sides = EventSide(records_read=native, exploded=1), EventSide(records_read=otlp, exploded=0)
@@ -270,13 +257,12 @@ def test_one_record_unaccounted_for_breaks_the_books(native, otlp):
         (289 * 86_400_000, 172_800_000),
     ],
 )
-def test_buckets_are_narrow_for_a_short_run_and_wide_for_a_long_one(span_ms, width_ms):
+def test_bucket_width_follows_the_length_of_the_run(span_ms, width_ms):
     """Ten minutes, unless that gave fewer than a dozen of them or more than 288; round numbers always."""
     assert bucket_width_ms(0, span_ms) == width_ms
 
 
-def test_too_small_a_sample_decides_nothing():
-    """One lost key of a hundred and one: a failure, or too few to say where the policy asks for more."""
+def test_gate_below_its_minimum_sample_is_inconclusive():
     lost = tally(one_sided=Counter({("OTLP_ONLY", "UNEXPLAINED"): 1}))
     for minimum, expected in ((101, "fail"), (102, "inconclusive")):
         gates = {**DEFAULT_GATES}
@@ -289,8 +275,7 @@ def test_too_small_a_sample_decides_nothing():
         )
 
 
-def test_a_field_that_is_ignored_closes_no_gate_and_single_verdicts_mean_what_the_policy_says():
-    """The same counts: a failure, a warning, or nothing."""
+def test_field_severity_and_single_verdicts_decide_the_agreement_gates():
     counts = tally(fields={"success": Counter(EQUAL=90, DIFFERENT=10), "tags": Counter(EQUAL=90, TRUNCATED=10)})
     severity = dict(POLICY.severity)
     for success, verdicts, critical, other in (

@@ -43,20 +43,17 @@ pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="the standard
         ("7", 7_000),
     ],
 )
-def test_a_duration_is_a_number_and_a_unit(text, expected_ms):
-    """Bare numbers are seconds."""
+def test_duration_is_a_number_and_a_unit(text, expected_ms):
     assert parse_duration_ms(text, name="--grace") == expected_ms
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1s", "5 parsecs", "1e3s"])
-def test_a_wrong_duration_is_named_with_its_option(text):
-    """The line says which option, what was written and how to write it."""
+def test_invalid_duration_is_refused_with_its_option(text):
     with pytest.raises(UsageError, match=r"--grace: invalid duration .* use for example 60s"):
         parse_duration_ms(text, name="--grace")
 
 
-def test_a_policy_changes_only_what_it_names(tmp_path):
-    """Grace, tolerances, critical fields and gates come from the file; everything else stays."""
+def test_policy_file_changes_only_what_it_names(tmp_path):
     path = tmp_path / "policy.toml"
     path.write_text(
         'grace = "5m"\nwriter_silent_minimum = 9\n'
@@ -116,8 +113,7 @@ def test_a_policy_changes_only_what_it_names(tmp_path):
         ("grace = ", "not valid TOML"),
     ],
 )
-def test_a_wrong_policy_is_refused_in_one_line_that_names_the_place(tmp_path, text, said):
-    """Nothing in a policy is silently ignored."""
+def test_invalid_policy_is_refused_in_one_line_that_names_the_place(tmp_path, text, said):
     path = tmp_path / "policy.toml"
     path.write_text(text)
     with pytest.raises(MqTraceError, match=said) as refused:
@@ -126,8 +122,7 @@ def test_a_wrong_policy_is_refused_in_one_line_that_names_the_place(tmp_path, te
     assert "\n" not in str(refused.value)
 
 
-def test_a_policy_that_is_not_there_is_a_usage_error(tmp_path):
-    """The path and the system's reason are in the line."""
+def test_missing_policy_file_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match=r"none\.toml cannot be read: No such file"):
         read_policy(tmp_path / "none.toml")
 
@@ -139,20 +134,19 @@ def test_a_policy_that_is_not_there_is_a_usage_error(tmp_path):
         *({"profile": "java-agent+mqtrace"}, {"native_writer": "mqtrace+kafka"}),
     ],
 )
-def test_an_unknown_writer_is_a_usage_error(options):
-    """The line names the choices."""
+def test_unknown_writer_is_a_usage_error_that_names_the_choices(options):
     with pytest.raises(UsageError, match=r"choose one of|write mqtrace"):
         read_policy(None, **options)
 
 
-def test_starts_made_from_one_event_object_must_be_equal():
+def test_start_tolerance_is_zero_only_where_both_records_are_ours():
     """Zero tolerance when both records are ours; the agent's hooks run at another moment."""
     assert read_policy(None).tolerance("start_ms") == 0
     assert read_policy(None, native_writer="rocketmq").tolerance("start_ms") > 0
     assert read_policy(None, profile="java-agent", native_writer="rocketmq").tolerance("start_ms") >= 331
 
 
-def test_a_rule_of_a_version_holds_from_that_version_on():
+def test_rule_of_a_release_holds_from_that_release_on():
     """Batch-sent messages lost their consumer records with RocketMQ 5.3.1; no version means the newest."""
     rule = "rocketmq_records_no_delivery_of_batch_sent_messages"
 
@@ -168,20 +162,18 @@ def test_a_rule_of_a_version_holds_from_that_version_on():
     assert not {found.rule for found in by_design_rules("mqtrace", "mqtrace")}
 
 
-def test_only_a_release_after_the_newest_known_one_is_newer():
-    """No version is the newest known, whatever that is."""
+def test_release_after_the_newest_known_one_is_newer():
     writers = ("mqtrace", "rocketmq", "rocketmq-4.9.8", "rocketmq-5.5.0", "rocketmq-5.5.1", "rocketmq-9.9")
     assert [is_newer_than_known(writer) for writer in writers] == [False] * 4 + [True] * 2
 
 
-def test_a_writer_is_a_name_and_perhaps_a_version():
-    """Versions compare as numbers, not as text."""
+def test_native_writer_is_a_name_and_perhaps_a_version():
     assert parse_native_writer("rocketmq-5.10.0") == ("rocketmq", (5, 10, 0))
     assert parse_native_writer("mqtrace") == ("mqtrace", ())
     assert parse_native_writer("mqtrace-1") is None
 
 
-def test_the_tables_speak_of_compared_fields_only():
+def test_profile_tables_name_compared_fields_only():
     """A name that is misspelt in a table would silently excuse a field."""
     known = set(COMPARED_FIELDS)
     assert all(fields <= known for fields in NATIVE_CARRIES.values())
@@ -230,8 +222,7 @@ service = "cron"
 @pytest.mark.parametrize("native_writer", ["mqtrace", "rocketmq", "rocketmq-4.9.8"])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("text", ["", EVERYTHING])
-def test_a_printed_policy_reads_back_as_the_same_policy(tmp_path, profile, native_writer, text):
-    """For every profile, the defaults and a file that changes everything."""
+def test_printed_policy_reads_back_as_the_same_policy(tmp_path, profile, native_writer, text):
     given, printed = tmp_path / "given.toml", tmp_path / "printed.toml"
     given.write_text(text)
     writers = {"profile": profile, "native_writer": native_writer}
@@ -244,8 +235,7 @@ def test_a_printed_policy_reads_back_as_the_same_policy(tmp_path, profile, nativ
     assert bool(text) is (policy != read_policy(None, **writers))
 
 
-def test_a_hash_tells_policies_apart_and_comments_do_not_matter(tmp_path):
-    """Each setting, each writer and strictness count."""
+def test_hash_differs_by_setting_and_ignores_comments(tmp_path):
     path = tmp_path / "policy.toml"
     texts = [f"{line}\n" for line in EVERYTHING.splitlines() if "=" in line and "[" not in line][:7]
     hashes = set()
@@ -257,8 +247,7 @@ def test_a_hash_tells_policies_apart_and_comments_do_not_matter(tmp_path):
     assert hash_policy(read_policy(None, native_writer="rocketmq")) not in hashes
 
 
-def test_what_a_verdict_means_is_its_fields_severity_unless_the_policy_says_otherwise(tmp_path):
-    """Nothing compared, agreed, warned or failed."""
+def test_field_verdict_has_its_fields_severity_unless_the_policy_overrides_it(tmp_path):
     path = tmp_path / "policy.toml"
     path.write_text(EVERYTHING)
     policy = read_policy(path)
@@ -277,8 +266,7 @@ def test_what_a_verdict_means_is_its_fields_severity_unless_the_policy_says_othe
     assert agent.judgement("topic", FieldVerdict.DIFFERENT.value) == "fail"
 
 
-def test_a_version_of_a_writer_stands_for_all_below_it(tmp_path):
-    """rocketmq-5.3 is 5.3.3 too, and neither 5.5.0 nor 5.30.1."""
+def test_writer_version_stands_for_all_below_it(tmp_path):
     path = tmp_path / "policy.toml"
     path.write_text(EVERYTHING)
 
@@ -297,8 +285,7 @@ def test_a_version_of_a_writer_stands_for_all_below_it(tmp_path):
     assert read_policy(path, profile="java-agent").never_recorded("otlp") == frozenset()
 
 
-def test_critical_is_an_older_spelling_of_severity(tmp_path):
-    """Policies written before severities keep their meaning."""
+def test_critical_is_read_as_severity(tmp_path):
     path = tmp_path / "policy.toml"
     path.write_text("[fields.tags]\ncritical = true\n[fields.topic]\ncritical = false\n")
     policy = read_policy(path)
@@ -316,8 +303,7 @@ def test_policy_reference_names_every_key_field_and_gate():
     assert [name for name in (*COMPARED_FIELDS, *DEFAULT_GATES) if f"| `{name}` |" not in text] == []
 
 
-def test_the_handbooks_own_examples_of_a_policy_are_read(tmp_path):
-    """Every block of TOML in it."""
+def test_policy_examples_of_the_handbook_are_read(tmp_path):
     path = tmp_path / "policy.toml"
     blocks = HANDBOOK.read_text(encoding="utf-8").split("```toml\n")[1:]
     assert blocks
