@@ -74,6 +74,10 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         return _print_policy(policy, profile, native_writer, grace, complete=complete)
     native, otlp, into = _required(native, otlp, out)
     _check_rhythm(stream=stream, every=every, engine=engine, complete=complete)
+    if engine == "local":
+        from spark_jobs.exchange.engine import leave_pandas_out  # noqa: PLC0415  (pyarrow, of the optional extra)
+
+        leave_pandas_out()
     batch, policies, profiles = _machinery()
     how_read = {"msg_type_map": msg_type_map, "otlp_format": otlp_format, "charset": charset}
     rules = {"policy": policy and as_path(policy), "profile": profile, "native_writer": native_writer, "strict": strict}

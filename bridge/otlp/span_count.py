@@ -85,6 +85,8 @@ def _depth(kind: int) -> int:
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    if at < end and (first := data[at]) < _CONTINUED:
+        return first, at + 1
     value = shift = 0
     while at < end:
         byte = data[at]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import subprocess
@@ -15,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import PeerError
-from spark_jobs.exchange.engine import use_system_allocator
+from spark_jobs.exchange.engine import leave_pandas_out, use_system_allocator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,8 @@ __all__ = ["LocalEngine", "serve"]
 
 _PATIENCE_NS: Final = 100_000_000
 """After so long a map gets further processes; the next ones have them at once. To start one takes half a second."""
+_LONG_MAP: Final = 4
+"""A map of so many tasks is long; one of spans reads 4 MiB in each."""
 _WORKER: Final = "from spark_jobs.exchange.local import serve; serve()"
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
@@ -53,6 +56,11 @@ class LocalEngine:
 
     def __exit__(self, *_: object) -> None:
         self._stop_workers()
+
+    def prepare(self, module: str, tasks: int) -> None:
+        """Start the other processes before a long map, so that they have imported ``module`` when it begins."""
+        if tasks >= _LONG_MAP:
+            self._start_workers(min(self.parallelism - 1, tasks - 1), module)
 
     def map(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> list[_Answer]:
         """Return the answer of each task, in order."""
@@ -93,9 +101,9 @@ class LocalEngine:
             worker.stop()
         self._workers.clear()
 
-    def _start_workers(self, count: int) -> list[_Worker]:
+    def _start_workers(self, count: int, module: str = __name__) -> list[_Worker]:
         while len(self._workers) < count:
-            self._workers.append(_Worker())
+            self._workers.append(_Worker(module))
         return self._workers[:count]
 
 
@@ -195,9 +203,9 @@ class _Shared:
 class _Worker:
     """A process that runs one task at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _WORKER],
+            [sys.executable, "-c", _WORKER, module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -234,8 +242,13 @@ class _Worker:
 
 
 def serve() -> None:
-    """Run the tasks that arrive on standard input until it ends; what tasks print goes to standard error."""
+    """Import the module of the first argument, then run the tasks that arrive on standard input until it ends.
+
+    What tasks print goes to standard error.
+    """
     use_system_allocator()
+    leave_pandas_out()
+    importlib.import_module(sys.argv[1])
     tasks: IO[bytes] = sys.stdin.buffer
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -34,6 +34,9 @@ class SparkEngine:
         self.parallelism = parallelism
         self.group = group
 
+    def prepare(self, module: str, tasks: int) -> None:
+        """Do nothing: Spark starts its workers with their first task."""
+
     def map(self, function: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> list[_Answer]:
         """Return the answer of each task, in order; answers are small."""
         if not tasks:

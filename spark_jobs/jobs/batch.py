@@ -15,7 +15,7 @@ from spark_jobs.jobs.options import (
     silent,
     unreported,
 )
-from spark_jobs.jobs.reading import read_native, read_otlp
+from spark_jobs.jobs.reading import prepare_reading, read_native, read_otlp
 from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.jobs.writers import name_native_writers
@@ -78,6 +78,7 @@ def read_sides(
     """
     progress("reading the native trace")
     how = reading(options)
+    prepare_reading(engine, options.otlp, how)
     own = name_native_writers(options.native, how)
     native = read_native(engine, options.native, str(work / "native"), options=own)
     progress("reading the spans")

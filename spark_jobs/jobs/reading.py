@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from spark_jobs.sources.native import NativeFiles
     from spark_jobs.sources.otlp import OtlpFiles
 
-__all__ = ["EventSide", "ReadOptions", "check_inputs", "read_native", "read_otlp"]
+__all__ = ["EventSide", "ReadOptions", "check_inputs", "prepare_reading", "read_native", "read_otlp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +188,13 @@ def read_otlp(engine: Engine, srcs: Sequence[str], directory: str, *, options: R
     paths, addresses = apart(srcs)
     found = find_spans(paths, layout=options.otlp_format, parallelism=engine.parallelism)
     return replace(_read_side(engine, _Reading("otlp", directory, options), found, addresses), trace_topics=())
+
+
+def prepare_reading(engine: Engine, otlp: Sequence[str], options: ReadOptions) -> None:
+    """Have the engine ready when the files of spans are read; raises as :func:`read_otlp`."""
+    paths, _ = apart(otlp)
+    found = find_spans(paths, layout=options.otlp_format, parallelism=engine.parallelism)
+    engine.prepare(__name__, len(found.tasks))
 
 
 # -- in the driver --------------------------------------------------------------------------------------------------

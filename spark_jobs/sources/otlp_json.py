@@ -44,9 +44,9 @@ _NULL: Final = re.compile(
 _NO_NUMBER: Final = re.compile(rb"[:\[,]\s*-?(?:Inf|NaN)\s*[,\]}]")  # which the parser takes for one
 # What is rare is looked for first, as a plain word: that is ten times as fast.
 _REFUSED: Final = (
-    (re.compile(b"null"), _NULL),
-    (re.compile(b"Inf"), _NO_NUMBER),
-    (re.compile(b"-NaN"), _NO_NUMBER),
+    (b"null", _NULL),
+    (b"Inf", _NO_NUMBER),
+    (b"-NaN", _NO_NUMBER),
 )
 
 
@@ -77,7 +77,7 @@ def _is_plain(lines: list[bytes], block: bytes) -> bool:
         block.decode()
     except UnicodeDecodeError:
         return False
-    return not any(word.search(block) and refused.search(block) for word, refused in _REFUSED)
+    return not any(word in block and refused.search(block) for word, refused in _REFUSED)
 
 
 def _read(block: bytes, shape: pa.Schema, messages: int) -> tuple[SpanColumns, int] | None:
