@@ -74,11 +74,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         return _print_policy(policy, profile, native_writer, grace, complete=complete)
     native, otlp, into = _required(native, otlp, out)
     _check_rhythm(stream=stream, every=every, engine=engine, complete=complete)
-    if engine == "local":
-        from spark_jobs.exchange.engine import leave_pandas_out  # noqa: PLC0415  (pyarrow, of the optional extra)
-
-        leave_pandas_out()
-    batch, policies, profiles = _machinery()
+    batch, policies, profiles = _machinery(engine)
     how_read = {"msg_type_map": msg_type_map, "otlp_format": otlp_format, "charset": charset}
     rules = {"policy": policy and as_path(policy), "profile": profile, "native_writer": native_writer, "strict": strict}
     window = {**_durations(policies, grace=grace), "is_complete": complete, **_instants(begin=begin, end=end)}
@@ -203,7 +199,11 @@ def _streaming() -> Any:
     return stream
 
 
-def _machinery() -> tuple[Any, Any, Any]:
+def _machinery(engine: str | None = None) -> tuple[Any, Any, Any]:
+    if engine == "local":
+        from spark_jobs.exchange.engine import leave_pandas_out  # noqa: PLC0415  (pyarrow, of the optional extra)
+
+        leave_pandas_out()
     from spark_jobs.jobs import batch  # noqa: PLC0415  (pyarrow, of the optional extra)
     from spark_jobs.policy import policy, profiles  # noqa: PLC0415
 
