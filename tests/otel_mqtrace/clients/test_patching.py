@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import abc
+import copy
 import gc
+import inspect
 import logging
+import pickle
+import subprocess
 import sys
 
 import confluent_kafka
@@ -14,12 +18,14 @@ from confluent_kafka.serialization import StringSerializer
 from opentelemetry.instrumentation.confluent_kafka import ConfluentKafkaInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 
+from otel_mqtrace.clients.confluent_kafka import patching
 from otel_mqtrace.clients.confluent_kafka.consume.consumer import ORIGINAL_CONSUMER
 from otel_mqtrace.clients.confluent_kafka.messages import registry
 from otel_mqtrace.clients.confluent_kafka.patching import ConfluentKafkaPatches
 from otel_mqtrace.clients.confluent_kafka.produce.producer import ORIGINAL_PRODUCER
 from otel_mqtrace.clients.confluent_kafka.state import active
 from otel_mqtrace.config import Settings
+from otel_mqtrace.hooks import _guard
 from otel_mqtrace.hooks.process import sources
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
@@ -364,3 +370,92 @@ def test_classes_and_clients_made_of_the_original_are_told(instrument, kafka):
     assert any(told.startswith("Producer: ") for told in survey["clients_untraced"])
     del later, Later
     gc.collect()
+
+
+def _result(ask, *arguments):
+    """Return the text of a result, or the name of what was raised."""
+    try:
+        return str(ask(*arguments))
+    except (TypeError, ValueError, pickle.PicklingError) as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize(
+    "name", ["Producer", "Consumer", "ShareConsumer", "SerializingProducer", "DeserializingConsumer"]
+)
+def test_a_class_looks_as_it_did(instrument, name):
+    """Its names, its documentation, and whether it can be copied, pickled by name and asked for."""
+    before = getattr(confluent_kafka, name)
+    questions = (
+        lambda cls: (cls.__name__, cls.__qualname__, cls.__module__, cls.__doc__),
+        pickle.dumps,
+        lambda cls: copy.deepcopy(cls) is cls,
+        lambda cls: [(each, getattr(cls, each).__doc__) for each in dir(before) if each[0] != "_"],
+        lambda cls: sorted(dir(cls)),
+        lambda cls: inspect.signature(cls.produce if "Producer" in name else cls.poll),
+        lambda cls: repr(cls | None),
+    )
+    expected = [_result(each, before) for each in questions]
+    instrument()
+    assert [_result(each, getattr(confluent_kafka, name)) for each in questions] == expected
+
+
+def test_the_asyncio_classes_are_not_imported_and_traced_when_they_come():
+    """In a process of its own: instrument() leaves them out, and the first of them made later is traced."""
+    code = """
+import asyncio, sys
+from otel_mqtrace.testing.embedded.cluster import EmbeddedKafka
+from otel_mqtrace import MqTraceInstrumentor
+from otel_mqtrace.testing import RecordingExporter, recording_provider
+
+exporter = RecordingExporter()
+MqTraceInstrumentor().instrument(tracer_provider=recording_provider(exporter), exporters=())
+assert "confluent_kafka.aio" not in sys.modules
+from confluent_kafka.aio import AIOProducer
+
+async def run(servers):
+    producer = AIOProducer({"bootstrap.servers": servers})
+    sent = await producer.produce("orders", b"x")
+    await producer.flush()
+    await sent
+    await producer.close()
+
+with EmbeddedKafka() as kafka:
+    kafka.create_topic("orders", partitions=1)
+    asyncio.run(run(kafka.bootstrap_servers))
+exporter.take("send orders")
+exporter.assert_empty()
+MqTraceInstrumentor().uninstrument()
+assert not hasattr(AIOProducer.produce, "__wrapped__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_step_of_the_undoing_that_fails_keeps_none_of_the_others(application, instrument, monkeypatch):
+    """Whatever uninstrument() meets: the names are the client's again, and the next round begins clean."""
+    names = dict(vars(application))
+    instrument()
+    monkeypatch.setattr(patching, "forget_leaders", _refuse)
+    MqTraceInstrumentor().uninstrument()
+    assert _guard._failures.pop("Patches.restore") == 1
+    assert dict(vars(application)) == names
+    assert (active.tracing, registry in sources) == (None, False)
+
+
+def test_what_an_undoing_left_behind_is_undone_by_the_next_round(application, instrument, monkeypatch):
+    """An uninstrument() that was broken off as a whole: the next instrument() first puts back what was changed."""
+    names = dict(vars(application))
+    instrument()
+    with monkeypatch.context() as broken:
+        broken.setattr(ConfluentKafkaPatches, "restore", _refuse)
+        MqTraceInstrumentor().uninstrument()
+    assert _guard._failures.pop("MqTraceInstrumentor.uninstrument") == 1
+    instrument()
+    MqTraceInstrumentor().uninstrument()
+    assert dict(vars(application)) == names
+    assert sources.count(registry) == 0
+
+
+def _refuse(*_):
+    raise RuntimeError("Set changed size during iteration")

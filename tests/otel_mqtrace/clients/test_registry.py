@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 from confluent_kafka import Message
@@ -15,7 +16,7 @@ from opentelemetry.sdk.trace import _Span
 from otel_mqtrace import process
 from otel_mqtrace.clients.confluent_kafka.consume.consumer_state import ConsumerState
 from otel_mqtrace.clients.confluent_kafka.messages import incoming, registry
-from otel_mqtrace.clients.registry import MessageRegistry
+from otel_mqtrace.clients.registry import LiveObjects, MessageRegistry
 from otel_mqtrace.config import Settings
 from otel_mqtrace.hooks.tracing import Tracing
 from otel_mqtrace.instrumentor import MqTraceInstrumentor
@@ -152,3 +153,54 @@ def test_a_late_block_still_has_the_parent_and_the_baggage(instrument, spans, fi
         assert trace.get_current_span().get_span_context() == ended.get_span_context()
         assert baggage.get_baggage("tenant") == "7"
         assert not handling.span.is_recording()
+
+
+class Thing:
+    """Something that can be referred to weakly, and is freed by the collector alone."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def _while_others_come_and_go(come, ask, *, times):
+    """Call ``ask`` that often while another thread keeps making things; what either raises is raised here."""
+    over = Event()
+
+    def make():
+        kept = []
+        while not over.is_set():
+            kept.append(come())
+            if len(kept) > 200:
+                kept.clear()
+
+    with ThreadPoolExecutor(1) as pool:
+        making = pool.submit(make)
+        try:
+            for _ in range(times):
+                ask()
+        finally:
+            over.set()
+        making.result(30)
+
+
+def test_asking_does_not_fail_while_something_is_made(impatient):
+    """A set of weak references would say that it changed its size."""
+    alive = LiveObjects()
+
+    def come():
+        thing = Thing()
+        alive.add(thing)
+        return thing
+
+    _while_others_come_and_go(come, alive.all, times=2_000)
+
+
+def test_what_is_gone_is_not_among_what_exists():
+    """Nothing is kept, and no key of it."""
+    alive = LiveObjects()
+    here, gone = Thing(), Thing()
+    alive.add(here)
+    alive.add(gone)
+    del gone
+    gc.collect()
+    assert alive.all() == [here]

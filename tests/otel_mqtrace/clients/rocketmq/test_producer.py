@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import CancelledError, Future
 
 import pytest
 import rocketmq
@@ -12,6 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from rocketmq.grpc_protocol import Code
 from rocketmq.v5.exception import ClientException, IllegalArgumentException, TooManyRequestsException
 
+from otel_mqtrace.clients.rocketmq.client import complete_after
 from otel_mqtrace.instrumentor import RocketMqInstrumentor
 
 ADDRESS = "127.0.0.1"
@@ -233,3 +235,11 @@ def test_a_recall_is_a_span_of_its_own(producer, spans, message, topic):
         assert (span.attributes["mqtrace.trace_type"], span.attributes["mqtrace.success"]) == ("Recall", True)
         assert span.kind is SpanKind.CLIENT
     assert (failed.attributes["error.type"], failed.attributes["mqtrace.success"]) == ("INTERNAL_SERVER_ERROR", False)
+
+
+def test_an_answer_that_was_cancelled_is_heard_as_such():
+    """It is no receipt: what is recorded of it must end, and not stumble over nothing."""
+    answer, heard = Future(), []
+    told = complete_after(answer, lambda result, exception: heard.append((result, type(exception))), None)
+    answer.cancel()
+    assert (heard, told.cancelled()) == ([(None, CancelledError)], True)
