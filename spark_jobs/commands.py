@@ -1,4 +1,4 @@
-"""This module knows the commands of ``spark_jobs`` on the command line: their options, their output, nothing else.
+"""The commands ``mqtrace reconcile`` and ``mqtrace inspect``: their options and their output.
 
 Nothing heavy is imported before a command runs: ``mqtrace --help`` reads this module.
 """
@@ -16,12 +16,13 @@ import typer
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
-from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
+from spark_jobs.options import parse_settings, repeat_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bridge.storage import AnyPath
+    from spark_jobs.jobs.options import ReconcileOptions
     from spark_jobs.report.result import Result, Writers
 
 __all__ = ["inspect", "reconcile"]
@@ -36,10 +37,10 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     policy: asked.PolicyFile = None,
     profile: asked.ProfileName = "auto",
     native_writer: asked.NativeWriter = "auto",
-    grace: asked.Grace = None,
+    grace_ms: asked.Grace = None,
     complete: asked.Complete = False,
-    begin: asked.Begin = None,
-    end: asked.End = None,
+    begin_ms: asked.Begin = None,
+    end_ms: asked.End = None,
     strict: asked.Strict = False,
     engine: asked.EngineName = None,
     master: asked.Master = None,
@@ -51,7 +52,7 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
     client_config: asked.ClientConfig = None,
     history: asked.History = None,
     stream: asked.Stream = False,
-    every: asked.Every = None,
+    every_ms: asked.Every = None,
     samples: asked.Samples = 400,
     link_template: asked.LinkTemplate = None,
     as_json: asked.AsJson = False,
@@ -71,31 +72,38 @@ def reconcile(  # noqa: PLR0913  (an option each; the contract's list)
         mqtrace reconcile --print-policy --profile java-agent --native-writer rocketmq-5.3.3 > policy.toml
     """
     if print_policy:
-        return _print_policy(policy, profile, native_writer, grace, complete=complete)
+        return _print_policy(policy, profile, native_writer, grace_ms, complete=complete)
     native, otlp, into = _required(native, otlp, out)
-    _check_rhythm(stream=stream, every=every, engine=engine, complete=complete)
-    batch, policies, profiles = _machinery(engine)
-    how_read = {"msg_type_map": msg_type_map, "otlp_format": otlp_format, "charset": charset}
-    rules = {"policy": policy and as_path(policy), "profile": profile, "native_writer": native_writer, "strict": strict}
-    window = {**_durations(policies, grace=grace), "is_complete": complete, **_instants(begin=begin, end=end)}
-    where = {"engine": engine, "master": master, "driver_memory": driver_memory, "conf": parse_settings(conf or ())}
-    sources = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
-    servers = {"client_config": client_config}
-    left = {"out": into, "history": as_path(history) if history else into / "history", "samples": samples}
-    options = batch.ReconcileOptions(**sources, **servers, **how_read, **rules, **window, **where, **left)
-    _warn_of_newer(profiles, native_writer)
-    rhythm = _durations(policies, every=every)
+    _check_rhythm(stream=stream, every_ms=every_ms, engine=engine, complete=complete)
+    sources: Any = {"native": tuple(native), "otlp": tuple(otlp), "ledger": tuple(ledger or ())}
+    reading: Any = {"msg_type_map": msg_type_map, "otlp_format": otlp_format, "charset": charset}
+    rules: Any = {"policy": policy and as_path(policy), "profile": profile, "native_writer": native_writer}
+    window: Any = {"grace_ms": grace_ms, "is_complete": complete, "begin_ms": begin_ms, "end_ms": end_ms}
+    where: Any = {"engine": engine, "master": master, "driver_memory": driver_memory, "client_config": client_config}
+    left: Any = {"out": into, "history": as_path(history) if history else into / "history", "samples": samples}
+    given = sources | reading | rules | window | where | left
+    options = _load_options(engine)(**given, conf=parse_settings(conf or ()), strict=strict)
+    _warn_of_newer(native_writer)
     with _local(options, stream=stream) as local:
-        return _run(local, stream=stream, **rhythm, link_template=link_template, as_json=as_json)
+        return _run(local, stream=stream, every_ms=every_ms, link_template=link_template, as_json=as_json)
 
 
-# what the command line offers a command to do first
-reconcile.rewrite_arguments = spread  # type: ignore[attr-defined]
+reconcile.rewrite_arguments = repeat_options  # type: ignore[attr-defined]  # the command line calls it first
+
+
+def _load_options(engine: str | None) -> type[ReconcileOptions]:
+    if engine == "local":
+        from spark_jobs.exchange.engine import leave_pandas_out  # noqa: PLC0415  (pyarrow, of the optional extra)
+
+        leave_pandas_out()
+    from spark_jobs.jobs.options import ReconcileOptions  # noqa: PLC0415  (pyarrow, of the optional extra)
+
+    return ReconcileOptions
 
 
 @contextmanager
-def _local(options: Any, *, stream: bool) -> Iterator[Any]:
-    """Give the options with each Jaeger among the sources replaced by a file of its spans."""
+def _local(options: ReconcileOptions, *, stream: bool) -> Iterator[ReconcileOptions]:
+    """Yield the options with a file of spans in place of each Jaeger among the sources."""
     from bridge.addresses import Kind, parse_address  # noqa: PLC0415  (a list of commands does without)
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415  (a list of commands does without)
 
@@ -114,127 +122,92 @@ def _required(
     return native, otlp, as_path(out)
 
 
-def _check_rhythm(*, stream: bool, every: str | None, engine: str | None, complete: bool) -> None:
-    if every is not None and not stream:
+def _check_rhythm(*, stream: bool, every_ms: int | None, engine: str | None, complete: bool) -> None:
+    if every_ms is not None and not stream:
         raise UsageError("--every needs --stream: without it a run reads everything once")
-    if every is not None and complete:
+    if every_ms is not None and complete:
         raise UsageError("--every waits for more, --complete says that nothing more will arrive: leave out one of them")
     if stream and engine == "local":
         raise UsageError("--engine local does not take --stream: leave it out, or use --engine spark")
 
 
-def _durations(policies: Any, **given: str | None) -> dict[str, int | None]:
-    """Return the options that are durations in milliseconds, under names that say so."""
-    return {
-        f"{name}_ms": None if text is None else policies.parse_duration_ms(text, name=f"--{name}")
-        for name, text in given.items()
-    }
-
-
-def _instants(**given: str | None) -> dict[str, int | None]:
-    """Return the options that are points in time in milliseconds since the epoch, under names that say so."""
-    return {
-        f"{name}_ms": None if text is None else parse_instant_ms(text, name=f"--{name}") for name, text in given.items()
-    }
-
-
-def _run(options: Any, *, stream: bool, every_ms: int | None, link_template: str | None, as_json: bool) -> int:
-    """Reconcile as ``ReconcileOptions`` say, write the reports, print what came of it."""
+def _run(
+    options: ReconcileOptions, *, stream: bool, every_ms: int | None, link_template: str | None, as_json: bool
+) -> int:
+    """Reconcile, write the reports and print the result."""
     from bridge.page.markup import check_template  # noqa: PLC0415  (as below)
-    from spark_jobs.progress import shown_progress  # noqa: PLC0415  (rich, which a list of commands does without)
+    from spark_jobs.report import files, html, samples  # noqa: PLC0415  (Jinja, of the optional extra)
+    from spark_jobs.terminal import print_summary, shown_progress  # noqa: PLC0415  (rich)
 
-    links, pages, render = _pages()
-    shown = link_template and check_template(link_template, links.LINK_FIELDS)
-    page = pages.PageOptions(samples=options.samples, link_template=shown)
+    template = link_template and check_template(link_template, samples.LINK_FIELDS)
+    page = html.PageOptions(samples=options.samples, link_template=template)
     written: dict[str, AnyPath] = {}
-    chosen: set[Writers] = set()
+    printed: set[Writers] = set()
 
     def report(result: Result) -> None:
         progress("writing the reports")
         sources = (*options.native, *options.otlp, *options.ledger)
-        written.update(render.write_reports(result, options.out, page, sources=sources))
-        if every_ms is not None and result.writers not in chosen:
-            _print_writers(result.writers)
-        chosen.add(result.writers)
-        if every_ms is not None and not as_json:
-            typer.echo(f"run {result.run}: {result.verdict}, {_open_keys(result)}")
+        written.update(files.write_reports(result, options.out, page, sources=sources))
+        if every_ms is not None:
+            if result.writers not in printed:
+                _print_writers(result.writers)
+            printed.add(result.writers)
+            if not as_json:
+                typer.echo(f"run {result.run}: {result.verdict}, {_open_keys(result)}")
 
     with shown_progress() as progress:
         if stream:
-            result = _streaming().run(options, every_ms=every_ms, progress=progress, report=report)
+            from spark_jobs.jobs import stream as streaming  # noqa: PLC0415  (Spark, of the optional extra)
+
+            result = streaming.run(options, every_ms=every_ms, progress=progress, report=report)
         else:
-            result = _machinery()[0].run(options, progress=progress, report=report)
+            from spark_jobs.jobs import batch  # noqa: PLC0415  (pyarrow, of the optional extra)
+
+            result = batch.run(options, progress=progress, report=report)
     if every_ms is None:
         _print_writers(result.writers)
-    _print(result, written, as_json=as_json)
-    _warn_of_size(written, pages.HEAVY_PAGE_BYTES)
+    if as_json:
+        sys.stdout.write(result.dumps())
+    else:
+        print_summary(result, written)
+    _warn_of_size(written, html.HEAVY_PAGE_BYTES)
     return int(result.exit_code)
 
 
-def _print_policy(path: Path | None, profile: str, native_writer: str, grace: str | None, *, complete: bool) -> int:
-    from spark_jobs.policy import policy as policies  # noqa: PLC0415
+def _print_policy(path: Path | None, profile: str, native_writer: str, grace_ms: int | None, *, complete: bool) -> int:
+    from spark_jobs.policy.policy import read_open_policy, with_grace  # noqa: PLC0415  (of the optional extra)
     from spark_jobs.policy.text import print_policy  # noqa: PLC0415
 
-    found, open_writers = policies.read_open_policy(path, profile=profile, native_writer=native_writer)
-    found = policies.with_grace(found, _durations(policies, grace=grace)["grace_ms"], is_complete=complete)
-    sys.stdout.write(print_policy(found, open_writers=open_writers))
+    policy, open_writers = read_open_policy(path, profile=profile, native_writer=native_writer)
+    policy = with_grace(policy, grace_ms, is_complete=complete)
+    sys.stdout.write(print_policy(policy, open_writers=open_writers))
     return 0
 
 
-def _warn_of_newer(profiles: Any, native_writer: str) -> None:
+def _warn_of_newer(native_writer: str) -> None:
+    from spark_jobs.policy import profiles  # noqa: PLC0415  (of the optional extra)
+
     if profiles.is_newer_than_known(native_writer):
         judged = f"judged by the rules of {profiles.NEWEST_RELEASE}, the newest known release"
         typer.echo(f"mqtrace: warning: --native-writer {native_writer} is {judged}", err=True)
 
 
 def _open_keys(result: Result) -> str:
-    """Return what is open, and what no longer is, as words of one line."""
-    told = [f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(result.lifecycle.items()) if count]
-    return ", ".join(told) or "nothing open"
-
-
-def _streaming() -> Any:
-    from spark_jobs.jobs import stream  # noqa: PLC0415  (Spark, of the optional extra)
-
-    return stream
-
-
-def _machinery(engine: str | None = None) -> tuple[Any, Any, Any]:
-    if engine == "local":
-        from spark_jobs.exchange.engine import leave_pandas_out  # noqa: PLC0415  (pyarrow, of the optional extra)
-
-        leave_pandas_out()
-    from spark_jobs.jobs import batch  # noqa: PLC0415  (pyarrow, of the optional extra)
-    from spark_jobs.policy import policy, profiles  # noqa: PLC0415
-
-    return batch, policy, profiles
-
-
-def _pages() -> tuple[Any, Any, Any]:
-    from spark_jobs.report import files, html, samples  # noqa: PLC0415  (Jinja, of the optional extra)
-
-    return samples, html, files
+    """Return the keys by lifecycle in one line."""
+    counts = [f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(result.lifecycle.items()) if count]
+    return ", ".join(counts) or "nothing open"
 
 
 def _warn_of_size(written: dict[str, AnyPath], heavy_bytes: int) -> None:
     for name, path in written.items():
         size = path.stat().st_size
         if path.suffix == ".html" and size > heavy_bytes:
-            told = f"{name} has {size / 1e6:.1f} MB, which takes browsers seconds to open: ask for fewer --samples"
-            typer.echo(f"mqtrace: warning: {told}", err=True)
-
-
-def _print(result: Result, written: dict[str, AnyPath], *, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(result.dumps())
-    else:
-        from spark_jobs.terminal import print_summary  # noqa: PLC0415  (rich, which a list of commands does without)
-
-        print_summary(result, written)
+            size_text = f"{name} has {size / 1e6:.1f} MB and opens slowly in a browser"
+            typer.echo(f"mqtrace: warning: {size_text}: use fewer --samples", err=True)
 
 
 def _print_writers(writers: Writers) -> None:
-    """Print which writers were chosen, and why; nothing where options named them."""
+    """Print the detected writers and the reasons."""
     if writers.evidence:
         typer.echo(f"mqtrace: {'; '.join(writers.evidence)}", err=True)
 
@@ -255,9 +228,9 @@ def inspect(
         Path | None, typer.Option(help="Properties of the Kafka client (TLS, SASL) for kafka:// sources.")
     ] = None,
 ) -> int:
-    """Say what is in an input: side, layout, how many records or spans, bad ones with position and reason.
+    """Show what an input contains: side, layout, number of records or spans, bad ones with position and reason.
 
-    Exit codes: 0, 1 when something in it is bad or nothing is in it, 2 wrong usage or unreadable input.
+    Exit codes: 0, 1 if something in it is bad or it is empty, 2 wrong usage or unreadable input.
 
     Example:
         mqtrace inspect landing/native spans.jsonl

@@ -15,7 +15,7 @@ import typer
 from bridge.storage import as_path
 from otel_mqtrace._errors import UsageError
 from spark_jobs import options as asked  # noqa: TC001  (typer reads the annotations)
-from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
+from spark_jobs.options import duration_ms, parse_settings, repeat_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,9 +56,12 @@ _Formats = Annotated[
     ),
 ]
 _Grace = Annotated[
-    str | None,
+    int | None,
     typer.Option(
-        help="How long a delivery may take before it is missing, as in 60s or 5m; else 60s.", metavar="DURATION"
+        "--grace",
+        parser=duration_ms("--grace"),
+        help="How long a delivery may take before it is missing, as in 60s or 5m; else 60s.",
+        metavar="DURATION",
     ),
 ]
 _NativeWriter = Annotated[
@@ -73,9 +76,9 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     otlp: _Otlp = None,
     out: _Out,
     formats: _Formats = None,
-    begin: asked.Begin = None,
-    end: asked.End = None,
-    grace: _Grace = None,
+    begin_ms: asked.Begin = None,
+    end_ms: asked.End = None,
+    grace_ms: _Grace = None,
     native_writer: _NativeWriter = "mqtrace",
     master: asked.Master = None,
     driver_memory: asked.DriverMemory = "1g",
@@ -96,19 +99,18 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     """
     wanted, into = _wanted(formats), as_path(out)
     from spark_jobs.jobs import graph as job  # noqa: PLC0415  (of the optional extra)
-    from spark_jobs.policy.policy import parse_duration_ms  # noqa: PLC0415
-    from spark_jobs.progress import shown_progress  # noqa: PLC0415
     from spark_jobs.report.files import write_texts  # noqa: PLC0415
     from spark_jobs.report.graph_files import GRAPH_FILES  # noqa: PLC0415
     from spark_jobs.sources.jaeger import local_sources  # noqa: PLC0415
+    from spark_jobs.terminal import shown_progress  # noqa: PLC0415
 
     options = job.GraphOptions(
         native=tuple(native or ()),
         otlp=tuple(otlp or ()),
         out=into,
-        begin_ms=None if begin is None else parse_instant_ms(begin, name="--begin"),
-        end_ms=None if end is None else parse_instant_ms(end, name="--end"),
-        grace_ms=None if grace is None else parse_duration_ms(grace, name="--grace"),
+        begin_ms=begin_ms,
+        end_ms=end_ms,
+        grace_ms=grace_ms,
         native_writer=native_writer,
         master=master,
         driver_memory=driver_memory,
@@ -129,14 +131,14 @@ def graph(  # noqa: PLR0913  (an option each; the contract's list)
     return 0
 
 
-graph.rewrite_arguments = spread  # type: ignore[attr-defined]  # what the command line offers a command to do first
+graph.rewrite_arguments = repeat_options  # type: ignore[attr-defined]  # the command line calls it first
 
 
 def _wanted(formats: Iterable[str] | None) -> frozenset[str]:
     chosen = list(formats or _FILES)
     for name in chosen:
         if name not in _FILES:
-            raise UsageError(f"--format {name!r} is unknown; choose of {', '.join(_FILES)}")
+            raise UsageError(f"--format {name!r} is unknown: use {', '.join(_FILES)}")
     return frozenset(_FILES[name] for name in chosen)
 
 
@@ -167,6 +169,6 @@ def _print(drawn: Graph, written: dict[str, AnyPath]) -> None:
 
 
 def _missing(edge: Edge) -> str:
-    """Return how many messages were never consumed, or consumed and never published."""
+    """Return the number of messages never consumed or never published."""
     missing = edge.never_consumed + edge.never_published
     return f"{missing:,}" if missing else "-"

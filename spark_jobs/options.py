@@ -1,14 +1,22 @@
-"""The options of the reconciling commands: an alias each, with its text in ``--help``.
+"""The options that ``reconcile`` and ``graph`` share, one alias each, and the parsers of their values.
 
-A command names them in its signature, where typer reads them; the default stands there.
+A command names the aliases in its signature, where typer reads them; the defaults stand there.
 """
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+
+from otel_mqtrace._clock import LAST_MS
+from otel_mqtrace._errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "AsJson",
@@ -38,8 +46,100 @@ __all__ = [
     "Samples",
     "Stream",
     "Strict",
+    "duration_ms",
+    "instant_ms",
+    "parse_instant_ms",
+    "parse_settings",
+    "repeat_options",
 ]
 
+_OWN_OPTIONS: Final = {"spark.master": "--master", "spark.remote": "--master", "spark.driver.memory": "--driver-memory"}
+_SOURCES: Final = frozenset({"--native", "--otlp", "--ledger"})
+_WHOLE_NUMBER = re.compile(r"-?\d+")
+_MOST_DIGITS: Final = 15  # those of LAST_MS
+_BEYOND: Final = LAST_MS + 1
+
+
+def repeat_options(arguments: Iterable[str], names: frozenset[str] = _SOURCES) -> list[str]:
+    """Repeat an option before each of its values: ``--native a b`` becomes ``--native a --native b``.
+
+    A shell expands ``--native landing/*.jsonl`` into many words; an option parser gives the option one of them.
+    """
+    repeated: list[str] = []
+    current, fresh = None, False
+    for word in arguments:
+        if word.startswith("-") and word != "-":
+            name, assigned, _ = word.partition("=")
+            current, fresh = (name if name in names else None), not assigned
+            repeated.append(word)
+            continue
+        if current is not None and not fresh:
+            repeated.append(current)
+        repeated.append(word)
+        fresh = False
+    return repeated
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, str]:
+    """Read settings of Spark as ``spark-submit --conf`` takes them; the last one of a name counts.
+
+    Raises:
+        UsageError: one is not ``KEY=VALUE``, or has an option of its own.
+    """
+    settings: dict[str, str] = {}
+    for text in texts:
+        name, assigned, value = text.partition("=")
+        if not assigned or not name.startswith("spark."):
+            raise UsageError(f"--conf '{text}' is not a setting of Spark: write spark.NAME=VALUE")
+        if name in _OWN_OPTIONS:
+            raise UsageError(f"--conf '{text}': use {_OWN_OPTIONS[name]} instead")
+        settings[name] = value
+    return settings
+
+
+def parse_instant_ms(text: str, *, name: str) -> int:
+    """Read epoch milliseconds or ISO 8601 (UTC unless it names an offset), from 1970 to 9999.
+
+    Raises:
+        UsageError: it is neither, or out of that range; the message contains ``name``, the option.
+    """
+    if not _WHOLE_NUMBER.fullmatch(text):
+        return _in_range(_iso_ms(text, name), text, name)
+    return _in_range(int(text) if len(text) <= _MOST_DIGITS else _BEYOND, text, name)
+
+
+def _in_range(instant_ms: int, text: str, name: str) -> int:
+    if not 0 <= instant_ms <= LAST_MS:
+        raise UsageError(f"{name} '{text}' is not between the years 1970 and 9999")
+    return instant_ms
+
+
+def _iso_ms(text: str, name: str) -> int:
+    try:
+        instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError as error:
+        raise UsageError(f"{name}: invalid time '{text}': use 2026-11-21T09:30:00Z or epoch milliseconds") from error
+    aware = instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)
+    return round(aware.timestamp() * 1000)
+
+
+def instant_ms(name: str) -> Callable[[str], int]:
+    """Return the parser of the option ``name`` that is a time; see :func:`parse_instant_ms`."""
+    return lambda text: parse_instant_ms(text, name=name)
+
+
+def duration_ms(name: str) -> Callable[[str], int]:
+    """Return the parser of the option ``name`` that is a duration, as in 60s or 5m, in milliseconds."""
+
+    def parse(text: str) -> int:
+        from spark_jobs.policy.policy import parse_duration_ms  # noqa: PLC0415  (a list of commands does without)
+
+        return parse_duration_ms(text, name=name)
+
+    return parse
+
+
+# -- the options -------------------------------------------------------------------------------------------------------
 INPUT, JUDGEMENT, SPARK, OUTPUT = "Input", "Judgement", "Spark", "Output"
 """The panels of ``--help``."""
 
@@ -96,8 +196,10 @@ NativeWriter = Annotated[
     ),
 ]
 Grace = Annotated[
-    str | None,
+    int | None,
     typer.Option(
+        "--grace",
+        parser=duration_ms("--grace"),
         help="How late a record may arrive, as in 60s or 5m; a bare number is seconds.",
         metavar="DURATION",
         rich_help_panel=JUDGEMENT,
@@ -112,10 +214,19 @@ Complete = Annotated[
     ),
 ]
 Begin = Annotated[
-    str | None,
-    typer.Option(help="Start of the window: ISO 8601 or epoch milliseconds.", metavar="TIME", rich_help_panel=INPUT),
+    int | None,
+    typer.Option(
+        "--begin",
+        parser=instant_ms("--begin"),
+        help="Start of the window: ISO 8601 or epoch milliseconds.",
+        metavar="TIME",
+        rich_help_panel=INPUT,
+    ),
 ]
-End = Annotated[str | None, typer.Option(help="End of the window.", metavar="TIME", rich_help_panel=INPUT)]
+End = Annotated[
+    int | None,
+    typer.Option("--end", parser=instant_ms("--end"), help="End of the window.", metavar="TIME", rich_help_panel=INPUT),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Let warnings fail the run.", rich_help_panel=JUDGEMENT)]
 EngineName = Annotated[
     str | None,
@@ -171,8 +282,10 @@ Stream = Annotated[
     ),
 ]
 Every = Annotated[
-    str | None,
+    int | None,
     typer.Option(
+        "--every",
+        parser=duration_ms("--every"),
         help="With --stream: again and again, as in 30s, until SIGINT or SIGTERM.",
         metavar="DURATION",
         rich_help_panel=SPARK,

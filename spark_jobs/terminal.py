@@ -1,9 +1,14 @@
-"""This module knows how a finished run looks in a terminal: the verdict, what it rests on, and where the report is."""
+"""The terminal: progress while a run works, and its summary at the end."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -12,14 +17,14 @@ from spark_jobs.report.headline import loss_sentence
 from spark_jobs.report.wording import count, duration, percent, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
-    from rich.console import Console
+    from rich.progress import TaskID
 
     from bridge.storage import AnyPath
     from spark_jobs.report.result import Result
 
-__all__ = ["print_summary"]
+__all__ = ["Tasks", "active_tasks", "print_summary", "shown_progress"]
 
 _STYLES: Final = {
     "PASS": "bold green",
@@ -35,10 +40,10 @@ _MOST_GROUPS: Final = 10
 
 
 def print_summary(result: Result, written: dict[str, AnyPath], *, console: Console | None = None) -> None:
-    """Print what a person at a terminal wants to know first; colours only where the terminal takes them."""
+    """Print verdict, losses, counts, gates and the place of the report; colours only on a terminal that has them."""
     screen = console or open_console()
-    told = Text.assemble((result.verdict, _STYLES.get(result.verdict, "")), ": native trace against OTLP spans")
-    screen.print(told, soft_wrap=True)
+    headline = Text.assemble((result.verdict, _STYLES.get(result.verdict, "")), ": native trace against OTLP spans")
+    screen.print(headline, soft_wrap=True)
     if result.doubt:
         screen.print(Text(f"inconclusive: {result.doubt}"), soft_wrap=True)
     for side, loss in sorted(result.loss.items()):
@@ -99,3 +104,76 @@ def _gates(result: Result) -> Table:
         outcome = Text(gate.outcome, _STYLES.get(gate.outcome, ""))
         table.add_row(Text(gate.name), value, f"{gate.op} {gate.threshold:g}", outcome)
     return table
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+_EVERY_S: Final = 0.25
+
+
+class Tasks(NamedTuple):
+    """The tasks of the running stages: done ones, and all that are known."""
+
+    done: int
+    known: int
+
+
+@contextmanager
+def shown_progress(
+    *, console: Console | None = None, tasks: Callable[[], Tasks | None] | None = None
+) -> Iterator[Callable[[str], None]]:
+    """Show progress until the block ends; the caller names each stage as it begins. Only a terminal gets output.
+
+    Args:
+        console: standard error by default.
+        tasks: returns the tasks of Spark, or ``None`` if they cannot be counted; :func:`active_tasks` by default.
+    """
+    screen = console or Console(stderr=True)
+    if not screen.is_terminal:
+        yield _silent
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[tasks]}"),
+    )
+    with Progress(*columns, TimeElapsedColumn(), console=screen, transient=True) as bar:
+        line = bar.add_task("starting", total=None, tasks="")
+        over = threading.Event()
+        follower = threading.Thread(
+            target=_follow, args=(bar, line, over, tasks or active_tasks), name="mqtrace-progress", daemon=True
+        )
+        follower.start()
+        try:
+            yield lambda stage: bar.update(line, description=stage)
+        finally:
+            over.set()
+            follower.join()
+
+
+def _silent(_stage: str) -> None:
+    """Show no progress."""
+
+
+def _follow(bar: Progress, line: TaskID, over: threading.Event, tasks: Callable[[], Tasks | None]) -> None:
+    while True:
+        now = tasks()
+        if now is None or not now.known:
+            bar.update(line, total=None, tasks="")
+        else:
+            bar.update(line, total=now.known, completed=now.done, tasks=f"{now.done:,} of {now.known:,} tasks")
+        if over.wait(_EVERY_S):
+            return
+
+
+def active_tasks() -> Tasks | None:
+    """Return the running tasks of this process's Spark, or ``None`` without one that counts them."""
+    pyspark = sys.modules.get("pyspark")  # importing it here would be the slowest thing about a progress bar
+    context = getattr(getattr(pyspark, "SparkContext", None), "_active_spark_context", None)
+    if context is None:
+        return None
+    with suppress(Exception):  # the JVM may be starting, ending or gone
+        tracker = context.statusTracker()
+        running = [info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage))]
+        return Tasks(sum(info.numCompletedTasks for info in running), sum(info.numTasks for info in running))
+    return None

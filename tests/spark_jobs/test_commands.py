@@ -11,7 +11,7 @@ from otel_mqtrace.cli import main
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
 SIDES = ["--native", str(DUAL / "native.jsonl"), "--otlp", str(DUAL / "otlp.jsonl")]
-AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grace", "0"]
+AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grace", "0", "--engine", "local"]
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grac
         ([*SIDES, "--out", "o", "--profile", "perl"], "--profile 'perl' is unknown"),
         ([*SIDES, "--out", "o", "--native-writer", "perl"], "--native-writer 'perl' is unknown"),
         ([*SIDES, "--out", "o", "--grace", "soon"], "--grace: invalid duration 'soon'"),
-        ([*SIDES, "--out", "o", "--begin", "tomorrow"], "--begin 'tomorrow' is no time"),
+        ([*SIDES, "--out", "o", "--begin", "tomorrow"], "--begin: invalid time 'tomorrow'"),
         ([*SIDES, "--out", "o", "--begin", "5", "--end", "4"], "--begin is later than --end"),
         ([*SIDES, "--out", "o", "--policy", "none.toml"], "none.toml cannot be read"),
         ([*SIDES, "--out", "o", "--begin", "9" * 30], "is not between the years"),
@@ -86,14 +86,13 @@ def test_the_policy_leaves_open_what_the_input_decides(capsys):
     assert text.count("\ntolerance_ms = 500") == 3
 
 
-@pytest.mark.spark
-def test_two_empty_sides_are_inconclusive_never_a_pass(spark, capsys, tmp_path):
+def test_two_empty_sides_are_inconclusive_never_a_pass(capsys, tmp_path):
     """Exit 4, a full set of reports, no verdicts; a release that is not known yet is taken, and said to be so."""
     native, otlp, out = tmp_path / "native.jsonl", tmp_path / "otlp.jsonl", tmp_path / "out"
     native.touch()
     otlp.touch()
     sides = ["--native", str(native), "--otlp", str(otlp)]
-    assert main(["reconcile", *sides, "--out", str(out), "--native-writer", "rocketmq-9.9"]) == 4
+    assert main(["reconcile", *sides, "--out", str(out), "--native-writer", "rocketmq-9.9", "--engine", "local"]) == 4
     plain = json.loads((out / "result.json").read_text())
     assert (plain["verdict"], plain["exit_code"]) == ("INCONCLUSIVE", 4)
     captured = capsys.readouterr()
@@ -110,8 +109,7 @@ def lossy(tmp_path):
     return str(tmp_path / "native.jsonl")
 
 
-@pytest.mark.spark
-def test_a_run_prints_its_numbers_and_writes_every_report(spark, capsys, lossy, tmp_path):
+def test_a_run_prints_its_numbers_and_writes_every_report(capsys, lossy, tmp_path):
     """A shell-expanded list of sources; the table on stdout; each report beside the verdicts."""
     half = (DUAL / "otlp.jsonl").read_text().splitlines(keepends=True)
     parts = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
@@ -131,8 +129,7 @@ def test_a_run_prints_its_numbers_and_writes_every_report(spark, capsys, lossy, 
     assert len(plain["inputs"]["otlp"]["sources"]) == 2
 
 
-@pytest.mark.spark
-def test_a_policy_may_tolerate_what_was_lost_and_json_is_all_that_is_printed(spark, capsys, lossy, tmp_path):
+def test_a_policy_may_tolerate_what_was_lost_and_json_is_all_that_is_printed(capsys, lossy, tmp_path):
     """Two tolerated losses and no other gate closed: exit 0; what a machine reads is the result itself."""
     policy, out = tmp_path / "policy.toml", tmp_path / "out"
     policy.write_text("[gates.unexplained_loss_native]\nthreshold = 2\n")

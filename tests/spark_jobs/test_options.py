@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.arguments import parse_instant_ms, parse_settings, spread
-from spark_jobs.policy.policy import parse_duration_ms
+from spark_jobs.options import duration_ms, parse_instant_ms, parse_settings, repeat_options
 
 
 @pytest.mark.parametrize(
@@ -25,7 +24,7 @@ from spark_jobs.policy.policy import parse_duration_ms
 )
 def test_a_shell_expanded_list_follows_its_option(words, expected):
     """Every further word after --native or --otlp is one more of it; other options stay as they are."""
-    assert spread(words.split()) == expected.split()
+    assert repeat_options(words.split()) == expected.split()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ def test_an_instant_is_iso_8601_or_epoch_milliseconds(text, expected_ms):
 
 def test_a_wrong_instant_names_its_option():
     """The line shows how to write it."""
-    with pytest.raises(UsageError, match=r"--end 'tomorrow' is no time; write 2026"):
+    with pytest.raises(UsageError, match=r"--end: invalid time 'tomorrow': use 2026"):
         parse_instant_ms("tomorrow", name="--end")
 
 
@@ -66,13 +65,13 @@ def test_what_is_no_setting_or_has_its_own_option_is_refused(text):
 @pytest.mark.parametrize("text", ["-1", "253402300800000", "9" * 5_000, "10" + "0" * 22, "0001-01-01", "--5", "1e400"])
 def test_an_instant_no_record_can_have_is_refused(text):
     """Whatever the number, one line; 1970 and 9999 are the ends of what a time may be."""
-    with pytest.raises(UsageError, match=r"--begin '.*' is (not between the years 1970 and 9999|no time)"):
+    with pytest.raises(UsageError, match=r"--begin( '.*' is not between the years 1970 and 9999|: invalid time)"):
         parse_instant_ms(text, name="--begin")
 
 
 @pytest.mark.parametrize("text", ["36501d", "10000000000000000000000ms", "9" * 400, "1e3"])
 def test_a_duration_nobody_waits_for_is_refused(text):
     """A grace of more than a hundred years is a slip of the keyboard."""
-    with pytest.raises(UsageError, match=r"--grace '.*' is (longer than a hundred years|no duration)"):
-        parse_duration_ms(text, name="--grace")
-    assert parse_duration_ms("36500d", name="--grace") == 36_500 * 86_400_000
+    with pytest.raises(UsageError, match=r"--grace: (invalid duration|duration '.*' is longer than a hundred years)"):
+        duration_ms("--grace")(text)
+    assert duration_ms("--grace")("36500d") == 36_500 * 86_400_000
