@@ -5,6 +5,7 @@ The figures are those of ``tests.proofs.scoreboard.costs``, whose variants take 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tests.proofs.bench.rows import Effort, Row, Target, beside
@@ -15,6 +16,7 @@ __all__ = ["measured"]
 _ANCHOR = "opentelemetry-instrumentation-confluent-kafka"
 _MESSAGES = 600
 """Of one turn: a message sent on is three entries of the native queue, which holds 2,048."""
+_PACED, _HELD = 3_000, 600
 _THREAD, _PROCESS = 0, 1
 _INCUMBENT, _INCUMBENT_OFF = ("incumbent", "stock"), ("incumbent", "off")
 _SAID = {
@@ -80,5 +82,53 @@ def measured(effort: Effort) -> list[Row]:
         for measure in _MEASURES
         for call, most in zip(_CALLS, measure.most, strict=True)
     ]
+    others = _other_rows(effort)
     whole = _Measure("whole process, both formats", ("ours", "both"), _PROCESS, (None, None, None))
-    return rows + [row(f"{said}: {whole.what}", whole, call, None) for call, said in _HANDLERS.items()]
+    return rows + others + [row(f"{said}: {whole.what}", whole, call, None) for call, said in _HANDLERS.items()]
+
+
+def _other_rows(effort: Effort) -> list[Row]:
+    """Measure what is not CPU time: the latency of a call, and what a send in flight holds."""
+    ours, variants = ("ours", "both"), [BARE, ("ours", "both"), _INCUMBENT]
+    messages = effort.of(_PACED, least=200)
+    paced = measured_rounds(variants, rounds=effort.rounds, messages=messages, calls=("paced",))
+    held = measured_rounds(variants, rounds=1, messages=effort.of(_HELD, least=200), calls=("held",))
+
+    def figures(
+        took: Mapping[Variant, Sequence[Mapping[str, tuple[float, float]]]], call: str, part: int, of: Variant
+    ) -> list[float]:
+        return [turn[call][part] for turn in took[of]]
+
+    def added(part: int, of: Variant) -> list[float]:
+        return [
+            one - bare
+            for one, bare in zip(figures(held, "held", part, of), figures(held, "held", part, BARE), strict=True)
+        ]
+
+    objects = added(0, ours), added(0, _INCUMBENT)
+    return [
+        beside(
+            "`produce` at 3,000/s: the 99.9th percentile of its latency",
+            _ANCHOR,
+            figures(paced, "paced", 1, ours),
+            figures(paced, "paced", 1, _INCUMBENT),
+            "µs",
+            Target("≤", 0.25),
+            "wall time; the client's own is in it",
+        ),
+        beside(
+            "`produce` at 3,000/s: the median of its latency",
+            _ANCHOR,
+            figures(paced, "paced", 0, ours),
+            figures(paced, "paced", 0, _INCUMBENT),
+            "µs",
+        ),
+        beside(
+            "a send in flight: objects that the garbage collector tracks",
+            _ANCHOR,
+            *objects,
+            "objects",
+            Target("≤", 5.0, "objects"),
+        ),
+        beside("a send in flight: memory blocks", _ANCHOR, added(1, ours), added(1, _INCUMBENT), "blocks"),
+    ]

@@ -15,15 +15,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 
+import pyarrow as pa
+from opentelemetry.sdk.trace import TracerProvider
+
+from otel_mqtrace import MqTraceSpanProcessor
+from otel_mqtrace.exporters.packing import SpanPacker
+from otel_mqtrace.landing.layout import LandedMessage
+from otel_mqtrace.landing.parts import json_line
+from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.wire.native import decode_body, encode_context
+from spark_jobs.normalise.native_records import RecordCount, record_columns
+from spark_jobs.schemas import READ_BODY
 from tests.peers.maven import PeerUnavailableError, jars_of
 from tests.proofs.bench import otlp_spans
+from tests.proofs.bench.forwarding import RECORDS_EACH, trace_messages
 from tests.proofs.bench.rows import Effort, Row, Target, beside, interleaved
+from tests.proofs.bench.steps import sender
 from tests.support.native_vectors import recorded
 
 JAVA = Path(__file__).resolve().parent / "java"
@@ -34,9 +46,11 @@ BUILT, READ, JAVA_CLASSES = (
     "RocketMQ 5.5.0, Java",
 )
 TARGETS = {BUILT: Target("≥", 3.0), READ: Target("≥", 3.0)}
+FROM_RECORDS, IN_COLUMNS = "native encode, record to landing bytes", "native decode, in columns"
 """Of values that Python can use, from and to: half of OTLP's job is published, and promises nothing."""
 
 REPEATS, JAVA_REPEATS = 20, 2_000
+_MESSAGES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +69,8 @@ def measured(effort: Effort) -> list[Row]:
         job: interleaved({one.name: partial(_speed, one, records, repeats) for one in contenders}, effort.rounds)
         for job, contenders in jobs.items()
     }
+    found = [_from_records(records, effort), _in_columns(effort)]
     java_ns = _java_ns(bodies, effort)
-    found = []
     for job, rounds in took.items():
         (_, ours), *others = rounds.items()
         found += [
@@ -109,6 +123,62 @@ def _decoders(bodies: list[bytes]) -> list[_Contender]:
         _Contender(READ, size, read),
         _Contender("OTLP protobuf, parsed only", size, parsed),
     ]
+
+
+def _from_records(records: int, effort: Effort) -> Row:
+    """Measure the way of a recorded send into a line of a landing, beside OTLP's message of the same fields."""
+    exporter, provider = RecordingExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(MqTraceSpanProcessor(exporter, background=False))
+    send = sender(provider, ("kind", b"order"))
+    for _ in range(records):
+        send()
+    provider.force_flush()
+    spans = exporter.take_all()
+    packer = SpanPacker(encode=encode_context, dialect="5.5.0", max_message_bytes=128_000, region_id=None)
+    groups = [decode_body(message.value).contexts for message in packer.pack(spans).messages]
+    assert sum(map(len, groups)) == records, "a send left no record"
+
+    def native() -> int:
+        packed = packer.pack(spans)
+        landed = [
+            LandedMessage(source="trace", arrival_ms=1, body=each.value, keys=each.keys) for each in packed.messages
+        ]
+        return sum(len(json_line(each)) for each in landed)
+
+    def built() -> int:
+        return sum(len(otlp_spans.message_of(group).SerializeToString()) for group in groups)
+
+    took = _in_turns(native, built, records, effort)
+    return beside(FROM_RECORDS, BUILT, *took, "records/s", Target("≥", 8.0))
+
+
+def _in_columns(effort: Effort) -> Row:
+    """Measure what Spark's tasks do: bodies of a hundred records, as a trace topic holds them, into Arrow columns."""
+    bodies = [message.body for message in trace_messages(_MESSAGES)]
+    records = RECORDS_EACH * _MESSAGES
+    batch = pa.RecordBatch.from_pylist([{"body": body} for body in bodies], schema=pa.schema(READ_BODY))
+    otlp = [otlp_spans.message_of(decode_body(body).contexts).SerializeToString() for body in bodies]
+
+    def columns() -> int:
+        parts = record_columns([batch], RecordCount(), msg_type_map="a", charset="utf-8")
+        return sum(len(part["type"]) for part in parts)
+
+    def read() -> int:
+        return sum(len(otlp_spans.read(data)) for data in otlp)
+
+    took = _in_turns(columns, read, records, replace(effort, share=effort.share / 10))
+    return beside(IN_COLUMNS, READ, *took, "records/s", Target("≥", 6.0))
+
+
+def _in_turns(
+    ours: Callable[[], int], theirs: Callable[[], int], records: int, effort: Effort
+) -> tuple[list[float], list[float]]:
+    repeats = effort.of(REPEATS)
+    contenders = {name: _Contender(name, act(), act) for name, act in (("ours", ours), ("theirs", theirs))}
+    took = interleaved(
+        {name: partial(_speed, one, records, repeats) for name, one in contenders.items()}, effort.rounds
+    )
+    return took["ours"], took["theirs"]
 
 
 def _speed(one: _Contender, records: int, repeats: int) -> float:

@@ -12,7 +12,7 @@ __all__ = ["WRITTEN", "measured"]
 _NO_FURTHER: Final = "no further than: "
 WRITTEN: Final = f"{_NO_FURTHER}{SECOND}"
 
-_TARGET = Target("≥", 50_000, "records/s")
+_MOST_OF_SDK, _TARGET = Target("≥", 8.0), Target("≥", 60_000, "records/s")
 
 
 def measured(effort: Effort) -> list[Row]:
@@ -25,9 +25,10 @@ def measured(effort: Effort) -> list[Row]:
             took[ALL],
             took[THROUGH_SDK],
             "records/s",
-            _TARGET,
+            _MOST_OF_SDK,
             "CPU time of the forwarder's thread; a receiver in another process counts the spans. Up to 2048 spans go at once,"
             " 512 through the SDK, as its batch processor has it; topic, groups and host repeat from record to record",
         ),
+        beside("trace records forwarded, by CPU time", "none", took[ALL], None, "records/s", _TARGET),
         *(beside(f"{_NO_FURTHER}{way}", "none", took[way], None, "records/s") for way in (FIRST, SECOND)),
     ]

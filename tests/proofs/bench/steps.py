@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from operator import attrgetter, eq
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from opentelemetry import context, propagate
 from opentelemetry.sdk.trace import TracerProvider
@@ -176,12 +176,15 @@ def floors() -> dict[str, tuple[Callable[[], object], object]]:
     }
 
 
-def sender(provider: TracerProvider) -> Callable[[], list[Header]]:
+_TAGS: Final[Header] = ("TAGS", b"paid")
+
+
+def sender(provider: TracerProvider, header: Header = _TAGS) -> Callable[[], list[Header]]:
     """Return a call that sends one message as ``Producer.produce`` does, and returns the headers it sends."""
     hook = SendHook(tracing=Tracing.create(tracer_provider=provider), group_name="orders", servers="127.0.0.1:9092")
 
     def send() -> list[Header]:
-        given: list[Header] = [("TAGS", b"paid")]
+        given: list[Header] = [header]
         recorded = hook.record("orders", b"x" * 200, None, given, None)
         if recorded is None:
             call = hook.before("orders", body=b"x" * 200, headers=given)
@@ -215,7 +218,8 @@ def handler(provider: TracerProvider) -> Callable[[], ProcessCall | None]:
     def handle() -> ProcessCall | None:
         start_ns = hook.poll_begins()
         silent = hook.asks_nothing
-        call = None if silent else hook.record("orders", 0, 7, b"k", 200, headers, None, None)
+        ground = None if silent else hook.ground_of_records()
+        call = None if ground is None else hook.record(ground, "orders", 0, 7, b"k", 200, headers, None, None)
         if call is None:
             message = IncomingMessage(topic="orders", partition=0, offset=7, key=b"k", body_length=200, headers=headers)
             if start_ns is not None:

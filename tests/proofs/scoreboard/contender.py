@@ -9,6 +9,7 @@ spans that the OTLP receiver has and the records in its landing, and fails when 
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import sys
 import tempfile
@@ -37,10 +38,12 @@ from tests.support.landings import landed_lines
 
 __all__ = ["CALLS", "WARM"]
 
-CALLS = ("produce", "poll", "consume", "look", "relay")
+CALLS = ("produce", "poll", "consume", "look", "relay", "paced", "held")
 """In the order in which they are asked for: what is consumed was produced before.
 
-``look`` polls, and reads the current span in the handler; ``relay`` polls, and sends each message on.
+``look`` polls, and reads the current span in the handler; ``relay`` polls, and sends each message on. ``paced`` sends at
+3,000 a second, and answers with two latencies of ``produce()`` instead of CPU times; ``held`` sends without serving reports,
+and answers with the objects of the garbage collector that a send in flight holds.
 """
 
 WARM = 200
@@ -65,6 +68,11 @@ class _Calls:
             self._warm[call] = self._warmed(call)
             self._warm[call](WARM)
             self._provider.force_flush()
+        if call in _OTHER_FIGURES:
+            figures = _OTHER_FIGURES[call](self._open[-1], self._topic, messages)
+            self._provider.force_flush()
+            self.done[call] += messages
+            return figures
         thread_ns, process_ns = time.thread_time_ns(), time.process_time_ns()
         self._warm[call](messages)
         thread_ns = time.thread_time_ns() - thread_ns
@@ -91,6 +99,8 @@ class _Calls:
             "consume": self._consuming,
             "look": self._looking,
             "relay": self._relaying,
+            "paced": self._producing,
+            "held": self._producing,
         }
         return made[call]()
 
@@ -98,6 +108,7 @@ class _Calls:
         """The delivery reports are counted in, since they are served by the same thread."""
         producer = confluent_kafka.Producer({"bootstrap.servers": self._servers})
         producer.list_topics(self._topic, 20)
+        self._open.append(_Closing(producer))
 
         def send(messages: int) -> None:
             for _ in range(messages):
@@ -155,6 +166,55 @@ class _Calls:
         return consume
 
 
+class _Closing:
+    """A producer with the ``close`` of a consumer."""
+
+    def __init__(self, producer: Any) -> None:
+        self.producer = producer
+
+    def close(self) -> None:
+        """Deliver what is left."""
+        assert self.producer.flush(60) == 0
+
+
+_PER_SECOND = 3_000
+
+
+def _latencies_us(client: _Closing, topic: str, messages: int) -> tuple[float, float]:
+    """Return the median and the 99.9th percentile of ``produce()``, called at a steady pace."""
+    producer, took_ns, began = client.producer, [], time.perf_counter()
+    for number in range(messages):
+        producer.poll(0)
+        wait_s = began + number / _PER_SECOND - time.perf_counter()
+        if wait_s > 0:
+            time.sleep(wait_s)
+        headers = [("kind", b"order")]
+        at_ns = time.perf_counter_ns()
+        producer.produce(topic, b"twenty bytes of order", headers=headers)
+        took_ns.append(time.perf_counter_ns() - at_ns)
+    client.close()
+    took_ns.sort()
+    return took_ns[messages // 2] / 1000, took_ns[min(messages - 1, messages * 999 // 1000)] / 1000
+
+
+def _objects_held(client: _Closing, topic: str, messages: int) -> tuple[float, float]:
+    """Return the objects that the garbage collector tracks for a send in flight, and the memory blocks it holds."""
+    producer = client.producer
+    gc.collect()
+    objects, blocks = len(gc.get_objects()), sys.getallocatedblocks()
+    for _ in range(messages):
+        producer.produce(topic, b"twenty bytes of order", headers=[("kind", b"order")])
+    held = (len(gc.get_objects()) - objects) / messages, (sys.getallocatedblocks() - blocks) / messages
+    client.close()
+    return held
+
+
+_OTHER_FIGURES: dict[str, Callable[[_Closing, str, int], tuple[float, float]]] = {
+    "paced": _latencies_us,
+    "held": _objects_held,
+}
+
+
 def _spans_go(provider: TracerProvider, mode: str, endpoint: str, landing: str) -> tuple[Any, ...]:
     """Set up what each mode exports; return the exporters that the instrumentation attaches."""
     traces = f"{endpoint}/v1/traces"
@@ -204,7 +264,7 @@ def _check(
 ) -> None:
     """Fail unless every message left its spans, and its records where those were asked for."""
     warmed = {call: done[call] + WARM if done[call] else 0 for call in CALLS}
-    sent = warmed["produce"] + warmed["relay"]
+    sent = warmed["produce"] + warmed["relay"] + warmed["paced"] + warmed["held"]
     polled = warmed["poll"] + warmed["look"] + warmed["relay"]
     batches = done["consume"] // messages * -(-messages // _BATCH) + WARM // _BATCH if done["consume"] else 0
     said = f"{subject}, {mode}: {kinds}, {records}"
