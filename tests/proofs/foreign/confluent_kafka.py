@@ -1,10 +1,11 @@
-"""This module knows how confluent-kafka's own tests are run under an instrumentation, and what that broke.
+"""Run confluent-kafka's own tests under an instrumentation, and report what it broke.
 
 ``python -m tests.proofs.foreign.confluent_kafka CHECKOUT`` (``make test-foreign CHECKOUT=…``) wants a checkout of the client's
 repository; nothing of it is kept here. Its unit tests run once under each mode, all at the same time, for most of that
 time is spent waiting. What passed with nothing switched on and does not pass under a mode is run again, alone; broken is
-what fails twice. Exit code 1: ours broke something, or traced less when it was switched on late; 2: no such checkout, or
-a run that did not come to its end.
+what fails twice. Two modes count spans as they end only: without a processor that looks at starts, ordinary sends and
+polls stay records. Exit code 1: ours broke something, or traced less when it was switched on late; 2: no such checkout,
+or a run that did not come to its end in time.
 
 What the client's tests import has to be installed (``requirements/requirements-tests.txt`` of the checkout, and those
 of the schema registry and Avro); a file that cannot be imported is counted and named.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -36,11 +38,18 @@ MODES: Final = {
     "bare": "nothing",
     "early": "ours, before the import",
     "late": "ours, after the import",
+    "records-early": "ours on records, before the import",
+    "records-late": "ours on records, after the import",
     "contrib-early": "the incumbent, before the import",
     "contrib-late": "the incumbent, after the import",
 }
 """Mode → what is switched on, and when."""
-_SWITCHED: Final = {"early": "ours-early", "late": "ours-late"}
+_SWITCHED: Final = {
+    "early": "ours-early",
+    "late": "ours-late",
+    "records-early": "ours-early",
+    "records-late": "ours-late",
+}
 _PLUGIN: Final = Path(__file__).resolve().parent / "plugin"
 _SUITE: Final = ("tests/test_*.py", "tests/avro/test_*.py", "tests/_util/test_*.py")
 _PYTEST: Final = (
@@ -56,7 +65,8 @@ _PYTEST: Final = (
 _FLOOD: Final = 200
 """More spans than this in one test: it sends in a loop until it is stopped, and how far it comes is chance."""
 _LOOK_S: Final = 0.5
-_OURS: Final = ("early", "late")
+_PAIRS: Final = (("early", "late"), ("records-early", "records-late"))
+_OURS: Final = tuple(mode for pair in _PAIRS for mode in pair)
 
 
 @dataclass(slots=True)
@@ -98,11 +108,11 @@ class SuiteError(Exception):
     """A suite that cannot be run, or did not come to its end."""
 
 
-def run_mode(checkout: Path, mode: str, tests: Sequence[str], *, hang_s: float) -> Outcome:
+def run_mode(checkout: Path, mode: str, tests: Sequence[str], *, hang_s: float, until: float = math.inf) -> Outcome:
     """Run ``tests`` (files or single tests, relative to the checkout) under one mode, in processes of their own.
 
     A test that shows no end for ``hang_s`` seconds is killed with its process and counts as failed; the tests after it
-    go on in another process.
+    go on in another process. ``until`` is when all of it must have ended, by ``time.monotonic()``.
     """
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +131,11 @@ def run_mode(checkout: Path, mode: str, tests: Sequence[str], *, hang_s: float) 
                     stdout=output,
                     stderr=subprocess.STDOUT,
                 )
-                _watch(process, lines, hang_s)
+                _watch(process, lines, hang_s, until)
+                if time.monotonic() >= until:
+                    raise SuiteError(
+                        f"{mode}: not done in time: {len(outcome.outcomes)} tests had ended before the last"
+                    )
                 if _read(lines, outcome, hang_s):
                     return outcome
                 output.seek(0)
@@ -135,18 +149,19 @@ def _environment(mode: str, lines: Path, done: Path) -> dict[str, str]:
     return clean | {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_PLUGIN), clean.get("PYTHONPATH")))),
         "MQTRACE_FOREIGN_MODE": _SWITCHED.get(mode, mode),
+        "MQTRACE_FOREIGN_COUNTS": "ends" if mode.startswith("records-") else "starts",
         "MQTRACE_FOREIGN_OUT": str(lines),
         "MQTRACE_FOREIGN_DONE": str(done),
     }
 
 
-def _watch(process: subprocess.Popen[bytes], lines: Path, hang_s: float) -> None:
-    """Wait for the process; kill it when it has written nothing for ``hang_s`` seconds, once it has begun to write."""
+def _watch(process: subprocess.Popen[bytes], lines: Path, hang_s: float, until: float) -> None:
+    """Wait for the process; kill it ``until`` then, or when it has begun to write and not gone on for ``hang_s`` s."""
     written, since = 0, time.monotonic()
     while process.poll() is None:
         if (now_written := lines.stat().st_size) != written or not written:
             written, since = now_written, time.monotonic()
-        elif time.monotonic() - since >= hang_s:
+        if time.monotonic() >= min(since + hang_s, until):
             process.kill()
         with suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK_S)
@@ -180,25 +195,26 @@ def broken(bare: Outcome, under: Outcome) -> list[str]:
     )
 
 
-def _confirmed(checkout: Path, mode: str, suspects: Sequence[str], *, hang_s: float) -> list[str]:
+def _confirmed(checkout: Path, mode: str, suspects: Sequence[str], *, hang_s: float, until: float) -> list[str]:
     """Return those of ``suspects`` that fail alone, too: this machine may just have been busy."""
     if not suspects:
         return []
-    again = run_mode(checkout, mode, suspects, hang_s=hang_s)
+    again = run_mode(checkout, mode, suspects, hang_s=hang_s, until=until)
     return [test for test in suspects if again.outcomes.get(test) != "passed"]
 
 
 def verdict(seen: dict[str, Outcome], broke: dict[str, list[str]]) -> list[str]:
     """Return what is wrong with ours, a sentence each; empty means that all is well."""
     wrong = [f"{mode}: {len(broke[mode])} tests broken" for mode in _OURS if broke.get(mode)]
-    if set(_OURS) <= seen.keys():
-        early, late = (seen[mode] for mode in _OURS)
-        differ = early.comparable_spans.keys() | late.comparable_spans.keys()
-        wrong += [
-            f"{test}: {early.spans[test]} spans early, {late.spans[test]} late"
-            for test in sorted(differ)
-            if early.spans[test] != late.spans[test] and test not in early.floods & late.floods
-        ]
+    for pair in _PAIRS:
+        if set(pair) <= seen.keys():
+            early, late = (seen[mode] for mode in pair)
+            differ = early.comparable_spans.keys() | late.comparable_spans.keys()
+            wrong += [
+                f"{test}: {early.spans[test]} spans {pair[0]}, {late.spans[test]} {pair[1]}"
+                for test in sorted(differ)
+                if early.spans[test] != late.spans[test] and test not in early.floods & late.floods
+            ]
     wrong += [
         f"{mode}: spans that never ended: {dict(seen[mode].unended)}"
         for mode in _OURS
@@ -242,17 +258,17 @@ def _suite(checkout: Path) -> list[str]:
 
 
 def _observed(
-    checkout: Path, modes: Sequence[str], *, hang_s: float
+    checkout: Path, modes: Sequence[str], *, hang_s: float, until: float
 ) -> tuple[dict[str, Outcome], dict[str, list[str]]]:
     files = _suite(checkout)
     with ThreadPoolExecutor(len(modes)) as side_by_side:
-        runs = side_by_side.map(lambda mode: run_mode(checkout, mode, files, hang_s=hang_s), modes)
+        runs = side_by_side.map(lambda mode: run_mode(checkout, mode, files, hang_s=hang_s, until=until), modes)
         seen = dict(zip(modes, runs, strict=True))
     broke = {}
     for mode in modes:
         if mode != "bare":
             suspects = broken(seen["bare"], seen[mode])
-            broke[mode] = _confirmed(checkout, mode, suspects, hang_s=hang_s)
+            broke[mode] = _confirmed(checkout, mode, suspects, hang_s=hang_s, until=until)
             seen[mode].outcomes.update({test: "passed" for test in suspects if test not in broke[mode]})
     return seen, broke
 
@@ -267,10 +283,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--hang-s", type=float, default=90, help="a test that takes longer, in seconds, counts as failed"
     )
+    parser.add_argument("--within-s", type=float, default=1800, help="all of it must have ended after so many seconds")
     given = parser.parse_args(arguments)
     modes = ["bare", *(mode for mode in MODES if mode in (given.mode or MODES) and mode != "bare")]
     try:
-        seen, broke = _observed(given.checkout.resolve(), modes, hang_s=given.hang_s)
+        until = time.monotonic() + given.within_s
+        seen, broke = _observed(given.checkout.resolve(), modes, hang_s=given.hang_s, until=until)
     except SuiteError as problem:
         sys.stderr.write(f"foreign suite: error: {problem}\n")
         return 2

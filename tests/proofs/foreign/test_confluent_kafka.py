@@ -59,19 +59,21 @@ def checkout(tmp_path):
 
 def test_what_tracing_breaks_is_found_and_nothing_else(checkout, capsys):
     """Two tests fail without any tracing and are nobody's fault; one that dies does not cost those after it."""
-    assert main([str(checkout), "--mode", "early", "--mode", "late"]) == 1
+    modes = ["early", "late", "records-early", "records-late"]
+    assert main([str(checkout), *(word for mode in modes for word in ("--mode", mode))]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line[36:].split() for line in lines[1:4]] == [
+    assert [line[36:].split() for line in lines[1:6]] == [
         ["7", "5", "2", "0", "-", "0"],
-        ["7", "4", "3", "0", "1", "3"],
-        ["7", "4", "3", "0", "1", "3"],
+        *[["7", "4", "3", "0", "1", "3"]] * 4,
     ]
-    assert sum("test_that_only_tracing_breaks" in line for line in lines) == 2
+    assert sum("test_that_only_tracing_breaks" in line for line in lines) == 4
     assert "not collected (what it imports is missing): tests/test_lost.py" in lines
-    assert [line for line in lines if line.startswith("WRONG")] == [
-        "WRONG: early: 1 tests broken",
-        "WRONG: late: 1 tests broken",
-    ]
+    assert [line for line in lines if line.startswith("WRONG")] == [f"WRONG: {mode}: 1 tests broken" for mode in modes]
+
+
+def test_a_suite_that_takes_too_long_is_ended(checkout, capsys):
+    assert main([str(checkout), "--mode", "early", "--within-s", "0"]) == 2
+    assert "not done in time" in capsys.readouterr().err
 
 
 def test_fewer_spans_late_than_early_are_wrong():

@@ -184,10 +184,7 @@ def _latencies_us(client: _Closing, topic: str, messages: int) -> tuple[float, f
     """Return the median and the 99.9th percentile of ``produce()``, called at a steady pace."""
     producer, took_ns, began = client.producer, [], time.perf_counter()
     for number in range(messages):
-        producer.poll(0)
-        wait_s = began + number / _PER_SECOND - time.perf_counter()
-        if wait_s > 0:
-            time.sleep(wait_s)
+        producer.poll(max(0.0, began + number / _PER_SECOND - time.perf_counter()))
         headers = [("kind", b"order")]
         at_ns = time.perf_counter_ns()
         producer.produce(topic, b"twenty bytes of order", headers=headers)

@@ -1,8 +1,8 @@
-"""This module knows how to run somebody else's tests under an instrumentation, and to write down what happened.
+"""Run the tests of another project under an instrumentation, and write down what happened.
 
 A pytest plugin for a process of its own; it stands alone in its folder, because the folder of a foreign suite may have
 a package called ``tests`` as well. ``MQTRACE_FOREIGN_MODE`` says what is switched on and when, ``MQTRACE_FOREIGN_OUT``
-where the outcomes are written.
+where the outcomes are written, ``MQTRACE_FOREIGN_COUNTS`` whether spans are counted as they start or as they end.
 """
 
 from __future__ import annotations
@@ -24,19 +24,31 @@ _SEVERITY = ("passed", "skipped", "failed")
 _AT_THE_END = {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED}
 
 
-class _Counting(SpanProcessor):
-    """Counts spans by what they do, the word of their name that is not the topic, as they start and as they end."""
+class _CountingEnds(SpanProcessor):
+    """Counts spans by what they do, the word of their name that is not the topic, as they end.
+
+    Without an ``on_start`` it leaves ordinary sends and polls to be recorded as tuples.
+    """
 
     def __init__(self):
-        self.started, self.ended = Counter(), Counter()
-
-    def on_start(self, span, parent_context=None):
-        """Count a span that was opened."""
-        self.started[_operation(span)] += 1
+        self.ended = Counter()
+        self.counted = self.ended
 
     def on_end(self, span):
         """Count a span that was closed."""
         self.ended[_operation(span)] += 1
+
+
+class _Counting(_CountingEnds):
+    """Counts them as they start, too: what never ends is seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.counted = Counter()
+
+    def on_start(self, span, parent_context=None):
+        """Count a span that was opened."""
+        self.counted[_operation(span)] += 1
 
 
 def _operation(span) -> str:
@@ -100,7 +112,7 @@ class _Witness:
         self.lines = target.open("a", encoding="utf-8")
         self.worst: dict[str, tuple[str, str]] = {}
         self.before = 0
-        self.spans = _Counting()
+        self.spans = _CountingEnds() if os.environ.get("MQTRACE_FOREIGN_COUNTS") == "ends" else _Counting()
         self.provider = TracerProvider()
         self.provider.add_span_processor(self.spans)
 
@@ -135,7 +147,7 @@ class _Witness:
     def pytest_runtest_logstart(self, nodeid):
         """A test begins."""
         self.worst[nodeid] = ("passed", "")
-        self.before = self.spans.started.total()
+        self.before = self.spans.counted.total()
         self.write(began=nodeid)
 
     def pytest_runtest_logreport(self, report):
@@ -148,7 +160,7 @@ class _Witness:
     def pytest_runtest_logfinish(self, nodeid):
         """A test has ended."""
         outcome, reason = self.worst.pop(nodeid)
-        self.write(test=nodeid, outcome=outcome, reason=reason, spans=self.spans.started.total() - self.before)
+        self.write(test=nodeid, outcome=outcome, reason=reason, spans=self.spans.counted.total() - self.before)
 
     def pytest_collectreport(self, report):
         """A file that cannot be imported has no tests; that must be seen."""
@@ -161,7 +173,7 @@ class _Witness:
         gc.collect()
         self.write(
             finished=exitstatus in _AT_THE_END,
-            started=self.spans.started,
+            started=self.spans.counted,
             ended=self.spans.ended,
             failed=_failures_of(self.subject),
         )
