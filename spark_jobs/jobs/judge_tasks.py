@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from spark_jobs.exchange.packing import open_blobs, pack_pieces
+from spark_jobs.exchange.buckets import open_bucket
+from spark_jobs.exchange.packing import pack_pieces
 from spark_jobs.explain.budgets import Settled, SettledNotes, merge_settled, note_settled
 from spark_jobs.explain.residue import is_residue, narrow
 from spark_jobs.graph.legs import find_verdict_owners, merge_owners
@@ -144,7 +145,8 @@ def judge_bucket(how: BucketPlan, bucket: int, blobs: Sequence[bytes]) -> Judged
     closed = ClosedPositions.read(how.history.closed)
     counted, durations, messages, residue, settled, owners = [], [], [], [], [], []
     with _Files(how, bucket) as files:
-        for judged in judge_slices(open_blobs(blobs), how.plan):
+        opened = open_bucket(blobs)
+        for judged in judge_slices(opened.events, how.plan, columns=opened.columns):
             verdicts = assign_lifecycle(judged.verdicts, how.runs, closed)
             durations.append(measure(flatten_sides(verdicts)))
             messages.append(verdicts.select(_MESSAGE_COLUMNS))

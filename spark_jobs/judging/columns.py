@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -30,18 +31,21 @@ __all__ = [
     "find_groups",
     "flatten_sides",
     "greatest",
+    "index_rows",
     "is_known",
     "is_near",
     "is_true",
     "join_codes",
     "least_per_group",
     "rank_words",
+    "single_arrays",
     "take_rows",
 ]
 
 Column: TypeAlias = Any
 """An Arrow array. ``pyarrow`` has a type for each kind of value; they are not told apart here."""
-Ints: TypeAlias = npt.NDArray[np.int64]
+Ints: TypeAlias = npt.NDArray[Any]
+"""64-bit integers; row numbers and counts may have 32 bits."""
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 LATEST: Final = (1 << 63) - 1
@@ -152,48 +156,66 @@ def equals(column: Column, value: object) -> Mask:
     """Tell which rows of a column are ``value``; null is not."""
     if column.null_count == len(column):
         return np.zeros(len(column), bool)
+    if isinstance(column, pa.DictionaryArray):
+        return np.append(equals(column.dictionary, value), False)[encode(column).values]
     return is_true(pc.equal(column, pa.scalar(value, column.type)))
 
 
-def take_rows(column: Column, rows: Ints) -> Column:
-    """Return rows of a column by number, null for a negative one."""
+def index_rows(rows: Ints) -> Column:
+    """Return row numbers as ``take_rows`` takes them, null for a negative one."""
+    missing = rows < 0
+    return pa.array(rows, mask=missing) if missing.any() else pa.array(rows)
+
+
+def take_rows(column: Column, rows: Ints | Column) -> Column:
+    """Return rows of a column by number, null for a negative one; ``rows`` may come from ``index_rows``."""
     if column.null_count == len(column):
         return pa.nulls(len(rows), column.type)
-    missing = rows < 0
-    return column.take(pa.array(rows, mask=missing) if missing.any() else pa.array(rows))
+    return column.take(index_rows(rows) if isinstance(rows, np.ndarray) else rows)
 
 
-def coalesce_rows(column: Column, choices: Sequence[Ints]) -> Column:
-    """Return of each row the first known value among the rows of ``column`` that ``choices`` name, best first."""
-    first, *others = choices
-    found = take_rows(column, first)
-    for rows in others:
-        if not found.null_count:
+def coalesce_rows(column: Column, choices: Sequence[Ints], first: Column | None = None) -> Column:
+    """Return of each row the first known value among the rows of ``column`` that ``choices`` name, best first.
+
+    Args:
+        column: what is read.
+        choices: row numbers, negative for none.
+        first: ``index_rows`` of the best ones, where it is known.
+    """
+    found = take_rows(column, choices[0] if first is None else first)
+    best = choices[0]
+    for rows in choices[1:]:
+        if not found.null_count or column.null_count == len(column):
             break
-        if (rows >= 0).any():
-            found = pc.coalesce(found, take_rows(column, rows))
+        lacking = (rows >= 0) & ~is_known(found)
+        if lacking.any():
+            best = np.where(lacking, rows, best)
+            found = take_rows(column, best)
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Codes:
-    """A small number for each distinct value of a column: ``values < room``; null has the last one.
-
-    ``words`` are the distinct values in the order of their codes, null not among them.
-    """
+    """A small number for each distinct value of a column: ``values < room``; null has the last one."""
 
     values: Ints
     room: int
-    words: list[Any]
+    distinct: Column
+
+    @cached_property
+    def words(self) -> list[Any]:
+        """The distinct values in the order of their codes, null not among them."""
+        found: list[Any] = self.distinct.to_pylist()
+        return found
 
 
 def encode(column: Column) -> Codes:
     """Return the codes of an Arrow column."""
     if column.null_count == len(column):
-        return Codes(np.zeros(len(column), np.int64), 1, [])
+        return Codes(np.zeros(len(column), np.int64), 1, pa.nulls(0))
     coded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
-    size = len(coded.dictionary)
-    return Codes(np.asarray(coded.indices.cast(pa.int64()).fill_null(size)), size + 1, coded.dictionary.to_pylist())
+    size, codes = len(coded.dictionary), coded.indices.cast(pa.int64())
+    return Codes(np.asarray(codes.fill_null(size) if codes.null_count else codes), size + 1, coded.dictionary)
 
 
 def rank_words(words: Sequence[Any]) -> Ints:
@@ -214,6 +236,7 @@ def find_groups(codes: Ints) -> tuple[Ints, Ints]:
 def join_codes(*parts: tuple[Ints, int]) -> Ints:
     """Return one code for several of each row; each part is ``(codes, room)``."""
     codes, room = parts[0]
+    codes = codes.astype(np.int64, copy=False)
     for other, size in parts[1:]:
         if room * size > _MOST_CODES:
             examples, codes = find_groups(codes)
@@ -241,6 +264,17 @@ def apply_to_distinct(rule: Callable[..., Any], *columns: Column) -> tuple[list[
     return [rule(*row) for row in zip(*values, strict=True)], answer_of
 
 
+def single_arrays(table: pa.Table) -> dict[str, Column]:
+    """Return the columns of a table by name, each as one array."""
+    found: dict[str, Column] = {}
+    for name in table.column_names:
+        column: Any = table[name].combine_chunks()
+        if isinstance(column, pa.ChunkedArray):  # a table without rows, or one that Arrow keeps in chunks
+            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        found[name] = column
+    return found
+
+
 def flatten_sides(verdicts: pa.Table) -> Mapping[str, Column]:
     """Return the columns of ``VERDICT`` (or of some of it) by name, each one array.
 
@@ -248,10 +282,7 @@ def flatten_sides(verdicts: pa.Table) -> Mapping[str, Column]:
     say whether it is there.
     """
     found: dict[str, Column] = {}
-    for name in verdicts.column_names:
-        column: Any = verdicts[name].combine_chunks()
-        if isinstance(column, pa.ChunkedArray):  # a table without rows, or one that Arrow keeps in chunks
-            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    for name, column in single_arrays(verdicts).items():
         if name not in {"native", "otlp"}:
             found[name] = column
             continue

@@ -20,6 +20,7 @@ from spark_jobs.judging.columns import (
     encode,
     equals,
     find_groups,
+    index_rows,
     join_codes,
     least_per_group,
     rank_words,
@@ -87,8 +88,11 @@ class Folded:
     otlp_end: NullableInts
 
     def native_rows(self, groups: Ints) -> list[Ints]:
-        """Return the input rows of the native parts of ``groups`` (-1 for no group), best first."""
-        return [np.where(groups >= 0, self.rows[groups, part], -1) for part in (BEFORE, AFTER, WHOLE)]
+        """Return the input rows of the native parts of ``groups`` (-1 for no group), best first, missing ones last."""
+        rows = np.where((groups >= 0)[:, None], self.rows[groups, _NATIVE], -1)
+        rows = np.take_along_axis(rows, np.argsort(rows < 0, axis=1, kind="stable"), axis=1)
+        first, *others = (np.ascontiguousarray(column) for column in rows.T)
+        return [first, *(column for column in others if (column >= 0).any())]
 
     def otlp_rows(self, groups: Ints) -> Ints:
         """Return the input rows of the spans of ``groups`` (-1 for no group)."""
@@ -208,7 +212,7 @@ def _count(records: Ints, versions: Ints) -> dict[str, Ints]:
 
 def _merge_times(events: Mapping[str, Column], rows: Ints, records: Ints) -> dict[str, NullableInts]:
     """Return start and end per side; a native half that is missing is told by the other one and the cost."""
-    native, spans = [rows[:, part] for part in (BEFORE, AFTER, WHOLE)], rows[:, OTLP]
+    native, spans = [rows[:, part] for part in (BEFORE, AFTER, WHOLE)], index_rows(rows[:, OTLP])
 
     def of_native(name: str) -> NullableInts:
         return NullableInts.of(coalesce_rows(events[name], native))

@@ -67,7 +67,7 @@ def message_key(events: Mapping[str, Column]) -> Column:
         return keys
     span = pc.binary_join_element_wise("span:", events["span_id"], "")
     place = pc.binary_join_element_wise(
-        events["path"],
+        events["path"].cast(pa.string()),
         events["line"].cast(pa.string()),
         events["record_index"].cast(pa.string()),
         ":",
@@ -92,7 +92,7 @@ def fill_groups(events: Mapping[str, Column], keys: Column, kinds: Ints, is_nati
     least = least_per_group(call_of, len(calls), NullableInts(ranks, ranks >= 0)).take(call_of[lacking])
     names = pa.array([*sorted(of_group.words), None], pa.string())
     found = names.take(as_rows(least.filled(len(of_group.words))))
-    return pc.replace_with_mask(groups, pa.array(lacking), found)
+    return pc.replace_with_mask(groups.cast(pa.string()), pa.array(lacking), found)
 
 
 def has_full_key(events: Mapping[str, Column], kinds: Ints) -> Mask:
@@ -135,4 +135,4 @@ def identify(events: Mapping[str, Column], keys: Column, kinds: Ints, is_native:
 def _identify_alone(events: Mapping[str, Column], keys: Column) -> Column:
     span = pc.binary_join_element_wise(events["trace_id"], events["span_id"], "")
     itself = pc.coalesce(span, events["raw_hash"].cast(pa.string()), keys)
-    return pc.binary_join_element_wise("own", events["side"], itself, "/")
+    return pc.binary_join_element_wise("own", events["side"].cast(pa.string()), itself, "/")

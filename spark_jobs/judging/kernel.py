@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.judging.columns import encode, equals
+from spark_jobs.judging.columns import encode, equals, single_arrays
 from spark_jobs.judging.folding import Input, fold
 from spark_jobs.judging.identity import encode_kinds, fill_groups, identify, message_key
 from spark_jobs.judging.pairing import pair_events
 from spark_jobs.judging.surroundings import find_keys
 from spark_jobs.judging.verdict_rows import lay_out
-from spark_jobs.schemas import EVENT, VERDICT
+from spark_jobs.schemas import VERDICT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KEYS_PER_SLICE", "Judged", "judge", "judge_slices"]
 
-KEYS_PER_SLICE: Final = 50_000
+KEYS_PER_SLICE: Final = 25_000
 """So many verdicts are laid out at a time: wide rows of two sides take about a kilobyte each."""
 
 
@@ -54,10 +55,22 @@ def judge(events: pa.Table, plan: Plan) -> Judged:
     return next(judge_slices(events, plan, keys_per_slice=None))
 
 
-def judge_slices(events: pa.Table, plan: Plan, *, keys_per_slice: int | None = KEYS_PER_SLICE) -> Iterator[Judged]:
-    """Yield the verdicts on a bucket some keys at a time, so that memory does not grow with its largest message."""
-    columns = _columns_of(events)
-    given, groups = _prepare(columns)
+def judge_slices(
+    events: pa.Table,
+    plan: Plan,
+    *,
+    columns: Mapping[str, Column] | None = None,
+    keys_per_slice: int | None = KEYS_PER_SLICE,
+) -> Iterator[Judged]:
+    """Yield the verdicts on a bucket some keys at a time, so that memory does not grow with its largest message.
+
+    Args:
+        events: as of :func:`judge`.
+        plan: as of :func:`judge`.
+        columns: the columns of ``events``, each one array, if they are at hand; one is read at a time.
+        keys_per_slice: verdicts laid out at a time, all if ``None``.
+    """
+    given, groups = _prepare(single_arrays(events) if columns is None else columns)
     events = events.set_column(events.column_names.index("group_name"), "group_name", groups)
     folded = fold(given)
     keys = find_keys(given, folded, pair_events(given, folded, plan.pairing_ms))
@@ -74,24 +87,11 @@ def judge_slices(events: pa.Table, plan: Plan, *, keys_per_slice: int | None = K
         yield Judged(verdicts, events, np.where(inside, key_of_row - chosen.start, -1))
 
 
-def _columns_of(events: pa.Table) -> dict[str, Column]:
-    found = {}
-    for field in EVENT:
-        if field.name in events.column_names:
-            column: Any = events[field.name].combine_chunks()
-            if isinstance(column, pa.ChunkedArray):
-                column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-            if pa.types.is_dictionary(column.type):
-                column = column.dictionary_decode()
-            found[field.name] = column
-    return found
-
-
 def _prepare(columns: Mapping[str, Column]) -> tuple[Input, Column]:
     """Return the rows of a bucket with the codes that everything later is grouped by, and their groups as filled."""
     keys, kinds, is_native = message_key(columns), encode_kinds(columns["kind"]), equals(columns["side"], "native")
     groups = fill_groups(columns, keys, kinds, is_native)
-    events = {**columns, "group_name": groups}
+    events = ChainMap({"group_name": groups}, columns)  # type: ignore[arg-type]  # nothing is written to it
     messages = encode(keys)
     return Input(
         events=events,

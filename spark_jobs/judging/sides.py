@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from spark_jobs.judging.columns import NullableInts, coalesce_rows, greatest, take_rows
+from spark_jobs.judging.columns import NullableInts, coalesce_rows, greatest, index_rows, take_rows
 from spark_jobs.schemas import SIDE_FIELDS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Sides:
         self._native = keys.native[chosen]
         self._otlp = keys.otlp[chosen]
         self._native_rows = folded.native_rows(self._native)
-        self._otlp_rows = folded.otlp_rows(self._otlp)
+        self._first_native, self._span = index_rows(self._native_rows[0]), index_rows(folded.otlp_rows(self._otlp))
         self._known: dict[tuple[str, str], Column] = {}
         self.kind = keys.kind[chosen]
         self.on_native = self._native >= 0
@@ -46,9 +46,7 @@ class Sides:
     def otlp(self, name: str) -> Column:
         """Return a field of the span."""
         if ("otlp", name) not in self._known:
-            found = (
-                self._read_carried("otlp", name) if name in _CARRIED else take_rows(self._events[name], self._otlp_rows)
-            )
+            found = self._read_carried("otlp", name) if name in _CARRIED else take_rows(self._events[name], self._span)
             self._known["otlp", name] = found.cast(SIDE_FIELDS[name])
         return self._known["otlp", name]
 
@@ -62,7 +60,7 @@ class Sides:
             return greatest(*parts).to_arrow()
         if name in _CARRIED:
             return self._read_carried("native", name)
-        return coalesce_rows(self._events[name], self._native_rows)
+        return coalesce_rows(self._events[name], self._native_rows, self._first_native)
 
     def _read_carried(self, side: str, name: str) -> Column:
         groups = self._native if side == "native" else self._otlp

@@ -48,10 +48,10 @@ def _prepare(day: Path, tables: Path) -> dict[str, Any]:
 def _reconcile(engine: str, tables: Path, out: Path) -> dict[str, Any]:
     options, clock = _options(Path((tables / "day").read_text(encoding="utf-8")), out, engine), SystemClock()
     start = engine_opener(options, None, silent, clock)
-    policy = checked(options)
+    chosen = checked(options)
     with open_workspace(out, options.history, start, clock) as place:
         sides = (_side(tables, "native"), _side(tables, "otlp"))
-        result = reconcile(place, sides, policy, most_samples=options.samples, progress=silent)
+        result = reconcile(place, sides, chosen.policy, most_samples=options.samples, progress=silent)
         page = PageOptions(samples=options.samples)
         result = conclude(place, result, lambda ended: write_reports(ended, out, page), out=out)
     jobs = result.spark.jobs if result.spark else 0
