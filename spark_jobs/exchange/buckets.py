@@ -48,7 +48,7 @@ def open_bucket(blobs: Sequence[bytes], memory_bytes: int = MEMORY_BYTES) -> Buc
         return _write_columns(rows, columns)
 
 
-def _write_rows(file: IO[bytes], blobs: Sequence[bytes], memory_bytes: int) -> None:
+def _write_rows(file: Any, blobs: Sequence[bytes], memory_bytes: int) -> None:
     """Write the rows of all blobs as one Arrow IPC stream of few batches."""
     schema = pa.schema(list(COLUMN_TYPES.items()))
     with pa.ipc.new_stream(file, schema) as stream:
@@ -63,7 +63,7 @@ def _write_rows(file: IO[bytes], blobs: Sequence[bytes], memory_bytes: int) -> N
     file.flush()
 
 
-def _write_columns(rows: IO[bytes], file: IO[bytes]) -> Bucket:
+def _write_columns(rows: IO[bytes], file: Any) -> Bucket:
     """Write each column of ``rows`` as one array, and map them all."""
     source = _Mapping(rows)
     table = pa.ipc.open_stream(source.buffer).read_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from spark_jobs.history.leaving import (
 from spark_jobs.history.lifecycle import ClosedPositions, assign_lifecycle
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.counts import Patterns, count_patterns
-from spark_jobs.judging.durations import Durations, count_messages, measure, merge_durations
+from spark_jobs.judging.durations import Durations, count_messages, find_messages, measure, merge_durations
 from spark_jobs.judging.evidence import count_differing, count_hosts, draw_samples
 from spark_jobs.judging.kernel import judge_slices
 from spark_jobs.policy.gates import ATTRIBUTED
@@ -49,7 +49,6 @@ __all__ = ["CANDIDATES", "BucketPlan", "Counted", "History", "JudgedBucket", "ju
 
 CANDIDATES: Final = "candidates-"
 """What the file of a residue's events is called beside the residue's own."""
-_MESSAGE_COLUMNS: Final = ("kind", "status", "topic", "group", "msg_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,22 +142,49 @@ def _keep_once(carried: CarriedPositions, events: pa.Table) -> pa.Table:
 def judge_bucket(how: BucketPlan, bucket: int, blobs: Sequence[bytes]) -> JudgedBucket:
     """Judge the events in ``blobs``, write their verdicts and return what they come to."""
     closed = ClosedPositions.read(how.history.closed)
-    counted, durations, messages, residue, settled, owners = [], [], [], [], [], []
+    opened = open_bucket(blobs)
     with _Files(how, bucket) as files:
-        opened = open_bucket(blobs)
-        for judged in judge_slices(opened.events, how.plan, columns=opened.columns):
-            verdicts = assign_lifecycle(judged.verdicts, how.runs, closed)
-            durations.append(measure(flatten_sides(verdicts)))
-            messages.append(verdicts.select(_MESSAGE_COLUMNS))
-            final = files.write(judged, verdicts)
-            residue.append(narrow(verdicts))
-            owners.append(find_verdict_owners(verdicts))
-            settled.append(note_settled(final, how.notes))
-            counted.append(Counted.of(final, how.counting, how.history))
-    merged = merge_durations(durations)
-    count_messages(merged, flatten_sides(pa.concat_tables(messages)))
+        # By map() no slice is held while the next one is judged.
+        parts = list(
+            map(
+                partial(_count_slice, how, closed, files), judge_slices(opened.events, how.plan, columns=opened.columns)
+            )
+        )
+    durations = merge_durations(part.durations for part in parts)
+    count_messages(durations, [part.messages for part in parts])
     return JudgedBucket(
-        bucket, tuple(counted), merged, merge_settled(settled), pa.concat_tables(residue), merge_owners(owners)
+        bucket,
+        tuple(part.counted for part in parts),
+        durations,
+        merge_settled([part.settled for part in parts]),
+        pa.concat_tables([part.residue for part in parts]),
+        merge_owners(part.owners for part in parts),
+    )
+
+
+class _Slice(NamedTuple):
+    """What some verdicts of a bucket come to; ``messages`` as of ``find_messages``."""
+
+    counted: Counted
+    durations: Durations
+    messages: pa.Table
+    settled: Settled
+    residue: pa.Table
+    owners: Owners
+
+
+def _count_slice(how: BucketPlan, closed: ClosedPositions, files: _Files, judged: Judged) -> _Slice:
+    """Write some verdicts and count them."""
+    verdicts = assign_lifecycle(judged.verdicts, how.runs, closed)
+    columns = flatten_sides(verdicts)
+    final = files.write(judged, verdicts)
+    return _Slice(
+        Counted.of(final, how.counting, how.history),
+        measure(columns),
+        find_messages(columns),
+        note_settled(final, how.notes),
+        narrow(verdicts),
+        find_verdict_owners(verdicts),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 from otel_mqtrace._clock import LAST_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "LATEST",
@@ -266,27 +267,43 @@ def apply_to_distinct(rule: Callable[..., Any], *columns: Column) -> tuple[list[
 
 def single_arrays(table: pa.Table) -> dict[str, Column]:
     """Return the columns of a table by name, each as one array."""
-    found: dict[str, Column] = {}
-    for name in table.column_names:
-        column: Any = table[name].combine_chunks()
-        if isinstance(column, pa.ChunkedArray):  # a table without rows, or one that Arrow keeps in chunks
-            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-        found[name] = column
-    return found
+    return {name: _single_array(table[name]) for name in table.column_names}
+
+
+def _single_array(column: Column) -> Column:
+    if column.num_chunks == 1:
+        return column.chunk(0)  # combine_chunks() would copy it
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def flatten_sides(verdicts: pa.Table) -> Mapping[str, Column]:
-    """Return the columns of ``VERDICT`` (or of some of it) by name, each one array.
+    """Return the columns of ``VERDICT`` (or of some of it) by name, each one array, made when it is first taken.
 
     ``native.topic`` is a field of a side, null where the side is absent; ``on_native`` and ``on_otlp`` (never null)
     say whether it is there.
     """
-    found: dict[str, Column] = {}
-    for name, column in single_arrays(verdicts).items():
-        if name not in {"native", "otlp"}:
-            found[name] = column
-            continue
-        found[f"on_{name}"] = column.is_valid()
-        fields = [field.name for field in column.type]
-        found |= {f"{name}.{field}": part for field, part in zip(fields, column.flatten(), strict=True)}
-    return found
+    return _FlatSides(single_arrays(verdicts))
+
+
+class _FlatSides(Mapping[str, Any]):
+    def __init__(self, columns: dict[str, Column]) -> None:
+        self._sides: dict[str, Column] = {name: columns.pop(name) for name in ("native", "otlp") if name in columns}
+        self._columns = columns
+        self._names = [*columns]
+        for name, side in self._sides.items():
+            self._names += [f"on_{name}", *(f"{name}.{field.name}" for field in side.type)]
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._columns:
+            side, _, field = name.partition(".")
+            if field:
+                self._columns[name] = pc.struct_field(self._sides[side], field)
+            else:
+                self._columns[name] = self._sides[name.removeprefix("on_")].is_valid()
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.hashing import hash_texts
-from spark_jobs.judging.columns import NullableInts, encode, equals, find_groups, is_true
+from spark_jobs.judging.columns import NullableInts, encode, equals, find_groups, is_known, is_true
 from spark_jobs.judging.histograms import Histogram, merge_histograms
 from spark_jobs.report.result import Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Column, Ints
 
-__all__ = ["ARRIVALS", "MEASURES", "Durations", "count_messages", "measure", "measure_rows", "merge_durations"]
+__all__ = [
+    "ARRIVALS",
+    "MEASURES",
+    "Durations",
+    "count_messages",
+    "find_messages",
+    "measure",
+    "measure_rows",
+    "merge_durations",
+]
 
 MEASURES: Final = ("publish", "queue", "process", "end_to_end")
 """publish and process: of one call; queue: end of the first send to start; end_to_end: its start to the end."""
@@ -28,6 +37,7 @@ ARRIVALS: Final = ("native", "otlp")
 """From the end of an event to the arrival of that side's record of it, where its source tells one."""
 _RANKS: Final = (0.5, 0.95, 0.99)
 _CURVE: Final = (0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 0.995, 0.999, 0.9999)
+_DELIVERED: Final = ["topic", "group", "msg_id"]
 _NAMED: Final = {Kind.PUBLISH.value: ("publish",), Kind.CONSUME.value: ("process", "queue")}
 
 _Name = tuple[str, str | None]
@@ -154,17 +164,26 @@ def measure(verdicts: Mapping[str, Column]) -> Durations:
     return found
 
 
-def count_messages(durations: Durations, verdicts: Mapping[str, Column]) -> None:
-    """Add to each group how many different messages it was given; a message's verdicts are all among ``verdicts``."""
+def find_messages(verdicts: Mapping[str, Column]) -> pa.Table:
+    """Return ``topic``, ``group`` and ``msg_id`` of deliveries, each combination once."""
     is_consume = equals(verdicts["kind"], Kind.CONSUME.value) & ~equals(verdicts["status"], Status.OUT_OF_SCOPE.value)
-    rows = np.flatnonzero(is_consume & np.asarray(verdicts["msg_id"].is_valid()))
-    topics, groups = (encode(verdicts[name].fill_null("")) for name in ("topic", "group"))
-    names, name_of = find_groups(topics.values[rows] * groups.room + groups.values[rows])
-    messages, message_of = find_groups(hash_texts(verdicts["msg_id"])[rows].view(np.int64))
-    distinct = np.unique(name_of * max(len(messages), 1) + message_of) // max(len(messages), 1)
-    for row, count in zip(rows[names].tolist(), np.bincount(distinct, minlength=len(names)).tolist(), strict=True):
-        label = (topics.words[topics.values[row]], groups.words[groups.values[row]])
-        durations.counts.setdefault(label, Counter())["messages"] += count
+    rows = pa.array(np.flatnonzero(is_consume & is_known(verdicts["msg_id"])))
+    found = pa.table({name: verdicts[name].take(rows).fill_null("") for name in _DELIVERED})
+    return found.group_by(_DELIVERED, use_threads=False).aggregate([])
+
+
+def count_messages(durations: Durations, parts: Sequence[pa.Table]) -> None:
+    """Add to each group how many different messages it was given.
+
+    Args:
+        durations: what is added to.
+        parts: of ``find_messages``; all verdicts of a message are behind them.
+    """
+    found = parts[0]
+    if len(parts) > 1:
+        found = pa.concat_tables(parts).group_by(_DELIVERED, use_threads=False).aggregate([])
+    for row in found.group_by(_DELIVERED[:2], use_threads=False).aggregate([([], "count_all")]).to_pylist():
+        durations.counts.setdefault((row["topic"], row["group"]), Counter())["messages"] += row["count_all"]
 
 
 def _add_histograms(found: Durations, name: str, labels: Sequence[_Name], like: Ints, values: NullableInts) -> None:

@@ -103,13 +103,14 @@ def fold(given: Input) -> Folded:
     """Return what becomes of the rows of a bucket."""
     identities = encode(given.identities)
     parts = ((given.message_of, given.messages), (given.kinds, len(KINDS)), (identities.values, identities.room))
-    any_row, group_of = find_groups(join_codes(*parts))
+    # 32 bits: these are held of every row until the last verdict is made.
+    any_row, group_of = (each.astype(np.int32) for each in find_groups(join_codes(*parts)))
     part_of = _part_of(given)
     slot_of = group_of * _PARTS + part_of
     slots = len(any_row) * _PARTS
-    records = np.bincount(slot_of, minlength=slots)
-    kept = np.full(slots, -1, np.int64)
-    kept[slot_of] = np.arange(len(slot_of))
+    records = np.bincount(slot_of, minlength=slots).astype(np.int32)
+    kept = np.full(slots, -1, np.int32)
+    kept[slot_of] = np.arange(len(slot_of), dtype=np.int32)
     different_bytes, different_values = records.copy(), records.copy()
     several = np.flatnonzero(records[slot_of] > 1)
     if len(several):
@@ -142,7 +143,7 @@ def fold(given: Input) -> Folded:
 
 
 def _part_of(given: Input) -> Ints:
-    parts = np.where(given.is_native, WHOLE, OTLP)
+    parts = np.where(given.is_native, WHOLE, OTLP).astype(np.int8)
     parts[given.is_native & equals(given.events["half"], "before")] = BEFORE
     parts[given.is_native & equals(given.events["half"], "after")] = AFTER
     return parts
@@ -199,10 +200,10 @@ def _count(records: Ints, versions: Ints) -> dict[str, Ints]:
     spans, span_versions = records[:, OTLP], versions[:, OTLP]
     return {
         "native_count": native.max(axis=1),
-        "native_records": native.sum(axis=1),
-        "native_exact_duplicates": (native - native_versions).sum(axis=1),
-        "native_other_duplicates": np.maximum(native_versions - 1, 0).sum(axis=1),
-        "half_merged": np.maximum((native > 0).sum(axis=1) - 1, 0),
+        "native_records": native.sum(axis=1, dtype=np.int32),
+        "native_exact_duplicates": (native - native_versions).sum(axis=1, dtype=np.int32),
+        "native_other_duplicates": np.maximum(native_versions - 1, 0).sum(axis=1, dtype=np.int32),
+        "half_merged": np.maximum((native > 0).sum(axis=1, dtype=np.int32) - 1, 0),
         "otlp_count": spans,
         "otlp_records": spans,
         "otlp_exact_duplicates": spans - span_versions,

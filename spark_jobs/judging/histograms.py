@@ -59,6 +59,8 @@ class Histogram:
 def merge_histograms(parts: Iterable[Histogram]) -> Histogram:
     """Return the histogram of all values of at least one part."""
     some = list(parts)
+    if len(some) == 1:
+        return some[0]
     values, places = np.unique(np.concatenate([part.values for part in some]), return_inverse=True)
     counts = np.bincount(places, weights=np.concatenate([part.counts for part in some])).astype(np.int64)
     merged = Histogram(values, counts, min(part.least for part in some), max(part.most for part in some))

@@ -53,7 +53,7 @@ def encode_kinds(kinds: Column) -> Ints:
     """Return the place of each row's kind in ``KINDS``."""
     codes = encode(kinds)
     known = [KINDS.index(word) if word in KINDS else len(KINDS) - 1 for word in codes.words]
-    return np.array([*known, len(KINDS) - 1], np.int64)[codes.values]
+    return np.array([*known, len(KINDS) - 1], np.int32)[codes.values]
 
 
 def message_key(events: Mapping[str, Column]) -> Column:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow as pa
 
 from spark_jobs.judging.columns import encode, equals, single_arrays
 from spark_jobs.judging.folding import Input, fold
@@ -20,12 +19,14 @@ from spark_jobs.schemas import VERDICT
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import pyarrow as pa
+
     from spark_jobs.judging.columns import Column, Ints
     from spark_jobs.judging.plan import Plan
 
 __all__ = ["KEYS_PER_SLICE", "Judged", "judge", "judge_slices"]
 
-KEYS_PER_SLICE: Final = 25_000
+KEYS_PER_SLICE: Final = 20_000
 """So many verdicts are laid out at a time: wide rows of two sides take about a kilobyte each."""
 
 
@@ -74,7 +75,7 @@ def judge_slices(
     events = events.set_column(events.column_names.index("group_name"), "group_name", groups)
     folded = fold(given)
     keys = find_keys(given, folded, pair_events(given, folded, plan.pairing_ms))
-    key_of_group = np.full(len(folded.kind), -1, np.int64)
+    key_of_group = np.full(len(folded.kind), -1, np.int32)
     for groups_of_side in (keys.native, keys.otlp):
         on_side = groups_of_side >= 0
         key_of_group[groups_of_side[on_side]] = np.flatnonzero(on_side)
@@ -82,9 +83,12 @@ def judge_slices(
     size = len(keys) if keys_per_slice is None else keys_per_slice
     for begin in range(0, max(len(keys), 1), max(size, 1)):
         chosen = slice(begin, min(begin + size, len(keys)))
-        verdicts = lay_out(given, folded, keys, chosen, plan) if len(keys) else VERDICT.empty_table()
         inside = (key_of_row >= chosen.start) & (key_of_row < chosen.stop)
-        yield Judged(verdicts, events, np.where(inside, key_of_row - chosen.start, -1))
+        verdict_of = np.where(inside, key_of_row - chosen.start, -1)
+        # No name for the verdicts: it would keep them while the next ones are laid out.
+        yield Judged(
+            lay_out(given, folded, keys, chosen, plan) if len(keys) else VERDICT.empty_table(), events, verdict_of
+        )
 
 
 def _prepare(columns: Mapping[str, Column]) -> tuple[Input, Column]:
@@ -95,7 +99,7 @@ def _prepare(columns: Mapping[str, Column]) -> tuple[Input, Column]:
     messages = encode(keys)
     return Input(
         events=events,
-        message_of=messages.values,
+        message_of=messages.values.astype(np.int32),
         messages=messages.room,
         kinds=kinds,
         is_native=is_native,

@@ -99,9 +99,9 @@ def find_keys(given: Input, folded: Folded, pairs: Pairs) -> Keys:
 
 def _sides(folded: Folded, pairs: Pairs) -> tuple[Ints, Ints, Ints]:
     """Return native group, span group and level of each key: what met, what was paired, what stayed alone."""
-    groups = np.arange(len(folded.kind))
+    groups = np.arange(len(folded.kind), dtype=np.int32)
     on_native, on_otlp = np.asarray((folded.rows[:, :OTLP] >= 0).any(axis=1)), folded.rows[:, OTLP] >= 0
-    partner, level = np.where(on_otlp, groups, -1), np.where(on_native & on_otlp, EXACT, 0)
+    partner, level = np.where(on_otlp, groups, -1), np.where(on_native & on_otlp, EXACT, 0).astype(np.int32)
     partner[pairs.native], level[pairs.native] = pairs.otlp, pairs.level
     is_key = np.ones(len(groups), bool)
     is_key[np.flatnonzero(folded.kind == MENTIONED)] = False

@@ -17,7 +17,7 @@ from spark_jobs.jobs.examples import read_samples, read_slowest
 from spark_jobs.jobs.judge_tasks import Counted
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.counts import CountPlan, add_patterns, count_patterns
-from spark_jobs.judging.durations import MEASURES, count_messages, measure, merge_durations
+from spark_jobs.judging.durations import MEASURES, count_messages, find_messages, measure, merge_durations
 from spark_jobs.judging.evidence import PER_STRATUM, merge_samples, rank_differing, rank_hosts
 from spark_jobs.judging.histograms import Histogram, merge_histograms
 from spark_jobs.judging.kernel import judge
@@ -61,7 +61,7 @@ def verdicts():
 def durations(verdicts):
     found = merge_durations(measure(flatten_sides(part)) for part in parts_of(verdicts))
     for part in parts_of(verdicts):
-        count_messages(found, flatten_sides(part))
+        count_messages(found, [find_messages(flatten_sides(piece)) for piece in (part[:40], part[40:])])
     return found
 
 
