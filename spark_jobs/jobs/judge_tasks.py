@@ -145,11 +145,8 @@ def judge_bucket(how: BucketPlan, bucket: int, blobs: Sequence[bytes]) -> Judged
     opened = open_bucket(blobs)
     with _Files(how, bucket) as files:
         # By map() no slice is held while the next one is judged.
-        parts = list(
-            map(
-                partial(_count_slice, how, closed, files), judge_slices(opened.events, how.plan, columns=opened.columns)
-            )
-        )
+        slices = judge_slices(opened.events, how.plan, columns=opened.columns)
+        parts = list(map(partial(_count_slice, how, closed, files), slices))
     durations = merge_durations(part.durations for part in parts)
     count_messages(durations, [part.messages for part in parts])
     return JudgedBucket(
@@ -173,7 +170,7 @@ class _Slice(NamedTuple):
     owners: Owners
 
 
-def _count_slice(how: BucketPlan, closed: ClosedPositions, files: _Files, judged: Judged) -> _Slice:
+def _count_slice(how: BucketPlan, closed: ClosedPositions | None, files: _Files, judged: Judged) -> _Slice:
     """Write some verdicts and count them."""
     verdicts = assign_lifecycle(judged.verdicts, how.runs, closed)
     columns = flatten_sides(verdicts)

@@ -1,0 +1,88 @@
+"""Rows packed into buckets come out whole, in memory and from a mapped file, whatever their number."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from spark_jobs.exchange.buckets import open_bucket
+from spark_jobs.exchange.packing import count_buckets, group_pieces, pack_pieces, pieces_of
+from spark_jobs.judging.kernel import judge, judge_slices
+from spark_jobs.policy.policy import read_policy
+from spark_jobs.schemas import NORMALISED
+from tests.support.events import consumed, delivery, publish
+from tests.support.kernel_runs import plan_of, table_of
+
+BUCKETS = 5
+DELIVERIES = 300
+
+
+@pytest.fixture(scope="module")
+def events():
+    """One message with three hundred deliveries, a span of one lost, and forty messages with one each."""
+    rows = [*(publish(side, "HOT") for side in ("native", "otlp"))]
+    for number in range(DELIVERIES):
+        rows += delivery("HOT", attempt=f"A{number}", at_ms=number)
+        rows += [consumed("HOT", attempt=f"A{number}", at_ms=number)] if number != 7 else []
+    for number in range(40):
+        rows += [*delivery(f"M{number}"), consumed(f"M{number}")]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def buckets(events, tmp_path_factory):
+    """The blobs of each bucket, packed from two files of several row groups."""
+    directory = tmp_path_factory.mktemp("events")
+    for part in range(2):
+        table = pa.Table.from_pylist(events[part::2], schema=NORMALISED)
+        parquet.write_table(table, directory / f"{part}.parquet", row_group_size=100)
+    pieces = pieces_of(map(str, sorted(directory.glob("*.parquet"))))
+    found = {}
+    for task in group_pieces(pieces, 2):
+        for bucket, blob in pack_pieces(BUCKETS, task):
+            found.setdefault(bucket, []).append(blob)
+    return found
+
+
+def rows_of(table):
+    return sorted(repr(sorted(row.items())) for row in table.to_pylist())
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 30, 1, 100_000], ids=["in memory", "a blob a time", "some blobs a time"])
+def test_bucket_holds_the_rows_of_its_messages_once(events, buckets, memory_bytes):
+    opened = [open_bucket(blobs, memory_bytes) for blobs in buckets.values()]
+    names = opened[0].events.column_names
+    whole = pa.Table.from_pylist(events, schema=NORMALISED).select(names)
+    assert sorted(row for bucket in opened for row in rows_of(bucket.events)) == rows_of(whole)
+    of_message = [set(bucket.events["msg_id"].to_pylist()) for bucket in opened]
+    assert sum(map(len, of_message)) == len(set().union(*of_message))
+    for bucket in opened:
+        assert {name: column.to_pylist() for name, column in bucket.columns.items()} == bucket.events.to_pydict()
+
+
+def test_bucket_does_not_depend_on_the_order_of_its_blobs(buckets):
+    for blobs in buckets.values():
+        for memory_bytes in (1 << 30, 1):
+            one, other = open_bucket(blobs, memory_bytes), open_bucket(blobs[::-1], memory_bytes)
+            assert one.events.to_pylist() == other.events.to_pylist()
+
+
+def test_bucket_larger_than_memory_gets_the_same_verdicts(events, buckets):
+    plan, found = plan_of(events, read_policy(None)), []
+    for blobs in buckets.values():
+        opened = open_bucket(blobs, memory_bytes=1)
+        for judged in judge_slices(opened.events, plan, columns=opened.columns, keys_per_slice=11):
+            assert len(judged.verdicts) <= 11
+            found += rows_of(judged.verdicts)
+    assert sorted(found) == rows_of(judge(table_of(events), plan).verdicts)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cores", "buckets"), [(10, 2, 1), (50_000, 2, 2), (1_000_000, 2, 20), (10**9, 2, 2000)]
+)
+def test_buckets_fit_a_worker_and_busy_the_cores(tmp_path, rows, cores, buckets):
+    path = tmp_path / "events.parquet"
+    parquet.write_table(pa.Table.from_pylist([{"side": "native"}], schema=NORMALISED), path)
+    (piece,) = pieces_of([str(path)])
+    assert count_buckets([type(piece)(piece.path, 0, rows)], cores) == buckets
