@@ -6,7 +6,8 @@ import mmap
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -14,8 +15,6 @@ from spark_jobs.exchange.packing import COLUMN_TYPES, open_blobs, plain_size
 from spark_jobs.judging.columns import single_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from spark_jobs.judging.columns import Column
 
 __all__ = ["MEMORY_BYTES", "Bucket", "open_bucket"]
@@ -33,50 +32,48 @@ class Bucket:
     columns: Mapping[str, Column]
 
 
-def open_bucket(blobs: Sequence[bytes], memory_bytes: int = MEMORY_BYTES) -> Bucket:
+def open_bucket(blobs: list[bytes], memory_bytes: int = MEMORY_BYTES) -> Bucket:
     """Return the rows of a bucket's blobs, in an order that does not depend on how they arrived.
 
     Args:
-        blobs: what ``pack_pieces`` yielded for the bucket.
+        blobs: what ``pack_pieces`` yielded for the bucket; a list that is spooled is emptied.
         memory_bytes: larger buckets are spooled to a temporary file, so many bytes at a time.
     """
     if sum(map(plain_size, blobs)) <= memory_bytes:
         events = open_blobs(blobs)
         return Bucket(events, single_arrays(events))
-    with tempfile.TemporaryFile(prefix="mqtrace-bucket-") as rows, tempfile.TemporaryFile(prefix="mqtrace-") as columns:
+    with tempfile.TemporaryDirectory(prefix="mqtrace-bucket-") as directory:  # what is mapped outlives its name
+        rows, columns = Path(directory) / "rows", Path(directory) / "columns"
         _write_rows(rows, blobs, memory_bytes)
         return _write_columns(rows, columns)
 
 
-def _write_rows(file: Any, blobs: Sequence[bytes], memory_bytes: int) -> None:
-    """Write the rows of all blobs as one Arrow IPC stream of few batches."""
+def _write_rows(path: Path, blobs: list[bytes], memory_bytes: int) -> None:
+    """Write the rows of all blobs as one Arrow IPC stream of few batches; empty the list."""
     schema = pa.schema(list(COLUMN_TYPES.items()))
-    with pa.ipc.new_stream(file, schema) as stream:
-        group: list[bytes] = []
-        for blob in sorted(blobs):
-            group.append(blob)
-            if sum(map(plain_size, group)) >= memory_bytes // 2:
-                stream.write_table(open_blobs(group).select(schema.names).cast(schema))
-                group.clear()
-        if group:
+    blobs.sort(reverse=True)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+        while blobs:
+            group = [blobs.pop()]
+            while blobs and sum(map(plain_size, group)) < memory_bytes // 2:
+                group.append(blobs.pop())
             stream.write_table(open_blobs(group).select(schema.names).cast(schema))
-    file.flush()
 
 
-def _write_columns(rows: IO[bytes], file: Any) -> Bucket:
+def _write_columns(rows: Path, path: Path) -> Bucket:
     """Write each column of ``rows`` as one array, and map them all."""
     source = _Mapping(rows)
     table = pa.ipc.open_stream(source.buffer).read_all()
     ends = [0]
-    for name in table.column_names:
-        column: Any = table[name].unify_dictionaries().combine_chunks()
-        with pa.ipc.new_stream(file, pa.schema([(name, column.type)])) as stream:
-            stream.write_batch(pa.RecordBatch.from_arrays([column], names=[name]))
-        ends.append(file.tell())
-        del column
-        source.release()
-    file.flush()
-    target = _Mapping(file)
+    with pa.OSFile(str(path), "wb") as file:
+        for name in table.column_names:
+            column: Any = table[name].unify_dictionaries().combine_chunks()
+            with pa.ipc.new_stream(file, pa.schema([(name, column.type)])) as stream:
+                stream.write_batch(pa.RecordBatch.from_arrays([column], names=[name]))
+            ends.append(file.tell())
+            del column
+            source.release()
+    target = _Mapping(path)
     arrays = {}
     for name, begin, end in zip(table.column_names, ends, ends[1:], strict=False):
         arrays[name] = pa.ipc.open_stream(target.buffer.slice(begin, end - begin)).read_all()[name].chunk(0)
@@ -86,8 +83,9 @@ def _write_columns(rows: IO[bytes], file: Any) -> Bucket:
 class _Mapping:
     """A file mapped into memory; what was read stays in memory until it is released."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.buffer: Any = pa.py_buffer(self._map)
 
     def release(self) -> None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from spark_jobs.hashing import hash_texts
 from spark_jobs.judging.columns import as_rows
-from spark_jobs.judging.identity import message_key
+from spark_jobs.judging.identity import KEY_COLUMNS, message_key
 from spark_jobs.schemas import EVENT, MENTION
 from spark_jobs.storage import open_parquet
 
@@ -55,7 +55,6 @@ COLUMN_TYPES: Final[Mapping[str, Any]] = {
     name: pa.dictionary(pa.int32(), pa.string()) if name in _REPEATED else EVENT.field(name).type for name in _COLUMNS
 }
 """The columns of packed rows, as they are judged."""
-_KEY_COLUMNS: Final = ("msg_id", "span_id", "path", "line", "record_index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +168,7 @@ def _split(held: list[pa.Table], buckets: int) -> Iterator[tuple[int, bytes]]:
     """Pack the rows of the tables and empty the list."""
     whole = pa.concat_tables(held, promote_options="permissive").unify_dictionaries()
     held.clear()
-    bucket_of = [_bucket_of(batch, buckets) for batch in whole.select(_KEY_COLUMNS).combine_chunks().to_batches()]
+    bucket_of = [_bucket_of(batch, buckets) for batch in whole.select(KEY_COLUMNS).combine_chunks().to_batches()]
     # The caller's name would keep every column alive while its sorted copy is made: 100 MiB for 200,000 rows.
     owned = [whole]
     del whole

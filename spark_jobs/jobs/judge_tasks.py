@@ -139,7 +139,7 @@ def _keep_once(carried: CarriedPositions, events: pa.Table) -> pa.Table:
     return pa.concat_tables([fresh, events.filter(is_carried)])
 
 
-def judge_bucket(how: BucketPlan, bucket: int, blobs: Sequence[bytes]) -> JudgedBucket:
+def judge_bucket(how: BucketPlan, bucket: int, blobs: list[bytes]) -> JudgedBucket:
     """Judge the events in ``blobs``, write their verdicts and return what they come to."""
     closed = ClosedPositions.read(how.history.closed)
     opened = open_bucket(blobs)

@@ -51,14 +51,14 @@ COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """The rows of a bucket: columns of ``EVENT``, the code of each row's message and kind, its side and identity."""
+    """The rows of a bucket: columns of ``EVENT``, the code of each row's message, kind and identity, and its side."""
 
     events: Mapping[str, Column]
     message_of: Ints
     messages: int
     kinds: Ints
     is_native: Mask
-    identities: Column
+    identity_of: Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +101,8 @@ class Folded:
 
 def fold(given: Input) -> Folded:
     """Return what becomes of the rows of a bucket."""
-    identities = encode(given.identities)
-    parts = ((given.message_of, given.messages), (given.kinds, len(KINDS)), (identities.values, identities.room))
+    identities = int(given.identity_of.max(initial=0)) + 1
+    parts = ((given.message_of, given.messages), (given.kinds, len(KINDS)), (given.identity_of, identities))
     # 32 bits: these are held of every row until the last verdict is made.
     any_row, group_of = (each.astype(np.int32) for each in find_groups(join_codes(*parts)))
     part_of = _part_of(given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from spark_jobs.judging.columns import (
     join_codes,
     least_per_group,
     rank_words,
+    take_rows,
 )
 from spark_jobs.schemas import MENTION
 from spark_jobs.taxonomy import Kind
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONSUME",
+    "IDENTITY_COLUMNS",
+    "KEY_COLUMNS",
     "KINDS",
     "MENTIONED",
     "PUBLISH",
@@ -38,6 +40,7 @@ __all__ = [
     "has_full_key",
     "identify",
     "message_key",
+    "name_identities",
 ]
 
 KINDS: Final = (*(kind.value for kind in Kind), MENTION, None)
@@ -47,6 +50,10 @@ CONSUME: Final = KINDS.index(Kind.CONSUME.value)
 MENTIONED: Final = KINDS.index(MENTION)
 _END: Final = KINDS.index(Kind.TRANSACTION_END.value)
 _RECALL: Final = KINDS.index(Kind.RECALL.value)
+
+
+KEY_COLUMNS: Final = ("msg_id", "span_id", "path", "line", "record_index")
+"""The columns of ``EVENT`` that ``message_key`` reads."""
 
 
 def encode_kinds(kinds: Column) -> Ints:
@@ -60,7 +67,7 @@ def message_key(events: Mapping[str, Column]) -> Column:
     """Return the text that all rows of one message share: its id, else something of the row's own.
 
     Args:
-        events: columns ``msg_id``, ``span_id``, ``path``, ``line`` and ``record_index`` of ``EVENT``.
+        events: ``KEY_COLUMNS`` of ``EVENT``.
     """
     keys = events["msg_id"]
     if not keys.null_count:
@@ -102,17 +109,51 @@ def has_full_key(events: Mapping[str, Column], kinds: Ints) -> Mask:
     return full
 
 
-def identify(events: Mapping[str, Column], keys: Column, kinds: Ints, is_native: Mask) -> Column:
-    """Return a text that is equal on both sides for one event of one message.
+IDENTITY_COLUMNS: Final = (
+    *("side", "writer", "offset_msg_id", "start_ms", "group_name", "attempt_id", "transaction_id", "transaction_state"),
+    *("from_transaction_check", "topic", "trace_id", "span_id", "raw_hash"),
+)
+"""The columns of ``EVENT`` that tell the events of one message apart."""
+
+
+def identify(events: Mapping[str, Column], keys: Column, kinds: Ints, is_native: Mask) -> Ints:
+    """Return a number that is equal on both sides for one event of one message.
 
     publish: the offset id, else the start. consume: group and attempt. transaction_end: transaction, state, check and
     start (a broker may check, and so end, one transaction again and again). recall: topic and start (a second recall
     of one message is another event). Rows of writers that record none of this are only like themselves: pairing is
     for them.
     """
+    found, size = np.full(len(kinds), -1, np.int32), 0
+    for mask, fields in _find_cases(events, kinds, is_native).values():
+        rows = np.flatnonzero(mask)
+        coded = [encode(_without_null_texts(events[field])) for field in fields]
+        examples, like = find_groups(join_codes(*((one.values[rows], one.room) for one in coded)))
+        found[rows] = like + size
+        size += len(examples)
+    rest = np.flatnonzero(found < 0)
+    if len(rest):
+        columns = {name: take_rows(events[name], rest) for name in IDENTITY_COLUMNS}
+        found[rest] = encode(_join_own(columns, take_rows(keys, rest))).values + size
+    return found
+
+
+def name_identities(events: Mapping[str, Column], keys: Column, kinds: Ints, is_native: Mask) -> Column:
+    """Return a text for each number of ``identify``, whose order does not depend on that of the rows."""
+    cases = _find_cases(events, kinds, is_native)
+    rest = ~np.logical_or.reduce([np.zeros(len(kinds), bool), *(mask for mask, _ in cases.values())])
+    found = _join_own(events, keys) if rest.any() else pa.nulls(len(kinds), pa.string())
+    for name, (mask, fields) in cases.items():
+        texts = [events[field].cast(pa.string()).fill_null("") for field in fields]
+        found = pc.if_else(pa.array(mask), pc.binary_join_element_wise(name, *texts, "/"), found)
+    return found
+
+
+def _find_cases(events: Mapping[str, Column], kinds: Ints, is_native: Mask) -> dict[str, tuple[Mask, tuple[str, ...]]]:
+    """Return which rows have an identity of each kind, and the columns that it is made of."""
     shares_start = is_native | equals(events["writer"], "mqtrace")
     has_offset = is_known(events["offset_msg_id"])
-    cases = {
+    cases: dict[str, tuple[Mask, tuple[str, ...]]] = {
         "offset": ((kinds == PUBLISH) & has_offset, ("offset_msg_id",)),
         "start": ((kinds == PUBLISH) & ~has_offset & shares_start, ("start_ms",)),
         "attempt": ((kinds == CONSUME) & is_known(events["attempt_id"]), ("group_name", "attempt_id")),
@@ -123,16 +164,17 @@ def identify(events: Mapping[str, Column], keys: Column, kinds: Ints, is_native:
         "recall": ((kinds == _RECALL) & shares_start, ("topic", "start_ms")),
         "mention": (kinds == MENTIONED, ("side",)),
     }
-    wanted = {name: case for name, case in cases.items() if case[0].any()}
-    rest = ~reduce(np.logical_or, (mask for mask, _ in wanted.values()), np.zeros(len(kinds), bool))
-    found = _identify_alone(events, keys) if rest.any() else pa.nulls(len(kinds), pa.string())
-    for name, (mask, fields) in wanted.items():
-        texts = [events[field].cast(pa.string()).fill_null("") for field in fields]
-        found = pc.if_else(pa.array(mask), pc.binary_join_element_wise(name, *texts, "/"), found)
-    return found
+    return {name: case for name, case in cases.items() if case[0].any()}
 
 
-def _identify_alone(events: Mapping[str, Column], keys: Column) -> Column:
+def _without_null_texts(column: Column) -> Column:
+    """Return a column in which a text that is absent is like an empty one."""
+    is_text = column.null_count and pa.types.is_string(getattr(column.type, "value_type", column.type))
+    return column.cast(pa.string()).fill_null("") if is_text else column
+
+
+def _join_own(events: Mapping[str, Column], keys: Column) -> Column:
+    """Return what only a record and its copies have."""
     span = pc.binary_join_element_wise(events["trace_id"], events["span_id"], "")
     itself = pc.coalesce(span, events["raw_hash"].cast(pa.string()), keys)
     return pc.binary_join_element_wise("own", events["side"].cast(pa.string()), itself, "/")

@@ -103,5 +103,5 @@ def _prepare(columns: Mapping[str, Column]) -> tuple[Input, Column]:
         messages=messages.room,
         kinds=kinds,
         is_native=is_native,
-        identities=identify(events, keys, kinds, is_native),
+        identity_of=identify(events, keys, kinds, is_native),
     ), groups

@@ -34,7 +34,16 @@ from spark_jobs.judging.columns import (
     take_rows,
 )
 from spark_jobs.judging.folding import OTLP
-from spark_jobs.judging.identity import CONSUME, KINDS, MENTIONED, PUBLISH
+from spark_jobs.judging.identity import (
+    CONSUME,
+    IDENTITY_COLUMNS,
+    KEY_COLUMNS,
+    KINDS,
+    MENTIONED,
+    PUBLISH,
+    message_key,
+    name_identities,
+)
 from spark_jobs.names import bare
 from spark_jobs.taxonomy import Kind
 
@@ -111,7 +120,7 @@ def _lay_out(given: Input, folded: Folded, groups: Ints) -> _Timeline:
     for other in known[1:]:
         starts = starts.coalesce(other)
     start = starts.take(groups).filled(LATEST)
-    identities = encode(take_rows(given.identities, folded.any_row[groups]))
+    identities = _name_identities(given, folded, groups)
     hashes = NullableInts.of(_column(given, folded, groups, "raw_hash")).filled(0)
     of_message = folded.message[groups] * len(KINDS) + folded.kind[groups]
     order = np.lexsort((rank_words(identities.words)[identities.values], hashes, start, of_message))
@@ -130,6 +139,12 @@ def _lay_out(given: Input, folded: Folded, groups: Ints) -> _Timeline:
         place=np.arange(len(block)) - _run_begins(block * 2 + is_otlp),
         seen=seen[order],
     )
+
+
+def _name_identities(given: Input, folded: Folded, groups: Ints) -> Codes:
+    rows = folded.any_row[groups]
+    columns = {name: take_rows(given.events[name], rows) for name in (*KEY_COLUMNS, *IDENTITY_COLUMNS)}
+    return encode(name_identities(columns, message_key(columns), folded.kind[groups], given.is_native[rows]))
 
 
 def _run_begins(codes: Ints) -> Ints:

@@ -51,7 +51,7 @@ def rows_of(table):
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 1, 100_000], ids=["in memory", "a blob a time", "some blobs a time"])
 def test_bucket_holds_the_rows_of_its_messages_once(events, buckets, memory_bytes):
-    opened = [open_bucket(blobs, memory_bytes) for blobs in buckets.values()]
+    opened = [open_bucket([*blobs], memory_bytes) for blobs in buckets.values()]
     names = opened[0].events.column_names
     whole = pa.Table.from_pylist(events, schema=NORMALISED).select(names)
     assert sorted(row for bucket in opened for row in rows_of(bucket.events)) == rows_of(whole)
@@ -64,14 +64,14 @@ def test_bucket_holds_the_rows_of_its_messages_once(events, buckets, memory_byte
 def test_bucket_does_not_depend_on_the_order_of_its_blobs(buckets):
     for blobs in buckets.values():
         for memory_bytes in (1 << 30, 1):
-            one, other = open_bucket(blobs, memory_bytes), open_bucket(blobs[::-1], memory_bytes)
+            one, other = open_bucket([*blobs], memory_bytes), open_bucket(blobs[::-1], memory_bytes)
             assert one.events.to_pylist() == other.events.to_pylist()
 
 
 def test_bucket_larger_than_memory_gets_the_same_verdicts(events, buckets):
     plan, found = plan_of(events, read_policy(None)), []
     for blobs in buckets.values():
-        opened = open_bucket(blobs, memory_bytes=1)
+        opened = open_bucket([*blobs], memory_bytes=1)
         for judged in judge_slices(opened.events, plan, columns=opened.columns, keys_per_slice=11):
             assert len(judged.verdicts) <= 11
             found += rows_of(judged.verdicts)
