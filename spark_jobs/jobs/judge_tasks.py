@@ -167,7 +167,7 @@ class _Slice(NamedTuple):
     messages: pa.Table
     settled: Settled
     residue: pa.Table
-    owners: Owners
+    owners: pa.Table
 
 
 def _count_slice(how: BucketPlan, closed: ClosedPositions | None, files: _Files, judged: Judged) -> _Slice:
