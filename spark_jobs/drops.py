@@ -1,6 +1,6 @@
-"""This module knows what a counted loss is: one row of a drop ledger, whoever counted it.
+"""A counted loss: one row of a drop ledger, whoever counted it.
 
-Readers of ledgers hand these over, the reconciliation spends them as a budget; neither imports the other.
+Readers of ledgers return these, and the drop budget uses them; neither imports the other.
 """
 
 from __future__ import annotations

@@ -22,12 +22,14 @@ SAMPLE_CHARACTERS: Final = 200
 """Characters of an offending text that are kept."""
 
 
-def bad_piece(field: str, reason: str, text: str) -> dict[str, Any]:
+def bad_piece(field: str | None, reason: str, text: str, *, within: str | None = None) -> dict[str, Any]:
     """Return a value of ``schemas.BAD``.
 
     Args:
         field: the field at fault.
         reason: why it could not be mapped.
-        text: the offending text; its first ``SAMPLE_CHARACTERS`` are kept, and the message ids in all of it.
+        text: the offending text; its first ``SAMPLE_CHARACTERS`` are kept.
+        within: where message ids are looked for; ``text`` by default.
     """
-    return {"field": field, "reason": reason, "text": text[:SAMPLE_CHARACTERS], "mentions": mentioned_in(text)}
+    mentions = mentioned_in(text if within is None else within)
+    return {"field": field, "reason": reason, "text": text[:SAMPLE_CHARACTERS], "mentions": mentions}

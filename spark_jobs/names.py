@@ -1,4 +1,4 @@
-"""This module knows what RocketMQ writes around a name of a topic or group, with and without Spark."""
+"""The prefixes that RocketMQ writes before the name of a topic or group."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""This module knows under which attribute names the fields of an event are found: THE alias table, first name wins.
+"""The attribute names of each field of an event; the first name that is there wins.
 
-Ours first, then the registry's names (semantic conventions 1.44), then what OpenTelemetry's Java agent for RocketMQ
-and Kafka writes (old conventions, the default; new ones; both with ``messaging/dup``; captured headers). A name is
-looked for on the link of the message before the span. What no writer carries has no row.
+Ours first, then the registry's names (semantic conventions 1.44), then those of OpenTelemetry's Java agent for RocketMQ
+and Kafka (old conventions, the default; new ones; both with ``messaging/dup``; captured headers). A name on the link of
+the message wins over one on the span.
 """
 
 from __future__ import annotations

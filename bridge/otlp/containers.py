@@ -1,4 +1,9 @@
-"""Read OTLP messages out of files, one by one, with their positions."""
+"""Read OTLP messages out of files, one by one, with their positions.
+
+Damage is local: a line or frame that cannot be read is yielded as :class:`Bad`, and reading goes on behind it. Frames
+have no marker, so after a bad frame the reader tries each offset at which a length and the first byte of a message fit
+(``append: true`` after a kill leaves exactly that in the middle of a file).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows how to tell from its first bytes what a file holds; names and suffixes prove nothing.
+"""Detect from its first bytes what a file holds; names and suffixes prove nothing.
 
 The Collector's file exporter writes "zstd" in two ways (``exporter/fileexporter/README.md``): by default a length
 before each zstd frame, so that the magic stands at byte 4; behind a feature gate a real ``.zst`` file, magic at byte 0.

@@ -1,6 +1,6 @@
-"""This module knows one OTLP/JSON message as plain spans; what producers get wrong is read all the same.
+"""Read one OTLP/JSON message as plain spans, tolerating what producers get wrong.
 
-What is no span even so is ``bad`` alone: the spans beside it are read.
+A span that cannot be read is ``bad``; the spans beside it are read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This module knows one OTLP message in protobuf as plain spans, those under their names of before 2022 too."""
+"""Read one OTLP protobuf message as plain spans, those under their names of before 2022 too."""
 
 from __future__ import annotations
 

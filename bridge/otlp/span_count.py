@@ -1,9 +1,8 @@
-"""This module knows how many spans a message holds by its bytes alone: what a parser makes of it is held against that.
+"""Count the spans of a message by its bytes, independently of the parser that reads them.
 
-A protobuf message is walked at wire level: the occurrences of ``spans`` under ``scope_spans`` under
-``resource_spans``. JSON cannot be counted without parsing it, but a span or link cannot lose its ``spanId``: as many of
-those names as stand in the text must be in what was parsed. Only a span without any ``spanId`` could still be dropped
-by a JSON parser unseen.
+A protobuf message is walked at wire level. JSON cannot be counted without parsing it, but a span or link cannot lose
+its ``spanId``: as many of these names as stand in the text must be in what was parsed. Only a span without any
+``spanId`` could be dropped by a JSON parser unseen.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""This module knows one OTLP message, JSON or protobuf, as plain spans; what producers get wrong is read all the same.
+"""Read one OTLP message, JSON or protobuf, as plain spans.
 
 Tolerated (``docs/specification.md`` of opentelemetry-proto, "JSON Protobuf Encoding", and files seen): ids in upper
 case hex, base64 or lists of bytes; 64-bit numbers as strings or numbers; enumerations by name; snake_case names; the
-``instrumentationLibrary`` names of before 2022; a bare array of ResourceSpans; a ``result`` wrapper around it all. What
-is no span even so is ``bad`` alone: the spans beside it are read.
+``instrumentationLibrary`` names of before 2022; a bare array of ResourceSpans; a ``result`` wrapper around it all.
 """
 
 from __future__ import annotations

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.sources.files import Inputs
-    from spark_jobs.sources.native import NativeFiles
-    from spark_jobs.sources.otlp import OtlpFiles
+    from spark_jobs.sources.splits import SideFiles
 
 __all__ = ["EventSide", "ReadOptions", "check_inputs", "prepare_reading", "read_native", "read_otlp"]
 
@@ -225,9 +224,7 @@ class _Done:
     topics: set[str] = field(default_factory=set)
 
 
-def _read_side(
-    engine: Engine, how: _Reading, found: NativeFiles | OtlpFiles, addresses: Sequence[TopicAddress]
-) -> EventSide:
+def _read_side(engine: Engine, how: _Reading, found: SideFiles, addresses: Sequence[TopicAddress]) -> EventSide:
     remove_tree(how.directory)
     make_directory(how.directory)
     ranges = wanted_ranges(addresses, how.options.client_config, how.options.ranges)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import codecs
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -32,17 +32,16 @@ from otel_mqtrace.wire.native.layout import (
     check_message_type_map,
 )
 from spark_jobs.columns import binary_bytes, flags, greater, is_there, taken
-from spark_jobs.evidence import mentioned_in
+from spark_jobs.evidence import bad_piece
 from spark_jobs.normalise.native_text import TERMINATOR, enum_texts, field_type, read_text
 from spark_jobs.normalise.values import hashed
-from spark_jobs.schemas import BAD
+from spark_jobs.schemas import BAD, READ_BODY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from otel_mqtrace.wire.native.layout import CloudSubAfter
     from spark_jobs.columns import Column
 
 __all__ = ["MOST_ROWS", "MOST_TEXT", "RecordCount", "record_columns"]
@@ -67,11 +66,19 @@ _REQUEST_AT: Final = {
 }
 _MOST_HELD: Final = 1 << 18
 """The codec reads a longer text twice instead of holding all of its records; clients write half as much at most."""
-_NOTHING: Final = (None,) * len(KEPT_FIELDS)
-_BODY_COLUMNS: Final = ("arrival_ms", "path", "line")
+_BODY_COLUMNS: Final = ["arrival_ms", "path", "line", "body", "bad"]
+_SCHEMA: Final = pa.schema(
+    {
+        **{name: READ_BODY.field(name).type for name in ("arrival_ms", "path", "line", "bad")},
+        **{name: field_type(FIELDS[name]) for name in KEPT_FIELDS},
+        "type": pa.string(),
+        "record_index": pa.int32(),
+        "call_size": pa.int32(),
+        "surplus": pa.int64(),
+    }
+)
+_ENUM_TEXTS: Final = {name: texts for name in KEPT_FIELDS if (texts := enum_texts(FIELDS[name])) is not None}
 _Columns: TypeAlias = "dict[str, Column]"
-_Decoded: TypeAlias = "tuple[tuple[list[str], CloudSubAfter | None], tuple[Any, ...] | BadRecord | None]"
-"""A record as the codec returns it; no values where the row holds no body."""
 
 
 @dataclass(slots=True)
@@ -79,48 +86,6 @@ class RecordCount:
     """How many ``records`` the bodies read so far hold; a glued pair counts once. A row without a body is one."""
 
     records: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Some records of one body: the number of the first, their values, and the size of each one's listener call.
-
-    The first part of a body carries its number of characters and of glued records.
-    """
-
-    first: int
-    decoded: Sequence[_Decoded]
-    call_sizes: Sequence[int]
-    characters: int = 0
-    glued: int = 0
-
-
-_UNREAD: Final = _Part(0, [(([""], None), None)], [1])
-
-
-@dataclass(slots=True)
-class _Read:
-    """Records beside each other: the values of each, its row (``at``) and its number in its body."""
-
-    characters: int = 0
-    decoded: list[_Decoded] = field(default_factory=list)
-    at: list[int] = field(default_factory=list)
-    index: list[int] = field(default_factory=list)
-    call_size: list[int] = field(default_factory=list)
-    surplus: list[int] = field(default_factory=list)
-
-    @property
-    def is_enough(self) -> bool:
-        return len(self.decoded) >= MOST_ROWS or self.characters >= MOST_TEXT
-
-    def add(self, row: int, part: _Part) -> None:
-        count = len(part.decoded)
-        self.characters += part.characters
-        self.decoded += part.decoded
-        self.at += [row] * count
-        self.index += range(part.first, part.first + count)
-        self.call_size += part.call_sizes
-        self.surplus += [part.glued, *[0] * (count - 1)]
 
 
 def record_columns(
@@ -198,7 +163,7 @@ class _Reader:
         starts = np.searchsorted(found.body, np.arange(len(is_odd) + 1))
         for start, end in _runs(is_odd):
             if is_odd[start]:
-                yield from self._decoded(bodies, range(start, end))
+                yield from self._decoded(bodies.slice(start, end - start))
             else:
                 self.expected.records += data.count(TERMINATOR, bounds[start], bounds[end])
                 first, count = starts[start], starts[end] - starts[start]
@@ -216,20 +181,35 @@ class _Reader:
         ]
         return b"".join(texts), np.cumsum([0, *map(len, texts)])
 
-    def _decoded(self, bodies: pa.RecordBatch, rows: Iterable[int]) -> Iterator[_Columns]:
-        """Yield the records of some rows as the codec reads them, one by one."""
-        read = _Read()
-        for row in rows:
-            is_bad = bodies.column("bad")[row].is_valid
-            text = "" if is_bad else self._text(bodies.column("body")[row].as_py())
-            self.expected.records += 1 if is_bad else _count_records(text)
-            for part in [_UNREAD] if is_bad else _parts(text, self.msg_type_map):
-                read.add(row, part)
-                if read.is_enough:
-                    yield _columns(read, bodies)
-                    read = _Read()
-        if read.decoded:
-            yield _columns(read, bodies)
+    def _decoded(self, bodies: pa.RecordBatch) -> Iterator[_Columns]:
+        """Yield the records of bodies as the codec reads them, one by one."""
+        rows: list[dict[str, Any]] = []
+        held = 0
+        for body in bodies.select(_BODY_COLUMNS).to_pylist():
+            for row in self._rows(body):
+                rows.append(row)
+                held += len(row["hash"])
+                if len(rows) >= MOST_ROWS or held >= MOST_TEXT:
+                    yield _columns(rows)
+                    rows, held = [], 0
+        if rows:
+            yield _columns(rows)
+
+    def _rows(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield a row for each record of a body, its ``hash`` being the text that is hashed."""
+        place = {name: body[name] for name in ("arrival_ms", "path", "line")}
+        if body["bad"] is not None:
+            self.expected.records += 1
+            yield {**place, "bad": body["bad"], "record_index": 0, "call_size": 1, "surplus": 0, "hash": b""}
+            return
+        text = self._text(body["body"])
+        self.expected.records += _count_records(text)
+        surplus = _count_glued(text)
+        for index, (fields, quirk, values, call_size) in enumerate(_records(text, self.msg_type_map)):
+            # a SubAfter that CLOUD changed had one more separator at its end
+            written = FIELD_SEPARATOR.join(fields) + (FIELD_SEPARATOR if quirk else "")
+            where = {"record_index": index, "call_size": call_size, "surplus": 0 if index else surplus}
+            yield {**place, **where, **_named(fields, values), "hash": written.encode()}
 
     def _text(self, body: bytes | None) -> str:
         """Return the text of a body as Arrow takes it: some charsets, such as UTF-7, can encode half a character."""
@@ -269,24 +249,21 @@ def _runs(values: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 def _of_bodies(bodies: pa.RecordBatch, body: NDArray[np.int64]) -> _Columns:
     """Return the columns that records take from their bodies; none of these is bad or glued."""
     return {
-        **{name: taken(bodies.column(name), body) for name in _BODY_COLUMNS},
+        **{name: taken(bodies.column(name), body) for name in ("arrival_ms", "path", "line")},
         "bad": pa.nulls(len(body), BAD),
         "surplus": pa.array(np.zeros(len(body), np.int64)),
     }
 
 
-def _parts(text: str, msg_type_map: str) -> Iterator[_Part]:
-    """Yield the records of a body, some thousand at a time; the size of a call is known after the last one."""
-    read: Callable[[], Iterator[_Decoded]] = partial(decode_values, text, msg_type_map=msg_type_map)
+def _records(text: str, msg_type_map: str) -> Iterator[tuple[list[str], object, Any, int]]:
+    """Yield fields, quirk, values and the size of the listener call of each record, which is known after the last."""
+    read: Callable[[], Iterator[Any]] = partial(decode_values, text, msg_type_map=msg_type_map)
     if len(text) <= _MOST_HELD:
         read = list(read()).__iter__
     sizes = Counter(_call(fields) for (fields, _), _ in read())
     sizes[None] = 1
-    records = read()
-    first, characters, glued = 0, len(text), _glued(text)
-    while decoded := list(islice(records, MOST_ROWS)):
-        yield _Part(first, decoded, [sizes[_call(fields)] for (fields, _), _ in decoded], characters, glued)
-        first, characters, glued = first + len(decoded), 0, 0
+    for (fields, quirk), values in read():
+        yield fields, quirk, values, sizes[_call(fields)]
 
 
 def _count_records(text: str) -> int:
@@ -294,7 +271,7 @@ def _count_records(text: str) -> int:
     return len(_NEXT_PIECE.findall(text)) + (text[:1] not in {"", RECORD_TERMINATOR})
 
 
-def _glued(text: str) -> int:
+def _count_glued(text: str) -> int:
     """Return how many records of a body have no end of their own, found by their shape and not by the codec."""
     if not any(name in text for name in _NAMES_INSIDE):
         return 0
@@ -314,48 +291,18 @@ def _call(fields: list[str]) -> tuple[str, str] | None:
     return fields[0], fields[at] if at < len(fields) else ""
 
 
-def _columns(read: _Read, bodies: pa.RecordBatch) -> dict[str, Column]:
-    rows_of_values = [values if type(values) is tuple else _NOTHING for _, values in read.decoded]
-    types = [fields[0] if type(values) is tuple else None for (fields, _), values in read.decoded]
-    rows = pa.array(read.at, pa.int64())
-    values = zip(*rows_of_values, strict=True)
-    return {
-        **{name: _column(name, column) for name, column in zip(KEPT_FIELDS, values, strict=True)},
-        **{name: bodies.column(name).take(rows) for name in _BODY_COLUMNS},
-        "type": pa.array(types, pa.string()),
-        "bad": _bad(read.decoded, bodies.column("bad").take(rows)),
-        "record_index": pa.array(read.index, pa.int32()),
-        "call_size": pa.array(read.call_size, pa.int32()),
-        "surplus": pa.array(read.surplus, pa.int64()),
-        "hash": _hashes(read.decoded),
-    }
+def _named(fields: list[str], values: tuple[Any, ...] | BadRecord) -> dict[str, Any]:
+    """Return what the codec made of a record by column: its values, or why it is bad."""
+    if isinstance(values, BadRecord):
+        within = FIELD_SEPARATOR.join(fields)
+        return {"bad": bad_piece(values.field, values.reason, values.text, within=within)}
+    named: dict[str, Any] = dict(zip(KEPT_FIELDS, values, strict=True))
+    for name, texts in _ENUM_TEXTS.items():
+        if named[name] is not None:
+            named[name] = texts[named[name]]
+    return {**named, "type": fields[0]}
 
 
-def _column(name: str, values: Iterable[Any]) -> Column:
-    kind = FIELDS[name]
-    of_enum = enum_texts(kind)
-    return pa.array(values if of_enum is None else map(of_enum.get, values), field_type(kind))
-
-
-def _bad(decoded: Sequence[_Decoded], of_bodies: Column) -> Column:
-    """Return the reason of each bad record: that of its body, or the codec's."""
-    of_bodies = of_bodies.cast(BAD)
-    if not any(type(values) is BadRecord for _, values in decoded):
-        return of_bodies
-    own = pa.array((_evidence(fields, values) for (fields, _), values in decoded), BAD)
-    both = pa.concat_arrays([own, of_bodies])
-    rows = np.arange(len(own))
-    return both.take(pa.array(np.where(own.is_valid(), rows, rows + len(own))))
-
-
-def _evidence(fields: list[str], values: object) -> dict[str, Any] | None:
-    if not isinstance(values, BadRecord):
-        return None
-    mentions = mentioned_in(FIELD_SEPARATOR.join(fields))
-    return {"field": values.field, "reason": values.reason, "text": values.text, "mentions": mentions}
-
-
-def _hashes(decoded: Sequence[_Decoded]) -> Column:
-    """Hash the text of each record: a SubAfter that CLOUD changed had one more separator at its end."""
-    texts = (FIELD_SEPARATOR.join(fields) + (FIELD_SEPARATOR if quirk else "") for (fields, quirk), _ in decoded)
-    return hashed(map(str.encode, texts))
+def _columns(rows: list[dict[str, Any]]) -> _Columns:
+    columns = {one.name: pa.array([row.get(one.name) for row in rows], one.type) for one in _SCHEMA}
+    return {**columns, "hash": hashed(row["hash"] for row in rows)}

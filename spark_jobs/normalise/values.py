@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from functools import partial
 from hashlib import blake2b
@@ -16,7 +14,7 @@ import pyarrow.compute as pc
 
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS, KEY_SEPARATOR
 from spark_jobs.columns import binary_bytes, each, opened, where
-from spark_jobs.lenient import whole_number
+from spark_jobs.lenient import read_json, text_of_json, whole_number
 from spark_jobs.schemas import READ_EVENT
 
 if TYPE_CHECKING:
@@ -106,51 +104,15 @@ def _distinct(joined: Iterable[str]) -> list[str]:
     return sorted({key for keys in joined for key in keys.split(KEY_SEPARATOR)} - ABSENT_TEXTS)
 
 
-_DECODER: Final = json.JSONDecoder()
-_SPACE: Final = " \t\n\r"
 _ONE_PLAIN_TEXT: Final = re.compile(r'\["([^"\\\x00-\x1f]*)"\]')
-# A quote that is never closed takes the rest along.
-_QUOTED: Final = re.compile(r""""((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|["'].*""", re.DOTALL)
-_ESCAPED_OR_QUOTE: Final = re.compile(r"""\\(.)|(")""", re.DOTALL)
 
 
 def json_texts(text: str) -> list[str | None] | None:
-    """Return the elements of a JSON array as texts; ``None`` where the text does not begin with one.
-
-    What is no text is its own JSON. Quotes may be single; what follows the array is not looked at.
-    """
-    plain = _ONE_PLAIN_TEXT.fullmatch(text)
-    if plain:
+    """Return the elements of a JSON array as texts, as leniently as Spark; ``None`` where the text begins with none."""
+    if plain := _ONE_PLAIN_TEXT.fullmatch(text):
         return [plain[1]]
-    value = _value(text)
-    if value is None and "'" in text:
-        value = _value(_QUOTED.sub(_double_quoted, text))
-    return [_element_text(item) for item in value] if isinstance(value, list) else None
-
-
-def _value(text: str) -> Any:
-    try:
-        return _DECODER.raw_decode(text.lstrip(_SPACE))[0]
-    except (ValueError, RecursionError):
-        return None
-
-
-def _double_quoted(quoted: re.Match[str]) -> str:
-    inside = quoted[1] if quoted[2] is None else quoted[2]
-    return quoted[0] if inside is None else f'"{_ESCAPED_OR_QUOTE.sub(_escaped, inside)}"'
-
-
-def _escaped(part: re.Match[str]) -> str:
-    return "'" if part[1] == "'" else '\\"' if part[2] else part[0]
-
-
-def _element_text(item: Any) -> str | None:
-    if item is None:
-        return None
-    if isinstance(item, float) and not math.isfinite(item):
-        return f'"{json.dumps(item)}"'
-    text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace").decode()  # half of a surrogate pair is no text
+    value = read_json(text)
+    return [text_of_json(item) for item in value] if isinstance(value, list) else None
 
 
 _TEXTS: Final = ("trace_id", "span_id", "parent_span_id", "name", "kind", "status", "service", "scope")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import binascii
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,9 +20,9 @@ from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.evidence import bad_piece
 from spark_jobs.lenient import read_json, text_of_json, whole_number
 from spark_jobs.schemas import READ_BODY
-from spark_jobs.sources.files import last_line, source_files
+from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka import message_places
-from spark_jobs.sources.splits import Split, group_splits, read_lines, split_file
+from spark_jobs.sources.splits import Split, plan_files, read_lines, split_file
 from spark_jobs.storage import open_parquet
 
 if TYPE_CHECKING:
@@ -31,12 +30,11 @@ if TYPE_CHECKING:
 
     from bridge.storage import AnyPath
     from spark_jobs.sources.files import SourceFile
-    from spark_jobs.sources.splits import Line
+    from spark_jobs.sources.splits import Line, SideFiles
 
 __all__ = [
     "BATCH_ROWS",
     "BODIES",
-    "NativeFiles",
     "body_batches",
     "decode_base64",
     "find_bodies",
@@ -60,54 +58,25 @@ _ASCII_BLANKS: Final = "".join(blank for blank in _BLANKS if blank.isascii()).en
 _WITHOUT_BLANKS: Final = str.maketrans("", "", _BLANKS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeFiles:
-    """Landings to read.
-
-    Attributes:
-        tasks: what each task reads.
-        files: the files, in order.
-        layouts: the distinct layouts among them, sorted.
-        truncated_tails: files cut off inside a line; that line is not read.
-    """
-
-    tasks: tuple[tuple[Split, ...], ...]
-    files: tuple[str, ...]
-    layouts: tuple[str, ...]
-    truncated_tails: int
-
-
-def find_bodies(srcs: Sequence[str], *, parallelism: int) -> NativeFiles:
+def find_bodies(srcs: Sequence[str], *, parallelism: int) -> SideFiles:
     """Return what there is to read behind ``srcs``; only the heads and ends of files are read.
 
     Raises:
         UsageError: a source names nothing.
         UnreadableInputError: a source is no native landing.
     """
-    files = source_files(srcs, Side.NATIVE)
-    full = [file for file in files if file.layout is not Layout.EMPTY]
-    torn = {file.path: size for file in full if file.layout is Layout.LANDING_JSONL and (size := _torn(file.path))}
-    splits: list[Split] = []
-    for file in full:
-        is_parquet = file.layout is Layout.LANDING_PARQUET
-        splits += _row_groups(file.path) if is_parquet else split_file(file, torn=torn.get(file.path, 0))
-    return NativeFiles(
-        tasks=tuple(map(tuple, group_splits(splits, parallelism))),
-        files=tuple(str(file.path) for file in files),
-        layouts=tuple(sorted({file.layout.value for file in full})),
-        truncated_tails=len(torn),
-    )
+    return plan_files(source_files(srcs, Side.NATIVE), _is_object, parallelism=parallelism, split=_split)
 
 
-def _torn(path: AnyPath) -> int:
-    """Return the bytes behind the last newline where they are no whole JSON object."""
-    tail = last_line(path)
-    if not tail.strip():
-        return 0
+def _is_object(line: bytes) -> bool:
     try:
-        return 0 if isinstance(json.loads(tail.decode("utf-8", "replace")), dict) else len(tail)
+        return isinstance(json.loads(line.decode("utf-8", "replace")), dict)
     except (ValueError, RecursionError):
-        return len(tail)
+        return False
+
+
+def _split(file: SourceFile, torn: int) -> Iterable[Split]:
+    return _row_groups(file.path) if file.layout is Layout.LANDING_PARQUET else split_file(file, torn)
 
 
 def _row_groups(path: AnyPath) -> Iterator[Split]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,21 +13,22 @@ from bridge.otlp.containers import NOT_TRACES, Bad, Message, Tail, joined, read_
 from bridge.otlp.detect import Layout
 from bridge.otlp.json_spans import parse_json
 from bridge.otlp.spans import count_expected_spans, is_proto, parse_message, spans_of
+from spark_jobs.evidence import bad_piece
 from spark_jobs.sources.files import span_files
 from spark_jobs.sources.otlp_json import read_json
-from spark_jobs.sources.span_batches import Counts, bad_row, batch_of, grouped, row_batches, span_row
-from spark_jobs.sources.splits import Line, Split, group_splits, read_lines, split_file, torn_tails
+from spark_jobs.sources.span_batches import Counts, batch_of, grouped, row_batches, span_row
+from spark_jobs.sources.splits import Line, plan_files, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from bridge.otlp.containers import Item
     from spark_jobs.sources.span_batches import SpanColumns
+    from spark_jobs.sources.splits import SideFiles, Split
 
     _Item = tuple[str, int | None, Item]  # path, line and what was found there
 
 __all__ = [
-    "OtlpFiles",
     "block_batches",
     "find_spans",
     "item_batches",
@@ -39,24 +39,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtlpFiles:
-    """Files of spans to read.
-
-    Attributes:
-        tasks: what each task reads.
-        files: the files, in order.
-        layouts: the distinct layouts among them, sorted.
-        truncated_tails: files of JSON lines cut off inside a line; that line is not read.
-    """
-
-    tasks: tuple[tuple[Split, ...], ...]
-    files: tuple[str, ...]
-    layouts: tuple[str, ...]
-    truncated_tails: int
-
-
-def find_spans(srcs: Sequence[str], *, layout: str | None = None, parallelism: int) -> OtlpFiles:
+def find_spans(srcs: Sequence[str], *, layout: str | None = None, parallelism: int) -> SideFiles:
     """Return what there is to read behind ``srcs``; only the heads and ends of files are read.
 
     Raises:
@@ -64,15 +47,7 @@ def find_spans(srcs: Sequence[str], *, layout: str | None = None, parallelism: i
         UnreadableInputError: a source holds no OTLP traces.
     """
     files = span_files(srcs, layout=layout)
-    full = [file for file in files if file.layout is not Layout.EMPTY]
-    torn = torn_tails(full)
-    splits = [split for file in full for split in split_file(file, torn=torn.get(file.path, 0))]
-    return OtlpFiles(
-        tasks=tuple(map(tuple, group_splits(splits, parallelism))),
-        files=tuple(str(file.path) for file in files),
-        layouts=tuple(sorted({file.layout.value for file in full})),
-        truncated_tails=len(torn),
-    )
+    return plan_files(files, lambda line: parse_json(line) is not None, parallelism=parallelism)
 
 
 _MESSAGE_SAMPLE: Final = 64 << 10  # enough for the message ids in it
@@ -177,7 +152,7 @@ def _rows(path: str, line: int | None, item: Item, counts: Counts) -> Iterator[d
         yield from ({**span_row(span), **place} for span in spans_of(item.content))
     else:
         counts.expected += 1
-        yield {**place, **bad_row(None, item.reason, item.sample.decode("utf-8", errors="replace"))}
+        yield {**place, "bad": bad_piece(None, item.reason, item.sample.decode("utf-8", errors="replace"))}
 
 
 def block_batches(

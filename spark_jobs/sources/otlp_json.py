@@ -1,4 +1,9 @@
-"""Read a block of ordinary OTLP/JSON messages as Arrow columns."""
+"""Read a block of ordinary OTLP/JSON messages as Arrow columns, without a step of Python per span.
+
+The columns say what ``json_spans`` says of the same messages. A block with anything that the two could read differently
+is declined as a whole, and the caller reads it with ``json_spans``. Arrow's parser refuses what does not have the
+declared types; the rest is looked for in the bytes and in the parsed columns.
+"""
 
 from __future__ import annotations
 

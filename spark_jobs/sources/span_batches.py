@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from bridge.otlp.plain_span import LONG_MAX, text_attributes
-from spark_jobs.evidence import SAMPLE_CHARACTERS, mentioned_in
+from spark_jobs.evidence import bad_piece
 from spark_jobs.schemas import LEDGER, READ_SPAN
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from bridge.otlp.plain_span import Span
 
-__all__ = ["LINK", "SPANS", "Counts", "SpanColumns", "bad_row", "batch_of", "grouped", "row_batches", "span_row"]
+__all__ = ["LINK", "SPANS", "Counts", "SpanColumns", "batch_of", "grouped", "row_batches", "span_row"]
 
 _BATCH_ROWS: Final = 2000
 """How many rows make a batch worth handing on."""
@@ -104,17 +104,11 @@ def span_row(span: Span) -> dict[str, Any]:
         name, reason, text = span["bad"]
         known = [span["attributes"], *(link["attributes"] for link in span["links"])]
         values = (value for attributes in known for value in text_attributes(attributes).values())
-        return bad_row(name, reason, text, within="\n".join([text, *filter(None, values)]))
+        return {"bad": bad_piece(name, reason, text, within="\n".join([text, *filter(None, values)]))}
     links = [{**link, "attributes": _items(link["attributes"])} for link in span["links"]]
     times = {name: min(span[name], LONG_MAX) for name in ("start_ns", "end_ns")}
     plain = {name: span[name] for name in _PLAIN}
     return {**plain, **times, "attributes": _items(span["attributes"]), "links": links}
-
-
-def bad_row(name: str | None, reason: str, text: str, *, within: str | None = None) -> dict[str, Any]:
-    """Return a row for input that is no span; ``within`` is where messages are mentioned, ``text`` by default."""
-    mentions = mentioned_in(text if within is None else within)
-    return {"bad": {"field": name, "reason": reason, "text": text[:SAMPLE_CHARACTERS], "mentions": mentions}}
 
 
 def _items(attributes: dict[str, Any]) -> list[tuple[str, str | None]]:

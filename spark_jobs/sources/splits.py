@@ -7,18 +7,27 @@ from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Final
 
 from bridge.otlp.detect import LONGEST_LINE_BYTES, Layout, LineTooLongError
-from bridge.otlp.json_spans import parse_json
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.sources.files import last_line
 from spark_jobs.storage import as_path
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from bridge.storage import AnyPath
     from spark_jobs.sources.files import SourceFile
 
-__all__ = ["UNCUT_BYTES", "Line", "Split", "group_splits", "line_numbers", "read_lines", "split_file", "torn_tails"]
+__all__ = [
+    "UNCUT_BYTES",
+    "Line",
+    "SideFiles",
+    "Split",
+    "group_splits",
+    "line_numbers",
+    "plan_files",
+    "read_lines",
+    "split_file",
+]
 
 _MOST_TASK_BYTES: Final = 32 << 20
 _LEAST_TASK_BYTES: Final = 4 << 20
@@ -45,6 +54,23 @@ class Split:
     group: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideFiles:
+    """The files of one side.
+
+    Attributes:
+        tasks: what each task reads.
+        files: the files, in order.
+        layouts: the distinct layouts among them, sorted.
+        truncated_tails: files of lines that end inside one; that line is not read.
+    """
+
+    tasks: tuple[tuple[Split, ...], ...]
+    files: tuple[str, ...]
+    layouts: tuple[str, ...]
+    truncated_tails: int
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line without its end, and where it stands: ``number`` from 1, ``None`` where lines were not counted."""
@@ -54,19 +80,40 @@ class Line:
     text: bytes
 
 
-def torn_tails(files: Iterable[SourceFile]) -> dict[AnyPath, int]:
-    """Return how long the last line of each file of JSON lines is that was cut off inside it."""
-    tails = {file.path: last_line(file.path) for file in files if file.layout is Layout.JSON_LINES}
-    return {path: len(tail) for path, tail in tails.items() if tail.strip() and parse_json(tail) is None}
-
-
-def split_file(file: SourceFile, *, torn: int = 0) -> list[Split]:
+def split_file(file: SourceFile, torn: int = 0) -> list[Split]:
     """Return what is to be read of ``file``, but for its last ``torn`` bytes."""
     path, size = str(file.path), file.path.stat().st_size
     if file.layout not in _OF_LINES or size <= UNCUT_BYTES:
         return [Split(path, file.layout, 0, size - torn)]
     cuts = range(0, size - torn, _LEAST_TASK_BYTES)
     return [Split(path, file.layout, at, min(at + _LEAST_TASK_BYTES, size - torn), is_uncut=False) for at in cuts]
+
+
+def plan_files(
+    files: Sequence[SourceFile],
+    is_whole: Callable[[bytes], bool],
+    *,
+    parallelism: int,
+    split: Callable[[SourceFile, int], Iterable[Split]] = split_file,
+) -> SideFiles:
+    """Return what each task reads of ``files``; of these only the ends are read.
+
+    Args:
+        files: of one side.
+        is_whole: returns whether the last line of a file, which no newline ends, is a whole one.
+        parallelism: how many tasks run at once.
+        split: cuts one file, without so many bytes at its end.
+    """
+    full = [file for file in files if file.layout is not Layout.EMPTY]
+    tails = {file.path: last_line(file.path) for file in full if file.layout in _OF_LINES}
+    torn = {path: len(tail) for path, tail in tails.items() if tail.strip() and not is_whole(tail)}
+    splits = [one for file in full for one in split(file, torn.get(file.path, 0))]
+    return SideFiles(
+        tasks=tuple(map(tuple, group_splits(splits, parallelism))),
+        files=tuple(str(file.path) for file in files),
+        layouts=tuple(sorted({file.layout.value for file in full})),
+        truncated_tails=len(torn),
+    )
 
 
 def group_splits(splits: Sequence[Split], parallelism: int) -> list[list[Split]]:

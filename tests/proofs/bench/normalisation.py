@@ -1,8 +1,8 @@
-"""This module knows how fast files of OTLP become canonical events, on one core and on two, beside a plain loop in Python.
+"""Measure how fast files of OTLP become canonical events, on one core and on two, beside a plain loop in Python.
 
-Ours is the job that a reconciliation runs for its spans; it looks for every spelling, judges what is malformed, hashes every
-span and keeps its books. The loop reads, looks the same fields up by the same names, and writes parquet; it trusts its input
-and runs on one core. Both take turns in one process that may use so many cores, and the first round warms up.
+Ours is the job that a reconciliation runs for its spans; it looks for every spelling, reports what is malformed, hashes
+every span and keeps its counts. The loop looks the same fields up by the same names and writes parquet; it trusts its
+input and runs on one core. Both take turns in one process that may use so many cores; the first round warms up.
 """
 
 from __future__ import annotations

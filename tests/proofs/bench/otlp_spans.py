@@ -1,4 +1,4 @@
-"""This module knows the OTLP protobuf of trace records: a span for each, with the attributes that a native record has."""
+"""OTLP protobuf of trace records: a span for each, with the attributes that a native record has."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from bridge.otlp.detect import Layout, Side
 from otel_mqtrace._errors import UnreadableInputError
 from spark_jobs.sources import splits
 from spark_jobs.sources.files import SourceFile
-from spark_jobs.sources.splits import group_splits, line_numbers, read_lines, split_file, torn_tails
+from spark_jobs.sources.splits import group_splits, line_numbers, plan_files, read_lines, split_file
 
 MESSAGE = json.dumps({"resourceSpans": []}).encode()
 
@@ -50,13 +50,12 @@ def test_lines_have_numbers_in_a_file_that_one_task_reads(tmp_path, monkeypatch)
     ("tail", "is_torn"),
     [(b"", False), (b"  ", False), (MESSAGE, False), (MESSAGE[:-1], True), (b"\xff{", True)],
 )
-def test_a_line_that_the_file_ends_inside_of_is_read_by_nobody(tmp_path, tail, is_torn):
-    """A last line without an end is none only when it is no whole message."""
+def test_last_line_without_end_is_read_if_whole(tmp_path, tail, is_torn):
     file = file_of(tmp_path / "x", MESSAGE + b"\n" + tail)
-    torn = torn_tails([file])
-    assert torn == ({file.path: len(tail)} if is_torn else {})
+    found = plan_files([file], lambda line: line == MESSAGE, parallelism=1)
+    assert found.truncated_tails == is_torn
     expected = [MESSAGE, tail] if tail == MESSAGE else [MESSAGE]
-    assert texts_of(file, torn=torn.get(file.path, 0)) == expected
+    assert [line.text for task in found.tasks for split in task for line in read_lines(split)] == expected
 
 
 def test_small_files_share_a_task_and_no_other_layout_is_cut(tmp_path, monkeypatch):
