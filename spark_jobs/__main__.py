@@ -1,4 +1,4 @@
-"""This module knows how the Spark jobs start without the ``mqtrace`` command: ``python -m spark_jobs reconcile …``.
+"""Start the commands without the ``mqtrace`` script: ``python -m spark_jobs reconcile …``.
 
 ``spark-submit --py-files mqtrace-spark.zip … spark_jobs/__main__.py reconcile …`` takes the same options.
 """
@@ -16,7 +16,7 @@ def start() -> int:
 
     A script's own directory comes first in ``sys.path``; ours holds an ``inspect`` that is not Python's.
     """
-    own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  (pathlib imports much, before the mend)
+    own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  (pathlib imports much, before the fix)
     sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != own]  # noqa: PTH100
     from otel_mqtrace import _program  # noqa: PLC0415
 

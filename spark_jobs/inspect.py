@@ -1,6 +1,6 @@
-"""This module knows what is in an input, without Spark: side, layout, counts, bad pieces with their place, time range.
+"""Show what an input contains: side, layout, counts, time range, and bad pieces with their position.
 
-The same readers as the job's: what is called bad here is malformed there. One pass, one message in memory at a time.
+The readers are those of a run, where bad pieces are malformed. One pass, one message in memory at a time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST_NAMES: Final = 50
 _SHOWN_BAD: Final = 50
 _SAMPLE_CHARACTERS: Final = 200
 _NS_PER_MS: Final = 1_000_000
-_TOLD_BY: Final = 50  # messages of a topic
+_SAMPLED_MESSAGES: Final = 50  # the first messages of a topic, which tell its side
 _RECORD_START: Final = re.compile(f"(?:{'|'.join(kind.value for kind in TraceType)}){FIELD_SEPARATOR}".encode())
 _WRITERS: Final = ("profile", "native_writer")
 _NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
@@ -56,9 +56,9 @@ _FRAMINGS: Final = {Layout.LANDING_JSONL: Framing.JSONL_BASE64, Layout.LANDING_P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadPiece:
-    """A piece of input that is no record and no span.
+    """A piece of input that is neither record nor span.
 
-    ``line`` is a line, row or frame of the file, from 1. Of a topic, ``path`` is ``topic-partition@offset``.
+    ``line`` is a line, row or frame of the file, from 1; for a topic, ``path`` is ``topic-partition@offset``.
     """
 
     path: str
@@ -77,7 +77,7 @@ class _Place:
 
 @dataclass(slots=True, kw_only=True)
 class Inventory:
-    """What was found. Times are epoch milliseconds; ``items`` counts good records or spans."""
+    """The content of an input. Times are epoch milliseconds; ``items`` counts good records or spans."""
 
     side: str = Side.EMPTY.value
     layout: str = Layout.EMPTY.value
@@ -92,18 +92,18 @@ class Inventory:
     written_by: Counter[str] = field(default_factory=Counter)
     bad: list[BadPiece] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    passed_over: list[str] = field(default_factory=list)  # files of a directory that hold something else
-    writers: dict[str, Any] = field(default_factory=dict)  # those that a reconciliation would choose, and why
+    passed_over: list[str] = field(default_factory=list)  # files of a directory with other content
+    writers: dict[str, Any] = field(default_factory=dict)  # those that a run would choose, with reasons
 
-    def opened(self, name: str, side: Side, layout: str) -> None:
-        """Take note of one more file or topic."""
+    def add_source(self, name: str, side: Side, layout: str) -> None:
+        """Add a file or topic."""
         self.files.append(name)
         if side is not Side.EMPTY:
-            self.side = _joined(self.side, side.value)
-            self.layout = _joined(self.layout, layout)
+            self.side = _join_names(self.side, side.value)
+            self.layout = _join_names(self.layout, layout)
 
-    def good(self, times_ms: Iterable[int | None], topic: str | None, group: str | None) -> None:
-        """Count one record or span."""
+    def add_item(self, times_ms: Iterable[int | None], topic: str | None, group: str | None) -> None:
+        """Count a good record or span."""
         self.items += 1
         for time_ms in times_ms:
             if time_ms:
@@ -112,8 +112,8 @@ class Inventory:
         self.topics |= {topic} if topic and not absent(topic) else set()
         self.groups |= {group} if group and not absent(group) else set()
 
-    def damaged(self, piece: BadPiece) -> None:
-        """Count one bad piece; the first ones are kept."""
+    def add_bad(self, piece: BadPiece) -> None:
+        """Count a bad piece and keep the first ones."""
         self.malformed += 1
         if len(self.bad) < _SHOWN_BAD:
             self.bad.append(piece)
@@ -126,7 +126,7 @@ class Inventory:
         return {**plain, **lists, "bad": [asdict(piece) for piece in self.bad]}
 
 
-def _joined(before: str, more: str) -> str:
+def _join_names(before: str, more: str) -> str:
     names = [] if before == Side.EMPTY.value else before.split("+")
     return "+".join(names if more in names else [*names, more])
 
@@ -142,17 +142,17 @@ def run(
     records: bool = False,
     client_config: Mapping[str, str] = _NO_CONFIG,
 ) -> int:
-    """Print what is in ``sources``: a summary, one JSON object, or every span or record as a JSON line.
+    """Print the content of ``sources``: a summary, one JSON object, or every span or record as a JSON line.
 
-    Returns 0, or 1 when anything in it is bad, or nothing is in it at all.
+    Returns 0, or 1 if a piece is bad or there is nothing.
 
     Raises:
-        UsageError: a source names nothing, or both streams were asked for.
-        UnreadableInputError: a source is nothing this project reads.
+        UsageError: a source does not exist, or both streams were requested.
+        UnreadableInputError: the format of a source is unknown.
         PeerError: the broker of a topic does not answer, or has no such topic.
     """
     if spans and records:
-        raise UsageError("--spans and --records exclude each other: a stream holds one kind of object")
+        raise UsageError("--spans and --records exclude each other: use one of them")
     wanted = Side.OTLP if spans else Side.NATIVE if records else None
     inventory = Inventory()
     for item in inspect_sources(sources, inventory, client_config=client_config):
@@ -171,13 +171,13 @@ def run(
 def inspect_sources(
     sources: Iterable[str], inventory: Inventory, *, client_config: Mapping[str, str] = _NO_CONFIG
 ) -> Iterator[tuple[Side, dict[str, Any]]]:
-    """Yield the JSON of every record and span behind ``sources``, and fill ``inventory`` while doing so."""
+    """Yield the JSON of every record and span behind ``sources``, and fill ``inventory``."""
     paths, addresses = apart(sources)
     samples = _Samples()
     for address in addresses:
         yield from _topic(address, client_config, inventory, samples)
     for file in source_files(paths, None, passed_over=inventory.passed_over):
-        inventory.opened(str(file.path), file.side, file.layout.value)
+        inventory.add_source(str(file.path), file.side, file.layout.value)
         if file.side is Side.NATIVE:
             samples.records.append(RecordSample(str(file.path), sample_records(file)))
             yield from ((Side.NATIVE, item) for item in _native(file, inventory))
@@ -202,7 +202,7 @@ class _Samples:
             self.spans.append(SpanSample(str(address), SpanSigns.of(values)))
 
     def choose(self) -> dict[str, Any]:
-        """Return the writers that ``mqtrace reconcile`` would choose; ``None`` for one that nothing shows."""
+        """Return the writers that ``mqtrace reconcile`` would choose, ``None`` for an undetected one."""
         try:
             choice = choose_writers(self.spans, self.records)
         except UsageError as error:
@@ -225,7 +225,7 @@ def _native(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
             elif tail and tail.startswith(body.text.strip()) and body.reason == "not JSON":
                 inventory.truncated_tail = True
             else:
-                inventory.damaged(_bad_body(file.path, at, body))
+                inventory.add_bad(_bad_body(file.path, at, body))
 
 
 def _bad_body(path: AnyPath, at: int, body: BadBody) -> BadPiece:
@@ -237,9 +237,9 @@ def _records(place: _Place, at: int, body: bytes, inventory: Inventory) -> Itera
     for item in body_json(at, decode_body(body)):
         if "error" in item:
             bad = BadPiece(path=place.path, line=place.line, record_index=item["record_index"], **item["error"])
-            inventory.damaged(bad)
+            inventory.add_bad(bad)
         else:
-            inventory.good([item["timestamp_ms"]], item["topic"], item["group_name"])
+            inventory.add_item([item["timestamp_ms"]], item["topic"], item["group_name"])
             inventory.dialects[item["dialect"] or "unknown"] += 1
             inventory.written_by.update(item["written_by"] or ["unknown"])
         yield item
@@ -251,7 +251,7 @@ def _otlp(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
     for item in read_messages(file.path, file.layout, parse=parse_message):
         if isinstance(item, Bad):
             text = item.sample.decode("utf-8", errors="replace")[:_SAMPLE_CHARACTERS]
-            inventory.damaged(BadPiece(path=str(file.path), line=item.ordinal, reason=item.reason, text=text))
+            inventory.add_bad(BadPiece(path=str(file.path), line=item.ordinal, reason=item.reason, text=text))
         elif not isinstance(item, Message):
             inventory.truncated_tail = True
         else:
@@ -263,10 +263,10 @@ def _otlp(file: SourceFile, inventory: Inventory) -> Iterator[dict[str, Any]]:
 def _span(place: _Place, index: int, span: dict[str, Any], inventory: Inventory) -> Iterator[dict[str, Any]]:
     if span["bad"] is not None:
         name, reason, text = span["bad"]
-        inventory.damaged(BadPiece(path=place.path, line=place.line, field=name, reason=reason, text=text))
+        inventory.add_bad(BadPiece(path=place.path, line=place.line, field=name, reason=reason, text=text))
         return
     times_ms = (span["start_ns"] // _NS_PER_MS, span["end_ns"] // _NS_PER_MS)
-    inventory.good(times_ms, _attribute(span, "topic"), _attribute(span, "group_name"))
+    inventory.add_item(times_ms, _attribute(span, "topic"), _attribute(span, "group_name"))
     yield _span_json(span, index)
 
 
@@ -286,25 +286,25 @@ def _span_json(span: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON can say it: bytes as base64, NaN and the infinities by name, nanoseconds as text."""
+    """Return a value for JSON: bytes as base64, NaN and the infinities by name, nanoseconds as text."""
     if isinstance(value, Mapping):
         return {key: str(item) if key == "time_ns" else _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    nameless = isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value))
-    return attribute_text(value) if nameless else value
+    needs_text = isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value))
+    return attribute_text(value) if needs_text else value
 
 
 # -- topics ---------------------------------------------------------------------------------------------------------
 def _topic(
     address: TopicAddress, client_config: Mapping[str, str], inventory: Inventory, samples: _Samples
 ) -> Iterator[tuple[Side, dict[str, Any]]]:
-    """A topic is what the first of its messages is that can be told; the messages come partition by partition."""
+    """Read a topic, partition by partition; the first recognisable message decides its side."""
     ranges = [one for one in topic_ranges(address, client_config) if one.first < one.end]
     messages = chain.from_iterable(messages_in(one, client_config) for one in ranges)
-    looked_at = list(islice(messages, _TOLD_BY))
+    looked_at = list(islice(messages, _SAMPLED_MESSAGES))
     side = next(filter(None, (_side_of(message["value"]) for message in looked_at)), Side.EMPTY)
-    inventory.opened(str(address), side, "kafka")
+    inventory.add_source(str(address), side, "kafka")
     samples.take_topic(address, side, [message["value"] for message in looked_at if message["value"]])
     index = -1
     for at, message in enumerate(chain(looked_at, messages)):
@@ -316,7 +316,7 @@ def _topic(
         elif content is None:
             reason = "no value" if not value else "not OTLP traces" if side is Side.OTLP else "neither side's"
             text = value[:_SAMPLE_CHARACTERS].decode("utf-8", errors="replace")
-            inventory.damaged(BadPiece(path=place.path, line=None, reason=reason, text=text))
+            inventory.add_bad(BadPiece(path=place.path, line=None, reason=reason, text=text))
         else:
             for span in spans_of(content):
                 index += 1
@@ -350,19 +350,19 @@ def _summary(found: Inventory) -> str:
     lines = [f"{name:<13} {value}" for name, value in rows.items()]
     lines += [f"written by    {why}" for why in found.writers["evidence"]]
     lines += [f"bad           {_place(piece)}: {piece.reason}: {piece.text!r}" for piece in found.bad]
-    lines += [f"passed over   {said}" for said in found.passed_over]
+    lines += [f"passed over   {reason}" for reason in found.passed_over]
     return "\n".join(lines) + "\n"
 
 
 def _writers(found: Counter[str]) -> str:
-    """Return the writers that fit most records, and how many more fit some; ``--json`` has all."""
+    """Return the writers that fit most records; ``--json`` has all."""
     shown = " or ".join(f"{name} ({count})" for name, count in found.most_common(_MOST_WRITERS))
     more = f", and {len(found) - _MOST_WRITERS} more in --json" if len(found) > _MOST_WRITERS else ""
     return f"{shown}{more}" or "-"
 
 
 def _names(found: set[str]) -> str:
-    """Return the first names, nothing in them that would act on a terminal, and how many more there are."""
+    """Return the first names, safe for a terminal, and the number of others."""
     shown = [visible(name, limit=_LONGEST_NAME) for name in sorted(found)[:_MOST_NAMES]]
     more = [f"and {len(found) - _MOST_NAMES:,} more"] if len(found) > _MOST_NAMES else []
     return ", ".join([*shown, *more]) or "-"
@@ -380,4 +380,4 @@ def _instant(time_ms: int | None) -> str:
     try:
         return f"{datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms, which is no date"
+        return f"{time_ms} ms, which is not a date"

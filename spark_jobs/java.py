@@ -1,6 +1,6 @@
-"""This module knows where Java is: ``JAVA_HOME``, then ``java`` on the path, then the wheel of the ``jre`` extra.
+"""Find Java: ``JAVA_HOME``, then ``java`` on the path, then the wheel of the ``jre`` extra.
 
-``python -m spark_jobs.java`` prints what it found, or says in one line what to do (exit 2).
+``python -m spark_jobs.java`` prints the Java that it finds, or one line with the remedy (exit 2).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ MINIMUM_JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
 
 SPARK_MODULE_FLAG: Final = "--add-modules=jdk.incubator.vector"
-"""Spark's launcher always passes this. A runtime image made without that module refuses to start with it; one that has
-it warns on every start. Only Spark's ML linear algebra uses it, so our start script leaves it out."""
+"""Spark's launcher always passes this. A runtime image without the module does not start with it, one with it warns on
+every start. Only Spark's ML linear algebra uses it, so our start script drops it."""
 
 OPENED_PACKAGE_FLAG: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
-"""Spark's launcher always passes this too; a Java that has no such package any more (25) warns on every start."""
+"""Spark's launcher always passes this too; Java 25, which lacks the package, warns on every start."""
 
 _GONE: Final = "package sun.security.action not in java.base"
 _PROBE_SECONDS: Final = 60
 _WRAPPER: Final = """\
 #!/bin/sh
-# Runs Java without flags of Spark's launcher that it refuses or warns of, and that nothing here needs.
+# Runs Java without the flags of Spark's launcher that it refuses or warns about.
 for argument do
   shift
   case "$argument" in
@@ -53,7 +53,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class JavaHome:
-    """A Java that Spark can start: ``path`` is what ``JAVA_HOME`` must be set to, ``source`` where it was found."""
+    """A Java for Spark: ``path`` is the value for ``JAVA_HOME``, ``source`` where it was found."""
 
     path: Path
     major: int
@@ -69,12 +69,14 @@ class _Probed:
 
 
 def find_java(*, environ: Mapping[str, str] | None = None, cache_dir: Path | None = None) -> JavaHome:
-    """Return the first Java of version 17 or later, or raise :class:`PeerError` naming every one that was refused.
+    """Return the first Java of version 17 or later.
 
     Args:
-        environ: the environment to look in; the process's own when absent.
-        cache_dir: where the start script is kept; ``$XDG_CACHE_HOME`` or ``~/.cache``, folder ``otel-mqtrace``, when
-            absent.
+        environ: the environment; that of the process by default.
+        cache_dir: the folder of the start script; ``otel-mqtrace`` in ``$XDG_CACHE_HOME`` or ``~/.cache`` by default.
+
+    Raises:
+        PeerError: there is none; the message lists those that were refused.
     """
     env = os.environ if environ is None else environ
     refused: list[str] = []
@@ -106,7 +108,7 @@ def _candidates(env: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _probe(java: Path) -> _Probed | None:
-    """Ask a Java what it is: with Spark's module first, and without it when that is refused."""
+    """Return the facts of a Java, started with Spark's module, else without it; ``None`` if it does not run."""
     for flags, has_spark_module in (((SPARK_MODULE_FLAG,), True), ((), False)):
         settings = _settings(java, (*flags, OPENED_PACKAGE_FLAG))
         version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", settings)
@@ -142,13 +144,13 @@ def _home(java: Path, probed: _Probed, cache_dir: Path) -> Path:
     try:
         return _wrapped(java, probed.unwanted_flags, cache_dir)
     except PeerError:
-        if probed.has_spark_module:  # it starts as it is; only its warning cannot be spared
+        if probed.has_spark_module:  # it starts without the script, with a warning
             return probed.home
         raise
 
 
 def _wrapped(java: Path, unwanted_flags: tuple[str, ...], cache_dir: Path) -> Path:
-    """Return a Java home whose ``bin/java`` drops these flags; made once for each real Java."""
+    """Return a Java home whose ``bin/java`` drops these flags, made once for each Java."""
     home = cache_dir / f"java-{hashlib.sha256(str(java).encode()).hexdigest()[:12]}"
     script = _WRAPPER.format(flags=" | ".join(unwanted_flags), java=shlex.quote(str(java)))
     target = home / "bin" / "java"
@@ -164,7 +166,7 @@ def _wrapped(java: Path, unwanted_flags: tuple[str, ...], cache_dir: Path) -> Pa
 
 
 def _write_executable(target: Path, text: str) -> None:
-    # Written beside and renamed: two jobs that start together must never run half a script.
+    # written beside and renamed: a job that starts at the same time must not run half a script
     with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as beside:
         beside.write(text)
     made = Path(beside.name)
@@ -173,7 +175,7 @@ def _write_executable(target: Path, text: str) -> None:
 
 
 def main(*, find: Callable[[], JavaHome] = find_java) -> int:
-    """Print the Java that Spark will use; return 0, or 2 when there is none."""
+    """Print the Java that Spark will use; return 0, or 2 without one."""
     try:
         java = find()
     except MqTraceError as error:

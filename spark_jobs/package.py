@@ -1,7 +1,7 @@
-"""This module knows how our own code travels to machines that have its dependencies only: as one zip for Spark.
+"""Pack our code as one zip for machines that have its dependencies only.
 
 ``python -m spark_jobs.package --out mqtrace-spark.zip``, then ``spark-submit --py-files mqtrace-spark.zip …``. The zip
-holds the packages, and the metadata by which the ``mqtrace`` command finds its commands and its version.
+contains the packages, and the metadata in which the ``mqtrace`` command finds its commands and its version.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["main", "write_package"]
 
 _DISTRIBUTION: Final = "otel-mqtrace"
 _PACKAGES: Final = ("otel_mqtrace", "bridge", "spark_jobs")
-_BEGINNING: Final = (1980, 1, 1, 0, 0, 0)  # the first moment a zip knows: the same code makes the same bytes
+_BEGINNING: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time of a zip
 
 
 def write_package(target: Path) -> Path:
@@ -37,7 +37,7 @@ def write_package(target: Path) -> Path:
             for name, content in sorted({**dict(_modules()), **_metadata()}.items()):
                 archive.writestr(zipfile.ZipInfo(name, _BEGINNING), content, zipfile.ZIP_DEFLATED)
     except OSError as error:
-        raise UsageError(f"{target} cannot be written: {error.strerror}; name a file that can") from error
+        raise UsageError(f"cannot write {target}: {error.strerror}; choose another file") from error
     return target
 
 
@@ -47,7 +47,9 @@ def _modules() -> Iterator[tuple[str, bytes]]:
         places = [] if spec is None else spec.submodule_search_locations or []
         roots = [Path(place) for place in places if Path(place).is_dir()]
         if not roots:
-            raise UsageError(f"the files of {package} are not in a directory: make the zip where it is installed")
+            raise UsageError(
+                f"the files of {package} are not in a directory: make the zip where it is installed unpacked"
+            )
         for root in roots:
             for file in root.rglob("*"):
                 if file.is_file() and "__pycache__" not in file.parts:
@@ -63,7 +65,7 @@ def _metadata() -> dict[str, bytes]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the zip that ``--out`` names and say so; 2 when that cannot be done."""
+    """Write the zip that ``--out`` names and print its path; return 2 if that fails."""
     parser = argparse.ArgumentParser(prog="python -m spark_jobs.package", description="Pack our code for spark-submit.")
     parser.add_argument("--out", type=Path, required=True, help="the zip to write")
     try:

@@ -1,4 +1,4 @@
-"""This module knows the closed lists a verdict is made of: statuses, reasons, field verdicts, outcomes of gates."""
+"""The closed lists of a verdict: statuses, reasons, field verdicts, outcomes of gates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["ExitCode", "FieldVerdict", "Kind", "Lifecycle", "Outcome", "Reason",
 
 
 class Kind(str, Enum):
-    """What happened to a message."""
+    """The kind of an event of a message."""
 
     PUBLISH = "publish"
     CONSUME = "consume"
@@ -51,7 +51,7 @@ class Reason(str, Enum):
 
 
 class Lifecycle(str, Enum):
-    """What became of a key that is open, or that an earlier run of the same history left open."""
+    """The state of a key that is open, or that an earlier run of the history left open."""
 
     NEW = "new"
     STILL_OPEN = "still_open"
@@ -62,7 +62,7 @@ class Lifecycle(str, Enum):
 
 
 class FieldVerdict(str, Enum):
-    """How one field of the two sides compares, mildest first."""
+    """The comparison of one field of both sides, mildest first."""
 
     EQUAL = "EQUAL"
     EQUAL_NORMALISED = "EQUAL_NORMALISED"
@@ -77,7 +77,7 @@ class FieldVerdict(str, Enum):
 
 
 class Outcome(str, Enum):
-    """What a gate says."""
+    """The outcome of a gate."""
 
     PASS = "pass"  # noqa: S105
     WARN = "warn"
@@ -86,7 +86,7 @@ class Outcome(str, Enum):
 
 
 class Verdict(str, Enum):
-    """What the run says."""
+    """The verdict of a run."""
 
     PASS = "PASS"  # noqa: S105
     WARN = "WARN"
@@ -95,7 +95,7 @@ class Verdict(str, Enum):
 
 
 class ExitCode(IntEnum):
-    """What the process says; the public contract."""
+    """The exit codes of the public contract."""
 
     PASS = 0
     GATE_FAILED = 1

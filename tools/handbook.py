@@ -39,7 +39,7 @@ def _entries(entries: Iterable[Entry]) -> str:
 
 
 def _metrics() -> str:
-    rows = [f"| `{metric.name}` | {', '.join(map(_code, metric.labels))} | {metric.says} |\n" for metric in METRICS]
+    rows = [f"| `{metric.name}` | {', '.join(map(_code, metric.labels))} | {metric.help} |\n" for metric in METRICS]
     return "| name | labels | says |\n| --- | --- | --- |\n" + "".join(rows)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["ABSENT", "counted", "duration", "listed", "offset", "utc", "utc_time", "visible"]
 
 ABSENT: Final = "—"
-"""What stands where no record says anything."""
+"""Shown for an unknown value."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _UNITS: Final = (
@@ -21,9 +21,9 @@ _UNITS: Final = (
     (60_000, 60_000, "min"),
     (10_000, 1_000, "s"),
 )
-"""From how many milliseconds on a duration is said in which unit, and what one of it is."""
+"""Lower bound in milliseconds, length of the unit, and its name."""
 
-# An id from a trace must not move the cursor, colour the screen or turn the writing direction of what surrounds it.
+# An id from a trace must not move the cursor, colour the screen or change the writing direction around it.
 _UNSEEN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\uffff"
     "\U000e0000-\U000e007f]"
@@ -31,13 +31,13 @@ _UNSEEN: Final = re.compile(
 
 
 def visible(text: str, *, limit: int = 200) -> str:
-    """Return ``text`` with what cannot be seen spelled out, cut to ``limit`` characters, which is said."""
+    """Return ``text`` with invisible characters spelled out, cut to ``limit`` characters with a note."""
     shown = _UNSEEN.sub(lambda hit: f"⟨U+{ord(hit[0]):04X}⟩", text[:limit])
     return shown if len(text) <= limit else f"{shown}… ({len(text):,} characters)"
 
 
 def utc(instant_ms: int | None) -> str:
-    """Return ``2026-11-21 16:05:00.123 UTC``; a time no calendar has stays a number."""
+    """Return ``2026-11-21 16:05:00.123 UTC``; a time beyond the calendar stays a number."""
     moment = _moment(instant_ms)
     if isinstance(moment, str):
         return moment
@@ -60,7 +60,7 @@ def _moment(instant_ms: int | None) -> datetime | str:
 
 
 def duration(ms: float | None) -> str:
-    """Return milliseconds in the unit a person would choose; a clock that counts milliseconds says 0 for less."""
+    """Return milliseconds in a suitable unit; 0 is less than a millisecond."""
     if ms is None:
         return ABSENT
     if ms == 0:
@@ -69,7 +69,7 @@ def duration(ms: float | None) -> str:
 
 
 def offset(ms: int | None) -> str:
-    """Return how long after the first event: ``+31 ms``."""
+    """Return the time since the first event: ``+31 ms``."""
     if ms is None:
         return ABSENT
     return f"+{_in_unit(ms)}" if ms else "0"

@@ -1,4 +1,4 @@
-"""Make the result of a judged run: merged counts, balance, gates, verdict, measures and examples."""
+"""Summarise a judged run: merged counts, balance, gates, verdict, durations and examples."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def summarise(
     messages: Sequence[dict[str, list[SortedEvent]]],
     malformed: Sequence[list[dict[str, Any]]],
 ) -> Result:
-    """Return the result of a judged run; what it cost is added later.
+    """Return the result of a judged run, without its cost.
 
     Args:
         run: what was judged.
@@ -160,13 +160,13 @@ def _timeline(counts: Tally, known: Facts) -> tuple[TimeBucket, ...]:
     )
 
 
-# -- the balance: every record that was read is found again, on each side and across the two --------------------------
+# -- the balance: every record that was read is counted once, on each side and across both -----------------------------
 def balance_inputs(
     sides: tuple[EventSide, EventSide], carried: CarriedOver, tally: Tally, facts: Facts
 ) -> tuple[Inputs, Conservation]:
-    """Return both sides' books and whether they balance.
+    """Return the balance of both sides and whether it holds.
 
-    The left side of the identity is counted by the readers before anything is parsed; the right side by the verdicts.
+    The readers count the left side of the identity before parsing; the verdicts give the right side.
     """
     native, otlp = sides
     books = {

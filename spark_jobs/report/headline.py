@@ -1,4 +1,4 @@
-"""The sentences at the top of every report: the verdict, what it rests on, and what to do next."""
+"""The sentences at the top of every report: the verdict, its grounds, and the next steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Matched", "Part", "describe_scope", "figures", "loss_sentence", "mat
 
 _SUBJECT: Final = {"native": "The native trace", "otlp": "OTLP"}
 _LOST: Final = (("otlp", Status.NATIVE_ONLY.value, "span"), ("native", Status.OTLP_ONLY.value, "native record"))
-"""Side that lost, status of what it lost, and what to call one."""
+"""Side that lost, status of its lost events, and a noun for one."""
 
 _LEAD: Final = {
     Verdict.PASS.value: "The two formats agree: every gate holds",
@@ -26,11 +26,11 @@ _LEAD: Final = {
     Verdict.FAIL.value: "At least one gate does not hold",
     Verdict.INCONCLUSIVE.value: "There was not enough to judge by. This is not a pass",
 }
-_TOLD_BY_COUNTS: Final = (
+_COUNTED_GATES: Final = (
     *("unexplained_loss_native", "unexplained_loss_otlp", "malformed", "critical_field_agreement", "field_agreement"),
     *("writer_silent", "duplicate_excess", "conflicting_duplicates"),
 )
-"""Gates whose failure one of the counted parts explains."""
+"""Gates whose failure a count in the sentence explains."""
 _MOST_GATES: Final = 3
 _NOT_HELD: Final = (Outcome.FAIL.value, Outcome.WARN.value)
 _DUPLICATED: Final = (Status.DUPLICATED_NATIVE.value, Status.DUPLICATED_OTLP.value, Status.DUPLICATED_BOTH.value)
@@ -39,10 +39,10 @@ _UNJUDGED: Final = (Status.PENDING.value, Status.OUT_OF_SCOPE.value, Status.MALF
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of the verdict's sentence.
+    """One part of the sentence of the verdict.
 
-    ``target`` is the section, or the finding whose samples to open; ``step`` is what to do next; ``joint`` follows the
-    text if another part does.
+    ``target`` is a section, or the finding whose samples it links to; ``step`` is the advice; ``joint`` connects the
+    next part.
     """
 
     text: str
@@ -52,7 +52,7 @@ class Part:
     joint: str = ", "
 
 
-_BROKEN_BOOKS: Final = Part(
+_UNBALANCED: Final = Part(
     "The books do not balance",
     "inputs",
     "Books",
@@ -62,26 +62,26 @@ _BROKEN_BOOKS: Final = Part(
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Keys that are equal on both sides, and settled ones that should be there: all but those with BY_DESIGN."""
+    """Keys equal on both sides, of the ``checked`` settled keys that both sides should have."""
 
     keys: int
     checked: int
 
     @property
     def rate(self) -> float | None:
-        """The share, ``None`` when there is nothing to share."""
+        """The share, ``None`` if nothing was checked."""
         return self.keys / self.checked if self.checked > 0 else None
 
 
 def matched(result: Result) -> Matched:
-    """Return how many of the events that both sides should have are there and equal."""
+    """Return the events that are equal on both sides, of those that both sides should have."""
     judged = sum(keys for name, keys in result.status.items() if name not in _UNJUDGED)
     both = sum(n for name, n in result.status.items() if group_finding(name) == FINE)
     return Matched(keys=both, checked=judged - result.reason.get(Reason.BY_DESIGN.value, 0))
 
 
 def meaning(result: Result) -> str:
-    """Return what the verdict means, in one sentence; of an inconclusive one also why, and what to do."""
+    """Return the meaning of the verdict in one sentence, with the reason of an inconclusive one."""
     lead = _LEAD.get(result.verdict, "This verdict is unknown to the report")
     if result.verdict == Verdict.INCONCLUSIVE.value:
         return f"{lead}: {result.doubt or 'a gate that can fail the run had nothing to measure'}."
@@ -89,26 +89,26 @@ def meaning(result: Result) -> str:
 
 
 def parts(result: Result) -> list[Part]:
-    """Return what went wrong as the parts of one sentence, the gravest first."""
-    found = [] if result.conservation.holds else [_BROKEN_BOOKS]
-    found += _count_losses(result)
-    found += _count_findings(result)
-    others = [one for one in result.gates if one.outcome in _NOT_HELD and one.name not in _TOLD_BY_COUNTS]
+    """Return the problems as parts of one sentence, the gravest first."""
+    problems = [] if result.conservation.holds else [_UNBALANCED]
+    problems += _count_losses(result)
+    problems += _count_findings(result)
+    others = [one for one in result.gates if one.outcome in _NOT_HELD and one.name not in _COUNTED_GATES]
     for gate in others[:_MOST_GATES]:
         text = f"{gate.name} is {number(gate.value)} (must be {gate.op} {number(gate.threshold)})"
-        found.append(Part(text, "gates", gate.name, gate.explanation))
+        problems.append(Part(text, "gates", gate.name, gate.explanation))
     if len(others) > _MOST_GATES:
-        found.append(Part(f"{plural(len(others) - _MOST_GATES, 'more gate')} not held", "gates", "", ""))
-    return found
+        problems.append(Part(f"{plural(len(others) - _MOST_GATES, 'more gate')} not held", "gates", "", ""))
+    return problems
 
 
 def _count_losses(result: Result) -> list[Part]:
     lost = [(result.loss[side].unexplained, status, noun) for side, status, noun in _LOST if side in result.loss]
     lost = [each for each in lost if each[0]]
-    found = [_part(plural(n, noun), status, Reason.UNEXPLAINED.value) for n, status, noun in lost]
-    if found:
-        found[-1] = replace(found[-1], text=f"{found[-1].text} lost without explanation")
-    return [replace(part, joint=" and ") for part in found[:-1]] + found[-1:]
+    parts = [_part(plural(n, noun), status, Reason.UNEXPLAINED.value) for n, status, noun in lost]
+    if parts:
+        parts[-1] = replace(parts[-1], text=f"{parts[-1].text} lost without explanation")
+    return [replace(part, joint=" and ") for part in parts[:-1]] + parts[-1:]
 
 
 def _count_findings(result: Result) -> Iterator[Part]:
@@ -135,7 +135,7 @@ def _part(text: str, status: str, reason: str | None = None) -> Part:
 
 
 def loss_sentence(side: str, loss: Loss) -> str:
-    """Return what ``side`` lacks, with the bound that 95 of 100 such runs would hold."""
+    """Return the loss of ``side`` with its upper bound at 95 % confidence."""
     lacked = f"{count(loss.unexplained)} of {count(loss.checked)} events"
     bound = f"; with 95 % confidence the rate is below {ppm(loss.upper_bound_95_ppm)}"
     return (
@@ -149,11 +149,11 @@ def figures(result: Result) -> list[tuple[str, str, str]]:
     """Return the figures of the run as (label, value, note), in reading order."""
     total = sum(result.status.values())
     judged = total - sum(result.status.get(name, 0) for name in _UNJUDGED)
-    found = matched(result)
-    rate = "—" if found.rate is None else percent(found.keys, found.checked)
+    equal = matched(result)
+    rate = "—" if equal.rate is None else percent(equal.keys, equal.checked)
     return [
         ("Events judged", count(judged), f"of {count(total)} seen on either side"),
-        ("Matched", rate, f"{count(found.keys)} equal, of {count(found.checked)} that both sides should have"),
+        ("Matched", rate, f"{count(equal.keys)} equal, of {count(equal.checked)} that both sides should have"),
         *_lost(result.loss),
     ]
 
@@ -167,7 +167,7 @@ def _lost(losses: Mapping[str, Loss]) -> Iterator[tuple[str, str, str]]:
 
 
 def describe_scope(result: Result) -> str:
-    """Return the time that the run is about."""
+    """Return the window and the settled horizon of the run."""
     settled = "no settled horizon"
     if result.horizon_ms is not None:
         settled = f"settled up to {utc(result.horizon_ms)} (grace {duration(result.grace_ms)})"

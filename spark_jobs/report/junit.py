@@ -1,9 +1,9 @@
-"""``junit.xml``: one test per gate, so that a CI server shows a gate like any other test."""
+"""``junit.xml``: one test per gate, as a CI server shows them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark_jobs.report.headline import meaning
 from spark_jobs.report.templating import environment
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["render_junit"]
 
-_VERB = {Outcome.FAIL.value: "failure", Outcome.INCONCLUSIVE.value: "skipped"}
+_ELEMENT: Final = {Outcome.FAIL.value: "failure", Outcome.INCONCLUSIVE.value: "skipped"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +23,21 @@ class _Case:
     name: str
     element: str  # failure, error, skipped, or empty for a test that passed
     message: str
-    said: str
+    output: str
 
 
 def render_junit(result: Result) -> str:
-    """Return the suite: a failed gate is a failure with value and threshold, an undecidable one is skipped.
+    """Return the suite: a failed gate is a failure with value and threshold, an inconclusive one is skipped.
 
-    Books that do not balance (exit code 3) and a run that could not conclude (exit code 4) add one erroneous test of
-    their own: neither may look green on a CI server, whatever the gates say.
+    A run that does not balance (exit code 3) or is inconclusive (exit code 4) adds an error, so that it never looks
+    green.
     """
     cases = [_case(gate) for gate in result.gates]
     if result.exit_code == ExitCode.INCONCLUSIVE:
         cases.append(_Case("conclusive", "error", "the run is inconclusive", meaning(result)))
     if not result.conservation.holds or result.exit_code == ExitCode.IDENTITY_BROKEN:
-        told = f"native: {result.conservation.native}; OTLP: {result.conservation.otlp}"
-        cases.append(_Case("conservation", "error", "the books do not balance", told))
+        equations = f"native: {result.conservation.native}; OTLP: {result.conservation.otlp}"
+        cases.append(_Case("conservation", "error", "the books do not balance", equations))
     counts = {name: sum(case.element == name for case in cases) for name in ("failure", "error", "skipped")}
     page = environment().get_template("junit.xml.j2")
     return page.render(result=result, cases=cases, counts=counts)
@@ -45,5 +45,5 @@ def render_junit(result: Result) -> str:
 
 def _case(gate: Gate) -> _Case:
     message = f"{gate.name} is {number(gate.value)}, must be {gate.op} {number(gate.threshold)}"
-    said = f"{gate.outcome}: {message}. {gate.explanation}".strip()
-    return _Case(gate.name, _VERB.get(gate.outcome, ""), message, said)
+    output = f"{gate.outcome}: {message}. {gate.explanation}".strip()
+    return _Case(gate.name, _ELEMENT.get(gate.outcome, ""), message, output)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_SUMMARY_BYTES", "cell", "render_summary"]
 
 MOST_SUMMARY_BYTES = 60_000
-"""A review comment takes 64 KB, a step summary more; the contract says 60 KB."""
+"""The contract says 60 KB; a review comment takes 64 KB."""
 
 _SIGN = {"PASS": "✅", "WARN": "⚠️", "FAIL": "❌", "INCONCLUSIVE": "❔", "pass": "✅", "warn": "⚠️", "fail": "❌"}
 _MOST_ROWS = 40
@@ -34,7 +34,7 @@ _STRUCTURAL = re.compile(r"[^\w .,/=+\-→—…⟨⟩%()≠]|(?<!\w)_|_(?!\w)|(
 
 
 def render_summary(result: Result, *, most_bytes: int = MOST_SUMMARY_BYTES) -> str:
-    """Return GitHub-flavoured Markdown; whole sections at the end give way when it would exceed ``most_bytes``."""
+    """Return GitHub-flavoured Markdown; whole sections at the end are dropped to stay within ``most_bytes``."""
     left_out = "_Further sections are in report.html._\n"
     text, room = "", most_bytes - len(left_out)
     for section in _sections(result):
@@ -45,7 +45,7 @@ def render_summary(result: Result, *, most_bytes: int = MOST_SUMMARY_BYTES) -> s
 
 
 def cell(text: str | None, *, limit: int = 120) -> str:
-    """Return untrusted text so that Markdown shows it and obeys none of it: no table, link, mention, tag or code."""
+    """Return untrusted text without any meaning to Markdown: no table, link, mention, tag or code."""
     if text is None:
         return ABSENT
     return _STRUCTURAL.sub(lambda hit: hit[0] if ord(hit[0]) > 126 else f"&#{ord(hit[0])};", visible(text, limit=limit))  # noqa: PLR2004 - the last printable ASCII
@@ -72,7 +72,7 @@ def _sections(result: Result) -> Iterator[str]:
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return one table whose cells are already safe, or nothing when it has no row."""
+    """Return one table of safe cells, or nothing without rows."""
     lines = [f"| {' | '.join(row)} |\n" for row in rows]
     if not lines:
         return ""
@@ -109,7 +109,7 @@ def _counts(title: str, head: str, counts: dict[str, int]) -> str:
 
 
 def _ledger(result: Result) -> str:
-    """Return what was counted as lost and what of it was missing, with the notes; nothing where no ledger was given."""
+    """Return the counted losses and notes, or nothing without a ledger."""
     if result.ledger is None:
         return ""
     rows = [

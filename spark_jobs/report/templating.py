@@ -22,7 +22,7 @@ from spark_jobs.report.svg.charts import swatch
 
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined
-except ImportError as absent:  # pragma: no cover - the one sentence for an installation without the extra
+except ImportError as absent:  # pragma: no cover - an installation without the extra
     raise MissingExtraError("the report", "reconcile") from absent
 
 __all__ = ["environment", "template_text"]
@@ -41,7 +41,7 @@ _COLOURS = GROUP_COLOUR | OUTCOME_COLOUR | VERDICT_COLOUR
 
 @cache
 def environment() -> Environment:
-    """Return the one environment: everything is escaped, an unknown name is an error and not an empty text."""
+    """Return the environment: it escapes everything, and an unknown name is an error."""
     made = Environment(
         loader=PackageLoader("spark_jobs.report"),
         autoescape=True,
@@ -63,5 +63,5 @@ def environment() -> Environment:
 
 
 def template_text(name: str) -> str:
-    """Return a template file as it is: the style sheet and the script."""
+    """Return the text of a template file."""
     return (files("spark_jobs.report") / "templates" / name).read_text(encoding="utf-8")

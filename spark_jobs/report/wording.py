@@ -1,4 +1,4 @@
-"""Numbers, times and hostile texts as readers see them, the same in every report."""
+"""Numbers, times and untrusted texts for readers, the same in every report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bridge.page.wording import counted as plural
 __all__ = ["ABSENT", "count", "duration", "number", "percent", "plural", "ppm", "utc", "value_text", "visible"]
 
 _UNITS = ((86_400_000, 86_400_000, "d"), (3_600_000, 3_600_000, "h"), (60_000, 60_000, "min"), (10_000, 1_000, "s"))
-"""From how many milliseconds on a duration is said in which unit, and what one of it is."""
+"""Lower bound in milliseconds, length of the unit, and its name."""
 
 # Controls, lone surrogates and noncharacters cannot be shown or are illegal in XML; line separators and everything that
 # turns the writing direction can make one message id look like another.
@@ -25,8 +25,8 @@ _UNSEEN = re.compile(
 def visible(text: str, *, limit: int = 300) -> str:
     r"""Return ``text`` with every invisible or direction-changing character spelled out, cut to ``limit`` characters.
 
-    A tab or newline becomes ``\t`` or ``\n``; what was cut is said with the whole length, so a prefix never poses as
-    the value. The result still has to be escaped for the format it goes into.
+    A tab or newline becomes ``\t`` or ``\n``; a cut text shows its whole length. The result still has to be escaped
+    for its format.
     """
     shown = _UNSEEN.sub(lambda hit: f"⟨U+{ord(hit[0]):04X}⟩", text[:limit])
     shown = shown.replace("\r", "\\r").replace("\n", "\\n").replace("\t", "\\t")
@@ -34,19 +34,19 @@ def visible(text: str, *, limit: int = 300) -> str:
 
 
 def count(value: int) -> str:
-    """Return a whole number with its thousands apart."""
+    """Return a whole number with separated thousands."""
     return f"{value:,}"
 
 
 def number(value: float | None) -> str:
-    """Return a measured value as short as it can be said without losing a digit a gate would look at."""
+    """Return a measured value with at most six significant digits."""
     if value is None or not math.isfinite(value):
         return ABSENT
     return count(int(value)) if value == int(value) else f"{value:,.6g}"
 
 
 def duration(ms: float | None) -> str:
-    """Return milliseconds in the unit a person would choose."""
+    """Return milliseconds in a suitable unit."""
     if ms is None or not math.isfinite(ms):
         return ABSENT
     for floor, unit_ms, unit in _UNITS:
@@ -56,7 +56,7 @@ def duration(ms: float | None) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """Return a share; never ``100 %`` or ``0 %`` for something that only rounds to it."""
+    """Return a share; ``0 %`` and ``100 %`` are exact."""
     if not whole:
         return ABSENT
     share = 100 * part / whole
@@ -73,7 +73,7 @@ def ppm(rate: float | None) -> str:
 
 
 def value_text(name: str, value: Any) -> str | None:
-    """Return one field of one side for a reader, ``None`` when the side said nothing; ``*_ms`` stamps read as UTC."""
+    """Return one field of one side, ``None`` if it is absent; ``*_ms`` instants are shown in UTC."""
     if value is None:
         return None
     if name in _STAMPS and isinstance(value, int):

@@ -116,7 +116,7 @@ def test_a_time_that_is_no_date_is_told_as_it_stands(tmp_path, capsys):
     body = base64.b64encode(f"Recall\x01{2**63 - 1}\x01r\x01g\x01t\x01i\x01true\x02".encode()).decode()
     (tmp_path / "a.jsonl").write_text(json.dumps({"body_base64": body}) + "\n", encoding="utf-8")
     assert inspect.run([str(tmp_path)]) == 0
-    assert f"{2**63 - 1} ms, which is no date" in capsys.readouterr().out
+    assert f"{2**63 - 1} ms, which is not a date" in capsys.readouterr().out
 
 
 def test_what_a_directory_holds_beside_is_named(tmp_path, capsys):

@@ -42,4 +42,4 @@ def test_the_same_code_makes_the_same_bytes(tmp_path):
 def test_a_target_that_cannot_be_written_is_one_line(tmp_path, capsys):
     """Exit code 2, what and how to mend."""
     assert main(["--out", str(tmp_path / "no" / "such.zip")]) == 2
-    assert "cannot be written: No such file or directory; name a file that can" in capsys.readouterr().err
+    assert "such.zip: No such file or directory; choose another file" in capsys.readouterr().err

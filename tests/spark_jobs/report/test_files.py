@@ -36,9 +36,9 @@ def test_metrics_read_back_by_the_client_are_the_samples_of_the_table():
     """Every value that is known, under its name and labels."""
     made = result()
     expected = {
-        (metric.name, frozenset(labels.items())): pytest.approx(value, rel=1e-11)
+        (metric.name, frozenset(zip(metric.labels, labels, strict=True))): pytest.approx(value, rel=1e-11)
         for metric in METRICS
-        for labels, value in metric.of(made)
+        for labels, value in metric.samples(made)
         if value is not None
     }
     assert metrics(made) == expected
