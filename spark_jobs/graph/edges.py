@@ -16,6 +16,7 @@ from spark_jobs.report.graph import CONSUME, PUBLISH, Call, Edge, Graph, Node, S
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from spark_jobs.graph.journeys import Journeys
     from spark_jobs.judging.columns import Ints
 
 __all__ = ["MOST_EDGES", "SPREADS", "EdgeSum", "GraphPart", "add_up", "build_graph", "find_judged_span", "merge_parts"]
@@ -84,13 +85,14 @@ _SUMS: Final[list[Any]] = [
 ]
 
 
-def _sum_edges(ways: pa.Table) -> dict[_EdgeKey, EdgeSum]:
-    edges = ways.group_by(["kind", "party", "topic"], use_threads=False).aggregate(_SUMS)
+def _sum_edges(ways: Journeys) -> dict[_EdgeKey, EdgeSum]:
+    edges = ways.legs.group_by(["pair", "topic"], use_threads=False).aggregate(_SUMS)
     counts = np.stack([np.asarray(edges[f"{name}_sum"].cast(pa.int64())) for name in COUNTS], axis=1)
     spreads = zip(*(map(_make_histogram, edges[f"{name}_list"]) for name in SPREADS), strict=True)
-    rows = edges.select(["kind", "party", "topic", "retry_times_max", "event_ms_min", "event_ms_max"]).to_pylist()
+    rows = edges.select(["pair", "topic", "retry_times_max", "event_ms_min", "event_ms_max"]).to_pylist()
+    topics = [*ways.topics, None]
     return {
-        (row["kind"], row["party"], row["topic"]): EdgeSum(
+        (*ways.pairs[row["pair"]], topics[row["topic"]]): EdgeSum(
             counts=of_edge,
             max_retry_times=row["retry_times_max"],
             first_ms=row["event_ms_min"],
@@ -107,20 +109,30 @@ def _make_histogram(values: Any) -> Histogram | None:
     return Histogram.of(np.asarray(known)) if len(known) else None
 
 
-def _count_members(ways: pa.Table) -> Counter[_Member]:
-    names = ["kind", "party", "topic", "service", "group", "namespace"]
-    rows = ways.group_by(names, use_threads=False).aggregate([([], "count_all")]).to_pylist()
-    return Counter({tuple(row[name] for name in names): row["count_all"] for row in rows})
-
-
-def _count_calls(ways: pa.Table) -> Counter[tuple[str, str]]:
-    grouped = ways.group_by(["kind", "sender", "service", "group"], use_threads=False)
-    found: Counter[tuple[str, str]] = Counter()
-    for row in grouped.aggregate([([], "count_all")]).to_pylist():
-        child = row["group"] if row["service"] is None else row["service"]
-        if row["kind"] == CONSUME and row["sender"] is not None and child is not None:
-            found[row["sender"], child] += row["count_all"]
+def _count_members(ways: Journeys) -> Counter[_Member]:
+    found: Counter[_Member] = Counter()
+    topics = [*ways.topics, None]
+    for number, topic, count in _count_by(ways.legs, "end", "topic"):
+        end = ways.ends[number]
+        found[end.kind, end.party, topics[topic], end.service, end.group, end.namespace] += count
     return found
+
+
+def _count_calls(ways: Journeys) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for number, sender, count in _count_by(ways.legs, "end", "sender"):
+        end = ways.ends[number]
+        child = end.group if end.service is None else end.service
+        if end.kind == CONSUME and sender >= 0 and child is not None:
+            found[ways.parties[sender], child] += count
+    return found
+
+
+def _count_by(legs: pa.Table, *names: str) -> Iterable[tuple[int, ...]]:
+    """Yield each distinct pair of integers, and how many legs have it."""
+    counted = legs.group_by(list(names), use_threads=False).aggregate([([], "count_all")])
+    columns = (counted[name].to_pylist() for name in (*names, "count_all"))
+    return zip(*columns, strict=True)
 
 
 def merge_parts(parts: Iterable[GraphPart]) -> GraphPart:

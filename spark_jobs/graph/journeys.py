@@ -16,7 +16,6 @@ from spark_jobs.judging.columns import (
     is_known,
     is_true,
     join_codes,
-    take_rows,
 )
 from spark_jobs.taxonomy import Kind
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Codes, Column, Ints, Mask
 
-__all__ = ["COUNTS", "FATES", "NAMES", "NUMBERS", "ORIGINS", "follow"]
+__all__ = ["COUNTS", "FATES", "NUMBERS", "ORIGINS", "End", "Journeys", "follow"]
 
 FATES: Final = (
     "consumed",
@@ -43,7 +42,6 @@ FATES: Final = (
 ORIGINS: Final = ("published", "unidentified", "unjudged", "never_published")
 """Whether the send of a delivered message is known, the first that applies."""
 
-NAMES: Final = ("kind", "party", "topic", "service", "group", "namespace", "sender")
 NUMBERS: Final = ("event_ms", "retry_times", "busy_ms", "queue_ms")
 COUNTS: Final = (
     *("legs", "messages", "failures", "outcome_unknown", "again", "via_retry", "via_dlq", "open", "native", "otlp"),
@@ -58,7 +56,7 @@ _WORDS: Final = ("kind", "via", "namespace", "bare_topic", "group", "service")
 _LAST: Final = np.iinfo(np.int64).max
 
 
-class _End(NamedTuple):
+class End(NamedTuple):
     """The names that legs have in common.
 
     ``party`` is the producer (its service, else its group) or the consumer group (else its service). ``folded`` is the
@@ -75,17 +73,29 @@ class _End(NamedTuple):
 
     @property
     def folded(self) -> str | None:
+        """The name of a retry or dead-letter topic without its namespace."""
         return None if self.via is None or self.bare_topic is None else f"%{self.via}%{self.bare_topic}"
+
+
+class Journeys(NamedTuple):
+    """The sends and deliveries inside the window.
+
+    ``legs`` has the integers ``end``, ``pair``, ``topic`` and ``sender``, -1 for none, which number the other four; the
+    flags ``COUNTS``; and ``NUMBERS`` as in ``LEG``. A retry or dead-letter topic is folded into the topic that its
+    message was sent to. The sender is the party that sent the message.
+    """
+
+    legs: pa.Table
+    ends: list[End]
+    pairs: list[tuple[str, str | None]]  # kind and party
+    topics: list[str]
+    parties: list[str]
 
 
 def follow(
     legs: pa.Table, owned: Mapping[tuple[str, str], str], *, opening_ms: int | None, horizon_ms: int | None
-) -> pa.Table:
-    """Return the sends and deliveries inside the window, each with its ends and what is counted of it.
-
-    Columns: ``NAMES`` as texts (``topic``: a retry or dead-letter topic is folded into the topic that its message was
-    sent to; ``sender``: the party that sent the message, null where unknown), the flags ``COUNTS``, and ``NUMBERS`` as
-    in ``LEG``.
+) -> Journeys:
+    """Return the journeys of messages.
 
     Args:
         legs: ``LEG``, all legs of each message that has any.
@@ -108,27 +118,24 @@ def follow(
     origin[deliveries] = _find_origins(given, messages, rows[deliveries], opening_ms, horizon_ms)
     inside = np.flatnonzero(given.inside[rows])
     sender = messages.sender[message[inside]]
-    names = {
-        **{name: _texts(given.names(name), end[inside]) for name in ("kind", "party", "service", "group", "namespace")},
-        "topic": _texts(given.topics, topic[inside]),
-        "sender": _texts(given.parties, np.where(sender == _LAST, -1, sender)),
+    pairs = list(dict.fromkeys((one.kind, one.party) for one in given.ends))
+    pair_of = np.array([pairs.index((one.kind, one.party)) for one in given.ends], np.int64)
+    ends = {
+        "end": end[inside],
+        "pair": pair_of[end[inside]],
+        "topic": topic[inside],
+        "sender": np.where(sender == _LAST, -1, sender),
     }
     flags = _count_flags(given, rows[inside], is_first[inside])
     flags |= {f"fate_{name}": fate[inside] == place for place, name in enumerate(FATES)}
     flags |= {f"origin_{name}": origin[inside] == place for place, name in enumerate(ORIGINS)}
     numbers: Any = legs.select(NUMBERS).take(as_rows(rows[inside]))
-    return pa.table(
-        {
-            **{name: names[name] for name in NAMES},
-            **{name: pa.array(flags[name]) for name in COUNTS},
-            **{name: numbers[name] for name in NUMBERS},
-        }
-    )
-
-
-def _texts(words: Sequence[str | None], places: Ints) -> Column:
-    """Return the word at each place, null for a negative one."""
-    return take_rows(pa.array(words, pa.string()), places)
+    columns = {
+        **{name: pa.array(of) for name, of in ends.items()},
+        **{name: pa.array(flags[name]) for name in COUNTS},
+        **{name: numbers[name] for name in NUMBERS},
+    }
+    return Journeys(pa.table(columns), given.ends, pairs, given.topics, given.parties)
 
 
 def _count_flags(given: _Given, rows: Ints, is_first: Mask) -> dict[str, Mask]:
@@ -143,7 +150,7 @@ def _count_flags(given: _Given, rows: Ints, is_first: Mask) -> dict[str, Mask]:
         "native": given.on_native[rows],
         "otlp": given.on_otlp[rows],
     }
-    via = np.array(given.names("via"), object)
+    via = np.array([end.via for end in given.ends], object)
     return found | {f"via_{word.lower()}": (via == word)[given.end[rows]] for word in ("RETRY", "DLQ")}
 
 
@@ -155,12 +162,12 @@ class _Given:
         coded = [encode(columns[name]) for name in _WORDS]
         examples, self.end = find_groups(join_codes(*((one.values, one.room) for one in coded)))
         words = zip(*(_words_of(one, examples) for one in coded), strict=True)
-        self._ends = [_make_end(some, owned) for some in words]
-        self.topics = _distinct(name for end in self._ends for name in (end.bare_topic, end.folded))
-        self.parties = _distinct(end.party for end in self._ends)
-        self.bare_topics = _places((end.bare_topic for end in self._ends), self.topics)
-        self.folded = _places((end.folded for end in self._ends), self.topics)
-        self.party = _places((end.party for end in self._ends), self.parties)
+        self.ends = [_make_end(some, owned) for some in words]
+        self.topics = _distinct(name for end in self.ends for name in (end.bare_topic, end.folded))
+        self.parties = _distinct(end.party for end in self.ends)
+        self.bare_topics = _places((end.bare_topic for end in self.ends), self.topics)
+        self.folded = _places((end.folded for end in self.ends), self.topics)
+        self.party = _places((end.party for end in self.ends), self.parties)
         self.is_publish = self._where(lambda end: end.kind == _PUBLISH)
         self.is_consume = self._where(lambda end: end.kind == _CONSUME)
         self.is_recall = self._where(lambda end: end.kind == Kind.RECALL.value)
@@ -175,12 +182,8 @@ class _Given:
         self.on_native, self.on_otlp = is_true(columns["on_native"]), is_true(columns["on_otlp"])
         self.types, self.states = (encode(columns[name]) for name in ("msg_type", "transaction_state"))
 
-    def names(self, name: str) -> list[str | None]:
-        """Return one name of every distinct end."""
-        return [getattr(end, name) for end in self._ends]
-
     def _where(self, holds: Any) -> Mask:
-        found: Mask = np.array([holds(end) for end in self._ends], bool)[self.end]
+        found: Mask = np.array([holds(end) for end in self.ends], bool)[self.end]
         return found
 
 
@@ -189,11 +192,11 @@ def _words_of(coded: Codes, rows: Ints) -> list[str | None]:
     return [words[place] for place in coded.values[rows].tolist()]
 
 
-def _make_end(words: Sequence[Any], owned: Mapping[tuple[str, str], str]) -> _End:
+def _make_end(words: Sequence[Any], owned: Mapping[tuple[str, str], str]) -> End:
     kind, via, namespace, bare_topic, group, service = words
     service = owned.get((kind, group)) if service is None else service
     best, other = (service, group) if kind == _PUBLISH else (group, service)
-    return _End(kind, via, namespace, bare_topic, group, service, other if best is None else best)
+    return End(kind, via, namespace, bare_topic, group, service, other if best is None else best)
 
 
 def _distinct(names: Iterable[str | None]) -> list[str]:

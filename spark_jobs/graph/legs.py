@@ -199,10 +199,17 @@ def find_verdict_owners(verdicts: pa.Table) -> pa.Table:
 
 def find_owners(legs: pa.Table) -> pa.Table:
     """Return how each kind and group of ``LEG`` names its services."""
-    kinds, groups, services = (legs[name].cast(_TEXT) for name in ("kind", "group", "service"))
-    is_named, ones = services.is_valid().cast(_LONG), pa.repeat(1, len(legs)).cast(_LONG)
-    rows = pa.table([kinds, groups, services, services, is_named, ones], schema=_OWNERS)
-    return merge_owners([rows.filter(rows["group"].is_valid())])
+    named = (
+        legs.select(["kind", "group", "service"])
+        .combine_chunks()
+        .group_by(["kind", "group", "service"], use_threads=False)
+    )
+    counted: Any = named.aggregate([([], "count_all")])
+    kinds, groups, services = (counted[name].cast(_TEXT) for name in ("kind", "group", "service"))
+    legs_of = counted["count_all"]
+    naming = pc.if_else(services.is_valid(), legs_of, 0)
+    rows = pa.table([kinds, groups, services, services, naming, legs_of], schema=_OWNERS)
+    return merge_owners([rows.filter(groups.is_valid())])
 
 
 def merge_owners(parts: Iterable[pa.Table]) -> pa.Table:
