@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.judging.columns import Column, Mask
 
-__all__ = ["RESIDUE", "RESIDUE_COLUMNS", "is_residue", "narrow", "own_field"]
+__all__ = ["RESIDUE", "is_residue", "narrow", "own_field"]
 
 _OF_VERDICT: Final = (
     *("kind", "msg_id", "topic", "group", "attempt_id", "status", "reason", "reason_detail", "event_ms"),
@@ -28,13 +28,6 @@ _OF_BOTH_SIDES: Final = (
 )
 _OF_NATIVE: Final = (*_OF_BOTH_SIDES, "attempt_id")
 _OF_OTLP: Final = (*_OF_BOTH_SIDES, "trace_id", "span_id", "parent_span_id", "writer")
-
-RESIDUE_COLUMNS: Final = (
-    *_OF_VERDICT,
-    *(f"native.{name}" for name in _OF_NATIVE),
-    *(f"otlp.{name}" for name in _OF_OTLP),
-)
-"""The columns of the residue, as parquet and ``flatten_sides`` name them: ``native.topic`` is a field of a side."""
 
 _TYPES: Final[Mapping[str, Any]] = {
     **{name: VERDICT.field(name).type for name in _OF_VERDICT},

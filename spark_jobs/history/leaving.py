@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CANDIDATE",
     "CLOSED",
-    "CLOSING_COLUMNS",
     "find_closed",
     "keep_open_events",
     "merge_closed",
@@ -42,13 +41,6 @@ CLOSED: Final = pa.schema(
     }
 )
 """Where a record of a key came from that was open once and is no longer; ``last_ms`` is the key's latest time."""
-
-_CLOSING_FIELDS: Final = (*POSITION[1:], "line", "start_ms", "end_ms")
-CLOSING_COLUMNS: Final = (
-    *("status", "reason", "lifecycle", "first_seen_run"),
-    *(f"{side}.{name}" for side in ("native", "otlp") for name in _CLOSING_FIELDS),
-)
-"""The columns of ``VERDICT`` that this module reads, by their names in a parquet file."""
 
 _DONE: Final = (Lifecycle.RESOLVED.value, Lifecycle.EXPLAINED.value)
 _SIDES: Final = ("native", "otlp")
@@ -117,7 +109,7 @@ def find_closed(verdicts: pa.Table, *, since_ms: int) -> pa.Table:
     """Return ``CLOSED`` of the keys that were open when an earlier run ended and are so no longer.
 
     Args:
-        verdicts: ``VERDICT`` with lifecycles, or ``CLOSING_COLUMNS`` of it.
+        verdicts: ``VERDICT`` with lifecycles.
         since_ms: what is older is forgotten.
     """
     is_done = is_true(pc.is_in(flatten_sides(verdicts.select(["lifecycle"]))["lifecycle"], pa.array(_DONE)))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from spark_jobs.policy.policy import Policy
     from spark_jobs.report.graph import Graph
 
-__all__ = ["GraphOptions", "draw_events", "run"]
+__all__ = ["GraphOptions", "run"]
 
 _DRIVER_MEMORY: Final = "1g"
 
@@ -111,7 +111,7 @@ def run(options: GraphOptions, *, engine: Engine | None = None, progress: Callab
     with work_directory(options.out) as made, opened as chosen:
         work = str(made.absolute())
         sides = _read(chosen, options, reading, work, progress)
-        return draw_events(chosen, sides, options, work=work, progress=progress)
+        return _draw(chosen, sides, options, work=work, progress=progress)
 
 
 def _policy(options: GraphOptions) -> Policy:
@@ -166,13 +166,13 @@ def _read(
     return native, otlp
 
 
-def draw_events(
+def _draw(
     engine: Engine,
     sides: tuple[EventSide, EventSide],
     options: GraphOptions,
     *,
     work: str,
-    progress: Callable[[str], None] = _silent,
+    progress: Callable[[str], None],
 ) -> Graph:
     """Return the graph of events that have been read.
 

@@ -102,11 +102,6 @@ class Policy:
     is_complete: bool = False  # nothing more will arrive: no key is pending
     other: Policy | None = None
 
-    @property
-    def critical(self) -> frozenset[str]:
-        """The fields whose disagreement fails the run."""
-        return frozenset(name for name, severity in self.severity.items() if severity == "fail")
-
     def tolerance(self, name: str) -> int:
         """Return the tolerance of a time field: the policy file's, else the profile's for this pair of writers."""
         shared = self.profile.name == "mqtrace" and self.native_writer == "mqtrace"

@@ -1,16 +1,54 @@
-"""Keys that may be one half of a pair without a common id, against a plain count of what is near."""
+"""Rules on made-up inputs, against plain Python: whole runs, weak keys, and gaps in a group's line of messages."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spark_jobs.explain.gaps import DELIVERIES, find_neighbours, is_in_gap
 from spark_jobs.explain.residue import RESIDUE
 from spark_jobs.explain.rules import confirm_weak_keys
 from spark_jobs.judging.columns import flatten_sides
+from spark_jobs.policy.policy import read_policy
+from spark_jobs.schemas import VERDICT
+from tests.support import oracle, oracle_reasons
+from tests.support.drawn_runs import runs
+from tests.support.events import START_MS
+from tests.support.explained_runs import explain_events
 
-_ROWS = st.lists(
+GRACE_MS = 200_000
+BEGIN_MS = START_MS + 5
+NAMES = (*("msg_id", "kind", "status", "reason", "key_level", "native_count", "otlp_count", "duplicates", "timing"),)
+
+
+def first_ms(events, side):
+    starts = (row["end_ms"] if row["start_ms"] is None else row["start_ms"] for row in events if row["side"] == side)
+    return min(starts, default=None)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(made=runs())
+def test_kernel_and_rules_agree_with_the_plain_python_oracle(made):
+    events, malformed = made
+    damaged = {side: {msg_id for where, msg_id in malformed if where == side} for side in ("native", "otlp")}
+    expected = oracle.verdicts(events, grace_ms=GRACE_MS, damaged=damaged, begin_ms=BEGIN_MS) if events else []
+    oracle_reasons.explain(
+        expected,
+        oracle_reasons.Tolerated(
+            horizon_ms=oracle.horizon(events, GRACE_MS),
+            first_ms={side: first_ms(events, side) for side in ("native", "otlp")},
+        ),
+    )
+    policy = replace(read_policy(None), grace_ms=GRACE_MS, begin_ms=BEGIN_MS)
+    found = [[row[name] for name in NAMES] for row in explain_events(events, policy=policy, malformed=malformed)]
+    assert sorted(map(tuple, found), key=repr) == sorted((key.said() for key in expected), key=repr)
+
+
+_KEYS = st.lists(
     st.tuples(
         st.sampled_from(["publish", "consume", "recall"]),
         st.sampled_from([None, "a", "b"]),
@@ -22,7 +60,7 @@ _ROWS = st.lists(
 )
 
 
-@given(rows=_ROWS, tolerance_ms=st.sampled_from([0, 2, 5, 70_000]))
+@given(rows=_KEYS, tolerance_ms=st.sampled_from([0, 2, 5, 70_000]))
 def test_weak_key_is_confirmed_where_spans_are_at_least_as_many_as_records(rows, tolerance_ms):
     def near(one, other) -> bool:
         return (
@@ -40,3 +78,64 @@ def test_weak_key_is_confirmed_where_spans_are_at_least_as_many_as_records(rows,
     ]
     columns = flatten_sides(pa.Table.from_pylist(made, schema=RESIDUE))
     assert confirm_weak_keys(columns, tolerance_ms).tolist() == expected
+
+
+HOUR_MS = 3_600_000
+
+_TIMES = st.sampled_from([None, -1, 0, 1, 2, 3, HOUR_MS - 1, HOUR_MS, HOUR_MS + 1])
+_ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["consume", "consume", "consume", "publish"]),
+        st.sampled_from(["g", "h"]),
+        st.sampled_from([None, *"abcdefgz\u00fc\u4e2d"]),
+        _TIMES,
+        st.booleans(),
+    ),
+    max_size=20,
+)
+
+
+def table(rows: list[tuple[str, str, str | None, int | None, bool]]) -> pa.Table:
+    """Return verdict rows: kind, group, message, time, whether there is a native record."""
+    made = [
+        {
+            "kind": kind,
+            "group": group,
+            "msg_id": msg_id,
+            "event_ms": at_ms,
+            "native": {"writer": "w"} if native else None,
+        }
+        for kind, group, msg_id, at_ms, native in rows
+    ]
+    return pa.Table.from_pylist(made, schema=VERDICT)
+
+
+def plain_lines(rows) -> dict[tuple[str, int | None], list[tuple[int, str, bool]]]:
+    """Return by group and hour its messages in order, each with whether it is recorded."""
+    first: dict[tuple[str, str], Any] = {}
+    for kind, group, msg_id, at_ms, native in rows:
+        if kind == "consume" and msg_id is not None:
+            known = at_ms if at_ms is not None and at_ms >= 0 else None
+            at, recorded = first.get((group, msg_id), (None, False))
+            earliest = min((each for each in (at, known) if each is not None), default=None)
+            first[group, msg_id] = (earliest, recorded or native)
+    lines: dict[tuple[str, int | None], list[tuple[int, str, bool]]] = {}
+    for (group, msg_id), (at, recorded) in first.items():
+        lines.setdefault((group, None if at is None else at // HOUR_MS), []).append((at or 0, msg_id, recorded))
+    return {name: sorted(line) for name, line in lines.items()}
+
+
+@settings(deadline=None, max_examples=300)
+@given(rows=_ROWS, buckets=st.integers(1, 4))
+def test_message_is_in_a_gap_exactly_when_a_neighbour_is_unrecorded(rows, buckets):
+    expected, wanted = [], []
+    for (group, hour), line in plain_lines(rows).items():
+        for place, (at, msg_id, recorded) in enumerate(line):
+            if not recorded:
+                around = [line[near][2] for near in (place - 1, place + 1) if 0 <= near < len(line)]
+                wanted.append({"group": group, "msg_id": msg_id, "at_ms": None if hour is None else at})
+                expected.append(not all(around))
+    asked = pa.Table.from_pylist(wanted, schema=DELIVERIES)
+    parts = [[row for row in rows if hash(row[2]) % buckets == bucket] for bucket in range(buckets)]
+    found = is_in_gap([find_neighbours(table(part), asked) for part in parts], len(asked))
+    assert found.tolist() == expected

@@ -63,7 +63,7 @@ def test_policy_file_changes_only_what_it_names(tmp_path):
     policy, default = read_policy(path), read_policy(None)
     assert (policy.grace_ms, policy.writer_silent_minimum) == (300_000, 9)
     assert (policy.tolerance("start_ms"), policy.tolerance("end_ms")) == (40, default.tolerance("end_ms"))
-    assert policy.critical == default.critical | {"tags"}
+    assert policy.severity == {**default.severity, "tags": "fail"}
     assert (policy.gates["malformed"].threshold, policy.gates["malformed"].severity) == (3, "warn")
     assert {name: gate for name, gate in policy.gates.items() if name != "malformed"} == {
         name: gate for name, gate in default.gates.items() if name != "malformed"
@@ -290,7 +290,7 @@ def test_critical_is_read_as_severity(tmp_path):
     path.write_text("[fields.tags]\ncritical = true\n[fields.topic]\ncritical = false\n")
     policy = read_policy(path)
     assert (policy.severity["tags"], policy.severity["topic"]) == ("fail", "warn")
-    assert policy.critical == read_policy(None).critical - {"topic"} | {"tags"}
+    assert policy.severity == {**read_policy(None).severity, "tags": "fail", "topic": "warn"}
 
 
 HANDBOOK = Path(__file__).parents[3] / "docs" / "reconciliation" / "policy.md"
