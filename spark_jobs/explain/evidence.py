@@ -82,7 +82,11 @@ _SUMS: Final = (
     "moments",
 )
 _GREATEST: Final = ("native_ms", "otlp_ms", "cost_ms")
-_LAST: Final = ("place_ms", "place_at", "place_recorded")  # of a listener call: the place of its last message
+_LAST: Final = (
+    "call_ms",
+    "call_index",
+    "call_recorded",
+)  # of a listener call: where its last message stands, and whether that is recorded
 _MEASURES: Final = pa.schema(
     [("key", pa.uint64()), *((name, pa.int64()) for name in (*_SUMS, "first_ms", *_GREATEST, *_LAST))]
 )
@@ -107,7 +111,7 @@ def merge_evidence(parts: Iterable[Evidence]) -> Evidence:
     """Return the evidence of several tasks, or of parts of one, as one with each key once."""
     given = list(parts)
     rows = pa.concat_tables([_MEASURES.empty_table(), *(part.measures for part in given)])
-    if rows["place_ms"].null_count < len(rows):
+    if rows["call_ms"].null_count < len(rows):
         rows = rows.sort_by([(name, "ascending") for name in ("key", *_LAST)])
     grouped = rows.group_by("key", use_threads=False).aggregate(_AGGREGATES)
     measures = pa.table([grouped["key"], *(grouped["_".join(one)] for one in _AGGREGATES)], schema=_MEASURES)
@@ -144,7 +148,7 @@ def _rules_of(policy: Policy) -> frozenset[str]:
 
 def _wanted_families(rows: KeyedRows, rules: frozenset[str]) -> dict[str, Keys]:
     """Return the keys of unexplained rows by family."""
-    names = ("run", "name", "process", "sampler", "service", "place", "message", "attempt")
+    names = ("run", "name", "process", "sampler", "service", "service name", "message", "attempt")
     wanted = {**{name: rows.keys(name) for name in names}, "stretch": rows.stretches()}
     if NO_TRACE_CONTEXT.rule in rules:
         wanted |= _wanted_of_sends(rows)
@@ -242,7 +246,7 @@ def _counted_families(rows: KeyedRows, rules: frozenset[str]) -> Iterator[_Count
     yield rows.keys("run").where(equals(sent_sampled, value=False)), None
     yield rows.keys("sampler").where(rows.is_publish | is_known(sent_sampled)), None
     yield rows.stretches().where(rows.is_publish), None
-    for name in ("name", "process", "service", "place", "message", "attempt"):
+    for name in ("name", "process", "service", "service name", "message", "attempt"):
         yield rows.keys(name), None
     if NO_TRACE_CONTEXT.rule in rules:
         yield from _counted_of_sends(rows)
@@ -295,9 +299,9 @@ def _measure_rows(rows: KeyedRows, rules: frozenset[str]) -> dict[str, Column]:
     measures: dict[str, Column] = {name: pa.array(of.astype(np.int64)) for name, of in counts.items()}
     measures |= {name: of.to_arrow() for name, of in times.items()}
     if CALL_WITHOUT_REGION.rule in rules:
-        measures["place_ms"] = pa.array(rows.number("otlp.start_ms").filled(_EARLIEST))
-        measures["place_at"] = pa.array(rows.number("otlp.record_index").filled(_EARLIEST))
-        measures["place_recorded"] = pa.array((~equals(columns["reason_detail"], BATCH_SENT)).astype(np.int64))
+        measures["call_ms"] = pa.array(rows.number("otlp.start_ms").filled(_EARLIEST))
+        measures["call_index"] = pa.array(rows.number("otlp.record_index").filled(_EARLIEST))
+        measures["call_recorded"] = pa.array((~equals(columns["reason_detail"], BATCH_SENT)).astype(np.int64))
     return measures
 
 

@@ -226,7 +226,7 @@ _FAMILIES: Final[dict[str, tuple[str, ...]]] = {
     "run": (),
     "name": ("kind", "name"),
     "service": ("service",),
-    "place": ("service", "kind", "name"),
+    "service name": ("service", "kind", "name"),
     "message": ("message",),
     "delivery": ("group", "message"),
     "process": ("caller",),

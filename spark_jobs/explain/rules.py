@@ -188,7 +188,7 @@ def find_calls_without_region(rows: ResidueRows) -> Found:
     if not rows.is_concerned_by(CALL_WITHOUT_REGION):
         return rows.none()
     call = rows.evidence_of("span")
-    is_closed_by_batch = call.has_none("native") & call.has_none("place_recorded")
+    is_closed_by_batch = call.has_none("native") & call.has_none("call_recorded")
     return rows.is_lost_delivery & is_closed_by_batch & rows.may_concern(CALL_WITHOUT_REGION)
 
 
@@ -306,7 +306,7 @@ def find_silent_writer(rows: ResidueRows) -> Found:
             is_named = np.full(rows.rows, _names_any(rows, other, kind))
             cases = {
                 name: is_named & _is_silent(rows, "name", own, other, minimum),
-                f"service and {name}": is_named & _is_silent(rows, "place", own, other, finer),
+                f"service and {name}": is_named & _is_silent(rows, "service name", own, other, finer),
                 instance: _is_silent(rows, instance, own, other, finer),
             }
             found[is_here] = np.select(list(cases.values()), [1 + SILENT.index(detail) for detail in cases], 0)[is_here]

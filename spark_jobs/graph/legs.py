@@ -45,7 +45,7 @@ _BOOL: Final[Any] = pa.bool_()
 
 LEG: Final = pa.schema(
     {
-        "message": _TEXT,  # the id, or a place of the row's own; never null
+        "message": _TEXT,  # the id, or a position of the row's own; never null
         "identified": _BOOL,  # whether the id is one that others could name
         "kind": _WORD,
         "group": _WORD,  # without its namespace
@@ -75,7 +75,7 @@ _COLUMNS: Final = (
     *(f"{side}.{name}" for side in ("native", "otlp") for name in _OF_SIDE),
     "otlp.service",
 )
-_PLACES: Final = (
+_POSITIONS: Final = (
     *("msg_id", "otlp.trace_id", "otlp.span_id"),
     *(f"{side}.{name}" for side in ("native", "otlp") for name in ("path", "line", "record_index")),
 )
@@ -90,8 +90,8 @@ _RESOURCE: Final = re.compile(f"{PREFIXES}([^{_BREAK}]*)(?=(?:\r\n|[{_BREAK}])?\
 def read_verdict_legs(paths: Sequence[str]) -> pa.Table:
     """Return ``LEG`` of the verdicts in parquet files of ``VERDICT``; all verdicts of a message are among them."""
     verdicts = _read(paths, _COLUMNS)
-    places = _read(paths, _PLACES) if verdicts["msg_id"].null_count else None
-    return make_legs(verdicts, places)
+    positions = _read(paths, _POSITIONS) if verdicts["msg_id"].null_count else None
+    return make_legs(verdicts, positions)
 
 
 def _read(paths: Iterable[str], columns: Sequence[str]) -> pa.Table:
@@ -104,12 +104,12 @@ def _read(paths: Iterable[str], columns: Sequence[str]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive")  # Spark writes some columns as never null
 
 
-def make_legs(verdicts: pa.Table, places: pa.Table | None = None) -> pa.Table:
+def make_legs(verdicts: pa.Table, positions: pa.Table | None = None) -> pa.Table:
     """Return ``LEG`` of ``VERDICT``: nothing is added up, nothing is left out.
 
     Args:
         verdicts: ``VERDICT``, or of it what a leg is made of.
-        places: columns of the same rows with the position of a row without a message id, if not among ``verdicts``.
+        positions: columns of the same rows with the position of a row without a message id, if not among ``verdicts``.
     """
     coded = CodedVerdicts(verdicts)
     columns = coded.columns
@@ -117,7 +117,7 @@ def make_legs(verdicts: pa.Table, places: pa.Table | None = None) -> pa.Table:
     start, end = (coded.ints(f"native.{name}").coalesce(coded.ints(f"otlp.{name}")) for name in ("start_ms", "end_ms"))
     event = coded.ints("event_ms")
     made = {
-        "message": _messages(columns if places is None else CodedVerdicts(places).columns),
+        "message": _messages(columns if positions is None else CodedVerdicts(positions).columns),
         "identified": columns["msg_id"].is_valid(),
         "kind": _rename(columns["kind"], str),
         **_groups_and_services(columns),
@@ -152,14 +152,14 @@ def _either(columns: Mapping[str, Column], name: str) -> Column:
 
 
 def _messages(columns: Mapping[str, Column]) -> Column:
-    """Return the id of each row's message, else the place of its span, else that of its record."""
+    """Return the id of each row's message, else the position of its span, else that of its record."""
     ids = columns["msg_id"]
     if not ids.null_count:
         return ids
     found = [ids, pc.binary_join_element_wise("span:", columns["otlp.trace_id"], "/", columns["otlp.span_id"], "")]
     for side in ("native", "otlp"):
-        place = [columns[f"{side}.{name}"].cast(pa.string()) for name in ("path", "line", "record_index")]
-        found.append(pc.binary_join_element_wise("row", *place, ":"))
+        position = [columns[f"{side}.{name}"].cast(pa.string()) for name in ("path", "line", "record_index")]
+        found.append(pc.binary_join_element_wise("row", *position, ":"))
     return pc.coalesce(*found, pa.scalar("row:"))
 
 
