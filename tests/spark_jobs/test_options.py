@@ -22,8 +22,7 @@ from spark_jobs.options import duration_ms, parse_instant_ms, parse_settings, re
         ("--out o stray --native a", "--out o stray --native a"),
     ],
 )
-def test_a_shell_expanded_list_follows_its_option(words, expected):
-    """Every further word after --native or --otlp is one more of it; other options stay as they are."""
+def test_option_is_repeated_before_each_value_of_a_shell_expanded_list(words, expected):
     assert repeat_options(words.split()) == expected.split()
 
 
@@ -37,41 +36,35 @@ def test_a_shell_expanded_list_follows_its_option(words, expected):
         ("2026-11-21", 1_795_219_200_000),
     ],
 )
-def test_an_instant_is_iso_8601_or_epoch_milliseconds(text, expected_ms):
-    """UTC unless an offset is named."""
+def test_instant_is_iso_8601_in_utc_or_epoch_milliseconds(text, expected_ms):
     assert parse_instant_ms(text, name="--begin") == expected_ms
 
 
-def test_a_wrong_instant_names_its_option():
-    """The line shows how to write it."""
+def test_invalid_instant_names_its_option():
     with pytest.raises(UsageError, match=r"--end: invalid time 'tomorrow': use 2026"):
         parse_instant_ms("tomorrow", name="--end")
 
 
-def test_settings_of_spark_are_read_as_spark_submit_takes_them():
-    """The last one of a name counts; a value may hold an equals sign."""
+def test_last_setting_of_a_name_counts_and_values_may_hold_equals_signs():
     assert parse_settings(["spark.a=1", "spark.b=x=y", "spark.a=2"]) == {"spark.a": "2", "spark.b": "x=y"}
 
 
 @pytest.mark.parametrize(
     "text", ["spark.a", "shuffle.partitions=2", "spark.master=local", "spark.driver.memory=2g", "="]
 )
-def test_what_is_no_setting_or_has_its_own_option_is_refused(text):
-    """Spark would ignore the one, and we the other."""
+def test_invalid_setting_and_one_with_its_own_option_are_refused(text):
     with pytest.raises(UsageError, match=r"^--conf '"):
         parse_settings([text])
 
 
 @pytest.mark.parametrize("text", ["-1", "253402300800000", "9" * 5_000, "10" + "0" * 22, "0001-01-01", "--5", "1e400"])
-def test_an_instant_no_record_can_have_is_refused(text):
-    """Whatever the number, one line; 1970 and 9999 are the ends of what a time may be."""
+def test_instant_out_of_range_is_refused(text):
     with pytest.raises(UsageError, match=r"--begin( '.*' is not between the years 1970 and 9999|: invalid time)"):
         parse_instant_ms(text, name="--begin")
 
 
 @pytest.mark.parametrize("text", ["36501d", "10000000000000000000000ms", "9" * 400, "1e3"])
-def test_a_duration_nobody_waits_for_is_refused(text):
-    """A grace of more than a hundred years is a slip of the keyboard."""
+def test_duration_over_a_hundred_years_is_refused(text):
     with pytest.raises(UsageError, match=r"--grace: (invalid duration|duration '.*' is longer than a hundred years)"):
         duration_ms("--grace")(text)
     assert duration_ms("--grace")("36500d") == 36_500 * 86_400_000

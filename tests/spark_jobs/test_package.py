@@ -19,8 +19,7 @@ print(version("otel-mqtrace"), *sorted(point.name for point in entry_points(grou
 """
 
 
-def test_the_zip_is_imported_from_and_names_every_command(tmp_path):
-    """In a process of its own, with the zip first on the path."""
+def test_zip_can_be_imported_and_names_every_command(tmp_path):
     target = tmp_path / "mqtrace-spark.zip"
     assert main(["--out", str(target)]) == 0
     done = subprocess.run([sys.executable, "-c", ASK, str(target)], capture_output=True, text=True, check=True)
@@ -29,8 +28,7 @@ def test_the_zip_is_imported_from_and_names_every_command(tmp_path):
     assert {"reconcile", "inspect"} <= set(commands)
 
 
-def test_the_same_code_makes_the_same_bytes(tmp_path):
-    """Templates and settings are in it, compiled files are not."""
+def test_same_code_makes_the_same_bytes_with_templates_and_without_compiled_files(tmp_path):
     for name in ("one", "two"):
         assert main(["--out", str(tmp_path / name)]) == 0
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
@@ -39,7 +37,6 @@ def test_the_same_code_makes_the_same_bytes(tmp_path):
     assert not [name for name in names if name.endswith(".pyc")]
 
 
-def test_a_target_that_cannot_be_written_is_one_line(tmp_path, capsys):
-    """Exit code 2, what and how to mend."""
+def test_unwritable_target_is_one_line(tmp_path, capsys):
     assert main(["--out", str(tmp_path / "no" / "such.zip")]) == 2
     assert "such.zip: No such file or directory; choose another file" in capsys.readouterr().err

@@ -1,20 +1,21 @@
-"""The one session is set up for right results, on loopback, without chatter."""
+"""The session of a process: its settings, where it runs, its job groups, and what it refuses before a JVM starts."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 
 from otel_mqtrace._errors import UsageError
-from spark_jobs.session import _place, build_session
+from spark_jobs.engine import as_meant, cost, grouped, versions
+from spark_jobs.session import MEANING, _place, build_session
+from tests.support.settings import configured
 
 
 @pytest.mark.spark
-def test_the_session_computes_in_utc_with_ansi_arithmetic_on_loopback(spark):
-    """What decides a result, and who can connect, is set here and nowhere else."""
+def test_session_uses_utc_ansi_arithmetic_and_loopback(spark):
     conf = spark.sparkContext.getConf()
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
@@ -36,8 +37,7 @@ def test_python_workers_are_this_interpreter(spark):
 
 
 @pytest.mark.spark
-def test_a_session_that_runs_already_is_returned(spark):
-    """Jobs of one process share it."""
+def test_running_session_is_returned(spark):
     assert build_session(master="local[2]").sparkContext is spark.sparkContext
 
 
@@ -50,8 +50,9 @@ def test_a_session_that_runs_already_is_returned(spark):
         ("local[1]", {"PYSPARK_GATEWAY_PORT": "1", "SPARK_REMOTE": "sc://h:1"}, "local[1]"),
     ],
 )
-def test_a_run_works_where_it_is_told_to(monkeypatch, named, environment, ground):
-    """The option, then ``spark-submit`` (it chose: ``None``), then ``SPARK_REMOTE``, then this machine."""
+def test_master_is_the_option_then_spark_submit_then_spark_remote_then_this_machine(
+    monkeypatch, named, environment, ground
+):
     for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -59,22 +60,35 @@ def test_a_run_works_where_it_is_told_to(monkeypatch, named, environment, ground
     assert _place(named) == ground
 
 
-def test_a_wrong_master_is_refused_before_a_jvm_starts():
-    """Spark's launcher would die with a page of Java."""
+def test_unknown_master_is_refused():
     with pytest.raises(UsageError, match="unknown Spark master 'nonsense'"):
         build_session(master="nonsense")
 
 
 @pytest.mark.parametrize("memory", ["lots", "1", "1gb", "-1g", "", "1.5g", "511m", "65t", "999999999999999g"])
-def test_a_wrong_memory_is_refused_before_a_jvm_starts(memory):
-    """The JVM would say it in three lines of its own, or Spark after it has started."""
+def test_invalid_memory_is_refused(memory):
     with pytest.raises(UsageError, match=r"^driver memory"):
         build_session(driver_memory=memory)
 
 
-def test_a_start_is_quiet():
-    """In a process of its own: nothing of the JVM's on standard error but its word about an incubator module."""
-    code = "from spark_jobs.session import build_session; print(build_session(master='local[1]').range(3).count())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout == "3\n"
-    assert [line for line in done.stderr.splitlines() if "incubator" not in line] == []
+@pytest.mark.spark
+def test_run_changes_the_settings_of_a_session_and_restores_them(spark):
+    before = {name: spark.conf.get(name) for name in MEANING}
+    within: dict[str, str] = {}
+    with configured(spark, {"spark.sql.session.timeZone": "Asia/Shanghai"}):
+        with suppress(ZeroDivisionError), as_meant(spark):
+            within.update({name: spark.conf.get(name) for name in MEANING})
+            raise ZeroDivisionError
+        assert within == MEANING
+        assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Shanghai"
+    assert {name: spark.conf.get(name) for name in MEANING} == before
+
+
+@pytest.mark.spark
+def test_cost_counts_the_jobs_of_its_group_only(spark):
+    spark.range(3).collect()
+    with grouped(spark, "of-a-test", "two jobs"):
+        spark.range(3).collect()
+        spark.range(3).collect()
+    assert cost(spark, "of-a-test") == (2, 2)
+    assert set(versions(spark)) == {"spark", "java"}

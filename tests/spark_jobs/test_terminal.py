@@ -24,8 +24,7 @@ def printed(made, *, width=80, **options):
     return screen.file.getvalue()
 
 
-def test_verdict_loss_groups_gates_and_the_report_are_told():
-    """In the order in which somebody asks."""
+def test_summary_shows_verdict_loss_groups_gates_and_report_in_order():
     text = printed(result())
     places = [
         text.index(said)
@@ -69,16 +68,14 @@ def _printed_with_group(topic, *, width, terminal):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def test_no_more_than_ten_groups_are_listed_and_the_rest_is_counted():
-    """The report has them all."""
+def test_summary_lists_ten_groups_and_counts_the_others():
     one, *_ = groups()
     text = printed(result(groups=tuple(replace(one, group=f"group-{at:03}") for at in range(500))))
     assert text.count("group-") == 10
     assert "490 more in the report" in " ".join(text.replace("│", " ").split())
 
 
-def test_colours_only_where_they_are_wanted():
-    """A terminal gets them, NO_COLOR takes them away; the words are the same."""
+def test_summary_has_colours_on_a_terminal_and_none_with_no_color():
     coloured = printed(result(), force_terminal=True, color_system="standard")
     plain = printed(result(), force_terminal=True, no_color=True)
     assert "\x1b[1;31mFAIL" in coloured
@@ -95,8 +92,7 @@ def followers():
     return [thread for thread in threading.enumerate() if thread.name == "mqtrace-progress"]
 
 
-def test_stage_and_tasks_are_shown_and_the_thread_ends_with_the_run():
-    """The name of the stage, how many tasks are done of how many, and no thread left behind."""
+def test_progress_shows_stage_and_tasks_and_its_thread_ends_with_the_run():
     screen, asked = terminal(), threading.Event()
 
     def tasks():
@@ -113,15 +109,13 @@ def test_stage_and_tasks_are_shown_and_the_thread_ends_with_the_run():
     assert followers() == []
 
 
-def test_an_error_of_the_run_ends_the_thread_too():
-    """What the run raises reaches the caller as it is."""
+def test_error_of_the_run_ends_the_progress_thread():
     with pytest.raises(KeyboardInterrupt), shown_progress(console=terminal(), tasks=lambda: None):
         raise KeyboardInterrupt
     assert followers() == []
 
 
-def test_nothing_is_drawn_where_nobody_looks():
-    """A pipe, a file, a CI log: not a byte, not a thread."""
+def test_progress_writes_nothing_to_a_pipe():
     screen = Console(file=io.StringIO())
     with shown_progress(console=screen) as progress:
         progress("judging every key")
@@ -129,8 +123,7 @@ def test_nothing_is_drawn_where_nobody_looks():
     assert screen.file.getvalue() == ""
 
 
-def test_colours_are_left_out_when_asked():
-    """NO_COLOR: the bar is drawn without any."""
+def test_progress_has_no_colours_with_no_color():
     screen = terminal(no_color=True)
     with shown_progress(console=screen, tasks=lambda: Tasks(1, 2)) as progress:
         progress("adding up")
@@ -138,8 +131,7 @@ def test_colours_are_left_out_when_asked():
 
 
 @pytest.mark.spark
-def test_spark_says_how_many_tasks_it_runs(spark, tmp_path):
-    """Asked in the middle of a job of three tasks; idle again, it runs none."""
+def test_active_tasks_counts_the_tasks_of_a_running_job(spark, tmp_path):
     seen = tmp_path / "seen"
 
     def until_seen(_rows):

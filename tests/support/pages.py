@@ -10,8 +10,7 @@ from otel_mqtrace.model import ContextCode, MessageType, TransactionState
 from spark_jobs.report.graph_files import render_graph_page
 from spark_jobs.report.html import render_page
 from tests.support.archives import T0, consume, end, pub, recall, story_of
-from tests.support.measured_results import graph
-from tests.support.results import result
+from tests.support.results import graph, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable

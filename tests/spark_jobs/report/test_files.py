@@ -32,8 +32,7 @@ def metrics(made):
     return read
 
 
-def test_metrics_read_back_by_the_client_are_the_samples_of_the_table():
-    """Every value that is known, under its name and labels."""
+def test_metrics_read_back_equal_the_samples_of_the_table():
     made = result()
     expected = {
         (metric.name, frozenset(zip(metric.labels, labels, strict=True))): pytest.approx(value, rel=1e-11)
@@ -44,22 +43,19 @@ def test_metrics_read_back_by_the_client_are_the_samples_of_the_table():
     assert metrics(made) == expected
 
 
-def test_a_run_leaves_five_files_and_nothing_else(tmp_path):
-    """All are there, readable by others, and no half-written neighbour is left."""
+def test_run_writes_five_readable_files_and_nothing_else(tmp_path):
     written = write_reports(result(), tmp_path / "deep" / "out")
     assert set(written) == set(REPORTS) == {path.name for path in (tmp_path / "deep" / "out").iterdir()}
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o644 for path in written.values())
 
 
-def test_writing_again_replaces_and_the_same_result_gives_the_same_bytes(tmp_path):
-    """A report is a function of its result: no clock, no random order in it."""
+def test_same_result_gives_the_same_bytes(tmp_path):
     first = {name: path.read_bytes() for name, path in write_reports(result(), tmp_path).items()}
     write_reports(result(verdict="PASS"), tmp_path)
     assert {name: path.read_bytes() for name, path in write_reports(result(), tmp_path).items()} == first
 
 
-def test_a_place_that_cannot_be_written_is_said_in_one_line(tmp_path):
-    """The message names the directory and the mend."""
+def test_unwritable_directory_is_one_line(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UsageError, match="--out") as refused:
         write_reports(result(), tmp_path / "file")
@@ -67,8 +63,7 @@ def test_a_place_that_cannot_be_written_is_said_in_one_line(tmp_path):
     assert str(tmp_path / "file") in str(refused.value)
 
 
-def test_result_json_has_the_stable_keys_of_the_contract():
-    """Dashboards and checks read exactly these."""
+def test_result_json_has_the_keys_of_the_contract():
     made = result()
     read = json.loads(made.dumps())
     assert read["schema_version"] == 1
@@ -90,8 +85,7 @@ def test_result_json_has_the_stable_keys_of_the_contract():
     assert "samples" not in read
 
 
-def test_result_json_has_no_word_for_infinity():
-    """NaN and infinity are not JSON: they become null, and a strict parser reads the file."""
+def test_result_json_writes_nan_and_infinity_as_null():
     made = result(latency={"queue": Latency(count=1, p50=float("nan"), p95=float("inf"))})
     read = json.loads(made.dumps(), parse_constant=pytest.fail)
     assert read["latency"]["queue"]["p50"] is None
@@ -99,7 +93,6 @@ def test_result_json_has_no_word_for_infinity():
 
 
 def test_junit_has_one_test_per_gate():
-    """A failure carries value and threshold; an undecidable gate is skipped; a warning passes and says so."""
     suite = ET.fromstring(render_junit(result()).encode())
     cases = {case.get("name"): case for case in suite.iter("testcase")}
     assert list(cases) == [gate.name for gate in gates()]
@@ -119,15 +112,13 @@ def test_junit_has_one_test_per_gate():
     )
 
 
-def test_junit_is_red_when_the_books_do_not_balance():
-    """Even with every gate green, an untrustworthy run must not pass a CI server."""
+def test_junit_has_an_error_when_the_balance_fails():
     broken = replace(result().conservation, holds=False)
     suite = ET.fromstring(render_junit(result(gates=gates()[1:2], conservation=broken, exit_code=3)).encode())
     assert [case.get("name") for case in suite.iter("testcase") if case.find("error") is not None] == ["conservation"]
 
 
-def test_junit_is_red_when_nothing_could_be_concluded():
-    """Two empty sides are never a pass, on a CI server either."""
+def test_junit_has_an_error_when_the_run_is_inconclusive():
     young = result(gates=gates()[1:2], exit_code=4, verdict="INCONCLUSIVE", doubt="the native side is empty")
     suite = ET.fromstring(render_junit(young).encode())
     (erroneous,) = [case for case in suite.iter("testcase") if case.find("error") is not None]
@@ -135,8 +126,7 @@ def test_junit_is_red_when_nothing_could_be_concluded():
     assert "the native side is empty" in "".join(erroneous.itertext())
 
 
-def test_metrics_say_the_numbers_of_the_result():
-    """Counts, gates, losses, latencies and books, each under its documented name."""
+def test_metrics_contain_the_numbers_of_the_result():
     made = result()
     read = metrics(made)
     assert {dict(labels)["status"]: value for (name, labels), value in read.items() if name == "events"} == made.status
@@ -156,15 +146,13 @@ def test_metrics_say_the_numbers_of_the_result():
     assert read["horizon_seconds", frozenset(())] == made.horizon_ms / 1000
 
 
-def test_a_metric_without_a_value_is_left_out():
-    """A gate that could not be measured has no value; 0 would be a lie."""
+def test_metric_without_value_is_left_out():
     read = metrics(result(horizon_ms=None, loss={"native": Loss()}))
     assert not [key for key in read if key[0] in {"horizon_seconds", "unexplained_ratio_upper_bound"}]
     assert not [key for key in read if key[0] == "gate_value" and dict(key[1])["gate"] == "late_rate"]
 
 
-def test_every_metric_is_declared_once_with_its_labels():
-    """Name, type and help stand once before the samples; the labels are those the table declares."""
+def test_metric_is_declared_once_with_its_labels():
     text = render_metrics(result())
     assert re.findall(r"# TYPE mqtrace_reconcile_(\w+) gauge", text) == [metric.name for metric in METRICS]
     declared = {metric.name: metric.labels for metric in METRICS}
@@ -172,8 +160,7 @@ def test_every_metric_is_declared_once_with_its_labels():
         assert {label for label, _ in labels} == set(declared[name])
 
 
-def test_the_summary_tells_the_verdict_and_every_count():
-    """What a reviewer sees in the step summary are the numbers of the result."""
+def test_summary_contains_the_verdict_and_every_count():
     made = result()
     text = render_summary(made)
     assert text.startswith("## ❌ FAIL")
@@ -187,8 +174,7 @@ def test_the_summary_tells_the_verdict_and_every_count():
     assert {*(status.value for status in Status), *(reason.value for reason in Reason)} >= {*made.status, *made.reason}
 
 
-def test_the_summary_never_exceeds_sixty_kilobytes():
-    """A thousand groups, gates and samples full of Chinese text: whole sections give way, and it says so."""
+def test_summary_stays_within_sixty_kilobytes():
     many = tuple(replace(groups()[2], topic="退款" * 100, group=f"群{at}") for at in range(1000))
     lots = tuple(replace(gates()[0], name=f"gate-{at}", explanation="因" * 500) for at in range(200))
     text = render_summary(
@@ -224,20 +210,20 @@ def shortened(tmp_path, path, sources):
         ("../run/otlp", "otlp/t.jsonl", "../run/otlp/t.jsonl"),
     ],
 )
-def test_a_path_begins_with_the_relative_argument_as_it_was_given(tmp_path, monkeypatch, argument, file, shown):
+def test_path_begins_with_the_relative_argument_as_given(tmp_path, monkeypatch, argument, file, shown):
     here = tmp_path / "run"
     here.mkdir()
     monkeypatch.chdir(here)
     assert shortened(tmp_path, here / file, [argument]) == shown
 
 
-def test_of_an_absolute_argument_the_last_part_remains(tmp_path):
+def test_absolute_argument_is_shown_by_its_last_part(tmp_path):
     assert shortened(tmp_path, tmp_path / "landing" / "date=1" / "p", [str(tmp_path / "landing")]) == "landing/date=1/p"
     assert shortened(tmp_path, tmp_path / "landing" / "p", [f"file://{tmp_path}/landing/*"]) == "landing/p"
     assert shortened(tmp_path, tmp_path / "spans.jsonl", [str(tmp_path / "spans.jsonl")]) == "spans.jsonl"
 
 
-def test_the_longest_argument_wins_and_a_path_of_none_keeps_two_parts(tmp_path):
+def test_longest_argument_wins_and_other_paths_keep_two_parts(tmp_path):
     assert shortened(tmp_path, tmp_path / "a" / "b" / "p", [str(tmp_path / "a"), str(tmp_path / "a" / "b")]) == "b/p"
     assert shortened(tmp_path, tmp_path / "earlier" / "run" / "p", [str(tmp_path / "a")]) == "…/run/p"
     assert shortened(tmp_path, tmp_path / "ab" / "p", [str(tmp_path / "a")]) == "…/ab/p"
@@ -248,8 +234,7 @@ def test_an_address_stays_as_it_is(tmp_path):
         assert shortened(tmp_path, address, [address]) == address
 
 
-def test_no_page_for_readers_shows_a_folder_of_the_machine(tmp_path):
-    """``result.json`` keeps the paths that were read."""
+def test_reports_for_people_show_no_folder_of_the_machine(tmp_path):
     home = tmp_path / "home" / "alice"
     path = str(home / "landing" / "part.jsonl")
     made = result(malformed=(replace(BAD, path=path),), samples=(sample(1, native=side_fields(path=path)),))

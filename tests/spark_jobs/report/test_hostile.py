@@ -64,8 +64,7 @@ def poisoned(text):
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_the_page_shows_it_and_gains_no_element(text):
-    """The page has exactly the elements it has for a harmless text, and its policy knows two digests and no others."""
+def test_page_shows_untrusted_text_and_gains_no_element(text):
     harmless, hostile = Page(render_page(poisoned("harmless"))), Page(render_page(poisoned(text)))
     assert [tag for tag, _ in hostile.elements if tag not in {"mark", "tspan"}] == [
         tag for tag, _ in harmless.elements if tag not in {"mark", "tspan"}
@@ -76,22 +75,19 @@ def test_the_page_shows_it_and_gains_no_element(text):
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_no_invisible_or_turning_character_reaches_the_page(text):
-    """What cannot be seen cannot deceive: it is spelled out."""
+def test_page_contains_no_invisible_or_direction_changing_character(text):
     written = render_page(poisoned(text))
     assert not re.search("[\x00-\x08\x0b-\x1f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", written)
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_junit_stays_well_formed_and_says_it(text):
-    """A strict XML parser reads the file back, with the gate's name in it."""
+def test_junit_stays_well_formed_with_untrusted_text(text):
     suite = ET.fromstring(render_junit(poisoned(text)).encode())
     assert [case.get("name") for case in suite.iter("testcase")] == [visible(text)]
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_metrics_stay_one_sample_per_line(text):
-    """A label can neither end its line nor its quotes."""
+def test_metrics_keep_one_sample_per_line(text):
     lines = render_metrics(poisoned(text)).splitlines()
     label = r'[a-z_]+="(?:[^"\\\n]|\\["\\n])*"'
     sample_line = re.compile(rf"mqtrace_reconcile_\w+(?:\{{{label}(?:,{label})*\}})? -?[\d.e+-]+")
@@ -101,23 +97,20 @@ def test_metrics_stay_one_sample_per_line(text):
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_the_summary_keeps_its_tables(text):
-    """Every table row has the columns of its head, however many pipes a value has."""
+def test_summary_keeps_its_tables(text):
     for block in re.findall(r"(?:^\|.*\n)+", render_summary(poisoned(text)), re.MULTILINE):
         widths = {row.count("|") for row in block.splitlines()}
         assert len(widths) == 1, block
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_result_json_carries_it_unchanged(text):
-    """Programs get the value itself, not its spelling for people."""
+def test_result_json_keeps_untrusted_text(text):
     written = poisoned(text).dumps().encode("utf-8", "backslashreplace").decode()
     assert json.loads(written)["groups"][0]["topic"] == text
 
 
 @given(st.text(max_size=60))
-def test_a_markdown_cell_is_inert_whatever_it_holds(text):
-    """No character that Markdown or HTML gives a meaning to is left alone, except inside a word."""
+def test_markdown_cell_has_no_markup(text):
     written = cell(text)
     assert not re.search(r"[|`*\[\]<>!~\\@:\n]", written)
     assert not re.search(r"&(?!#\d+;)", written)
@@ -126,7 +119,6 @@ def test_a_markdown_cell_is_inert_whatever_it_holds(text):
 @given(st.text(max_size=60))
 @settings(max_examples=300)
 def test_visible_text_is_legal_xml(text):
-    """Whatever text comes, an XML parser can read it back."""
     shown = visible(text)
     element = ET.fromstring(ET.tostring(_element(shown)))
     assert (element.text or "") == shown

@@ -15,8 +15,18 @@ from spark_jobs.report.result import Field, Inputs, Latency, Result, Sample, Sid
 from spark_jobs.report.samples import LINK_FIELDS
 from spark_jobs.taxonomy import FieldVerdict, Reason, Status, Verdict
 from tests.support.html_page import Page
-from tests.support.measured_results import instances, latency, timelines, trend
-from tests.support.results import gates, groups, otlp_fields, result, sample, timeline
+from tests.support.results import (
+    gates,
+    groups,
+    instances,
+    latency,
+    otlp_fields,
+    result,
+    sample,
+    timeline,
+    timelines,
+    trend,
+)
 from tools.pictures import find_sections, main
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -34,8 +44,7 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def test_the_sections_come_in_reading_order():
-    """Whoever reads from the top meets the verdict first and the glossary last, and every link of the page arrives."""
+def test_sections_come_in_reading_order_and_every_link_arrives():
     read = page(result())
     assert [name for name in read.ids if name in SECTIONS] == list(SECTIONS)
     targets = {attrs["href"][1:] for tag, attrs in read.elements if tag == "a"}
@@ -43,8 +52,7 @@ def test_the_sections_come_in_reading_order():
     assert len(read.ids) == len(set(read.ids))
 
 
-def test_the_picture_in_the_documents_shows_the_sections_of_today():
-    """`make demo docs` draws it anew; sections that a run may lack are the only ones that may be missing."""
+def test_picture_in_the_docs_shows_the_current_sections():
     drawn = json.loads((DOCS / "report.json").read_text(encoding="utf-8"))
     may_lack = {"Unreadable input", "Where losses come from", "The last runs", "Drop ledger"}
     today = find_sections(render_page(result()))
@@ -52,7 +60,7 @@ def test_the_picture_in_the_documents_shows_the_sections_of_today():
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
-def test_title_and_headline_state_the_verdict(verdict):
+def test_title_and_headline_show_the_verdict(verdict):
     text = render_page(result(verdict=verdict.value))
     assert f"<title>{verdict.value} " in text
     assert re.search(rf"<h1>.*</svg> {verdict.value}</h1>", text)
@@ -63,7 +71,7 @@ def first_sentence(made: Result) -> str:
     return html.unescape(re.sub("<.*?>", "", sentence)).strip()
 
 
-def test_verdict_is_a_sentence_of_counts_each_linked_to_its_samples():
+def test_verdict_sentence_links_each_count_to_its_samples():
     assert first_sentence(result()) == (
         "4 spans and 3 native records lost without explanation, 2 pieces unreadable, 7 events differ, 9 events duplicated."
     )
@@ -78,32 +86,31 @@ def test_verdict_is_a_sentence_of_counts_each_linked_to_its_samples():
     ]
 
 
-def test_one_of_a_kind_is_singular_and_a_finding_without_sample_leads_to_the_table():
+def test_single_count_is_singular_and_without_sample_links_to_the_table():
     lost = result().loss["native"]
     one = result(status={"MISMATCHED": 1}, loss={"native": replace(lost, unexplained=1)}, inputs=Inputs(), samples=())
     assert first_sentence(one) == "1 native record lost without explanation, 1 event differs."
     assert 'href="#statuses">1 event differs' in render_page(one)
 
 
-def test_a_gate_that_no_count_explains_is_named_in_the_sentence():
+def test_verdict_sentence_names_a_gate_that_no_count_explains():
     late = replace(gates()[0], name="late", value=2.5, threshold=1)
     bare = result(gates=(late,), status={}, loss={}, inputs=Inputs())
     assert first_sentence(bare) == "late is 2.5 (must be <= 1)."
 
 
-def test_an_inconclusive_run_says_why_first_and_calls_its_outcomes_provisional():
+def test_inconclusive_run_shows_the_reason_first_and_provisional_outcomes():
     made = result(verdict="INCONCLUSIVE", exit_code=4, doubt="the native side is empty")
     assert first_sentence(made).startswith("There was not enough to judge by. This is not a pass: the native side is")
     assert "so these outcomes are provisional" in page(made).text
 
 
-def test_a_clean_run_says_so():
+def test_clean_run_says_that_both_formats_agree():
     clean = result(verdict="PASS", status={"MATCHED_EXACT": 5}, findings={}, loss={}, inputs=Inputs(), gates=())
     assert first_sentence(clean) == "The two formats agree: every gate holds."
 
 
-def test_the_table_of_findings_adds_up_to_the_statuses():
-    """Labels are for people, the identifier is in the title; what no finding covers has a row of its own."""
+def test_table_of_findings_adds_up_to_the_statuses():
     made = result()
     text = render_page(made)
     table = Page(text).table("Events by finding and kind")
@@ -119,14 +126,14 @@ def test_the_table_of_findings_adds_up_to_the_statuses():
     assert number(table.row("All")[3]) == sum(made.status.values())
 
 
-def test_a_status_or_kind_nobody_foresaw_is_still_shown():
+def test_unknown_status_and_kind_are_shown():
     read = page(result(status={"NOVEL": 3}, status_by_kind={"dance": {"NOVEL": 3}}, findings={}))
     table = read.table("Events by finding and kind")
     assert "dance" in table.rows[0]
     assert table.row("NOVEL")[:2] == ["3", "3"]
 
 
-def test_what_did_not_occur_is_folded_into_one_line():
+def test_words_that_did_not_occur_are_folded_into_one_line():
     made = result()
     text = render_page(made)
     absent = [word for word in (*Status, *Reason) if word.value not in {*made.status, *made.reason}]
@@ -134,14 +141,13 @@ def test_what_did_not_occur_is_folded_into_one_line():
     assert all(f'<span title="{word.value}">' in text for word in absent)
 
 
-def test_the_rules_behind_the_reasons_are_counted():
+def test_rules_behind_the_reasons_are_counted():
     made = result()
     rules = page(made).table("The rules behind the reasons")
     assert {rule: number(rules.row(rule)[0]) for rule in made.reason_detail} == made.reason_detail
 
 
-def test_the_balance_sheet_shows_both_sides_and_what_is_missing():
-    """A record that is in no place of the books is shown as such; lines of zeros are not shown."""
+def test_balance_sheet_shows_both_sides_and_the_gap_without_lines_of_zeros():
     made = result(inputs=Inputs(native=SideInputs(records_read=10, malformed=1, canonical_keys=7), otlp=SideInputs()))
     sheet = page(made).table("Where every record went")
     assert sheet.row("Records read") == ["10", "0"]
@@ -151,14 +157,13 @@ def test_the_balance_sheet_shows_both_sides_and_what_is_missing():
     assert len(sheet.rows) == 5
 
 
-def test_books_that_balance_are_one_folded_line():
+def test_balance_that_holds_is_one_folded_line():
     assert re.search(
         r"<details><summary>.*<b>The books balance</b>: 9,958 native records and 5,950 spans", render_page(result())
     )
 
 
-def test_gates_that_do_not_hold_come_first_and_the_others_are_folded():
-    """A gate without a value says so instead of showing a zero."""
+def test_gates_that_do_not_hold_come_first_and_others_are_folded():
     text = render_page(result())
     table = Page(text).table("Gates that do not hold")
     assert [row[:2] for row in table.rows[1:]] == [
@@ -175,8 +180,7 @@ def test_gates_that_do_not_hold_come_first_and_the_others_are_folded():
     assert Page(text).table("Gates that hold").row("conflicting_duplicates")[0] == "holds"
 
 
-def test_the_timeline_has_a_table_with_the_same_numbers():
-    """Who cannot see the drawing reads the same sums."""
+def test_timeline_has_a_table_with_the_same_numbers():
     made = result(timeline=timeline(300))
     table = page(made).table("Events by time")
     names = table.rows[0][2:-1]
@@ -195,8 +199,7 @@ def test_the_timeline_has_a_table_with_the_same_numbers():
     }
 
 
-def test_samples_lay_both_sides_open_with_the_difference_marked_and_the_place():
-    """The evidence of a mismatch: both values, the differing part, and where each was read."""
+def test_sample_shows_both_sides_the_marked_difference_and_the_position():
     text = render_page(result())
     mismatch = re.search(r'<details class="sample"[^>]*data-finding="Differs".*?</details>', text, re.DOTALL)[0]
     assert "127.0.0.1:909<mark>2</mark>" in mismatch
@@ -212,8 +215,7 @@ def headings(text: str) -> list[str]:
     return re.findall(r'<h3><span class="finding" title="(.*?)">', text)
 
 
-def test_samples_are_grouped_under_their_finding():
-    """Each finding has a heading, unexplained loss first and matches last, and each sample exactly one place."""
+def test_samples_are_grouped_by_finding_problems_first():
     made = result()
     text = render_page(made)
     found = headings(text)
@@ -231,7 +233,7 @@ def rows(made: Result) -> dict[str, str]:
     return {finding: Page(row).text for finding, row in found}
 
 
-def test_a_row_shows_time_way_and_what_differs():
+def test_sample_row_shows_time_route_and_difference():
     read = rows(result())
     assert read["Differs"] == (
         "16:00:00.003 OrderTopic → billing · retry_times: 0 ≠ 2 · store_host: 127.0.0.1:9092 ≠ 127.0.0.1:9093 · 1 more field"
@@ -240,7 +242,7 @@ def test_a_row_shows_time_way_and_what_differs():
     assert "1 native record, 2 spans" in read["Duplicated in OpenTelemetry"]
 
 
-def test_a_send_reads_from_the_sender_to_the_topic():
+def test_send_reads_from_sender_to_topic():
     read = rows(result(samples=(sample(1, kind="publish", group="orders-out"),)))
     assert "orders-out → OrderTopic" in read["Equal"]
 
@@ -255,7 +257,7 @@ def test_samples_beyond_the_first_of_a_finding_are_folded():
     assert fine.index("<summary>2 to open</summary>") < fine.index('class="sample"')
 
 
-def test_of_unreadable_input_ten_pieces_are_shown_and_the_rest_is_folded():
+def test_unreadable_input_shows_ten_pieces_and_folds_the_others():
     made = result()
     bad = tuple(replace(made.malformed[0], line=at) for at in range(28))
     text = render_page(
@@ -272,7 +274,7 @@ def test_one_run_has_no_chart_of_runs():
     assert "trend" in page(result(trend=trend(2))).ids
 
 
-def test_losses_without_host_and_service_are_a_sentence_and_no_row():
+def test_losses_without_host_and_service_are_one_sentence():
     table = page(result()).table("Client hosts with losses")
     assert [row[0] for row in table.rows[1:]] == ["10.0.3.17"]
     assert "2 lost events name neither a host nor a service." in page(result()).text
@@ -282,8 +284,7 @@ def test_navigation_is_folded():
     assert re.search(r'<nav aria-label="Sections"><details><summary>Sections</summary><ul>', render_page(result()))
 
 
-def test_a_page_with_four_hundred_samples_stays_small():
-    """400 full samples, both sides and a lane each, keep to the budget or give way, and the page says how many did."""
+def test_page_with_a_thousand_samples_stays_within_its_size():
     many = tuple(sample(number, status="MISMATCHED" if number % 2 else "NATIVE_ONLY") for number in range(1000))
     text = render_page(result(samples=many))
     shown = text.count('<details class="sample"')
@@ -292,8 +293,7 @@ def test_a_page_with_four_hundred_samples_stays_small():
     assert f"{1000 - shown} more samples are left out" in text
 
 
-def test_long_values_make_samples_give_way_and_never_the_numbers():
-    """Hostile sizes cost samples, one of every finding stays."""
+def test_long_values_drop_samples_and_no_numbers():
     long = {f"field_{at}": "x" * 10_000 for at in range(40)}
     many = tuple(sample(number, status=f"STATUS_{number % 10}", native=long, otlp=dict(long)) for number in range(400))
     made = result(samples=many)
@@ -305,8 +305,7 @@ def test_long_values_make_samples_give_way_and_never_the_numbers():
     assert page(made).table("Events by finding and kind").row("Differs")[3] == "7"
 
 
-def test_an_empty_run_is_a_whole_page_too():
-    """Nothing read on either side: the page says so in every section instead of breaking."""
+def test_empty_run_is_a_whole_page():
     nothing = result(
         verdict="INCONCLUSIVE",
         exit_code=4,
@@ -341,7 +340,7 @@ def test_an_empty_run_is_a_whole_page_too():
         assert sentence in text
 
 
-def test_broken_books_are_the_first_thing_said():
+def test_broken_balance_comes_first():
     """When the identity does not hold, no other number deserves belief."""
     made = result()
     broken = result(conservation=type(made.conservation)(holds=False, native="1 ≠ 2", otlp="fine"))
@@ -352,8 +351,7 @@ def test_broken_books_are_the_first_thing_said():
     assert "1 ≠ 2" in text
 
 
-def test_tables_and_drawings_speak_to_screen_readers():
-    """Captions, scopes, landmarks and labels: none is forgotten."""
+def test_tables_drawings_and_headings_are_accessible():
     read = page(result())
     assert all(attrs.get("scope") in {"row", "col"} for tag, attrs in read.elements if tag == "th")
     drawings = [attrs for tag, attrs in read.elements if tag == "svg"]
@@ -367,8 +365,7 @@ def test_tables_and_drawings_speak_to_screen_readers():
     assert all(later - earlier <= 1 for earlier, later in pairwise(headings))
 
 
-def test_the_page_asks_the_network_for_nothing():
-    """No address in any attribute that loads, none in the style sheet, and a policy that forbids the rest."""
+def test_page_makes_no_network_request():
     text = render_page(result())
     loading = {"src", "href", "action", "data", "srcset", "poster", "xlink:href", "formaction"}
     for tag, attrs in Page(text).elements:
@@ -379,12 +376,10 @@ def test_the_page_asks_the_network_for_nothing():
 
 
 def test_no_style_attribute_is_used():
-    """A viewer that forbids inline styles takes nothing away that says something."""
     assert not any("style" in attrs for _, attrs in page(result()).elements)
 
 
-def test_ten_thousand_groups_and_topics_are_rows_for_the_telling_ones_and_one_for_the_rest():
-    """What is unmatched or failed is shown whatever its name; the sum of what is left out is in the last row."""
+def test_ten_thousand_groups_and_topics_show_the_worst_and_sum_up_the_others():
     one, *_ = groups()
     many = tuple(
         replace(one, topic=f"topic-{at // 100:03}", group=f"group-{at:05}", deliveries=10, failures=0, unmatched=0)
@@ -405,8 +400,7 @@ def test_ten_thousand_groups_and_topics_are_rows_for_the_telling_ones_and_one_fo
     assert sent.rows[-1][:3] == ["9,950 other topics", "69,650", "0"]
 
 
-def test_ten_million_messages_are_no_larger_a_page_than_the_budget():
-    """The largest aggregates a run hands over, with long hostile names, and four hundred samples of full messages."""
+def test_page_of_ten_million_messages_stays_within_its_size():
     name = "订单<script>" + "x" * 200
     one, *_ = groups()
     statuses = {status.value: 10_000_000 + at for at, status in enumerate(Status)}
@@ -453,8 +447,7 @@ def test_ten_million_messages_are_no_larger_a_page_than_the_budget():
     assert len(render_page(result(samples=(), timelines={})).encode()) <= 300_000
 
 
-def test_the_slowest_are_shown_once_and_the_table_leads_to_them():
-    """A key that is slow and a finding, too, has one place on the page."""
+def test_slow_event_that_is_a_finding_is_shown_once_and_linked():
     found = sample(3, status="MISMATCHED")
     again = Sample(stratum="slowest process", verdict=found.verdict, native=found.native, otlp=found.otlp)
     text = render_page(result(samples=(again, found)))
@@ -463,8 +456,7 @@ def test_the_slowest_are_shown_once_and_the_table_leads_to_them():
     assert f'<a href="#sample-1"><bdi>{found.verdict["msg_id"]}' in text
 
 
-def test_what_a_run_did_not_measure_has_no_section():
-    """No ledger, no history, no loss, nothing open: no empty heading, and no link to one."""
+def test_unmeasured_parts_have_no_section_and_no_link():
     bare = result(trend=(), graph=None, topics=(), instances=(), ageing={}, ledger=None, slowest={}, arrival={})
     assert not {"trend", "losses", "ledger"} & set(page(bare).ids)
     targets = {attrs["href"][1:] for tag, attrs in page(bare).elements if tag == "a"}
@@ -487,7 +479,6 @@ def test_invalid_link_template_is_refused(template, message):
 
 
 def test_link_quotes_every_id_and_needs_all_of_them():
-    """A hostile topic stays one part of the path; a native record alone has no span id."""
     hostile = sample(1, topic="a/b?c=d&e#f\"'> <", otlp=otlp_fields(span_id="00ff"))
     options = PageOptions(link_template=check_template("https://x.example/{topic}/{span_id}/{msg_id}", LINK_FIELDS))
     text = render_page(result(samples=(hostile, sample(2, otlp=None))), options)

@@ -12,8 +12,8 @@ from spark_jobs.report.result import Interval, Latency, MessageEvent, TimeBucket
 from spark_jobs.report.svg.charts import curves, merge_buckets, stacked, timeline, trend
 from spark_jobs.report.svg.swimlane import swimlane
 from spark_jobs.taxonomy import Kind, Status
-from tests.support.measured_results import timelines as measured_timelines
-from tests.support.measured_results import trend as measured_trend
+from tests.support.results import timelines as measured_timelines
+from tests.support.results import trend as measured_trend
 
 counts = st.dictionaries(st.sampled_from(list(GROUP_COLOUR)), st.integers(0, 10**9))
 findings = st.dictionaries(
@@ -26,8 +26,7 @@ def rects(drawing):
 
 
 @given(counts)
-def test_a_stacked_bar_fills_its_width_and_hides_nothing(parts):
-    """Every part that exists is at least a visible sliver, none sticks out."""
+def test_stacked_bar_fills_its_width_and_shows_every_part(parts):
     drawn = rects(stacked(parts, GROUP_COLOUR, width=260))[1:]
     present = [name for name in GROUP_COLOUR if parts.get(name)]
     assert [rect.get("fill") for rect in drawn] == [GROUP_COLOUR[name] for name in present]
@@ -36,8 +35,7 @@ def test_a_stacked_bar_fills_its_width_and_hides_nothing(parts):
 
 
 @given(st.lists(findings, max_size=300), st.integers(0, 10**13))
-def test_merging_buckets_loses_no_event(found, start_ms):
-    """At most 96 bars, and their sum is the sum of the buckets."""
+def test_merged_buckets_keep_every_event(found, start_ms):
     buckets = [TimeBucket(start_ms=start_ms + at * 1000, width_ms=1000, findings=some) for at, some in enumerate(found)]
     bars = merge_buckets(buckets)
     assert len(bars) <= 96
@@ -46,8 +44,7 @@ def test_merging_buckets_loses_no_event(found, start_ms):
     ET.fromstring(timeline(buckets))
 
 
-def test_one_wild_clock_does_not_squeeze_the_rest_into_one_bar():
-    """A record of 1970 is a bar before a gap; the minute everything else happened in keeps its bars."""
+def test_wild_clock_is_one_bar_before_a_gap():
     usual = [
         TimeBucket(start_ms=1_795_276_800_000 + at * 1000, width_ms=1000, findings={("MATCHED_EXACT", None): 1})
         for at in range(20)
@@ -57,7 +54,7 @@ def test_one_wild_clock_does_not_squeeze_the_rest_into_one_bar():
     assert [bar.gap for bar in bars] == [False, True, *[False] * 19]
 
 
-def test_bars_fill_the_width_and_a_gap_has_a_label():
+def test_bars_fill_the_width_and_gap_has_a_label():
     bar = TimeBucket(start_ms=0, width_ms=1000, findings={("MATCHED_EXACT", None): 1})
     drawn = timeline([bar, replace(bar, start_ms=90_000_000)])
     ends = [float(rect.get("x")) + float(rect.get("width")) for rect in rects(drawn)]
@@ -67,8 +64,7 @@ def test_bars_fill_the_width_and_a_gap_has_a_label():
     assert {"1970-01-01", "1970-01-02"} <= set(words)
 
 
-def test_an_empty_timeline_is_still_a_drawing():
-    """No bucket, no division by zero."""
+def test_empty_timeline_is_a_drawing():
     assert "none in any bucket" in timeline([])
 
 
@@ -94,8 +90,7 @@ timelines = st.builds(
 
 
 @given(st.lists(timelines, max_size=12))
-def test_every_bar_lies_inside_the_picture(told):
-    """Also with clocks that run backwards, halves without an end, and sides without a record."""
+def test_every_bar_lies_within_the_drawing(told):
     drawing = swimlane(told)
     if not drawing:
         return
@@ -105,8 +100,7 @@ def test_every_bar_lies_inside_the_picture(told):
         assert float(rect.get("x")) + float(rect.get("width")) <= 960.1
 
 
-def test_a_lane_shows_who_recorded_what_and_what_differs():
-    """Failures, ends that never came, records one side lacks, and the broker's answer in between."""
+def test_lanes_show_failures_open_ends_missing_records_and_the_broker():
     (told,) = measured_timelines("M").values()
     drawing = swimlane(told, told[1])
     root = ET.fromstring(drawing)
@@ -120,8 +114,7 @@ def test_a_lane_shows_who_recorded_what_and_what_differs():
     assert "consumed by stock: recorded by OTLP" in root.get("aria-label")
 
 
-def test_a_time_that_both_sides_tell_differently_is_marked():
-    """The difference is in the drawing, too, not only in the table below it."""
+def test_different_times_of_both_sides_are_marked():
     told = MessageEvent(
         kind="consume", group="g", attempt_id=None, retry_times=None, status="MISMATCHED", store_host=None,
         native=Interval(0, 40), otlp=Interval(0, 90),
@@ -130,8 +123,7 @@ def test_a_time_that_both_sides_tell_differently_is_marked():
 
 
 @given(st.dictionaries(st.sampled_from(["publish", "queue", "process", "end_to_end", "more"]), latencies, max_size=5))
-def test_a_curve_never_leaves_its_frame(rows):
-    """Whatever the durations are: inside the axes, and rising."""
+def test_curve_stays_within_its_frame(rows):
     curved_rows = {
         name: replace(row, curve=((0.5, row.p50 or 0.0), (0.99, row.p99 or 0.0))) for name, row in rows.items()
     }
@@ -141,8 +133,7 @@ def test_a_curve_never_leaves_its_frame(rows):
         assert all(56 <= x <= 988 and 14 <= y <= 260 for x, y in points)
 
 
-def test_a_trend_has_a_column_for_every_run():
-    """Its verdict as letter and square, its losses as a bar, and everything again in words."""
+def test_trend_has_a_column_with_verdict_and_losses_for_every_run():
     drawing = ET.fromstring(trend(measured_trend(12)))
     titles = [title.text for title in drawing.iter("title")]
     assert len(titles) == 12

@@ -21,15 +21,13 @@ DOCS = Path(__file__).parents[3] / "docs"
 @pytest.mark.parametrize(
     ("entries", "closed_list"), [(STATUSES, Status), (REASONS, Reason), (FIELD_VERDICTS, FieldVerdict)]
 )
-def test_every_word_of_a_closed_list_is_explained_in_its_order(entries, closed_list):
-    """A status, reason or field verdict without a definition could not be acted upon."""
+def test_every_word_of_a_closed_list_has_an_entry_in_order(entries, closed_list):
     assert [entry.name for entry in entries] == [word.value for word in closed_list]
     assert len({entry.label for entry in entries}) == len(entries)
     assert all(entry.label and entry.definition and entry.example and entry.cause and entry.action for entry in entries)
 
 
-def test_every_generated_table_stands_in_one_page():
-    """`make docs` writes them; the test of generated pages compares them."""
+def test_every_generated_table_is_in_one_page_of_the_docs():
     text = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
     assert {name: text.count(f"<!-- generated: {name} -->\n{block}<!-- end -->") for name, block in BLOCKS.items()} == (
         dict.fromkeys(BLOCKS, 1)
@@ -68,13 +66,12 @@ def test_every_word_has_one_hue_of_the_pages_of_its_own(colours, closed_list):
         ("NOVEL", "{x}", "problem", "NOVEL: {x}"),
     ],
 )
-def test_a_finding_has_one_of_four_groups_and_a_label_for_people(status, reason, group, label):
+def test_finding_has_a_group_and_a_label(status, reason, group, label):
     assert palette.group_finding(status, reason) == group
     assert label_finding(status, reason) == label
 
 
-def test_the_evidence_of_a_sample_are_fields_of_a_side():
-    """The names of the evidence are those the verdict rows carry."""
+def test_evidence_fields_are_fields_of_a_side():
     assert set(EVIDENCE_FIELDS) <= set(schemas.SIDE_FIELDS)
 
 
@@ -88,8 +85,7 @@ def test_the_evidence_of_a_sample_are_fields_of_a_side():
         (None, "—"),
     ],
 )
-def test_a_time_reads_as_utc(ms, said):
-    """Also before 1970, and what no calendar has stays a number."""
+def test_time_is_shown_in_utc(ms, said):
     assert wording.utc(ms) == said
 
 
@@ -97,21 +93,18 @@ def test_a_time_reads_as_utc(ms, said):
     ("ms", "said"),
     [(0.4, "0.4 ms"), (5, "5 ms"), (9_999, "9,999 ms"), (12_340, "12.3 s"), (60_000, "1 min"), (7_200_000, "2 h")],
 )
-def test_a_duration_has_the_unit_a_person_would_choose(ms, said):
-    """Milliseconds up to ten seconds, then seconds, minutes, hours."""
+def test_duration_is_shown_in_a_suitable_unit(ms, said):
     assert wording.duration(ms) == said
 
 
-def test_a_share_never_rounds_to_all_or_nothing():
-    """One loss in a million is not 0 %, and all but one is not 100 %."""
+def test_share_of_0_or_100_percent_is_exact():
     assert wording.percent(1, 10**6) == "< 0.01 %"
     assert wording.percent(10**6 - 1, 10**6) == "> 99.99 %"
     assert (wording.percent(0, 5), wording.percent(5, 5), wording.percent(0, 0)) == ("0 %", "100 %", "—")
 
 
 @given(st.text(max_size=500), st.integers(min_value=1, max_value=400))
-def test_what_is_cut_says_how_long_it_was(text, limit):
-    """A prefix never poses as the value."""
+def test_cut_text_shows_its_length(text, limit):
     shown = wording.visible(text, limit=limit)
     assert ("characters)" in shown[-20:]) or len(text) <= limit
     assert "\n" not in shown
