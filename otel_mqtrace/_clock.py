@@ -1,4 +1,4 @@
-"""This module knows the time, and nothing else does: wall-clock nanoseconds for stamps, monotonic ones for waiting."""
+"""The clocks: wall-clock nanoseconds for stamps, monotonic ones for waiting. No other module reads the time."""
 
 from __future__ import annotations
 

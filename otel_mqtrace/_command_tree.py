@@ -1,4 +1,4 @@
-"""This module knows how ``mqtrace`` is put together: every command is an entry point of the group ``mqtrace.commands``.
+"""The command tree of ``mqtrace``: every command is an entry point of the group ``mqtrace.commands``.
 
 An entry point names a plain function with typer annotations. Its docstring is its help: the text before ``Args:``,
 and the indented lines of its ``Example:`` section below the options. A command returns its exit code (``None`` is 0)

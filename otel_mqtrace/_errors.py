@@ -1,4 +1,4 @@
-"""This module knows the exceptions a user of the project may catch.
+"""The exceptions that a user of the project may catch.
 
 ::
 

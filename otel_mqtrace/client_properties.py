@@ -1,4 +1,4 @@
-"""This module knows the properties file of a Kafka client: ``name=value`` lines, passwords among them."""
+"""The properties file of a Kafka client: ``name=value`` lines, which may hold passwords."""
 
 from __future__ import annotations
 

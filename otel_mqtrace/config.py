@@ -1,4 +1,4 @@
-"""This module knows the settings: their names, defaults and what a wrong value does (one warning, never an exception).
+"""The settings: names, defaults, and the reader of each; a wrong value is one warning, never an exception.
 
 Every setting is an environment variable ``MQTRACE_<NAME>`` and, in lower case, a keyword option of the instrumentor.
 """

@@ -1,4 +1,4 @@
-"""This module knows RocketMQ's two message ids: the unique one of a client, and the broker's, which is a place.
+"""RocketMQ's two message ids: the client's unique id, and the broker's offset id.
 
 Unique id, as ``MessageClientIDSetter`` writes it, in hex digits: address 8 (IPv6: 32), process id modulo 65536 4, a
 number that tells class loaders apart 8, milliseconds since the start of the month 8, a counter modulo 65536 4. Ours

@@ -1,4 +1,4 @@
-"""This module knows RocketMQ's message-trace vocabulary: one operation and the messages it touched.
+"""RocketMQ's message-trace vocabulary: one operation and the messages it touched.
 
 Names and meanings follow ``org.apache.rocketmq.client.trace`` (``TraceContext``, ``TraceBean``, ``TraceType``,
 ``MessageType``, ``LocalTransactionState``, ``ConsumeReturnType``). Absent values are ``None``, never a default taken

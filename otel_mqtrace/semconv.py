@@ -1,4 +1,4 @@
-"""This module knows every attribute name, once: the registry's (semantic conventions 1.44) first, then our own.
+"""Every attribute name, once: the registry's (semantic conventions 1.44) first, then our own.
 
 Literals on purpose: the ``_incubating`` package moves names between releases, and a Spark executor must be able to
 import this without OpenTelemetry. A test compares the registry's names with the installed conventions package.

@@ -1,4 +1,4 @@
-"""This module knows how what is given for a setting becomes its value, and what to say of that which does not.
+"""Readers of settings: text or a given value in, the value or a warning out.
 
 Each reader takes a text or an object and returns the value; ``ValueError`` and ``TypeError`` say what was expected.
 """

@@ -17,7 +17,7 @@ from otel_mqtrace.model import (
     TraceType,
     TransactionState,
 )
-from otel_mqtrace.wire.native.batches import explode
+from otel_mqtrace.wire.native.decode import explode
 from otel_mqtrace.wire.native.dialects import CLOUD_SUFFIX, dialect_named, writers_of
 from otel_mqtrace.wire.native.encode import EncodedContext, encode_context
 from otel_mqtrace.wire.native.layout import DEFAULT_DIALECT, DIALECTS, FIELDS, CloudSubAfter, FieldKind

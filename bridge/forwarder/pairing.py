@@ -21,7 +21,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_mqtrace.model import TraceBean, TraceContext, TraceType
-from otel_mqtrace.wire.native.building import maker_of
+from otel_mqtrace.wire.native.decode import maker_of
 from otel_mqtrace.wire.native.layout import ABSENT_TEXTS
 
 if TYPE_CHECKING:

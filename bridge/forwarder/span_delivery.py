@@ -20,7 +20,7 @@ from otel_mqtrace._clock import SystemClock
 from otel_mqtrace._errors import MissingExtraError, PeerError, UsageError
 from otel_mqtrace.exporters.otlp import GRPC, HTTP, open_stock_exporter
 from otel_mqtrace.wire.native import decode_body, explode
-from otel_mqtrace.wire.native.building import maker_of
+from otel_mqtrace.wire.native.decode import maker_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_mqtrace._errors import UsageError
 from otel_mqtrace.model import KEY_SEPARATOR
-from otel_mqtrace.wire.native.batches import BATCH_SEPARATOR
+from otel_mqtrace.wire.native.decode import BATCH_SEPARATOR
 from otel_mqtrace.wire.native.layout import FIELD_SEPARATOR, RECORD_TERMINATOR, REPLACEMENT
 
 if TYPE_CHECKING:

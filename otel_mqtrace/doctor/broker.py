@@ -1,4 +1,4 @@
-"""This module knows what the brokers of the trace topic say of it, and how far their clock is from ours."""
+"""The checks of the trace topic's brokers: its configuration, and the skew of their clocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from otel_mqtrace.config import Settings
-    from otel_mqtrace.doctor.findings import Checkup
+    from otel_mqtrace.doctor.checks import Checkup
 
 __all__ = ["examine_broker"]
 

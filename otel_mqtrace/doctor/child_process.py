@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import UsageError
-from otel_mqtrace.doctor.findings import NO_PROPAGATOR
+from otel_mqtrace.doctor.checks import NO_PROPAGATOR
 from otel_mqtrace.doctor.run_report import REPORT_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from otel_mqtrace.doctor.findings import Checkup
+    from otel_mqtrace.doctor.checks import Checkup
 
 __all__ = ["examine_reports", "run_command"]
 

@@ -1,4 +1,4 @@
-"""This module knows ``mqtrace doctor``: its options, its order of examination and how it says what it found."""
+"""The command ``mqtrace doctor``: options, order of the checks, output."""
 
 from __future__ import annotations
 
@@ -36,10 +36,13 @@ def doctor(
         mqtrace doctor --json -- opentelemetry-instrument python app.py
     """
     from otel_mqtrace.doctor.broker import examine_broker  # noqa: PLC0415 - keep `mqtrace --help` fast
+    from otel_mqtrace.doctor.checks import (  # noqa: PLC0415 - as above
+        Checkup,
+        examine_directories,
+        examine_environment,
+        examine_otlp,
+    )
     from otel_mqtrace.doctor.child_process import examine_reports, run_command  # noqa: PLC0415 - as above
-    from otel_mqtrace.doctor.destinations import examine_directories, examine_otlp  # noqa: PLC0415 - as above
-    from otel_mqtrace.doctor.environment import examine_environment  # noqa: PLC0415 - as above
-    from otel_mqtrace.doctor.findings import Checkup  # noqa: PLC0415 - as above
 
     checkup = Checkup()
     servers = None

@@ -1,4 +1,4 @@
-"""This module knows how trace messages wait on disk: appended and synced, taken oldest first, each marked when taken.
+"""A spool of trace messages on disk: appended and synced, read oldest first, each marked when delivered.
 
 A spool is a directory of segments, ``spool-<host>-<pid>-<ns>.mqspool``, each written by one process that holds its
 lock. What a process leaves behind, another one adopts once the lock is free, in the order of the times in the names:

@@ -1,4 +1,4 @@
-"""This module knows one file of a spool: a locked row of frames, appended at its end, each marked once it was taken.
+"""One file of a spool: locked, frames appended at its end, each marked when delivered.
 
 A frame, in bytes::
 

@@ -1,4 +1,4 @@
-"""This module knows when trace messages go to disk instead of the broker, and when they come back.
+"""A delivery with a spool: trace messages wait on disk while the broker is away.
 
 A broker that has taken nothing for eight seconds is away, and batches go to the spool at once, so that the lane's queue
 does not fill. Every five seconds it is asked for two, with the oldest message; when it takes that, the rest follows.

@@ -16,7 +16,7 @@ from otel_mqtrace.records.batch import BatchMessage, encode_links, encode_record
 from otel_mqtrace.records.handled import DESCRIBING, VARYING
 from otel_mqtrace.records.span import NativeRecord
 from otel_mqtrace.spans.mapping import Attributes, SpanAttributes, share_attributes
-from otel_mqtrace.wire.native.template import RecordTemplate, record_template
+from otel_mqtrace.wire.native.encode import RecordTemplate, record_template
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 
 if TYPE_CHECKING:

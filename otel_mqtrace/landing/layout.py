@@ -1,4 +1,4 @@
-"""This module knows the landing: where raw trace messages lie on disk, under which names and with which fields.
+"""The layout of a landing: directories, file names and fields of raw trace messages on disk.
 
 ::
 

@@ -1,15 +1,19 @@
-"""This module knows how one part file is filled: JSON lines with the standard library, parquet with pyarrow."""
+"""The files of a landing: how a part is filled, and how one that a killed writer left is finished.
+
+A living writer holds a lock on its file, which its death releases. So an unlocked part in progress is an orphan, and
+the next writer gives it its final name: it often holds the start of the handler that crashed the process. JSON lines
+only; an unfinished parquet file has no footer, and its messages were never committed.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from otel_mqtrace._errors import MissingExtraError
-from otel_mqtrace.landing.layout import BODY_BASE64, FIELDS
-from otel_mqtrace.landing.orphans import LOCKS, claim
+from otel_mqtrace.landing.layout import BODY_BASE64, FIELDS, IN_PROGRESS_SUFFIX, LandedPart, native_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +21,73 @@ if TYPE_CHECKING:
 
     from otel_mqtrace.landing.layout import LandedMessage
 
-__all__ = ["PART_FORMATS", "JsonLinesPart", "ParquetPart", "Part", "json_line", "landed_table"]
+try:
+    import fcntl
+except ImportError:  # Windows: no advisory locks, hence no adoption
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = [
+    "LOCKS",
+    "PART_FORMATS",
+    "JsonLinesPart",
+    "ParquetPart",
+    "Part",
+    "adopt_orphans",
+    "claim",
+    "json_line",
+    "landed_table",
+]
+
+LOCKS: Final = fcntl is not None
+"""Whether the living can be told from the dead here; without, nothing is ever adopted."""
+
+
+def claim(file: IO[bytes]) -> bool:
+    """Lock ``file`` for this process's life, or until it is closed; ``False`` when another process holds it."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def adopt_orphans(landing: Path) -> tuple[LandedPart, ...]:
+    """Give every orphaned JSON-lines part its final name; return what they hold, a torn last line not counted.
+
+    Empty ones are passed over: their writer may be just about to lock them.
+    """
+    if fcntl is None:
+        return ()
+    adopted = []
+    for path in sorted(native_directory(landing).glob(f"date=*/.part-*.jsonl{IN_PROGRESS_SUFFIX}")):
+        try:
+            with path.open("rb") as file:
+                if path.stat().st_size and claim(file):
+                    adopted.append(_finish(path, file, native_directory(landing)))
+        except (OSError, ValueError, KeyError):  # finished by somebody else in between, or not ours
+            continue
+    return tuple(adopted)
+
+
+def _finish(path: Path, file: IO[bytes], native: Path) -> LandedPart:
+    bodies_bytes: list[int] = []
+    arrivals_ms: list[int] = []
+    for line in file:
+        if line.endswith(b"\n"):
+            fields = json.loads(line)
+            bodies_bytes.append(len(base64.b64decode(fields[BODY_BASE64])))
+            arrivals_ms.append(fields["arrival_ms"])
+    final = path.with_name(path.name.removeprefix(".").removesuffix(IN_PROGRESS_SUFFIX))
+    path.rename(final)
+    return LandedPart(
+        file=final.relative_to(native).as_posix(),
+        messages=len(bodies_bytes),
+        body_bytes=sum(bodies_bytes),
+        first_arrival_ms=min(arrivals_ms, default=0),
+        last_arrival_ms=max(arrivals_ms, default=0),
+    )
 
 
 class Part(Protocol):

@@ -1,4 +1,4 @@
-"""This module knows how messages become finished parts: written beside, renamed when complete, told in the manifest."""
+"""The writer of a landing: parts are written under a hidden name, renamed when complete, and listed in the manifest."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from otel_mqtrace.landing.layout import (
     native_directory,
     part_directory,
 )
-from otel_mqtrace.landing.orphans import adopt_orphans
-from otel_mqtrace.landing.parts import PART_FORMATS
+from otel_mqtrace.landing.parts import PART_FORMATS, adopt_orphans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

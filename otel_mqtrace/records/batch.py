@@ -18,7 +18,7 @@ from otel_mqtrace.wire.otlp.protobuf import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_mqtrace.wire.native.template import RecordTemplate
+    from otel_mqtrace.wire.native.encode import RecordTemplate
 
 __all__ = ["BatchMessage", "encode_links", "encode_records", "shared_attributes"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from otel_mqtrace import semconv
 from otel_mqtrace.model import TraceType
-from otel_mqtrace.wire.native.template import RecordTemplate, record_template
+from otel_mqtrace.wire.native.encode import RecordTemplate, record_template
 from otel_mqtrace.wire.otlp.protobuf import VARINT, delimited, tag, text_bytes, varint
 from otel_mqtrace.wire.otlp.sdk_spans import encode_attributes
 

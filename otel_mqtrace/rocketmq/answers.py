@@ -1,4 +1,4 @@
-"""This module knows what the answers of brokers say: messages, positions and where a sent message lies. No I/O."""
+"""The responses of brokers: pulled messages, offsets, the position of a sent message. No I/O."""
 
 from __future__ import annotations
 

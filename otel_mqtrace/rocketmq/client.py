@@ -1,4 +1,4 @@
-"""This module knows what RocketMQ is asked for, by name: routes, messages, offsets, sends, the index of keys.
+"""A RocketMQ client: routes, messages, offsets, sends, the index of keys.
 
 Facts from ``MQClientAPIImpl`` and the broker's processors of apache/rocketmq; the same words go to 4.x and 5.x.
 """
@@ -12,10 +12,9 @@ from otel_mqtrace._errors import PeerError, UsageError
 from otel_mqtrace.rocketmq import commands
 from otel_mqtrace.rocketmq.answers import Outgoing, Pulled, Sent, has_key, offset_of, pulled, sent
 from otel_mqtrace.rocketmq.cluster import Cluster, Question
-from otel_mqtrace.rocketmq.commands import PULLED, STORED, RefusedError, ResponseCode
+from otel_mqtrace.rocketmq.commands import PULLED, STORED, Credentials, RefusedError, ResponseCode
 from otel_mqtrace.rocketmq.messages import compressed, decode_messages, encode_properties
 from otel_mqtrace.rocketmq.routes import Queue
-from otel_mqtrace.rocketmq.signature import Credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

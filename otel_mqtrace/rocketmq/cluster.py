@@ -1,4 +1,4 @@
-"""This module knows whom to ask: name servers in turn, the brokers of a topic's route, many at the same time.
+"""A RocketMQ cluster: name servers in turn, the brokers of a topic's route, many requests at the same time.
 
 A name server that is silent is passed over, and so is a master when one of its slaves can answer.
 """
@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Final
 from otel_mqtrace._clock import MonotonicNs
 from otel_mqtrace._errors import PeerError
 from otel_mqtrace.rocketmq import commands
-from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode, checked
+from otel_mqtrace.rocketmq.commands import RefusedError, ResponseCode, checked, signed
 from otel_mqtrace.rocketmq.connection import Connections, Posted, SilentError, read_addresses
 from otel_mqtrace.rocketmq.frames import ProtocolError
 from otel_mqtrace.rocketmq.routes import read_masters, read_route
-from otel_mqtrace.rocketmq.signature import signed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from otel_mqtrace._clock import Clock
+    from otel_mqtrace.rocketmq.commands import Credentials
     from otel_mqtrace.rocketmq.frames import Command
     from otel_mqtrace.rocketmq.routes import TopicRoute
-    from otel_mqtrace.rocketmq.signature import Credentials
 
 __all__ = ["Cluster", "Question"]
 

@@ -1,4 +1,4 @@
-"""This module knows persistent connections to name servers and brokers: many requests at once, each within a deadline.
+"""Persistent connections to name servers and brokers: many requests at once, each within a deadline.
 
 Used by one thread at a time, except for :meth:`Connections.interrupt`, which may come from another and ends what waits.
 No connection is opened before it is needed; one that broke, or that a server gave up while it was idle, is opened anew

@@ -1,4 +1,4 @@
-"""This module knows RocketMQ's remoting frames: one command, request or answer, as bytes. No I/O.
+"""RocketMQ's remoting frames: one command, request or response, as bytes. No I/O.
 
 ::
 

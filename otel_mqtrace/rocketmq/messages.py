@@ -1,4 +1,4 @@
-"""This module knows messages as RocketMQ stores them: the layout, the properties, the compressed bodies. No I/O.
+"""Messages as RocketMQ stores them: layout, properties, compressed bodies. No I/O.
 
 From ``MessageDecoder`` and ``MessageSysFlag`` of apache/rocketmq, 4.x and 5.x; offsets in bytes::
 

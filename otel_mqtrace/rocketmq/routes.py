@@ -1,4 +1,4 @@
-"""This module knows where a topic's queues are, as name servers tell it: ``TopicRouteData`` of apache/rocketmq. No I/O.
+"""The queues of a topic, from the name servers' ``TopicRouteData`` (apache/rocketmq). No I/O.
 
 Name servers before 4.9.4 write JSON with bare numbers for names; it is mended here before it is read.
 """

@@ -1,4 +1,4 @@
-"""This module knows what OpenTelemetry's span limits take from a span, and how a span that has lost something is known.
+"""Detect what OpenTelemetry's span limits took from a span.
 
 The SDK drops the oldest attributes and links of a span that is full, and cuts long texts, without a word on the span:
 what is left looks like a span that never had more.

@@ -1,4 +1,4 @@
-"""This module knows how a TraceContext is said on a span and how it is read back: the contract's table, both ways.
+"""A TraceContext as span attributes and back: the contract's table, both ways.
 
 What is equal for all messages of one operation stands on the span; the rest stands on the message's link under the
 same name. A span for one message carries everything itself, and its links carry nothing of ours.

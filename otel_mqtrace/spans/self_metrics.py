@@ -1,4 +1,4 @@
-"""This module knows how a processor and our exporters report on themselves: OpenTelemetry's ``otel.sdk.*`` metrics.
+"""The ``otel.sdk.*`` self-metrics of a processor and our exporters.
 
 Observed, not recorded: a collection reads the lanes' accounts, and the application's thread pays nothing. Names of
 semantic conventions 1.44, ``docs/otel/sdk-metrics.md``. Exporters of others report for themselves, if at all.

@@ -1,4 +1,4 @@
-"""This module knows how a lane may be tuned, and where a tunable that code did not give comes from.
+"""The settings of a lane, and where one that code did not give comes from.
 
 Order: keyword argument, ``MQTRACE_*``, ``OTEL_BSP_*``, default. A mistake in code raises; one in the environment is
 told and never breaks start-up.

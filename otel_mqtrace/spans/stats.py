@@ -1,4 +1,4 @@
-"""This module knows how every span ends: exported, dropped for a named reason, failed, or still pending.
+"""The account of a lane: spans exported, dropped for a named reason, failed, or pending.
 
 ``offered = exported + Σ dropped + failed + pending`` holds at every instant; each lane counts for itself, because a
 span that reached one exporter may be lost on the way to the other.

@@ -1,4 +1,4 @@
-"""This module knows one background thread: started at the first need, restarted if it died, never holding up exit."""
+"""A background thread: started when first needed, restarted if it died, never delaying exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows how to run a Kafka inside this process: librdkafka's mock cluster behind a small class.
+"""A Kafka inside this process: librdkafka's mock cluster behind a small class.
 
 It is a real TCP broker for any client and any process on this machine: headers, groups, offsets, error paths. It is
 **not** for durability (dies with this process), transaction isolation (readers see aborted messages), admin requests

@@ -1,4 +1,4 @@
-"""This module knows where confluent-kafka keeps librdkafka, and the C signatures of its mock cluster.
+"""confluent-kafka's librdkafka, and the C signatures of its mock cluster.
 
 The Python client reaches the mock only through the property ``test.mock.num.brokers``, which can neither create topics
 nor inject faults. The C functions (``rdkafka_mock.h``) can, and they are exported by the very library the wheel ships.

@@ -1,7 +1,6 @@
 """RocketMQ's native trace format, both ways; ``DIALECTS`` is every form it may take. Standard library only."""
 
-from otel_mqtrace.wire.native.batches import explode
-from otel_mqtrace.wire.native.decode import BadRecord, DecodedBody, decode_body
+from otel_mqtrace.wire.native.decode import BadRecord, DecodedBody, decode_body, explode
 from otel_mqtrace.wire.native.dialects import IMITATORS, Imitator, started_ms, writer_of
 from otel_mqtrace.wire.native.encode import EncodedContext, encode_context
 from otel_mqtrace.wire.native.guess import Guess, WriterGuesses

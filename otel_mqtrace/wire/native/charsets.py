@@ -1,4 +1,4 @@
-"""This module knows how bytes become text in the charset of a writer: UTF-8 since 5.0.0, before that the platform's.
+"""Bytes as text in the charset of a writer: UTF-8 since 5.0.0, before that the platform's.
 
 Half a character must not take the U+0002 behind it along, which Python's GB18030 decoder lets it do at the end of its
 input. So bytes that are not clean are read piece by piece, and a body says the same whole and in parts.

@@ -1,4 +1,4 @@
-"""This module knows how to read trace records: any bytes in, the records and the bad pieces out, nothing ever raised.
+"""Read trace records: any bytes in, the records and the bad pieces out, nothing ever raised.
 
 Theory of operation. A body is split at U+0002 into pieces, a piece at U+0001 into fields; a piece is one record, except
 that CLOUD writers of 4.9.5-4.9.8 and 5.1.4-5.3.0 glue the next record to a ``SubAfter`` (a type name where its eighth
@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass, replace
 from dataclasses import fields as dataclass_fields
 from functools import cache, lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from otel_mqtrace.model import AccessChannel, ContextCode, TraceBean, TraceContext, TraceType, TransactionState
-from otel_mqtrace.wire.native.building import maker_of
 from otel_mqtrace.wire.native.charsets import text_of
 from otel_mqtrace.wire.native.dialects import Shape, writer_of
 from otel_mqtrace.wire.native.layout import (
@@ -45,7 +44,9 @@ from otel_mqtrace.wire.native.layout import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+
 __all__ = [
+    "BATCH_SEPARATOR",
     "MAX_OFFENDING_TEXT",
     "MAX_RECORD_LENGTH",
     "TOO_LONG",
@@ -53,8 +54,28 @@ __all__ = [
     "DecodedBody",
     "decode_body",
     "decode_values",
+    "explode",
     "known_texts",
+    "maker_of",
 ]
+
+_T = TypeVar("_T")
+
+
+def maker_of(model: type[_T]) -> Callable[..., _T]:
+    """Return what makes a ``model``, a dataclass with slots, from the values of all its fields, in their order.
+
+    A frozen dataclass stores each field by ``object.__setattr__``, which is most of the cost of reading a record. So a
+    plain class with the same slots is filled, and the instance then gets the model's class.
+    """
+
+    def become(made: Any) -> None:
+        made.__class__ = model
+
+    names = [field.name for field in dataclass_fields(cast("Any", model))]
+    twin = make_dataclass(model.__name__, names, namespace={"__post_init__": become}, slots=True, eq=False, repr=False)
+    return cast("Callable[..., _T]", twin)
+
 
 MAX_OFFENDING_TEXT: Final = 200
 """Characters of a bad record or field that are kept as evidence."""
@@ -357,3 +378,24 @@ def _ordinal_reader(what: str, values: tuple[Any, ...]) -> _Reader:
 
 def _state(_text: str) -> TransactionState:
     raise ValueError("unknown transaction state")
+
+
+BATCH_SEPARATOR: Final = ","
+
+
+def explode(trace_ctx: TraceContext) -> tuple[TraceContext, ...]:
+    """Return one context for each message of a batch's ``Pub``, ``(trace_ctx,)`` for everything else.
+
+    Offset ids go by their place; where there are fewer or more of them than ids, none can be told and each is ``None``.
+    """
+    bean = trace_ctx.beans[0] if trace_ctx.beans else None
+    if bean is None or trace_ctx.trace_type is not TraceType.PUB or BATCH_SEPARATOR not in (bean.msg_id or ""):
+        return (trace_ctx,)
+    ids = (bean.msg_id or "").split(BATCH_SEPARATOR)
+    offsets: list[str | None] = [*(bean.offset_msg_id or "").split(BATCH_SEPARATOR)]
+    if len(offsets) != len(ids):
+        offsets = [None] * len(ids)
+    return tuple(
+        replace(trace_ctx, beans=(replace(bean, msg_id=msg_id, offset_msg_id=offset),))
+        for msg_id, offset in zip(ids, offsets, strict=True)
+    )

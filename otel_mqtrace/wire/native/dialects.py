@@ -1,4 +1,4 @@
-"""This module knows every known writer of the native format: Java's dialects, and the clients that imitate them.
+"""Every known writer of the native format: Java's dialects, and the clients that imitate them.
 
 We write Java's (``DIALECTS``) and read all. ``writer_of`` names the newest writer whose records have a given shape: the
 wire carries no version, so this is what the number of fields can tell, not who really wrote it.

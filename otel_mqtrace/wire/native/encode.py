@@ -1,4 +1,4 @@
-"""This module knows how to write a trace record: one hook call in, the bytes and the key set of one dialect out.
+"""Write a trace record: one hook call in, the bytes and the key set of one dialect out.
 
 Theory of operation: the layout table gives, for a type, a dialect and an access channel, the fields in wire order
 (``_plan``); each field has a writer by its kind. RocketMQ's encoder writes what it is given, separators included, and
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_mqtrace._errors import EncodeError, UsageError
@@ -42,9 +43,11 @@ from otel_mqtrace.wire.native.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["DEFAULTS", "EncodedContext", "encode_context", "record_plan"]
+    from otel_mqtrace.model import TraceType
+
+__all__ = ["DEFAULTS", "EncodedContext", "RecordTemplate", "encode_context", "record_plan", "record_template"]
 
 DEFAULTS: Final[dict[str, int | bool]] = {
     "timestamp_ms": 0,
@@ -231,3 +234,35 @@ def _state_writer(name: str) -> Callable[[Any], str]:
         return str(value.value)
 
     return write
+
+
+RecordTemplate = tuple[str, "Callable[[tuple[Any, ...]], tuple[Any, ...]]"]
+
+_MARKS: Final = (FIELD_SEPARATOR, RECORD_TERMINATOR)
+
+
+def record_template(
+    dialect: str, trace_type: TraceType, constants: Mapping[str, Any], varying: tuple[str, ...]
+) -> RecordTemplate | None:
+    """Return a ``%`` template of one record, and what picks from the values of ``varying`` those it takes, in order.
+
+    The values of ``varying`` are to be given as text, as the encoder writes them, with no separator in them.
+
+    Returns:
+        ``None`` where the record of this dialect has a field that is in neither, or a constant cannot be written as it
+        is: then :func:`~otel_mqtrace.wire.native.encode.encode_context` is to be used.
+    """
+    plan = record_plan(dialect_named(dialect).name, trace_type)
+    pieces, order = [], []
+    for name, _, write in plan.writers:
+        if name in varying:
+            pieces.append("%s")
+            order.append(varying.index(name))
+        elif name in constants:
+            text = write(constants[name])
+            if any(each in text for each in _MARKS) or not text:
+                return None
+            pieces.append(text.replace("%", "%%"))
+        else:
+            return None
+    return plan.head + FIELD_SEPARATOR.join(pieces) + plan.tail, itemgetter(*order)

@@ -1,4 +1,4 @@
-"""This module knows the native trace format: THE table of record types, versions and fields.
+"""The native trace format: THE table of record types, versions and fields.
 
 The encoder, the decoder, the columns on Spark, ``docs/wire-format.md`` and the property-based tests are all
 derived from it; a new RocketMQ release is a row here. A record is its type name and its fields joined by U+0001 and

@@ -1,4 +1,4 @@
-"""This module knows how to read a body of any size: in parts cut at U+0002, in the memory of one part.
+"""Read a body of any size: in parts cut at U+0002, in the memory of one part.
 
 In UTF-8, GBK and every other charset in which ASCII stands for itself the separators are single bytes, so a part can
 be cut before it is decoded; any other (UTF-16, or the shifting ISO-2022) has to be read whole.

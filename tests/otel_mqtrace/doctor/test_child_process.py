@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_mqtrace.doctor.checks import Checkup
 from otel_mqtrace.doctor.child_process import examine_reports
-from otel_mqtrace.doctor.findings import Checkup
 from tests.support.opentelemetry_release import needs_sdk
 
 SDK = """

@@ -12,9 +12,7 @@ import pytest
 
 from otel_mqtrace.config import Settings
 from otel_mqtrace.doctor.broker import examine_broker
-from otel_mqtrace.doctor.destinations import examine_otlp
-from otel_mqtrace.doctor.environment import examine_environment
-from otel_mqtrace.doctor.findings import Checkup
+from otel_mqtrace.doctor.checks import Checkup, examine_environment, examine_otlp
 from tests.support.opentelemetry_release import needs_sdk
 
 NOBODY = "127.0.0.1:1"

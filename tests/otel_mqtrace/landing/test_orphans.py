@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from otel_mqtrace.landing.layout import LandedMessage
-from otel_mqtrace.landing.orphans import adopt_orphans
+from otel_mqtrace.landing.parts import adopt_orphans
 from otel_mqtrace.landing.writer import LandingWriter
 from tests.support.landings import landed_lines
 
@@ -99,7 +99,7 @@ FINISHING = """
 import sys
 from pathlib import Path
 from otel_mqtrace.landing.layout import LandedMessage
-from otel_mqtrace.landing.orphans import adopt_orphans
+from otel_mqtrace.landing.parts import adopt_orphans
 from otel_mqtrace.landing.writer import LandingWriter
 
 landing, adopted, armed = Path(sys.argv[1]), [], [True]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from otel_mqtrace.rocketmq.commands import Credentials, signed
 from otel_mqtrace.rocketmq.frames import Command
-from otel_mqtrace.rocketmq.signature import Credentials, signed
 
 FIELDS = {"queueId": "3", "setZeroIfNotFound": "false", "topic": "topic", "consumerGroup": "group"}
 

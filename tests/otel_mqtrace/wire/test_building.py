@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from otel_mqtrace.model import TraceBean, TraceContext
-from otel_mqtrace.wire.native.building import maker_of
+from otel_mqtrace.wire.native.decode import maker_of
 from tests.support.strategies import sayable
 
 new_bean, new_context = maker_of(TraceBean), maker_of(TraceContext)

@@ -1,4 +1,4 @@
-"""This module knows the command ``python -m tests.proofs.bench`` (``make bench``): which sections run, and where figures go.
+"""The command ``python -m tests.proofs.bench`` (``make bench``): which sections run, and where figures go.
 
 ``make bench`` runs the usual sections; ``make bench ARGS='--only reconcile --messages 50000'`` those that are named.
 ``--page`` measures nothing: it takes what ``build/bench.json`` holds into ``docs/performance.json``, where sections that it

@@ -1,4 +1,4 @@
-"""This module knows how the forwarder's figures become rows: records a second to OTLP, beside the Python SDK's path."""
+"""The forwarder's rows: records a second to OTLP, beside the Python SDK's path."""
 
 from __future__ import annotations
 

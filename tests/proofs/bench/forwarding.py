@@ -1,4 +1,4 @@
-"""This module knows what forwarding costs: CPU time for a trace record, from its bytes to spans that a receiver counted.
+"""The cost of forwarding: CPU time of a trace record, from its bytes to spans that a receiver counted.
 
 Three records are a message's life (a send and the two halves of a listener call), so three records are two spans. All
 contenders take turns, and time is that of the forwarding thread alone: the receiver is another process. Beside ours runs the

@@ -1,4 +1,4 @@
-"""This module knows what a trace record costs on its way from a real Kafka to OTLP, beside a Collector's span.
+"""The cost of a trace record on its way from a real Kafka to OTLP, beside a Collector's span.
 
 Both are whole processes: ``mqtrace forward --once`` on a native trace topic, which ends at the topic's end, and a Collector
 with its Kafka receiver on a topic that holds the same events as spans, stopped when a receiver in another process has

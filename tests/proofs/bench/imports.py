@@ -1,4 +1,4 @@
-"""This module knows what an import costs, each in an interpreter of its own, and how long ``mqtrace --help`` takes."""
+"""The cost of imports, each in an interpreter of its own, and of ``mqtrace --help``."""
 
 from __future__ import annotations
 

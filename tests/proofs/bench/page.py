@@ -1,4 +1,4 @@
-"""This module knows ``docs/performance.md``: what was measured, what was wanted, and where the time goes.
+"""Write ``docs/performance.md``: what was measured, the targets, and where the time goes.
 
 The page is made of figures alone: verdicts are worked out from them here, and reasons are given for what is missed only.
 """

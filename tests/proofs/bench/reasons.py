@@ -1,4 +1,4 @@
-"""This module knows what is said of the time: the floor below every figure, and why what is missed is missed.
+"""Explain the figures: the floor below each, and why a missed target is missed.
 
 A sentence is said only while its target is missed. Its numbers are those of the page, and it says of which section.
 """

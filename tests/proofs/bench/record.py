@@ -1,4 +1,4 @@
-"""This module knows the file of figures: sections beside each other, each with its own date, size and machine.
+"""The file of figures: sections, each with its own date, size and machine.
 
 A section that is measured anew replaces its old figures and no others, so the long ones need not be run every time.
 """

@@ -1,4 +1,4 @@
-"""This module knows what a measurement is: ours beside an anchor of the same run, what was wanted, and whether it is met.
+"""A measurement: ours beside an anchor of the same run, the target, and whether it is met.
 
 Every ratio is ours divided by the anchor's, whatever the unit; the target says which way is good. A row that is read back
 from a file is judged anew, so no file can say ``met`` of a figure that is not.

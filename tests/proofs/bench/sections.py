@@ -1,4 +1,4 @@
-"""This module knows the sections of ``make bench``: what each measures, where it is, and whether it runs unless named."""
+"""The sections of ``make bench``: what each measures, its module, and whether it runs by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows how long our own steps take, and the SDK's below them that nobody can do without: no anchor, no target.
+"""The CPU time of our own steps, and of the SDK's steps below them: no anchor, no target.
 
 Every step goes the way that the instrumented client goes, and is looked at afterwards: a fast step that does nothing must
 not look good. The floors are what the page explains a missed target with, so they are measured in the same rounds.
@@ -30,7 +30,7 @@ from otel_mqtrace.model import MessageType, TraceBean, TraceContext, TraceType
 from otel_mqtrace.spans.mapping import trace_context_of
 from otel_mqtrace.testing import RecordingExporter
 from otel_mqtrace.wire.native import decode_body, encode_context
-from otel_mqtrace.wire.native.building import maker_of
+from otel_mqtrace.wire.native.decode import maker_of
 from tests.proofs.bench.rows import Effort, Row, beside, interleaved
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""This module knows what must hold of any bytes at all: the laws that the fuzzer and hypothesis hold the codec to."""
+"""Laws that hold for any bytes: the fuzzer and hypothesis test the codec against them."""
 
 from __future__ import annotations
 

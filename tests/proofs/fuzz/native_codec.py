@@ -1,4 +1,4 @@
-"""This module knows how to run the coverage-guided fuzzer over the native codec: ``make fuzz ARGS='--seconds 600'``.
+"""Run the coverage-guided fuzzer over the native codec: ``make fuzz ARGS='--seconds 600'``.
 
 It starts itself as a child in which atheris (libFuzzer) drives ``laws.hold_for``, seeded with every vector there is, and
 prints what libFuzzer counted. A finding is kept in ``build/fuzz/findings``, ends the run with exit code 1, and is tried

@@ -1,4 +1,4 @@
-"""This module knows the rows of the scoreboard: what is asked of an instrumentation, and who answers.
+"""The rows of the scoreboard: what is required of an instrumentation, and the probe of each.
 
 ``F`` rows are defects once found in the incumbent by running it, each turned round into what ought to be; ``T`` rows are
 features. Several rows may ask the same probe. ``incumbent`` is what the version in ``constraints.txt`` was measured to

@@ -1,4 +1,4 @@
-"""This module knows how probes are run: a process for each subject, a fork of it for each probe, one broker for all.
+"""Run probes: a process for each subject, a fork of it for each probe, one broker for all.
 
 The process of a subject has imported the client and nothing that speaks to a broker, so a fork of it is as good as a
 fresh interpreter: what a probe leaves switched on, attached or leaked dies with it.

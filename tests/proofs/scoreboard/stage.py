@@ -1,4 +1,4 @@
-"""This module knows what a probe has at hand: one subject, one broker, and what can be observed from outside.
+"""The stage of a probe: one subject, one broker, and what can be observed from outside.
 
 The same user code runs for every subject. A stage never imports a subject: :mod:`tests.proofs.scoreboard.subjects` does, each
 in a process of its own.

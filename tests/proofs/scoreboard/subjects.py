@@ -1,4 +1,4 @@
-"""This module knows the two subjects: what each is called, how it is switched on, and what it alone offers."""
+"""The two subjects: name, how it is switched on, what it alone offers."""
 
 from __future__ import annotations
 

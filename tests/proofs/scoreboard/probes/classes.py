@@ -1,4 +1,4 @@
-"""This module knows the probes of the client's other classes: serialising, batch, asyncio, share, and their lifetimes."""
+"""Probes of the client's other classes: serialising, batch, asyncio, share, and their lifetimes."""
 
 from __future__ import annotations
 

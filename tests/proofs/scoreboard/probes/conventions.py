@@ -1,4 +1,4 @@
-"""This module knows the probes of names and numbers: semantic conventions, identities, metrics, statistics."""
+"""Probes of names and numbers: semantic conventions, ids, metrics, statistics."""
 
 from __future__ import annotations
 

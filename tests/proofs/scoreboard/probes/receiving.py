@@ -1,4 +1,4 @@
-"""This module knows the probes of the receiving side: which spans a poll makes, and how they refer to the senders."""
+"""Probes of the receiving side: the spans of a poll, and how they refer to the senders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows the probes of the sending side: what becomes of a ``produce``, on the wire and on its span."""
+"""Probes of the sending side: a ``produce``, on the wire and on its span."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows the probes of switching on and off, and of what comes out at the end."""
+"""Probes of switching on and off, and of the output at the end."""
 
 from __future__ import annotations
 
