@@ -95,9 +95,7 @@ def _default(setting: Setting, value: object) -> str:
 def _loss_counters() -> str:
     rows = []
     for counter in LOSS_COUNTERS:
-        with_label = (
-            f"`{counter.told_by}`" + (f' = "{counter.told}"' if counter.told else "") if counter.told_by else ""
-        )
+        with_label = f"`{counter.label}`" + (f' = "{counter.value}"' if counter.value else "") if counter.label else ""
         rows.append(f"| `{counter.name}` | {with_label} | {_code(counter.cause) if counter.cause else 'the label'} |\n")
     return "| counter | only with the label | cause |\n| --- | --- | --- |\n" + "".join(rows)
 

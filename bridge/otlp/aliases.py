@@ -12,7 +12,15 @@ from typing import Final
 
 from otel_mqtrace import semconv
 
-__all__ = ["ALIASES", "HEADER_PREFIX", "OPERATIONS", "TRACE_TOPIC_NAMES", "TRACE_TOPIC_PREFIX", "Alias"]
+__all__ = [
+    "ALIASES",
+    "HEADER_PREFIX",
+    "NAMING_FIELDS",
+    "OPERATIONS",
+    "TRACE_TOPIC_NAMES",
+    "TRACE_TOPIC_PREFIX",
+    "Alias",
+]
 
 HEADER_PREFIX: Final = "messaging.header."
 """Message properties captured as headers: string arrays under their own names."""
@@ -84,6 +92,9 @@ ALIASES: Final[dict[str, Alias]] = {
     "half": Alias((semconv.MQTRACE_HALF,)),
     "thread_name": Alias(("thread.name",)),
 }
+
+NAMING_FIELDS: Final = ("msg_id", "kafka_offset", "offset_msg_id")
+"""The fields by which a link names a message."""
 
 OPERATIONS: Final[dict[str, str]] = {
     "publish": "publish",

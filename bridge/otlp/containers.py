@@ -26,9 +26,6 @@ from bridge.storage import StorePath
 from otel_mqtrace._errors import UnreadableInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import BinaryIO
-
     from bridge.storage import AnyPath
 
 __all__ = [

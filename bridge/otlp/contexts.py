@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bridge.otlp.aliases import ALIASES, TRACE_TOPIC_NAMES, TRACE_TOPIC_PREFIX
-from bridge.otlp.plain_span import attribute_text, long_or_none
-from bridge.otlp.roles import EventRole, SpanFacts, role_of
+from bridge.otlp.aliases import ALIASES, NAMING_FIELDS, TRACE_TOPIC_NAMES, TRACE_TOPIC_PREFIX
+from bridge.otlp.plain_span import attribute_text, long_or_none, offset_in_id
+from bridge.otlp.roles import FACT_FIELDS, EventRole, SpanFacts, role_of
 from otel_mqtrace.model import (
     KEY_SEPARATOR,
     ContextCode,
@@ -33,15 +33,12 @@ if TYPE_CHECKING:
 __all__ = ["SpanContexts", "contexts_of"]
 
 _NS_PER_MS: Final = 1_000_000
-_NAMING: Final = ("msg_id", "kafka_offset", "offset_msg_id")
-_FACT_FIELDS: Final = tuple(name for name in SpanFacts.__slots__ if name in ALIASES)
 _TYPES: Final = {
     "publish": TraceType.PUB,
     "transaction_end": TraceType.END_TRANSACTION,
     "recall": TraceType.RECALL,
 }
 _THREAD_OF_GROUP: Final = re.compile(r"ConsumeMessageThread_(.+)_[0-9]+")
-_DOTTED_PLACE: Final = re.compile(r"\.([0-9]+)\.([0-9]+)\Z")
 _OURS: Final = "mqtrace"
 _KAFKA: Final = "kafka"
 
@@ -94,7 +91,7 @@ def _messages(span: Span) -> list[tuple[_Places, str | None]]:
 def _is_unnamed(span: Span) -> bool:
     """Whether a span has links of which none names a message."""
     links = [(link["attributes"],) for link in span["links"]]
-    return bool(links) and not any(_raw(field, link) is not None for link in links for field in _NAMING)
+    return bool(links) and not any(_raw(field, link) is not None for link in links for field in NAMING_FIELDS)
 
 
 class _Message:
@@ -115,7 +112,7 @@ class _Message:
             has_id=has_id,
             linked=bool(self._span["links"]),
             unnamed=unnamed,
-            **{name: _text(name, self._places) for name in _FACT_FIELDS},
+            **{name: _text(name, self._places) for name in FACT_FIELDS},
         )
 
     def contexts(self, role: EventRole) -> list[TraceContext]:
@@ -202,11 +199,7 @@ class _Message:
 
     def _dotted_place(self) -> str | None:
         """Return the place in an id ``topic.partition.offset``, as OpenTelemetry's Python instrumentations write it."""
-        topic, given = self._text("topic"), self._given_id
-        if topic is None or given is None or self._text("system") != _KAFKA or not given.startswith(f"{topic}."):
-            return None
-        place, count = _DOTTED_PLACE.subn(r"-\1@\2", given)
-        return place if count else None
+        return offset_in_id(self._given_id, self._text("topic")) if self._text("system") == _KAFKA else None
 
     def _text(self, field: str) -> str | None:
         return _text(field, self._places)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ __all__ = [
     "enum_name",
     "json_text",
     "long_or_none",
+    "offset_in_id",
     "parent_or_none",
     "text_attributes",
 ]
@@ -26,11 +28,23 @@ Span = dict[str, Any]
 """The columns of ``schemas.SPAN`` with attributes as Python values, plus ``status_message``, ``events`` and ``bad``."""
 
 NOT_A_SPAN: Final = "not a span"
+_DOTTED: Final = re.compile(r"\.([0-9]+)\.([0-9]+)\Z")
 LONG_MAX: Final = 2**63 - 1
 """The latest time that a column can hold; protobuf's are unsigned."""
 
 KINDS: Final = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
 STATUSES: Final = ("UNSET", "OK", "ERROR")
+
+
+def offset_in_id(msg_id: str | None, topic: str | None) -> str | None:
+    """Return ``topic-partition@offset`` of an id ``topic.partition.offset``; ``None`` for any other id.
+
+    OpenTelemetry's Python instrumentations of Kafka write such ids.
+    """
+    if msg_id is None or topic is None or not msg_id.startswith(f"{topic}."):
+        return None
+    position, found = _DOTTED.subn(r"-\1@\2", msg_id)
+    return position if found else None
 
 
 def parent_or_none(span_id: str | None) -> str | None:

@@ -22,7 +22,7 @@ OLD_SCOPE_SPANS: Final = 1000
 def parse_proto(payload: bytes) -> list[Any] | None:
     """Return the ResourceSpans of one protobuf message, or ``None`` when it is none.
 
-    Bytes that protobuf takes for fields nobody knows are no traces: a native body can look like that.
+    Bytes that are unknown fields to protobuf are not traces: a native body can look like that.
     """
     try:
         found = list(TracesData.FromString(payload).resource_spans)

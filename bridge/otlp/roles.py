@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from bridge.otlp.aliases import OPERATIONS
+from bridge.otlp.aliases import ALIASES, OPERATIONS
 from otel_mqtrace import semconv
 from otel_mqtrace.model import ContextCode, MessageType
 
-__all__ = ["EventRole", "SpanFacts", "role_of"]
+__all__ = ["FACT_FIELDS", "EventRole", "SpanFacts", "role_of"]
 
 _OUR_KINDS: Final = {
     semconv.TRACE_TYPE_PUB: "publish",
@@ -83,9 +83,13 @@ class SpanFacts:
     registry_msg_type: str | None = None
 
 
+FACT_FIELDS: Final = tuple(name for name in SpanFacts.__slots__ if name in ALIASES)
+"""Those of them that are fields of ``aliases.ALIASES``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRole:
-    """What that makes of its messages; ``None`` where nobody has said.
+    """What that makes of its messages; ``None`` is unknown.
 
     Attributes:
         has_ended: the span tells how and when the call ended; one made of its first half only does not.

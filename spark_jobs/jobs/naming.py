@@ -51,7 +51,7 @@ def with_message_ids(
 ) -> tuple[str, ...]:
     """Return files with the rows of ``otlp_files``, their spans named by the native sends.
 
-    Files without a span that goes by its place stay as they are. Of the others, those spans alone are exchanged.
+    Only spans that know their message by its offset alone are exchanged; files without any stay as they are.
 
     Args:
         engine: what runs the tasks.
@@ -78,7 +78,7 @@ def _count_by_place(path: str) -> int:
 
 
 def _is_waiting(columns: dict[str, Column]) -> npt.NDArray[np.bool_]:
-    """Say of each row whether it is a span that goes by its place."""
+    """Say of each row whether it is a span that knows only the offset of its message."""
     is_span = pc.fill_null(equal(columns["side"], "otlp"), False)  # noqa: FBT003
     return np.asarray(pc.and_(is_span, identified_by_offset(columns)))
 

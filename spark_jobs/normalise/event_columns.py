@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.otlp.aliases import TRACE_TOPIC_NAMES
+from bridge.otlp.plain_span import offset_in_id
 from spark_jobs.columns import Column, coalesced, each, equal, greater, where
 from spark_jobs.normalise.spans import SpanBatch
 from spark_jobs.normalise.values import event_batch, folded_id, integer, present, row_hashes
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["RULES", "event_batches", "id_source", "msg_id", "offset_msg_id"]
 
 _KAFKA: Final = "kafka"
-_DOTTED_PLACE: Final = re.compile(r"\.([0-9]+)\.([0-9]+)\Z")
 
 
 def msg_id(spans: SpanBatch) -> Column:
-    """Return the message's id; where it has none it goes by its place, as RocketMQ's own ``getMsgId`` and we do."""
+    """Return the message's id; by default its position, as RocketMQ's own ``getMsgId`` and we do."""
     own = where(_undotted(spans).is_null(), spans.text("msg_id"))
     return folded_id(coalesced(own, _place(spans)))
 
@@ -63,14 +63,7 @@ def _undotted(spans: SpanBatch) -> Column:
     if not pc.any(likely).as_py():
         return pa.nulls(len(ids), pa.string())
     dotted = zip(where(likely, ids).to_pylist(), spans.text("topic").to_pylist(), strict=True)
-    return pa.array([_place_in(one, topic) for one, topic in dotted], pa.string())
-
-
-def _place_in(dotted: str | None, topic: str | None) -> str | None:
-    if dotted is None or topic is None or not dotted.startswith(f"{topic}."):
-        return None
-    place, found = _DOTTED_PLACE.subn(r"-\1@\2", dotted)
-    return place if found else None
+    return pa.array([offset_in_id(one, topic) for one, topic in dotted], pa.string())
 
 
 _NS_PER_MS: Final = 1_000_000
@@ -169,10 +162,10 @@ def _sent_sampled(spans: SpanBatch) -> Column:
     """
     link = spans.messages.link_flags()
     is_sampled = _has_bit(link, _SAMPLED)
-    is_told = pc.or_(is_sampled, _has_bit(link, _REMOTENESS_KNOWN))
+    is_known = pc.or_(is_sampled, _has_bit(link, _REMOTENESS_KNOWN))
     is_honest = _has_bit(spans.messages.of_span("flags"), _SAMPLED)
     is_delivery = equal(spans.roles["kind"], "consume")
-    return where(pc.and_(pc.and_(is_delivery, is_honest), is_told), is_sampled)
+    return where(pc.and_(pc.and_(is_delivery, is_honest), is_known), is_sampled)
 
 
 def _has_bit(flags: Column, bit: int) -> Column:

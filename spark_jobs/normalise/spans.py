@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.otlp.aliases import ALIASES, TRACE_TOPIC_PREFIX
-from bridge.otlp.roles import EventRole, SpanFacts, role_of
+from bridge.otlp.aliases import ALIASES, NAMING_FIELDS, TRACE_TOPIC_PREFIX
+from bridge.otlp.roles import FACT_FIELDS, EventRole, SpanFacts, role_of
 from spark_jobs.columns import coalesced, distinct_rows, each, is_there, opened, repeated, taken
 from spark_jobs.normalise.values import first_text, key_set
 
@@ -72,7 +72,6 @@ class Attributes:
 
 
 _JOINED: Final = ","
-_NAMING: Final = ("msg_id", "kafka_offset", "offset_msg_id")
 _PLACE: Final = ["trace_id", "span_id"]
 
 
@@ -107,7 +106,7 @@ class Messages:
         """Say of each span whether any of its links names a message."""
         if self._of_links is None:
             return np.zeros(len(self._link_count), bool)
-        naming = [is_there(self._of_links.text(field)) for field in _NAMING]
+        naming = [is_there(self._of_links.text(field)) for field in NAMING_FIELDS]
         before = np.concatenate([[0], np.cumsum(np.logical_or.reduce(naming))])
         return np.asarray(before[self._first_link + self._link_count] > before[self._first_link])
 
@@ -175,7 +174,6 @@ class Messages:
 
 _BOOLEANS: Final = frozenset({"success", "from_transaction_check", "has_ended", "is_alone"})
 _ROLE_TYPES: Final = {name: pa.bool_() if name in _BOOLEANS else pa.string() for name in EventRole.__slots__}
-_FACT_FIELDS: Final = tuple(name for name in SpanFacts.__slots__ if name in ALIASES)
 
 
 class SpanBatch:
@@ -216,5 +214,5 @@ class SpanBatch:
             "has_id": messages.given_id.is_valid(),
             "linked": pa.array(messages.linked),
             "unnamed": pa.array(messages.unnamed),
-            **{name: self.text(name) for name in _FACT_FIELDS},
+            **{name: self.text(name) for name in FACT_FIELDS},
         }

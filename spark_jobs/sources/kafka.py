@@ -111,7 +111,7 @@ def topic_ranges(
     Raises:
         MissingExtraError: confluent-kafka is not installed.
         UsageError: the client refuses a property.
-        PeerError: nobody answers, or there is no such topic.
+        PeerError: the broker does not answer, or has no such topic.
     """
     try:
         from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415  (optional extra)

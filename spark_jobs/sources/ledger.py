@@ -184,7 +184,7 @@ def _lines(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
             document = json.loads(line)
         except (ValueError, RecursionError) as error:
             if number == len(lines) > 1 and not text.endswith("\n"):
-                return  # whoever wrote it was stopped in the middle
+                return  # its writer was stopped in the middle
             raise UnreadableInputError(f"--ledger {where}: line {number} is no JSON: {error}") from error
         if not isinstance(document, dict):
             raise UnreadableInputError(f"--ledger {where}: line {number} is no JSON object")

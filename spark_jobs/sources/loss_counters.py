@@ -131,24 +131,27 @@ def _began_again(last: Point, point: Point) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossCounter:
-    """One counter by its name with underscores.
+    """One counter of lost spans.
 
-    Its label ``told_by`` makes a loss of a reading, being there or being ``told``; without one every reading is a loss
-    by ``cause``. ``names_service`` is false where the resource is the Collector's and not that of the spans. Of a
-    Collector's counters ``depth`` says how far down its pipeline they stand: a failure is answered upwards, and counted
-    once more at every lesser depth.
+    Attributes:
+        name: with underscores.
+        label: a reading with this label is a loss, and its text the cause; by default every reading is a loss.
+        value: the text that the label must have.
+        cause: of every loss it counts.
+        component: the labels that name the component, or its name.
+        names_service: whether the resource is that of the spans, and not the Collector's.
+        depth: how far down a Collector's pipeline it stands; a failure is counted once more at every lesser depth.
     """
 
     name: str
-    told_by: str | None = None
-    told: str | None = None
+    label: str | None = None
+    value: str | None = None
     cause: str | None = None
     component: tuple[str, ...]
     names_service: bool = True
     depth: int | None = None
 
 
-_ERROR: Final = ("error_type", "error.type")
 _SDK_COMPONENT: Final = ("otel_component_name", "otel_component_type")
 
 
@@ -159,11 +162,9 @@ def _collector(name: str, component: str, cause: str, depth: int | None = None) 
 
 
 LOSS_COUNTERS: Final = (
-    LossCounter(name="otel_sdk_processor_span_processed", told_by="error_type", component=_SDK_COMPONENT),
-    LossCounter(name="otel_sdk_exporter_span_exported", told_by="error_type", component=_SDK_COMPONENT),
-    LossCounter(
-        name="processedSpans", told_by="dropped", told="true", cause="queue_full", component=("processorType",)
-    ),
+    LossCounter(name="otel_sdk_processor_span_processed", label="error_type", component=_SDK_COMPONENT),
+    LossCounter(name="otel_sdk_exporter_span_exported", label="error_type", component=_SDK_COMPONENT),
+    LossCounter(name="processedSpans", label="dropped", value="true", cause="queue_full", component=("processorType",)),
     _collector("receiver_refused", "receiver", "receiver_refused", 0),
     _collector("processor_refused", "processor", "processor_refused", 1),
     _collector("processor_dropped", "processor", "processor_dropped"),
@@ -215,15 +216,15 @@ def drops_of(found: Iterable[Increment]) -> Counted:
 def _once(answered: Iterable[tuple[int, CountedDrop]]) -> list[CountedDrop]:
     """Return what one Collector lost between two readings: lesser depths tell only what is more than the deeper ones.
 
-    What it lost at two depths for two reasons, a queue between them, is told too low then; the stricter word.
+    What it lost at two depths for two reasons, a queue between them, is counted too low then; the stricter word.
     """
-    drops, told, taken, last = [], 0, 0, None
+    drops, counted, taken, last = [], 0, 0, None
     for depth, drop in sorted(answered, key=lambda each: -each[0]):
         if depth != last:
-            last, taken = depth, told  # what this depth may have counted again
+            last, taken = depth, counted  # what this depth may have counted again
         again = min(drop.count, taken)
         taken -= again
-        told += drop.count - again
+        counted += drop.count - again
         if drop.count > again:
             drops.append(replace(drop, count=drop.count - again))
     return drops
@@ -240,10 +241,10 @@ def _underscored(name: str) -> str:
 
 
 def _is_loss(counter: LossCounter, labels: Mapping[str, str]) -> bool:
-    if counter.told_by is None:
+    if counter.label is None:
         return True
-    value = labels.get(counter.told_by)
-    return bool(value) if counter.told is None else value == counter.told
+    value = labels.get(counter.label)
+    return bool(value) if counter.value is None else value == counter.value
 
 
 def _drop(

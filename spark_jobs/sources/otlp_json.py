@@ -283,7 +283,7 @@ def _span(leaf: dict[str, Any], attributes: Any) -> dict[str, Any]:
         "status": _object({"code": leaf["code"]}),
         "attributes": attributes,
         "links": _list_of({**ids, "flags": leaf["flags"], "attributes": attributes}),
-        "events": _list_of({"attributes": attributes}),  # read by nobody, but odd ones make a span odd
+        "events": _list_of({"attributes": attributes}),  # not read, but odd ones make a span odd
         **_nothing("parent_span_id", "start_time_unix_nano", "end_time_unix_nano"),
         **_nothing("dropped_attributes_count", "dropped_links_count"),
     }

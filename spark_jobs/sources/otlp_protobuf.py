@@ -386,8 +386,8 @@ def _message_class() -> Any:
         message = file.message_type.add(name=name)
         for field, number, kind in fields:
             label = FieldDescriptorProto.LABEL_REPEATED if field.endswith("spans") else None
-            told = {"type_name": f".{kind}"} if kind else {"type": FieldDescriptorProto.TYPE_BYTES}
-            message.field.add(name=field, number=number, label=label or FieldDescriptorProto.LABEL_OPTIONAL, **told)
+            kind_of = {"type_name": f".{kind}"} if kind else {"type": FieldDescriptorProto.TYPE_BYTES}
+            message.field.add(name=field, number=number, label=label or FieldDescriptorProto.LABEL_OPTIONAL, **kind_of)
     Default().Add(file)
     return GetMessageClass(Default().FindMessageTypeByName(f"{package}.TracesData"))
 

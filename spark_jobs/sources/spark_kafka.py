@@ -33,7 +33,7 @@ _LOGINS: Final = {
 
 def java_properties(given: Mapping[str, str]) -> dict[str, str] | None:
     """Return the Java client's properties for librdkafka's ``given``; ``None`` where one has no translation."""
-    told = {name: value for name, value in given.items() if name in _SAME}
+    properties = {name: value for name, value in given.items() if name in _SAME}
     rest = {name: value for name, value in given.items() if name not in _SAME}
     if rest.keys() & _SASL:
         mechanism = rest.get("sasl.mechanisms", rest.get("sasl.mechanism", ""))
@@ -41,11 +41,11 @@ def java_properties(given: Mapping[str, str]) -> dict[str, str] | None:
             return None
         login = {"username": rest["sasl.username"], "password": rest["sasl.password"]}
         words = " ".join(f"{name}={json.dumps(value)}" for name, value in login.items())
-        told |= {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{_LOGINS[mechanism]} required {words};"}
+        properties |= {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{_LOGINS[mechanism]} required {words};"}
         rest = {name: value for name, value in rest.items() if name not in _SASL}
     if authority := rest.pop("ssl.ca.location", None):
-        told |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
-    return None if rest else told
+        properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
+    return None if rest else properties
 
 
 def message_frame(ranges: Sequence[PartitionRange], given: Mapping[str, str], *, tasks: int) -> Any:
@@ -59,12 +59,12 @@ def message_frame(ranges: Sequence[PartitionRange], given: Mapping[str, str], *,
     Returns:
         ``None`` where the jar is missing, or a property has no translation.
     """
-    told = java_properties(given)
-    if told is None:
+    properties = java_properties(given)
+    if properties is None:
         return None
     address = ranges[0].address
     options = {
-        **{f"kafka.{name}": value for name, value in told.items()},
+        **{f"kafka.{name}": value for name, value in properties.items()},
         "kafka.bootstrap.servers": address.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
         "assign": json.dumps({address.topic: [one.partition for one in ranges]}),

@@ -182,8 +182,7 @@ class RecordSigns:
             _release_of(guess, has_no_region=guess.group_name in self._groups_without_region)
             for guess in self._guesses.guesses()
         )
-        told = [release for release in found if release is not None]
-        return min(told, default=None)
+        return min((release for release in found if release is not None), default=None)
 
 
 _Release = tuple[int, ...]
