@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from spark_jobs.exchange.engine import use_system_allocator, with_stores
+from spark_jobs.exchange.engine import leave_pandas_out, use_system_allocator, with_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,10 +29,11 @@ class SparkEngine:
 
     name = "spark"
 
-    def __init__(self, session: SparkSession, parallelism: int, *, group: str = "") -> None:
+    def __init__(self, session: SparkSession, parallelism: int, *, group: str = "", owns_workers: bool = False) -> None:
         self.session = session
         self.parallelism = parallelism
         self.group = group
+        self._prepare = _prepare_own_worker if owns_workers else use_system_allocator
 
     def prepare(self, module: str, tasks: int) -> None:
         """Do nothing: Spark starts its workers with their first task."""
@@ -43,7 +44,7 @@ class SparkEngine:
             return []
         one_each = self.session.range(0, len(tasks), 1, min(len(tasks), _TASKS_PER_CORE * self.parallelism))
         answers = one_each.mapInArrow(
-            partial(_map_tasks, with_stores(function), tasks), "id long, answer binary"
+            partial(_map_tasks, self._prepare, with_stores(function), tasks), "id long, answer binary"
         ).collect()
         found = {row["id"]: row["answer"] for row in answers}
         return [pickle.loads(found[number]) for number in range(len(tasks))]  # noqa: S301 - our own tasks' answers
@@ -55,7 +56,7 @@ class SparkEngine:
             function: is given the partition's batches; it may be called again for one whose first call was lost.
             frame: of columns that Arrow has.
         """
-        answers = frame.mapInArrow(partial(_map_partition, with_stores(function)), "answer binary")
+        answers = frame.mapInArrow(partial(_map_partition, self._prepare, with_stores(function)), "answer binary")
         return [pickle.loads(row["answer"]) for row in answers.collect()]  # noqa: S301 - our own tasks' answers
 
     def exchange(
@@ -76,11 +77,18 @@ class SparkEngine:
         if not tasks:
             return []
         one_each = self.session.range(0, len(tasks), 1, len(tasks))
-        blobs = one_each.mapInArrow(partial(_pack_tasks, with_stores(pack), tasks), "bucket int, blob binary")
+        blobs = one_each.mapInArrow(
+            partial(_pack_tasks, self._prepare, with_stores(pack), tasks), "bucket int, blob binary"
+        )
         answers = _by_bucket(blobs, buckets).mapInArrow(
-            partial(_receive_buckets, with_stores(receive)), "answer binary"
+            partial(_receive_buckets, self._prepare, with_stores(receive)), "answer binary"
         )
         return [pickle.loads(row["answer"]) for row in answers.collect()]  # noqa: S301 - our own tasks' answers
+
+
+def _prepare_own_worker() -> None:
+    use_system_allocator()
+    leave_pandas_out()
 
 
 def _by_bucket(blobs: DataFrame, buckets: int) -> DataFrame:
@@ -91,9 +99,12 @@ def _by_bucket(blobs: DataFrame, buckets: int) -> DataFrame:
 
 
 def _pack_tasks(
-    pack: Callable[[Any], Iterable[tuple[int, bytes]]], tasks: Sequence[Any], ids: Iterator[pa.RecordBatch]
+    prepare: Callable[[], None],
+    pack: Callable[[Any], Iterable[tuple[int, bytes]]],
+    tasks: Sequence[Any],
+    ids: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    use_system_allocator()
+    prepare()
     for batch in ids:
         numbers: Any = batch.column("id").to_pylist()
         for number in numbers:
@@ -104,16 +115,16 @@ def _pack_tasks(
 
 
 def _map_partition(
-    function: Callable[[Iterator[pa.RecordBatch]], Any], batches: Iterator[pa.RecordBatch]
+    prepare: Callable[[], None], function: Callable[[Iterator[pa.RecordBatch]], Any], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    use_system_allocator()
+    prepare()
     yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(function(batches))], pa.binary())], schema=_ANSWER)
 
 
 def _map_tasks(
-    function: Callable[[Any], Any], tasks: Sequence[Any], ids: Iterator[pa.RecordBatch]
+    prepare: Callable[[], None], function: Callable[[Any], Any], tasks: Sequence[Any], ids: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    use_system_allocator()
+    prepare()
     for batch in ids:
         numbers: Any = batch.column("id").to_pylist()
         for number in numbers:
@@ -123,9 +134,9 @@ def _map_tasks(
 
 
 def _receive_buckets(
-    receive: Callable[[int, Sequence[bytes]], Any], batches: Iterator[pa.RecordBatch]
+    prepare: Callable[[], None], receive: Callable[[int, Sequence[bytes]], Any], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    use_system_allocator()
+    prepare()
     held: dict[int, list[bytes]] = {}
     for batch in batches:
         columns: Any = (batch.column(name).to_pylist() for name in ("bucket", "blob"))

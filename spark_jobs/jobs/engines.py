@@ -116,7 +116,12 @@ def _obstacle(master: str | None) -> str | None:
 
 @contextmanager
 def open_engine(
-    name: str, start: Callable[[], SparkSession], *, clock: Clock, description: str = "mqtrace reconcile"
+    name: str,
+    start: Callable[[], SparkSession],
+    *,
+    clock: Clock,
+    description: str = "mqtrace reconcile",
+    owns_workers: bool = False,
 ) -> Iterator[Engine]:
     """Give the engine of this name for the block.
 
@@ -128,6 +133,7 @@ def open_engine(
         start: returns the session; called for ``spark`` only.
         clock: names the group of jobs, and times tasks.
         description: what Spark's own pages call the jobs.
+        owns_workers: Spark's Python processes run nothing but our tasks, so that they need no pandas (40 MiB).
 
     Raises:
         PeerError: Spark gave up within the block.
@@ -141,13 +147,14 @@ def open_engine(
 
     with mute_interrupted_calls():
         session = start()  # says what is missing, before pyspark is imported here
-        from spark_jobs.engine import as_meant, cores, grouped  # noqa: PLC0415
+        from spark_jobs.engine import as_meant, cores, grouped, is_connect  # noqa: PLC0415
         from spark_jobs.exchange.spark import SparkEngine  # noqa: PLC0415
         from spark_jobs.spark_errors import peer_errors  # noqa: PLC0415
 
         group = f"mqtrace-{clock.monotonic_ns()}"
         with as_meant(session), grouped(session, group, description), peer_errors():
-            yield SparkEngine(session, cores(session), group=group)
+            owns_workers = owns_workers and not is_connect(session)
+            yield SparkEngine(session, cores(session), group=group, owns_workers=owns_workers)
 
 
 def cost_of(engine: Engine, started_ns: MonotonicNs, clock: Clock) -> SparkCost | None:
@@ -207,4 +214,5 @@ def engine_opener(
     chosen = choose_engine(options, has_session=spark is not None)
     if chosen.reason is not None:
         progress(f"judging in this process (--engine local): {chosen.reason}")
-    return partial(open_engine, chosen.name, session_starter(options, spark, progress), clock=clock)
+    start = session_starter(options, spark, progress)
+    return partial(open_engine, chosen.name, start, clock=clock, owns_workers=spark is None)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KEYS_PER_SLICE", "Judged", "judge", "judge_slices"]
 
-KEYS_PER_SLICE: Final = 20_000
+KEYS_PER_SLICE: Final = 25_000
 """So many verdicts are laid out at a time: wide rows of two sides take about a kilobyte each."""
 
 
