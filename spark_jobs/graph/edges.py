@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.graph.journeys import COUNTS, FATES, follow
-from spark_jobs.judging.histograms import Histogram, merge_histograms
+from spark_jobs.judging.durations import Histogram, merge_histograms
 from spark_jobs.report.graph import CONSUME, PUBLISH, Call, Edge, Graph, Node, Spread, node_id
 
 if TYPE_CHECKING:

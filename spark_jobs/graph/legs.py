@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_mqtrace._clock import LAST_MS
-from spark_jobs.judging.coded import CodedVerdicts
-from spark_jobs.judging.columns import encode, flatten_sides
+from spark_jobs.judging.columns import CodedVerdicts, encode, flatten_sides
 from spark_jobs.names import PREFIXES
 from spark_jobs.storage import open_parquet
 from spark_jobs.taxonomy import Kind, Status

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from spark_jobs.history.lifecycle import COVERED, LEAVING_OPEN
 from spark_jobs.history.positions import POSITION
-from spark_jobs.judging.ages import CARRIED_ON, find_last
 from spark_jobs.judging.columns import NullableInts, equals, flatten_sides, is_known, is_true, take_rows
+from spark_jobs.judging.counts import CARRIED_ON, find_last
 from spark_jobs.schemas import EVENT, SIDE_FIELDS
 from spark_jobs.taxonomy import Lifecycle, Status
 

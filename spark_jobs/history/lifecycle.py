@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from spark_jobs.history.history import read_groups
 from spark_jobs.history.positions import POSITION, Positions
-from spark_jobs.judging.ages import find_last
 from spark_jobs.judging.columns import NullableInts, apply_to_distinct, as_rows, flatten_sides
+from spark_jobs.judging.counts import find_last
 from spark_jobs.schemas import EVENT
 from spark_jobs.taxonomy import Lifecycle, Reason, Status
 

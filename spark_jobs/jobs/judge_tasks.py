@@ -195,15 +195,17 @@ _REPEATED: Final = frozenset(
 """Columns worth a dictionary in a file; ids and times gain nothing from one, and each takes a fifth longer."""
 
 
-def _name_leaves(schema: pa.Schema) -> Iterator[str]:
-    """Yield the columns of a parquet file by their names in it; of lists none."""
-    for field in schema:
-        if pa.types.is_struct(field.type):
-            yield from (f"{field.name}.{child.name}" for child in field.type)
-        elif pa.types.is_map(field.type):
-            yield from (f"{field.name}.key_value.{part}" for part in ("key", "value"))
+def _repeated_columns(schema: pa.Schema) -> Any:
+    """Return which columns of a parquet file get a dictionary, by their names in it."""
+    names: list[str] = []
+    for column in schema:
+        if pa.types.is_struct(column.type):
+            names += (f"{column.name}.{child.name}" for child in column.type)
+        elif pa.types.is_map(column.type):
+            names += (f"{column.name}.key_value.{part}" for part in ("key", "value"))
         else:
-            yield field.name
+            names.append(column.name)
+    return [name for name in names if name.rpartition(".")[2] in _REPEATED]
 
 
 class _Files:
@@ -260,7 +262,7 @@ class _File:
                 rows.schema,
                 compression="zstd",
                 write_statistics=False,
-                use_dictionary=[leaf for leaf in _name_leaves(rows.schema) if leaf.rpartition(".")[2] in _REPEATED],
+                use_dictionary=_repeated_columns(rows.schema),
             )
         self._writer.write_table(rows)
 

@@ -9,18 +9,30 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.judging.ages import CARRIED_ON, find_last, name_age, name_open_age
-from spark_jobs.judging.columns import NullableInts, encode, find_groups, join_codes
-from spark_jobs.judging.folding import COUNTS
+from spark_jobs.judging.columns import NullableInts, encode, find_groups, greatest, join_codes
+from spark_jobs.judging.merge import COUNTS
+from spark_jobs.report.result import AGES
 from spark_jobs.schemas import COMPARED_FIELDS
-from spark_jobs.taxonomy import Reason, Status
+from spark_jobs.taxonomy import Lifecycle, Reason, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from spark_jobs.judging.columns import Column, Ints
 
-__all__ = ["CountPlan", "Patterns", "Tally", "add_patterns", "bucket_width_ms", "count_patterns"]
+__all__ = [
+    "CARRIED_ON",
+    "OPEN_AGES",
+    "CountPlan",
+    "Patterns",
+    "Tally",
+    "add_patterns",
+    "bucket_width_ms",
+    "count_patterns",
+    "find_last",
+    "name_age",
+    "name_open_age",
+]
 
 _BUCKET_MS: Final = 600_000
 _LEAST_BUCKETS: Final = 12
@@ -150,7 +162,7 @@ def _count_fields(verdicts: Mapping[str, Column]) -> Counter[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of canonical keys, and per side the sums of ``folding.COUNTS`` over the keys in scope."""
+    """Counts of canonical keys, and per side the sums of ``merge.COUNTS`` over the keys in scope."""
 
     status: Counter[str] = field(default_factory=Counter)
     status_by_kind: dict[str, Counter[str]] = field(default_factory=dict)
@@ -233,3 +245,34 @@ def _add_judgement(tally: Tally, row: dict[str, Any], keys: int) -> None:
             tally.keys[side] += keys
             tally.pending[side] += keys * (row["status"] == Status.PENDING.value)
     tally.keys["both"] += keys * (row["on_native"] and row["on_otlp"])
+
+
+OPEN_AGES: Final = ("0-1x", "1-2x", "2-5x", ">5x", "no_time")
+"""How old an open key is, in multiples of the grace; the last one has no believable time."""
+CARRIED_ON: Final = frozenset({Lifecycle.NEW.value, Lifecycle.STILL_OPEN.value, Lifecycle.REGRESSED.value})
+"""The lifecycles of keys that the next run of a history takes over."""
+_MULTIPLES: Final = (1, 2, 5)
+
+
+def find_last(verdicts: Mapping[str, Column], rows: Ints | None = None) -> NullableInts:
+    """Return the latest believable time of each key, of the columns of ``flatten_sides``."""
+    times = (
+        NullableInts.of(verdicts[f"{side}.{name}"]) for side in ("native", "otlp") for name in ("start_ms", "end_ms")
+    )
+    last = greatest(*(one.believable() for one in times))
+    return last if rows is None else last.take(rows)
+
+
+def name_age(age_ms: int | None) -> str | None:
+    """Return the band of ``AGES`` that an open event of this age belongs to."""
+    if age_ms is None:
+        return None
+    return next((name for name, below_ms in AGES if below_ms is None or age_ms < below_ms), None)
+
+
+def name_open_age(age_ms: int | None, grace_ms: int) -> str:
+    """Return which of ``OPEN_AGES`` an open key of this age belongs to."""
+    if age_ms is None:
+        return OPEN_AGES[-1]
+    multiple = int(np.searchsorted([multiple * grace_ms for multiple in _MULTIPLES], age_ms))
+    return OPEN_AGES[multiple]

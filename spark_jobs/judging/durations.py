@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.judging.columns import NullableInts, encode, equals, find_groups, is_known, is_true
-from spark_jobs.judging.histograms import Histogram, merge_histograms
 from spark_jobs.report.result import Group, Latency, Topic
 from spark_jobs.taxonomy import Kind, Status
 
@@ -24,11 +23,13 @@ __all__ = [
     "ARRIVALS",
     "MEASURES",
     "Durations",
+    "Histogram",
     "count_messages",
     "find_messages",
     "measure",
     "measure_rows",
     "merge_durations",
+    "merge_histograms",
 ]
 
 MEASURES: Final = ("publish", "queue", "process", "end_to_end")
@@ -211,3 +212,56 @@ def merge_durations(parts: Iterable[Durations]) -> Durations:
     merged.total.update({name: merge_histograms(some) for name, some in totals.items()})
     merged.named.update({label: merge_histograms(some) for label, some in named.items()})
     return merged
+
+
+_MOST_VALUES: Final = 10_000
+"""So many distinct values are counted exactly; beyond, values are rounded to four significant digits."""
+_DIGITS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Distinct ``values`` in ascending order and how often each was seen; ``least`` and ``most`` are always exact."""
+
+    values: Ints
+    counts: Ints
+    least: int
+    most: int
+
+    @classmethod
+    def of(cls, values: Ints) -> Histogram:
+        """Return the histogram of at least one value."""
+        distinct, counts = np.unique(values, return_counts=True)
+        return cls(distinct, counts, int(distinct[0]), int(distinct[-1])).bounded()
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return int(self.counts.sum())
+
+    def rank(self, shares: Sequence[float]) -> list[int]:
+        """Return for each share the least value that at least this share of all values does not exceed."""
+        so_far = np.cumsum(self.counts)
+        wanted = np.ceil(np.array(shares) * so_far[-1])
+        return [int(value) for value in self.values[np.searchsorted(so_far, wanted)]]
+
+    def bounded(self) -> Histogram:
+        """Return it with no more values than are counted exactly."""
+        if len(self.values) <= _MOST_VALUES:
+            return self
+        size = 10.0 ** np.floor(np.log10(np.maximum(np.abs(self.values.astype(np.float64)), 1)))
+        step = np.maximum(size / (_DIGITS / 10), 1).astype(np.int64)
+        rounded = self.values // step * step
+        distinct, places = np.unique(rounded, return_inverse=True)
+        return Histogram(distinct, np.bincount(places, weights=self.counts).astype(np.int64), self.least, self.most)
+
+
+def merge_histograms(parts: Iterable[Histogram]) -> Histogram:
+    """Return the histogram of all values of at least one part."""
+    some = list(parts)
+    if len(some) == 1:
+        return some[0]
+    values, places = np.unique(np.concatenate([part.values for part in some]), return_inverse=True)
+    counts = np.bincount(places, weights=np.concatenate([part.counts for part in some])).astype(np.int64)
+    merged = Histogram(values, counts, min(part.least for part in some), max(part.most for part in some))
+    return merged.bounded()

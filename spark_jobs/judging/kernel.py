@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from spark_jobs.judging.columns import encode, equals, single_arrays
-from spark_jobs.judging.folding import Input, fold
 from spark_jobs.judging.identity import encode_kinds, fill_groups, identify, message_key
-from spark_jobs.judging.pairing import pair_events
-from spark_jobs.judging.surroundings import find_keys
+from spark_jobs.judging.keys import find_keys
+from spark_jobs.judging.match import pair_events
+from spark_jobs.judging.merge import Input, fold
 from spark_jobs.judging.verdict_rows import lay_out
 from spark_jobs.schemas import VERDICT
 

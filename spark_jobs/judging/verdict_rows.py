@@ -20,23 +20,22 @@ from spark_jobs.judging.columns import (
     join_codes,
     take_rows,
 )
-from spark_jobs.judging.comparing import compare_sides, find_other
+from spark_jobs.judging.compare import compare_sides, find_other
 from spark_jobs.judging.fields import HASH_DIGITS, digest
 from spark_jobs.judging.identity import CONSUME, KINDS
+from spark_jobs.judging.keys import Sides, fill_topics
 from spark_jobs.judging.plan import Alone
-from spark_jobs.judging.sides import Sides
-from spark_jobs.judging.statuses import Evidence, decide
-from spark_jobs.judging.surroundings import fill_topics
+from spark_jobs.judging.status import Evidence, decide
 from spark_jobs.schemas import SIDE_FIELDS, VERDICT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spark_jobs.judging.columns import Column, Ints, Mask
-    from spark_jobs.judging.comparing import Compared
-    from spark_jobs.judging.folding import Folded, Input
+    from spark_jobs.judging.compare import Compared
+    from spark_jobs.judging.keys import Keys
+    from spark_jobs.judging.merge import Folded, Input
     from spark_jobs.judging.plan import Plan
-    from spark_jobs.judging.surroundings import Keys
 
 __all__ = ["lay_out"]
 

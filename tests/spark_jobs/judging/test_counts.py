@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.hashing import hash_texts
@@ -17,9 +17,16 @@ from spark_jobs.jobs.examples import read_samples, read_slowest
 from spark_jobs.jobs.judge_tasks import Counted
 from spark_jobs.judging.columns import flatten_sides
 from spark_jobs.judging.counts import CountPlan, add_patterns, count_patterns
-from spark_jobs.judging.durations import MEASURES, count_messages, find_messages, measure, merge_durations
+from spark_jobs.judging.durations import (
+    MEASURES,
+    Histogram,
+    count_messages,
+    find_messages,
+    measure,
+    merge_durations,
+    merge_histograms,
+)
 from spark_jobs.judging.evidence import PER_STRATUM, merge_samples, rank_differing, rank_hosts
-from spark_jobs.judging.histograms import Histogram, merge_histograms
 from spark_jobs.judging.kernel import judge
 from spark_jobs.policy.policy import read_policy
 from tests.support.events import START_MS, before, consumed, delivery, publish
@@ -193,6 +200,7 @@ def test_open_events_have_an_age_before_the_end_of_the_data():
     assert sum(counts.open_age.values()) == 4
 
 
+@settings(deadline=None)
 @given(texts=st.lists(st.one_of(st.none(), st.text(max_size=30))))
 def test_equal_texts_and_only_they_have_equal_hashes(texts):
     column = pa.array(texts, pa.string())

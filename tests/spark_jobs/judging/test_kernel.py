@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 
 from spark_jobs.judging.kernel import judge, judge_slices
-from spark_jobs.judging.pairing import BLOCK
+from spark_jobs.judging.match import BLOCK
 from spark_jobs.policy.policy import read_policy
 from tests.support import oracle
 from tests.support.drawn_runs import runs

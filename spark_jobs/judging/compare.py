@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from spark_jobs.judging.columns import Column, Ints, Mask
+    from spark_jobs.judging.keys import Sides
     from spark_jobs.judging.plan import Plan
-    from spark_jobs.judging.sides import Sides
 
 __all__ = ["Compared", "compare_sides", "find_other"]
 

@@ -33,7 +33,6 @@ from spark_jobs.judging.columns import (
     rank_words,
     take_rows,
 )
-from spark_jobs.judging.folding import OTLP
 from spark_jobs.judging.identity import (
     CONSUME,
     IDENTITY_COLUMNS,
@@ -44,12 +43,13 @@ from spark_jobs.judging.identity import (
     message_key,
     name_identities,
 )
+from spark_jobs.judging.merge import OTLP
 from spark_jobs.names import bare
 from spark_jobs.taxonomy import Kind
 
 if TYPE_CHECKING:
     from spark_jobs.judging.columns import Codes, Column, Ints, Mask
-    from spark_jobs.judging.folding import Folded, Input
+    from spark_jobs.judging.merge import Folded, Input
 
 __all__ = ["BLOCK", "EXACT", "Pairs", "pair_events"]
 

@@ -16,7 +16,7 @@ class Evidence(NamedTuple):
     """What decides about one key.
 
     ``is_outside``: of the window, and not carried over from an earlier run. ``native_excess``: that side has copies.
-    ``differs`` and ``all_equal``: as ``comparing.Compared``. ``is_young``: a delivery may still end. ``is_damaged``:
+    ``differs`` and ``all_equal``: as ``compare.Compared``. ``is_young``: a delivery may still end. ``is_damaged``:
     a malformed record of the missing side names this message. ``is_unsettled``: its other side may still arrive.
     ``rule``: the by-design rule that holds for a one-sided key.
     """
