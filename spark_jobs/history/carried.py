@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,7 +15,7 @@ from spark_jobs.history.history import read_rows, write_rows
 from spark_jobs.history.positions import POSITION, Positions
 from spark_jobs.judging.columns import NullableInts, encode, equals, flatten_sides, is_true, take_rows
 from spark_jobs.schemas import EVENT
-from spark_jobs.storage import make_directory, open_parquet
+from spark_jobs.storage import as_path, make_directory, open_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -82,7 +81,7 @@ def carry_over_events(engine: Engine, carried: Sequence[str], fresh: Sequence[st
         own = np.zeros(len(events), bool)
         own[rows[(rows >= before) & (rows < before + len(events))] - before] = True
         left_as = pc.if_else(pa.array(own), pa.scalar(None, pa.string()), events["left_as"])
-        files.append(str(Path(directory) / f"carried-{number:05d}.parquet"))
+        files.append(str(as_path(directory) / f"carried-{number:05d}.parquet"))
         write_rows(events.set_column(EVENT.names.index("left_as"), EVENT.field("left_as"), left_as), files[-1])
         before += len(events)
     return CarriedOver(

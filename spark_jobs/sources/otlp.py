@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import chain, groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from spark_jobs.sources.files import span_files
 from spark_jobs.sources.otlp_json import read_json
 from spark_jobs.sources.span_batches import Counts, batch_of, grouped, row_batches, span_row
 from spark_jobs.sources.splits import Line, plan_files, read_lines
+from spark_jobs.storage import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -84,7 +84,7 @@ def message_batches(messages: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def _items(split: Split) -> Iterator[_Item]:
-    for item in read_messages(Path(split.path), split.layout, parse=parse_message):
+    for item in read_messages(as_path(split.path), split.layout, parse=parse_message):
         yield split.path, item.ordinal, item
 
 

@@ -1,4 +1,4 @@
-"""Spark clusters and servers of a test's own, from pip's pyspark: on loopback, on free ports, stopped by process id."""
+"""Spark clusters, HDFS, S3 and YARN of a test's own, from packages: on loopback, free ports, stopped by process id."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.request import Request, urlopen
 
 import pyspark
 
 from spark_jobs.java import find_java
+from tests.peers.maven import jars_of
+from tests.peers.peer import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SPARK_HOME = Path(pyspark.__file__).parent
-STARTS_WITHIN_S = 120
+STARTS_WITHIN_S = 240
+HADOOP = Path(__file__).resolve().parents[1] / "cluster" / "hadoop"
+_SPARK_CLASS = (str(SPARK_HOME / "bin" / "spark-class"),)
+_OPENED = ("--add-opens", "java.base/java.lang=ALL-UNNAMED")
 
 
 def spark_environment(**more: str) -> dict[str, str]:
@@ -30,21 +37,25 @@ def spark_environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def standalone(logs: Path, environment: dict[str, str]) -> Iterator[str]:
-    """Give a master with two workers of one core each: its ``spark://`` address."""
+def standalone(logs: Path, environment: dict[str, str], *, hidden: Path | None = None) -> Iterator[str]:
+    """Give a master with two workers of one core each: its ``spark://`` address.
+
+    Workers have directories of their own; they do not see what is below ``hidden``.
+    """
     deploy = "org.apache.spark.deploy"
     with ExitStack() as running:
         arguments = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         master = running.enter_context(
-            _process(logs / "master.log", environment, f"{deploy}.master.Master", *arguments)
+            _process(logs / "master.log", environment, *_SPARK_CLASS, f"{deploy}.master.Master", *arguments)
         )
         address = _said(master, r"Starting Spark master at (spark://\S+)")
         for number in (1, 2):
             work = logs / f"worker-{number}"
+            (work / "tmp").mkdir(parents=True)
             own = (*arguments, "--cores", "1", "--memory", "1g", "--work-dir", str(work), address)
-            worker = running.enter_context(
-                _process(logs / f"{number}.log", environment, f"{deploy}.worker.Worker", *own)
-            )
+            command = (*(without(hidden) if hidden else ()), *_SPARK_CLASS, f"{deploy}.worker.Worker", *own)
+            there = {**environment, "TMPDIR": str(work / "tmp"), "SPARK_LOCAL_DIRS": str(work / "tmp")}
+            worker = running.enter_context(_process(logs / f"{number}.log", there, *command))
             _said(worker, r"(Successfully registered with master)")
         yield address
 
@@ -64,16 +75,112 @@ def connect_server(logs: Path, environment: dict[str, str]) -> Iterator[str]:
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
     told = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     arguments = ("--class", server, "--master", "local[2]", *told, "spark-internal")
-    with _process(logs / "connect.log", environment, "org.apache.spark.deploy.SparkSubmit", *arguments) as server:
+    submit = (*_SPARK_CLASS, "org.apache.spark.deploy.SparkSubmit", *arguments)
+    with _process(logs / "connect.log", environment, *submit) as server:
         _said(server, r"(Spark Connect server started)")
         yield f"sc://127.0.0.1:{port}"
+
+
+@dataclass(frozen=True)
+class TestStore:
+    """A store that runs: a directory in it, and the settings by which Hadoop finds it."""
+
+    root: str
+    settings: dict[str, str]
+
+    __test__ = False  # pytest
+
+    def configuration(self, directory: Path) -> str:
+        """Write the settings as ``HADOOP_CONF_DIR`` holds them, and return the directory."""
+        directory.mkdir(exist_ok=True)
+        rows = "".join(
+            f"<property><name>{name}</name><value>{v}</value></property>" for name, v in self.settings.items()
+        )
+        (directory / "core-site.xml").write_text(f"<configuration>{rows}</configuration>")
+        return str(directory)
+
+    def conf(self) -> list[str]:
+        """Return the settings as options of Spark's."""
+        return [word for name, value in self.settings.items() for word in ("--conf", f"spark.hadoop.{name}={value}")]
+
+
+@contextmanager
+def hdfs(logs: Path) -> Iterator[TestStore]:
+    """Give a NameNode and a DataNode in one JVM."""
+    rpc, http = free_ports(2)
+    home = logs / "hdfs"
+    home.mkdir()
+    ports = ("-nomr", "-format", "-nnport", str(rpc), "-nnhttpport", str(http), "-D", "dfs.replication=1")
+    main = "org.apache.hadoop.mapreduce.MiniHadoopClusterManager"
+    with _process(
+        home / "hdfs.log", spark_environment(), *_java(jars_of(HADOOP / "hadoop.xml", "hadoop")), main, *ports
+    ):
+        _answers(f"http://127.0.0.1:{http}/webhdfs/v1/?op=LISTSTATUS", home / "hdfs.log")
+        settings = {"fs.defaultFS": f"hdfs://127.0.0.1:{rpc}", "dfs.namenode.http-address": f"127.0.0.1:{http}"}
+        yield TestStore(f"hdfs://127.0.0.1:{rpc}/traces", settings)
+
+
+@contextmanager
+def s3(logs: Path) -> Iterator[TestStore]:
+    """Give an S3 server over HTTP, moto's, in a process of its own, and a bucket in it."""
+    (port,) = free_ports(1)
+    with _process(
+        logs / "s3.log", dict(os.environ), sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)
+    ):
+        _answers(f"http://127.0.0.1:{port}/", logs / "s3.log")
+        with urlopen(Request(f"http://127.0.0.1:{port}/traces", method="PUT"), timeout=STARTS_WITHIN_S):
+            pass
+        settings = {
+            "fs.s3a.endpoint": f"http://127.0.0.1:{port}",
+            "fs.s3a.endpoint.region": "us-east-1",
+            "fs.s3a.path.style.access": "true",
+            "fs.s3a.connection.ssl.enabled": "false",
+            "fs.s3a.access.key": "any",
+            "fs.s3a.secret.key": "any",
+        }
+        yield TestStore("s3a://traces/in", settings)
+
+
+@contextmanager
+def yarn(logs: Path, configuration: Path) -> Iterator[None]:
+    """Run a ResourceManager and a NodeManager; ``yarn-site.xml`` goes below ``configuration``."""
+    home = logs / "yarn"
+    home.mkdir()
+    program = (str(HADOOP / "Yarn.java"), str(configuration / "yarn-site.xml"))
+    command = (*_java(jars_of(HADOOP / "hadoop.xml", "hadoop")), *program)
+    with _process(home / "yarn.log", spark_environment(), *command) as running:
+        _said(running, r"(YARN is up)")
+        yield
+
+
+def s3a_jars() -> str:
+    """Return Hadoop's S3A as ``spark.jars`` takes it."""
+    return ",".join(map(str, sorted(jars_of(HADOOP / "s3a.xml", "s3a").glob("*.jar"))))
+
+
+def without(hidden: Path) -> tuple[str, ...]:
+    """Return the words before a command that make it see an empty directory there: a mount namespace of its own."""
+    return ("unshare", "-m", "sh", "-c", f'mount -t tmpfs none "{hidden}" && exec "$@"', "sh")
+
+
+def _java(jars: Path) -> tuple[str, ...]:
+    return (str(find_java().path / "bin" / "java"), "-Xmx512m", *_OPENED, "-cp", f"{jars}/*")
+
+
+def _answers(url: str, log: Path) -> None:
+    until = time.monotonic() + STARTS_WITHIN_S
+    while time.monotonic() < until:
+        with suppress(OSError), urlopen(url, timeout=10):
+            return
+        time.sleep(0.3)
+    raise AssertionError(f"{log.name}: {log.read_text(errors='replace')[-2000:]}")
 
 
 @contextmanager
 def _process(log: Path, environment: dict[str, str], *words: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     with log.open("wb") as written:
         started = subprocess.Popen(
-            [str(SPARK_HOME / "bin" / "spark-class"), *words],
+            words,
             stdout=written,
             stderr=written,
             env=environment,
