@@ -57,7 +57,8 @@ wheel: $(READY) ## dist/otel_mqtrace-*.whl
 	@ls dist/otel_mqtrace-*.whl
 
 .PHONY: test-cluster
-test-cluster: java ## the reconciliation on Spark clusters and a Connect server started for it, compared with a local run
+test-cluster: java ## the reconciliation on HDFS, S3, Spark standalone, YARN and Connect, started for it, compared with a local run
+	@$(BIN)/python -c 'import moto' 2>/dev/null || PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --group cluster
 	@$(BIN)/python -m pytest -m cluster -v tests/cluster $(ARGS)
 
 .PHONY: bench

@@ -168,6 +168,7 @@ def _java(jars: Path) -> tuple[str, ...]:
 
 
 def _answers(url: str, log: Path) -> None:
+    """Wait until a server answers; what its log says instead is the error."""
     until = time.monotonic() + STARTS_WITHIN_S
     while time.monotonic() < until:
         with suppress(OSError), urlopen(url, timeout=10):
