@@ -19,7 +19,20 @@ if TYPE_CHECKING:
 
     from bridge.storage import AnyPath
 
-__all__ = ["Address", "Kind", "data_files", "expand_files", "match_paths", "parse_address", "root_of"]
+__all__ = [
+    "Address",
+    "Kind",
+    "NothingThereError",
+    "data_files",
+    "expand_files",
+    "match_paths",
+    "parse_address",
+    "root_of",
+]
+
+
+class NothingThereError(UsageError):
+    """There is no file behind a source."""
 
 
 class Kind(Enum):
@@ -98,7 +111,8 @@ def expand_files(path: str) -> tuple[list[AnyPath], bool]:
     """Return the files behind a path or the URL of a store, sorted and absolute, and whether it names a single one.
 
     Raises:
-        UsageError: nothing is there, or the store does not answer.
+        NothingThereError: nothing is there.
+        UsageError: the store does not answer.
     """
     try:
         return _expand(path)
@@ -118,7 +132,7 @@ def _expand(path: str) -> tuple[list[AnyPath], bool]:
         files = [file for match in matches for file in (data_files(match) if match.is_dir() else [match.resolve()])]
         if files:
             return sorted(files), False
-    raise UsageError(f"no such file, directory or match: {path}")
+    raise NothingThereError(f"no such file, directory or match: {path}")
 
 
 def match_paths(pattern: AnyPath) -> list[AnyPath]:

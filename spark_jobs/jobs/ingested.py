@@ -7,7 +7,6 @@ itself. All batches together are what one batch run would have read.
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -21,14 +20,14 @@ from spark_jobs.jobs.event_writer import EventFile
 from spark_jobs.jobs.reading import EventSide
 from spark_jobs.judging.facts import merge_surveys, survey
 from spark_jobs.schemas import NORMALISED
-from spark_jobs.storage import list_files, open_parquet
+from spark_jobs.storage import committed, list_files, move_tree, open_parquet, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import pyarrow as pa
 
+    from bridge.storage import AnyPath
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.judging.facts import Survey
     from spark_jobs.sources.kafka import PartitionRange
@@ -41,6 +40,7 @@ _INSTEAD_OF: Final = "instead_of"
 _SIZES: Final = "sizes"
 _INCOMING: Final = ".incoming-"
 _JOINED: Final = "joined-"
+_FILES_NAME: Final = "files-"
 _MOST_BATCHES: Final = 64
 _SURVEYED: Final = ["side", "kind", "scope", "topic", "group_name", "start_ms", "end_ms", "arrival_ms", "bad"]
 _FILES: Final = 8  # of a side when batches are joined
@@ -49,13 +49,13 @@ _FILES: Final = 8  # of a side when batches are joined
 class Ingested:
     """The batches below one directory, by their unique names."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: AnyPath) -> None:
         self.directory = directory.absolute()
 
-    def incoming(self, name: str) -> Path:
+    def incoming(self, name: str) -> AnyPath:
         """Return an empty directory to write a batch into, ``native`` and ``otlp`` below it."""
         path = self.directory / f"{_INCOMING}{name}"
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
         path.mkdir(parents=True)
         return path
 
@@ -79,9 +79,8 @@ class Ingested:
         books = {side: {**read.to_plain(), "files": []} for side, read in sides.items()}
         plain = {**books, _SIZES: dict(sizes or {}), _INSTEAD_OF: list(instead_of)}
         (incoming / _BOOKS).write_text(json.dumps(plain, ensure_ascii=False), encoding="utf-8")
-        if final.exists():
-            shutil.rmtree(final)
-        incoming.rename(final)
+        _remove(final)
+        move_tree(incoming, final, last=_BOOKS)
 
     def compact(self, *, most_batches: int = _MOST_BATCHES) -> None:
         """Join all batches if there are more than ``most_batches``: reading takes longer with every file."""
@@ -96,7 +95,7 @@ class Ingested:
         old = self._on_disk()  # with those that a killed run had joined
         self.commit(name, joined, sizes=self.sizes(), instead_of=sorted(old))
         for batch in old:
-            shutil.rmtree(self._path(batch))
+            _remove(self._path(batch))
 
     def names(self) -> tuple[str, ...]:
         """Return the committed batches, without those that a killed run had joined."""
@@ -131,15 +130,33 @@ class Ingested:
         native, otlp = (_join(_of_side(batches, side)) for side in _SIDES)
         return native, replace(otlp, trace_topics=())
 
+    def sources(self) -> set[str]:
+        """Return the files and topics that were read."""
+        return {source for sides in self.batches().values() for side in sides.values() for source in side.sources}
+
+    def next_name(self) -> str:
+        """Return the name of the next batch of files, which no batch has, nor one that another replaces."""
+        on_disk = self._on_disk()
+        names = on_disk | {old for name in on_disk for old in self._plain(name)[_INSTEAD_OF]}
+        numbers = [name.removeprefix(_FILES_NAME) for name in names if name.startswith(_FILES_NAME)]
+        return f"{_FILES_NAME}{1 + max(map(int, numbers), default=0):09d}"
+
+    def remove_unfinished(self) -> None:
+        """Remove what killed runs left half-written or half-removed."""
+        for path in (*self.directory.glob(f"{_INCOMING}*"), *self.directory.glob("batch=*")):
+            if not (path / _BOOKS).exists() or path.name.startswith(_INCOMING):
+                remove_tree(path)
+
     def _times_joined(self) -> int:
         """Return the number of the last join."""
         numbers = (name.removeprefix(_JOINED) for name in self._on_disk() if name.startswith(_JOINED))
         return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
     def _on_disk(self) -> set[str]:
-        return {path.name.partition("=")[2] for path in self.directory.glob("batch=*")}
+        found = (path for path in self.directory.glob("batch=*") if (path / _BOOKS).exists())
+        return {path.name.partition("=")[2] for path in found}
 
-    def _path(self, name: str) -> Path:
+    def _path(self, name: str) -> AnyPath:
         return self.directory / f"batch={name}"
 
     def _read(self, name: str) -> dict[str, EventSide]:
@@ -159,6 +176,12 @@ class Ingested:
             ) from error
 
 
+def _remove(batch: AnyPath) -> None:
+    """Remove a batch: without its balance it does not count, however far the removal comes."""
+    (batch / _BOOKS).unlink(missing_ok=True)
+    remove_tree(batch)
+
+
 def survey_again(engine: Engine, spans: EventSide, topics: Sequence[str]) -> EventSide:
     """Return the OTLP side with its survey where ``topics`` are trace topics."""
     if not topics:
@@ -174,14 +197,14 @@ def _survey_file(topics: Sequence[str], path: str) -> Survey:
     return merge_surveys(survey(rows, trace_topics=topics) for rows in groups)
 
 
-def _join_files(paths: Sequence[str], directory: Path) -> None:
+def _join_files(paths: Sequence[str], directory: AnyPath) -> None:
     """Write the rows of all files, in order, into at most ``_FILES`` files of about as many rows each."""
     rows = [open_parquet(path).metadata.num_rows for path in paths]
     begins, total = np.cumsum([0, *rows])[:-1].tolist(), max(sum(rows), 1)
     parts = groupby(zip(paths, begins, strict=True), key=lambda one: int(one[1] * _FILES // total))
-    directory.mkdir()
+    directory.mkdir(parents=True)
     for number, some in parts:
-        with EventFile(str(directory / f"part-{number:05d}.parquet")) as file:
+        with committed(directory / f"part-{number:05d}.parquet") as unready, EventFile(unready) as file:
             for path, _ in some:
                 for batch in _read_batches(path):
                     file.write(batch)

@@ -1,27 +1,22 @@
 """Reconcile again and again: ingest what is new, then judge everything as one batch.
 
-Spark's file stream only lists new files; readers, normalisers and judge are those of the batch run. What was ingested
-stays under ``out / "stream"``: a killed run continues where it was, and the next day's run reads only what is new.
+Readers, normalisers and judge are those of the batch run. What was ingested stays under ``out / "stream"``, with the
+names of the files it came from: a killed run continues where it was, and the next run reads only what is new.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import signal
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial, reduce
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as F
-
+from bridge.addresses import NothingThereError, expand_files, parse_address
 from bridge.otlp.detect import Layout, Side
 from otel_mqtrace._clock import SystemClock, pause
-from otel_mqtrace._errors import MqTraceError, PeerError, UsageError
+from otel_mqtrace._errors import PeerError, UsageError
 from spark_jobs.engine import is_connect
 from spark_jobs.history.history import lock_directory
 from spark_jobs.jobs.engines import choose_engine, open_engine, session_starter
@@ -32,17 +27,19 @@ from spark_jobs.jobs.reconcile import conclude, reconcile
 from spark_jobs.jobs.workspace import open_workspace
 from spark_jobs.jobs.writers import name_native_writers
 from spark_jobs.session import configure_stores
-from spark_jobs.sources.files import source_files, spark_path, spark_target
+from spark_jobs.sources.files import source_files
 from spark_jobs.sources.kafka import apart, topic_ranges
 from spark_jobs.spark_errors import mute_interrupted_calls
+from spark_jobs.storage import as_path
 from spark_jobs.taxonomy import ExitCode, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
+    from bridge.storage import AnyPath
     from otel_mqtrace._clock import Clock
     from spark_jobs.exchange.engine import Engine
     from spark_jobs.jobs.options import Chosen, ReconcileOptions
@@ -51,10 +48,10 @@ if TYPE_CHECKING:
     from spark_jobs.report.result import Result
     from spark_jobs.sources.kafka import PartitionRange, TopicAddress
 
-__all__ = ["FILES_PER_BATCH", "Ingest", "each_batch_of_new_files", "find_new_ranges", "run"]
+__all__ = ["FILES_PER_BATCH", "Ingest", "find_new_files", "find_new_ranges", "run"]
 
 FILES_PER_BATCH: Final = 1_000
-"""Files of one source in one batch: what a killed run reads again, and what one job lists."""
+"""Files in one batch: what a killed run reads again."""
 
 _STREAM: Final = "stream"  # the directory under ``out``
 _MS_PER_S: Final = 1_000
@@ -86,7 +83,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
         report: called with each result before the history is committed.
         clock: measures the run.
         wait: sleeps for a number of seconds.
-        files_per_batch: files of one source in one batch, at most.
+        files_per_batch: files in one batch, at most.
 
     Raises:
         UsageError, UnreadableInputError, MissingExtraError, PeerError: as a batch run does.
@@ -112,7 +109,7 @@ def run(  # noqa: PLR0913 - those of a batch run, and the rhythm
                     ingest.use(chosen)
                 opener = partial(open_engine, "spark", lambda: session, clock=clock)
                 with opener() as engine:
-                    has_new = ingest.ingest(engine, session)
+                    has_new = ingest.ingest(engine)
                 if has_new or last is None:
                     with open_workspace(options.out, options.history, opener, clock) as workspace:
                         last = _judge(workspace, ingest.ingested, chosen, progress=progress, report=report)
@@ -193,16 +190,15 @@ def _end_by_signals(*, several: bool) -> Iterator[None]:
 
 # -- ingest ------------------------------------------------------------------------------------------------------------
 class Ingest:
-    """One stream over the sources of ``options``; at most ``files_per_batch`` files of a source make one batch."""
+    """One stream over the sources of ``options``; at most ``files_per_batch`` files make one batch."""
 
     def __init__(self, options: ReconcileOptions, *, files_per_batch: int, progress: Callable[[str], None]) -> None:
         self._options = options
         self._files_per_batch = files_per_batch
         self._progress = progress
-        if not isinstance(options.out, Path):
-            raise UsageError("--stream needs an --out on this machine")
         self._directory = options.out / _STREAM
         self._how = self._directory / _HOW
+        self._passed_over: set[str] = set()
         self.ingested = Ingested(self._directory / "events")
 
     def known_writers(self) -> dict[str, tuple[str, str]]:
@@ -236,16 +232,16 @@ class Ingest:
     def _read_how(self) -> dict[str, Any]:
         return dict(json.loads(self._how.read_text(encoding="utf-8"))) if self._how.exists() else {}
 
-    def ingest(self, engine: Engine, session: SparkSession) -> int:
+    def ingest(self, engine: Engine) -> int:
         """Read and keep what is new, topics first; return the number of new batches."""
         self._progress("looking for what is new")
+        self.ingested.remove_unfinished()
         before = set(self.ingested.names())
-        files = [apart(srcs)[0] for srcs in (self._options.native, self._options.otlp)]
-        srcs = tuple(dict.fromkeys(src for one in files for src in one))
-        checkpoint = self._directory / "checkpoint" / _digest(srcs)
         self._read_topics(engine)
-        read = partial(self._read_files, engine)
-        each_batch_of_new_files(session, srcs, read, checkpoint=checkpoint, files_per_batch=self._files_per_batch)
+        srcs = dict.fromkeys(src for side in (self._options.native, self._options.otlp) for src in apart(side)[0])
+        new = find_new_files(srcs, self.ingested.sources() | self._passed_over)
+        for begin in range(0, len(new), self._files_per_batch):
+            self._read_files(engine, new[begin : begin + self._files_per_batch])
         count = len(set(self.ingested.names()) - before)
         self.ingested.compact()
         return count
@@ -264,15 +260,8 @@ class Ingest:
         srcs = {side: [str(address) for address in topics[side]] for side in topics if behind[side]}
         self._read(engine, name, srcs, {side: replace(how, ranges=behind[side]) for side in srcs})
 
-    def _read_files(self, engine: Engine, name: str, paths: Sequence[Path]) -> None:
-        known = {
-            source
-            for batch, sides in self.ingested.batches().items()
-            if batch != name
-            for side in sides.values()
-            for source in side.sources
-        }
-        fresh = frozenset(path for path in (path.resolve() for path in paths) if str(path) not in known)
+    def _read_files(self, engine: Engine, paths: Sequence[AnyPath]) -> None:
+        fresh = frozenset(paths)
         how = reading(self._options)
         layout = None if how.otlp_format is None else Layout(how.otlp_format)
         native = source_files(apart(self._options.native)[0], Side.NATIVE, only=fresh)
@@ -281,7 +270,8 @@ class Ingest:
         srcs = {side: paths for side, paths in files.items() if paths}
         if srcs:
             self._progress(f"reading {len(native) + len(otlp)} new files")
-            self._read(engine, name, srcs, dict.fromkeys(srcs, how))
+            self._read(engine, self.ingested.next_name(), srcs, dict.fromkeys(srcs, how))
+        self._passed_over |= {str(path) for path in paths}  # what is neither side is looked at once
 
     def _read(
         self, engine: Engine, name: str, srcs: Mapping[str, Sequence[str]], how: Mapping[str, ReadOptions]
@@ -328,99 +318,14 @@ def _first(held: PartitionRange, end: int | None) -> int:
 def _size_of(path: str) -> int:
     """Return the size of a file in bytes, 0 if it is gone."""
     with suppress(OSError):
-        return Path(path).stat().st_size
+        return as_path(path).stat().st_size
     return 0
 
 
-def _digest(srcs: Sequence[str]) -> str:
-    return hashlib.sha256("\0".join(srcs).encode()).hexdigest()[:16]
-
-
-# -- new files: Spark's file stream lists them, its checkpoint remembers them ------------------------------------------
-_LISTING: Final = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
-_FOREVER: Final = "36500d"  # a file that arrives with an old time of modification is new, too
-_POLL_S: Final = 0.5  # an interrupt gets through between two polls
-_MAGIC: Final = re.compile(r"[*?\[]")
-
-
-def each_batch_of_new_files(
-    spark: SparkSession,
-    srcs: Sequence[str],
-    take: Callable[[str, list[Path]], None],
-    *,
-    checkpoint: Path,
-    files_per_batch: int = FILES_PER_BATCH,
-) -> None:
-    """Call ``take(name, paths)`` for the files that are new since the last call with this ``checkpoint``.
-
-    A batch whose ``take`` did not return comes again with the same name and paths. A file counts once, by its path;
-    hidden files are left out, other files beside the data are not.
-
-    Args:
-        spark: a session with a JVM of its own.
-        srcs: files, directories, globs; the same ones every time.
-        take: called with the name (checkpoint id and batch number) and the files of a batch.
-        checkpoint: a directory for this stream alone.
-        files_per_batch: files of one source in one batch, at most.
-
-    Raises:
-        MqTraceError: raised by ``take``.
-        PeerError: the stream failed otherwise.
-    """
-    if not srcs:
-        return
-    failures: list[MqTraceError] = []
-
-    def take_batch(frame: DataFrame, batch: int) -> None:
-        try:
-            name = f"{_query_id(checkpoint)}-{batch:09d}"
-            take(name, sorted({Path(row["path"]) for row in frame.collect()}))
-        except MqTraceError as error:
-            failures.append(error)  # Spark returns it as text, wrapped several times
-            raise
-
-    listed = reduce(lambda one, other: one.unionByName(other), (_listing(spark, src, files_per_batch) for src in srcs))
-    writer = listed.writeStream.foreachBatch(take_batch).option(
-        "checkpointLocation", spark_target(checkpoint.absolute())
-    )
-    query = writer.trigger(availableNow=True).start()
-    try:
-        while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]  # seconds may be a fraction
-            pass
-    except StreamingQueryException as error:
-        if failures:
-            raise failures[0] from error
-        raise PeerError(f"Spark gave up: {_first_line(error)}; fix that and run it again") from error
-    finally:
-        query.stop()
-
-
-def _listing(spark: SparkSession, src: str, files_per_batch: int) -> DataFrame:
-    reader = (
-        spark.readStream.format("binaryFile")
-        .schema(_LISTING)
-        .options(
-            recursiveFileLookup=True, maxFilesPerTrigger=files_per_batch, maxFileAge=_FOREVER, ignoreMissingFiles=True
-        )
-    )
-    path = F.regexp_replace("path", "^file:/+", "/").alias("path")
-    return reader.load(_listed_path(src)).select(path)
-
-
-def _listed_path(src: str) -> str:
-    """Return the path that Spark lists for a source; ``**``, unknown to Hadoop, lists everything below its root."""
-    path = Path(src.removeprefix("file://")).absolute()
-    if path.exists():
-        return spark_path(path)
-    if "**" in path.parts:
-        return spark_path(Path(*path.parts[: next(at for at, part in enumerate(path.parts) if _MAGIC.search(part))]))
-    return spark_target(re.sub(r"([{}\\])", r"\\\1", str(path)))
-
-
-def _query_id(checkpoint: Path) -> str:
-    """Return Spark's id of the stream of this checkpoint; a restart keeps it."""
-    return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])[:8]
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+def find_new_files(srcs: Iterable[str], known: Container[str]) -> list[AnyPath]:
+    """Return the files behind ``srcs`` that are not ``known``, sorted; a file counts once, by its path."""
+    found: set[AnyPath] = set()
+    for src in srcs:
+        with suppress(NothingThereError):  # moved away since the start
+            found.update(path for path in expand_files(parse_address(src).path)[0] if str(path) not in known)
+    return sorted(found)

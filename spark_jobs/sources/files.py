@@ -32,13 +32,10 @@ __all__ = [
     "last_line",
     "source_files",
     "span_files",
-    "spark_path",
-    "spark_target",
 ]
 
 _OF_LINES: Final = frozenset({Layout.JSON_LINES, Layout.LANDING_JSONL, Layout.KAFKA_DUMP})
 _CHUNK_BYTES: Final = 1 << 16
-_SPARK_MAGIC: Final = frozenset("{}[]*?\\")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +156,6 @@ def _check_first_line(file: SourceFile) -> None:
     with file.path.open("rb") as stream:
         if len(stream.readline(LONGEST_LINE_BYTES + 1)) > LONGEST_LINE_BYTES:
             raise UnreadableInputError(f"{file.path} {LineTooLongError()}")
-
-
-def spark_path(path: AnyPath) -> str:
-    """Return ``path`` as Spark must be given it to read: Hadoop takes brackets and stars in a path for a glob."""
-    return spark_target("".join(f"\\{char}" if char in _SPARK_MAGIC else char for char in str(path.absolute())))
-
-
-def spark_target(path: AnyPath | str) -> str:
-    """Return an absolute ``path`` as Spark must be given it to write: on this machine's disk, whatever the default."""
-    return f"file://{path}"
 
 
 @dataclass(frozen=True, slots=True)

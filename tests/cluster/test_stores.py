@@ -217,11 +217,11 @@ def test_forwarder_killed_while_landing_leaves_whole_parts_and_loses_nothing(sto
         (source / f"{number}.jsonl").write_text("".join(lines))
     environment = spark_environment(PYTHONPATH=str(ROOT), HADOOP_CONF_DIR=store.configuration(tmp_path / "conf"))
     words = ("forward", "--source", str(source), "--landing", landing, "--state", str(tmp_path / "state"))
-    command = [sys.executable, "-m", "otel_mqtrace", *words]
+    command = [str(Path(sys.executable).with_name("mqtrace")), *words]
     native = as_path(landing) / "native"
     running = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     until = time.monotonic() + LONGEST_S
-    while not list(native.glob("date=*/part-*")) and time.monotonic() < until:
+    while not list(native.glob("date=*/part-*")) and time.monotonic() < until and running.poll() is None:
         time.sleep(0.05)
     os.kill(running.pid, signal.SIGKILL)
     running.wait()

@@ -13,7 +13,6 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 
 from otel_mqtrace._errors import PeerError
-from spark_jobs.sources.files import spark_path
 from spark_jobs.spark_errors import delay_interrupt, mute_interrupted_calls, peer_errors
 
 DUAL = Path(__file__).parents[1] / "vectors" / "dual" / "app-4.9.8-dup"
@@ -110,7 +109,7 @@ def test_only_errors_caused_by_an_interrupt_stay_out_of_the_log(caplog, name):
 
 def _count_rows_of(spark, path):
     with peer_errors():
-        spark.read.schema("x int").parquet(spark_path(path)).select("x").collect()
+        spark.read.schema("x int").parquet(f"file://{path}").select("x").collect()
 
 
 @pytest.mark.spark

@@ -115,7 +115,8 @@ def hdfs(logs: Path) -> Iterator[TestStore]:
     with _process(
         home / "hdfs.log", spark_environment(), *_java(jars_of(HADOOP / "hadoop.xml", "hadoop")), main, *ports
     ):
-        _answers(f"http://127.0.0.1:{http}/webhdfs/v1/?op=LISTSTATUS", home / "hdfs.log")
+        ready = f"http://127.0.0.1:{http}/webhdfs/v1/ready?op=CREATE&noredirect=true&user.name=root"
+        _answers(Request(ready, method="PUT"), home / "hdfs.log")  # once a DataNode has registered
         settings = {"fs.defaultFS": f"hdfs://127.0.0.1:{rpc}", "dfs.namenode.http-address": f"127.0.0.1:{http}"}
         yield TestStore(f"hdfs://127.0.0.1:{rpc}/traces", settings)
 
@@ -167,7 +168,7 @@ def _java(jars: Path) -> tuple[str, ...]:
     return (str(find_java().path / "bin" / "java"), "-Xmx512m", *_OPENED, "-cp", f"{jars}/*")
 
 
-def _answers(url: str, log: Path) -> None:
+def _answers(url: str | Request, log: Path) -> None:
     """Wait until a server answers; what its log says instead is the error."""
     until = time.monotonic() + STARTS_WITHIN_S
     while time.monotonic() < until:
