@@ -306,9 +306,9 @@ def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp
         return native_side, survey_again(engine, span_side, native_side.trace_topics)
 
     send(kafka, "spans", spans)
-    counts = [ingest.ingest(engine, None)]
+    counts = [ingest.ingest(engine)]
     send(kafka, MINE, bodies)
-    counts += [ingest.ingest(engine, None), ingest.ingest(engine, None)]
+    counts += [ingest.ingest(engine), ingest.ingest(engine)]
     assert counts == [1, 1, 0]
     in_rounds = sides()
 
@@ -324,7 +324,7 @@ def test_messages_of_topics_are_ingested_once_in_any_number_of_rounds(kafka, tmp
     ingest.ingested.compact(most_batches=1)
     assert events_of(sides()) == events
     assert balance_of(sides()) == balance_of(in_rounds)
-    assert ingest.ingest(engine, None) == 0
+    assert ingest.ingest(engine) == 0
 
 
 def test_a_topic_that_was_made_anew_is_told_instead_of_passed_over(kafka):
